@@ -88,8 +88,8 @@ def random_starts(steps: int, relative_step: float, restarts: int, losses: Seque
 
         return attacked
 
-    pairs = [(LOSSES[name], restart) for name in losses for restart in range(restarts)]
-    return [attack(loss, number) for number, (loss, _) in enumerate(pairs)]
+    every = [LOSSES[name] for name in losses for _ in range(restarts)]
+    return [attack(loss, number) for number, loss in enumerate(every)]
 
 
 def smallest_radius(

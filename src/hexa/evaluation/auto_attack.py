@@ -5,6 +5,7 @@ Its fourth, FAB-T, is not here.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -38,10 +39,7 @@ def auto_attack(steps: int, targets: int, queries: int) -> list[Attack]:
 
         return attacked
 
-    def square(s: Scores, x: Tensor, y: Tensor, radius: float, streams: Sequence[Stream]) -> Tensor:
-        return square_attack(s, x, y, radius, queries, streams)
-
-    return [untargeted, *map(targeted, range(targets)), square]
+    return [untargeted, *map(targeted, range(targets)), functools.partial(square_attack, queries=queries)]
 
 
 def targeted_dlr(logits: Tensor, both: Tensor) -> Tensor:
@@ -114,7 +112,7 @@ def auto_pgd(
 
 @torch.no_grad()
 def square_attack(
-    scores: Scores, images: Tensor, labels: Tensor, radius: float, queries: int, streams: Sequence[Stream]
+    scores: Scores, images: Tensor, labels: Tensor, radius: float, streams: Sequence[Stream], queries: int
 ) -> Tensor:
     """Whether images [B, C, H, W] are misclassified by one of `queries` views without gradients, bool [B].
 
