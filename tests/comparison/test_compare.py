@@ -73,8 +73,8 @@ def test_without_labels_it_says_that_it_cannot_be_told(folder: Path) -> None:
     assert found.verdict.best is None
     assert "without labels it cannot be told which is better" in found.verdict.sentence
     assert "give labelled images (--labelled)" in found.verdict.sentence
-    header, rows = verdict.table(found.sides, found.verdict)
-    assert [len(row) for row in rows] == [len(header)] * len(rows)
+    table = verdict.table(found.sides, found.verdict)
+    assert [len(row) for row in table.rows] == [len(table.header)] * len(table.rows)
     assert found.verdict.pairs[1].kept == pytest.approx(100)  # the same network
 
 
@@ -113,7 +113,7 @@ def test_fine_tuning_is_a_measure_that_does_not_decide(monkeypatch: pytest.Monke
         assert all((side.scores.right[name] == before.scores.right[name]).all() for name in labelled.DECIDING)
         assert len(side.scores.right["fine-tuning"]) == len(found.images)
         assert 15 < side.reached("fine-tuning") <= 100  # chance is 10
-    assert "fine-tuning, % ↑" in [row[0] for row in verdict.table(found.sides, found.verdict)[1]]
+    assert "fine-tuning, % ↑" in [row[0] for row in verdict.table(found.sides, found.verdict).rows]
     assert found.record["backbones"][0]["scores"]["fine-tuning"] == found.sides[0].reached("fine-tuning")
     assert any("fine-tuning on 450 of 450 images, about" in note for note in found.notes)
 

@@ -57,8 +57,7 @@ class Outcome:
 
     winner: Backbone
     verdict: str
-    header: list[str]
-    rows: list[list[str]]
+    table: Table
     notes: Sequence[str]
     judged: bool
     """Whether labels were used."""
@@ -107,9 +106,9 @@ class AdaptRequest:
         found = of_backbones(sides, trained.data, trained.judging, trained.how, progress, trials)
         better = found.verdict.best == 1
         conclusion = f"{'it helped' if better else 'the start is kept'}: {found.verdict.sentence}"
-        header, rows = verdict.table(found.sides, found.verdict)
+        table = verdict.table(found.sides, found.verdict)
         winner = trained.result if better else trained.start
-        return Outcome(winner, conclusion, header, rows, found.notes, found.judge is not None, found.record)
+        return Outcome(winner, conclusion, table, found.notes, found.judge is not None, found.record)
 
 
 def adapt(
@@ -231,14 +230,14 @@ def _conclude(
         **{name: value for name, value in record.items() if name != "experiment"},
         "verdict": found.verdict,
         "kept": "start" if found.winner is start else "result",
-        "table": {"header": found.header, "rows": found.rows},
+        "table": {"header": found.table.header, "rows": found.table.rows},
         "comparison": found.record,
         "notes": notes,
         "winner": {"file": WINNER, "load": str(checked["load"])},
     }
     _write(out, record)
     report([out], out / REPORT)
-    Console().print(Table(tuple(found.header), tuple(map(tuple, found.rows))).terminal())
+    Console().print(found.table.terminal())
     for line in notes:
         console.print(line)
     console.print(found.verdict, style="bold")

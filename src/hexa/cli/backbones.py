@@ -139,7 +139,6 @@ def compare(given: Given, extra: Fields) -> int:
     from hexa.comparison.compare import CompareRequest
     from hexa.comparison.compare import compare as run
     from hexa.comparison.page import write
-    from hexa.reporting.tables import Table
     from hexa.runtime.console import Console
     from hexa.runtime.parsing import seconds_of
 
@@ -157,9 +156,8 @@ def compare(given: Given, extra: Fields) -> int:
     if given.json:
         print(json.dumps(found.record, indent=2))
         return 0
-    header, rows = verdict.table(found.sides, found.verdict)
     console = Console()
-    console.print(Table(tuple(header), tuple(map(tuple, rows))).terminal())
+    console.print(verdict.table(found.sides, found.verdict).terminal())
     say(*(f"note: {note}" for note in found.notes))
     console.print(found.verdict.sentence, style="bold")
     say(f"written to {page}")

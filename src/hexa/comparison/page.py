@@ -44,7 +44,6 @@ def write(comparison: Comparison, request: CompareRequest, folder: Path) -> Path
     asked = {name: value for name, value in vars(request).items() if value is not None and name != "backbones"}
     asked["images"] = len(comparison.images)
     sides = comparison.sides[:_DRAWN]
-    header, rows = verdict.table(comparison.sides, comparison.verdict)
     other = comparison.verdict.best or 1
     pair = comparison.sides[0], comparison.sides[other]
     some = torch.randperm(len(comparison.images), generator=Stream(0).child("shown").generator())[:_SEARCHED]
@@ -53,7 +52,7 @@ def write(comparison: Comparison, request: CompareRequest, folder: Path) -> Path
         "title": f"{pair[0].name} beside {' and '.join(side.name for side in comparison.sides[1:])}",
         "verdict": comparison.verdict,
         "told": "better" if comparison.verdict.best is not None else "not told apart",
-        "table": Table(tuple(header), tuple(map(tuple, rows))),
+        "table": verdict.table(comparison.sides, comparison.verdict),
         "judged": comparison.judge is not None,
         "notes": comparison.notes,
         "closest": _closest(comparison, sides, some[:_QUERIES]),

@@ -12,7 +12,7 @@ from torch import Tensor
 from hexa.comparison import labelled, unlabelled
 from hexa.comparison.labelled import DECIDING, Difference, Scores
 from hexa.config import UserError
-from hexa.reporting.tables import counted
+from hexa.reporting.tables import Table, counted
 from hexa.weights.pretrained import Backbone
 
 
@@ -121,8 +121,8 @@ def without_labels(sides: Sequence[Side]) -> Verdict:
     return Verdict(None, said, tuple(Pair(0, place, 0, kept=share) for place, share in enumerate(shares, 1)))
 
 
-def table(sides: Sequence[Side], verdict: Verdict) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: a measure with an arrow for which way is good, every side, and its difference to the first."""
+def table(sides: Sequence[Side], verdict: Verdict) -> Table:
+    """A row for each measure: its name with an arrow for which way is good, every side, its difference to the first."""
     names = [side.name for side in sides]
     header = ["", *names, *(f"{name} − {names[0]}" if len(sides) > 2 else "difference" for name in names[1:])]
     pairs = [pair for pair in verdict.pairs if pair.first == 0]
@@ -131,13 +131,13 @@ def table(sides: Sequence[Side], verdict: Verdict) -> tuple[list[str], list[list
         for name in pairs[0].differences:
             rows.append([f"{name}, % ↑", *(_shown(side, name) for side in sides)])
             rows[-1] += [str(pair.differences[name]) for pair in pairs]
-        return header, rows
+        return Table(header, rows)
     for name, arrow in unlabelled.ARROWS.items():
         values = [side.free[name] for side in sides]
         rows.append([f"{name} {arrow}".strip(), *(f"{value:.2f}" for value in values)])
         rows[-1] += [f"{value - values[0]:+.2f}".replace("-", "−") for value in values[1:]]
     kept = [f"{pair.kept:.0f} %" for pair in pairs]
-    return header, [*rows, [f"neighbourhoods of {sides[0].name} kept", "100 %", *kept, *[""] * len(pairs)]]
+    return Table(header, [*rows, [f"neighbourhoods of {sides[0].name} kept", "100 %", *kept, *[""] * len(pairs)]])
 
 
 def few_name(shots: int) -> str:

@@ -271,7 +271,7 @@ def table(one: Track, result: Mapping[str, Any]) -> Table:
         cells += [row[of][one.not_below] for of in ("metrics", "start") if one.not_below]
     shown = [[str(row["seed"]), *map("{:.1f}".format, cells)] for row, cells in zip(result["rows"], rows, strict=True)]
     shown.append(["mean", *map(_mean, zip(*rows, strict=True))])
-    return Table(("seed", "seconds of one core", *names), tuple(map(tuple, shown)))
+    return Table(("seed", "seconds of one core", *names), shown)
 
 
 def _mean(values: Sequence[float]) -> str:

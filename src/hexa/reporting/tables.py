@@ -91,9 +91,9 @@ def text(value: Any) -> str:
 class Table:
     """Rows and columns of texts; by default without any."""
 
-    header: tuple[str, ...] = ()
+    header: Sequence[str] = ()
     """The names of the columns."""
-    rows: tuple[tuple[str, ...], ...] = ()
+    rows: Sequence[Sequence[str]] = ()
     """As many texts a row as there are columns."""
     leading: int = 1
     """How many columns at the left hold labels; the others hold numbers."""
