@@ -14,7 +14,7 @@ import torch
 
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
 from hexa.adaptation.plan import SPARE, Given, Plan, kept_of
-from hexa.adaptation.robustness import Shown, Side, decide, table
+from hexa.adaptation.robustness import CLEAN, Shown, Side, decide, table
 from hexa.comparison.extraction import common, images_per_second
 from hexa.comparison.extraction import features_of as extracted
 from hexa.comparison.labelled import Judge, can_judge, labels_of
@@ -135,7 +135,7 @@ class HardenRequest(AdaptRequest):
             if share not in sides:
                 network = between(native, result, share)
                 sides[share] = Side.of(network, extracted(network, images, how, device)[0], judge)
-            return before.clean - sides[share].clean > self.price
+            return before.mean(CLEAN) - sides[share].mean(CLEAN) > self.price
 
         share = halved(exceeds) if judge is not None and exceeds(1.0) else 1.0
         after, tried = sides[share], len(sides)
@@ -149,7 +149,7 @@ class HardenRequest(AdaptRequest):
                 f"for --price {self.price:g} the weights are {share:.1%} of the way from the start's to those trained"
             )
         if len(features) > 2 and judge is not None:
-            clean = Side.of(native, features[2], judge).clean
+            clean = Side.of(native, features[2], judge).mean(CLEAN)
             verdict += (
                 f"; at its own {native.image_size} px the start has {clean:.1f} %; more --time allows larger images"
             )

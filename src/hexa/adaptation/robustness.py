@@ -85,11 +85,6 @@ class Side:
         probes = judge.probes(features)
         return cls(backbone, features, probes, dict(judge.scores(features, probes).right))
 
-    @property
-    def clean(self) -> float:
-        """Accuracy of the linear probe in percent; with labels."""
-        return self.mean(CLEAN)
-
     def mean(self, name: str) -> float:
         """The mean of a measure over images, in percent."""
         return float(percent(self.values[name]).mean())
@@ -170,9 +165,10 @@ def decide(before: Side, after: Side, price: float, tried: int) -> tuple[bool, s
 
     attacks = ", ".join(f"{name.removeprefix('attack of ')}: {change(name)}" for name in ATTACKED)
     if CLEAN in before.values:
-        better = sign > 0 and before.clean - after.clean <= price
+        lost = before.mean(CLEAN) - after.mean(CLEAN)
+        better = sign > 0 and lost <= price
         said = f"under attack within {attacks}; clean {change(CLEAN)}"
-        said += f", more than --price {price:g}" if before.clean - after.clean > price else ""
+        said += f", more than --price {price:g}" if lost > price else ""
         said += f"; corrupted images {change(CORRUPTED)}" if CORRUPTED in before.values else ""
     else:
         better, kept = sign < 0, unlabelled.kept(before.features, after.features).mean()
