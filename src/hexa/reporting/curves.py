@@ -174,17 +174,12 @@ def drawn(key: str, known: Quantity, series: Sequence[Series], over: str) -> Cha
     legend = tuple(
         (one.name, f"{one.y[-1]:.1f} %" if known.unit == "%" else format_number(one.y[-1]), one.slot) for one in series
     )
-    svg = line_chart(series, key, over, known.unit, known.from_zero)
     said = ", ".join(f"{curve} {last}" for curve, last, _ in legend)
     label = escape(f"{known.title} over {over}. Last values: {said}.")
-    return Chart(
-        key,
-        known.title,
-        known.about,
-        svg.replace("<svg ", f'<svg aria-label="{label}" ', 1),
-        legend,
-        Table((over, *(one.name for one in series)), _sample(series)),
-    )
+    svg = line_chart(series, key, over, known.unit, known.from_zero)
+    svg = svg.replace("<svg ", f'<svg aria-label="{label}" ', 1)
+    values = Table((over, *(one.name for one in series)), _sample(series))
+    return Chart(key, known.title, known.about, svg, legend, values)
 
 
 def _sample(series: Sequence[Series], count: int = 8) -> tuple[tuple[str, ...], ...]:

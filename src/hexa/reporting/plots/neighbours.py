@@ -91,13 +91,10 @@ def nearest_neighbours(embedded: EmbeddedImages, *, num_queries: int = 6, k: int
     rows = [[query, *nearby] for query, nearby in zip(queries, found.tolist(), strict=True)]
     names = [[embedded.class_of(place) for place in row] for row in rows]
     cosines = [embedded.features[row[1:]] @ embedded.features[row[0]] for row in rows]
-    return Gallery(
-        np.stack([embedded.tiles(row) for row in rows]),
-        ("query", *map(str, range(1, k + 1))),
-        [("", *(f"{cosine:.2f}" for cosine in row)) for row in cosines],
-        [own for own, *_ in names],
-        [("", *(_SAME if name == own else _OTHER for name in others)) for own, *others in names] if names[0][0] else (),
-    )
+    tiles, heads = np.stack([embedded.tiles(row) for row in rows]), ("query", *map(str, range(1, k + 1)))
+    captions = [("", *(f"{cosine:.2f}" for cosine in row)) for row in cosines]
+    frames = [("", *(_SAME if name == own else _OTHER for name in others)) for own, *others in names]
+    return Gallery(tiles, heads, captions, [own for own, *_ in names], frames if names[0][0] else ())
 
 
 def grouped(embedded: EmbeddedImages, num_clusters: int, seed: int = 0) -> list[NDArray[np.int64]]:
