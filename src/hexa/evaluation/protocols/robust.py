@@ -150,8 +150,8 @@ def attacked(task: Task, options: AttackOptions, scores: Scores) -> Outcome:
 
     Per image, `smallest_epsilon` is the first ε at which an attack succeeds: 0 if none is needed, None if none does.
     """
-    epsilons = sorted(set(options.epsilons))
-    radii = [epsilon / 255 for epsilon in epsilons]
+    epsilon_of = {epsilon / 255: epsilon for epsilon in (0.0, *sorted(set(options.epsilons)))}
+    radii = [*epsilon_of][1:]
     stream, rows = Stream(task.seed).child("robust"), drawn(task, options.images)
     smallest = np.full(len(task.test), np.nan)
     for images, labels, places in test_batches(task, rows):
@@ -160,14 +160,11 @@ def attacked(task: Task, options: AttackOptions, scores: Scores) -> Outcome:
         task.report("attacking", int(np.searchsorted(rows, places[-1])) + 1, len(rows))
     places = np.flatnonzero(~np.isnan(smallest))
     broken = smallest[places]  # the radius that was enough
-    shares = {"top1": broken > 0} | {
-        f"robust@{epsilon:g}": broken > radius for epsilon, radius in zip(epsilons, radii, strict=True)
-    }
-    back = dict(zip([0.0, *radii], [0.0, *epsilons], strict=True))
+    shares = {f"robust@{epsilon:g}" if epsilon else "top1": broken > radius for radius, epsilon in epsilon_of.items()}
     details = {
         "intervals": {name: interval(right) for name, right in shares.items()},
         "positions": places.tolist(),
-        "smallest_epsilon": [back.get(radius) for radius in broken.tolist()],
+        "smallest_epsilon": [epsilon_of.get(radius) for radius in broken.tolist()],
     }
     return Outcome({name: 100 * float(right.mean()) for name, right in shares.items()}, details)
 
