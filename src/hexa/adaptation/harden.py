@@ -145,14 +145,12 @@ class HardenRequest(AdaptRequest):
             side.attack(shown, judge, functools.partial(progress, f"{name} under attack"))
         better, verdict = decide(before, after, self.price, tried)
         if better and share < 1:
-            notes.append(
-                f"for --price {self.price:g} the weights are {share:.1%} of the way from the start's to those trained"
-            )
+            where = f"{share:.1%} of the way from the start's to those trained"
+            notes.append(f"for --price {self.price:g} the weights are {where}")
         if len(features) > 2 and judge is not None:
             clean = Side.of(native, features[2], judge).mean(CLEAN)
-            verdict += (
-                f"; at its own {native.image_size} px the start has {clean:.1f} %; more --time allows larger images"
-            )
+            verdict += f"; at its own {native.image_size} px the start has {clean:.1f} %"
+            verdict += "; more --time allows larger images"
         record: dict[str, Any] = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}
         header = ["", f"start, {size} px", f"result, {size} px", "difference"]

@@ -94,9 +94,8 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
     loaded = [load_backbone(name, size=request.size) for name in request.backbones]
     channels = sorted({len(one.mean) for one in loaded})
     if len(channels) > 1:
-        raise UserError(
-            f"the backbones take images of {' and '.join(map(str, channels))} channels; compare those alike"
-        )
+        several = " and ".join(map(str, channels))
+        raise UserError(f"the backbones take images of {several} channels; compare those alike")
     how: dict[str, Any] = {"max_image_pixels": request.max_image_pixels, "channels": channels[0]}
     data = open_source(request.data, "train", **how)
     judging = data if request.labelled is None else open_source(request.labelled, "train", **how)

@@ -27,9 +27,8 @@ def opened(folder: Path, labels: NDArray[np.int64]) -> dict[str, NDArray[np.uint
             raise UserError(broken) from None
     known = arrays.pop("labels")
     if not np.array_equal(known, np.tile(labels, NUM_SEVERITIES)):
-        raise UserError(
-            f"official: {folder / 'labels.npy'} holds other labels than the test images have, in their order"
-        )
+        file = folder / "labels.npy"
+        raise UserError(f"official: {file} holds other labels than the test images have, in their order")
     for kind, images in arrays.items():
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[::3] != (len(known), 3):
             expected = f"expected uint8 [{len(known)}, H, W, 3]"
