@@ -93,8 +93,7 @@ def test_kept_neighbourhoods_are_those_of_a_loop() -> None:
 def test_all_passes_come_from_one_decoding_and_depend_on_the_seed_alone() -> None:
     source = Subset(open_source("digits", "test"), np.arange(40))
     backbone = random_backbone(SMALL, 12)
-    how = (Extraction(seed=3), torch.device("cpu"), lambda done, total: None)
-    once, again = (passes_of(backbone, source, *how)[0] for _ in range(2))
+    once, again = (passes_of(backbone, source, Extraction(seed=3), torch.device("cpu"), print)[0] for _ in range(2))
     for name, value in vars(once).items():
         assert torch.equal(value, vars(again)[name])
     assert not torch.equal(once.first, once.second)
