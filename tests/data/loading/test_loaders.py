@@ -213,14 +213,6 @@ def test_too_many_unreadable_images_stop_the_run(tmp_path: Path, readable: str, 
         list(loader_of(source, 24, num_workers=num_workers, tolerance=tolerance).epoch(0))
 
 
-def test_images_of_which_none_can_be_read_are_told(tmp_path: Path) -> None:
-    """Those of a source that knows their size without reading one."""
-    source = flat(tmp_path, 24, tuple(range(24)))
-    source.uniform_size = (8, 8)
-    with one_line(r"#train': none of 24 images can be read, e\.g\. 00\.png: not an image"):
-        loader_of(source, 24, tolerance=1.0)
-
-
 @pytest.mark.parametrize(("batch_size", "world", "message"), [(64, 1, "use at most 50"), (15, 2, "use 14")])
 def test_batch_sizes_that_cannot_be(monkeypatch: pytest.MonkeyPatch, batch_size: int, world: int, message: str) -> None:
     monkeypatch.setattr(processes, "world_size", lambda: world)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import struct
 import zlib
@@ -245,7 +246,7 @@ def test_an_image_outside_the_scale_is_listed_and_changes_no_other(tmp_path: Pat
     for number in range(3):
         values[0, 0] = 1.001 if number == 1 else 1
         (tmp_path / f"{number}.tif").write_bytes(_grey(values, "float32"))
-    store = ImageStore.of(open_source(f"folder:{tmp_path}"))
+    store = ImageStore.of(open_source(f"folder:{tmp_path}"), torch.device("cpu"), math.inf, 0.01)
     assert store is not None
     assert store.problems == {1: "floats range from 0.268293 to 1.001; they must be between 0 and 1"}
     assert store.images[0].max() == 255

@@ -42,22 +42,14 @@ class ImageStore:
         return images.index_select(0, index)
 
     @classmethod
-    def of(
-        cls,
-        source: Source,
-        device: torch.device | str = "cpu",
-        limit_bytes: float = float("inf"),
-        tolerance: float = 0.01,
-    ) -> ImageStore | None:
+    def of(cls, source: Source, device: torch.device, limit_bytes: float, tolerance: float) -> ImageStore | None:
         """The store of a source; None if its images differ in size or type, are strips, or exceed `limit_bytes`.
 
         tolerance: if a larger share of the images is unreadable, UserError lists them.
         """
         if isinstance(source, ArraySource):
             return cls(source.images.to(device), {}) if source.images.nbytes <= limit_bytes else None
-        first = (
-            torch.empty((3, *source.uniform_size), dtype=torch.uint8) if source.uniform_size else first_image(source)
-        )
+        first = first_image(source)
         if first is None or max(first.shape[1:]) > _LONGEST_SIDE or first.nbytes * len(source) > limit_bytes:
             return None
         images = torch.zeros((len(source), *first.shape), dtype=first.dtype)
@@ -84,10 +76,6 @@ class ImageStore:
                     check_problems(source, problems, tolerance)
         finally:
             pool.shutdown(cancel_futures=True)
-        if problems and len(problems) == len(source):
-            example = f"{source.paths[0]}: {problems[0]}"
-            said = f"none of {len(source)} images can be read, e.g. {example}"
-            raise UserError(f"data '{source.name}#{source.split}': {said}")
         return cls(images.to(device), problems)
 
 
