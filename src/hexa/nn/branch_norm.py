@@ -85,10 +85,12 @@ class BranchBatchNorm(nn.Module):
         if self.kept or not (self.training and branch.training):
             mean, var = chosen.running_mean, chosen.running_var
             y = F.batch_norm(x, mean, var, chosen.weight, chosen.bias, False, 0.0, self.eps)
-        elif self.part > 1:
-            y = self._synchronized(x, chosen, branch.update)
-        elif self.groups > 1 and len(x) > 1:
-            y = self._grouped(x, chosen, branch.update)
+        elif self.part > 1 or (self.groups > 1 and len(x) > 1):
+            y, mean, var = self._synchronized(x, chosen) if self.part > 1 else self._grouped(x, chosen)
+            if branch.update:
+                chosen.num_batches_tracked.add_(1)
+                chosen.running_mean.lerp_(mean.to(chosen.running_mean.dtype), self.momentum)
+                chosen.running_var.lerp_(var.to(chosen.running_var.dtype), self.momentum)
         elif branch.update:
             chosen.num_batches_tracked.add_(1)
             mean, var = chosen.running_mean, chosen.running_var
@@ -99,29 +101,21 @@ class BranchBatchNorm(nn.Module):
             y = self.drop(y)
         return y if self.act is None else self.act(y)
 
-    def _grouped(self, x: Tensor, chosen: Any, update: bool) -> Tensor:
-        """Normalise each group separately. Groups have at least two rows, and all rows of their images."""
+    def _grouped(self, x: Tensor, chosen: Any) -> tuple[Tensor, ...]:
+        """Normalise each group separately: y, and the statistics that running ones follow.
+
+        Groups have at least two rows, and all rows of their images.
+        """
         images = self.switch.images or len(x)
         sizes = run_sizes(images, min(self.groups, images, len(x) // 2))
         rows = [len(x) // images * size for size in sizes]
-        y, mean, var = _GroupedNorm.apply(x, chosen.weight, chosen.bias, rows, self.eps)
-        if update:
-            self._follow(chosen, mean, var)
-        return y  # type: ignore[no-any-return]
+        return _GroupedNorm.apply(x, chosen.weight, chosen.bias, rows, self.eps)  # type: ignore[no-any-return]
 
-    def _synchronized(self, x: Tensor, chosen: Any, update: bool) -> Tensor:
-        """Normalise the images of several processes together."""
+    def _synchronized(self, x: Tensor, chosen: Any) -> tuple[Tensor, ...]:
+        """Normalise the images of several processes together: y, and the statistics that running ones follow."""
         if torch.compiler.is_compiling():
             torch._dynamo.graph_break()  # a compiled graph cannot contain the exchange of statistics
-        y, mean, var = SynchronizedNorm.apply(x, chosen.weight, chosen.bias, self.eps, self.part)
-        if update:
-            self._follow(chosen, mean, var)
-        return y  # type: ignore[no-any-return]
-
-    def _follow(self, chosen: Any, mean: Tensor, var: Tensor) -> None:
-        chosen.num_batches_tracked.add_(1)
-        chosen.running_mean.lerp_(mean.to(chosen.running_mean.dtype), self.momentum)
-        chosen.running_var.lerp_(var.to(chosen.running_var.dtype), self.momentum)
+        return SynchronizedNorm.apply(x, chosen.weight, chosen.bias, self.eps, self.part)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def copy_main(self, branch: str) -> None:
@@ -265,11 +259,10 @@ def _average_statistics(network: nn.Module, branch: str) -> None:
 def plain_state_dict(network: nn.Module) -> dict[str, Tensor]:
     """The state of `network` without further batch-norm sets: that of the plain network."""
     extra = tuple(
-        f"{path}.{branch}."
+        f"{path}.{branch}.".lstrip(".")  # the network may be a batch-norm itself
         for path, module in network.named_modules()
         if isinstance(module, BranchBatchNorm)
         for branch, _ in module.named_children()
         if branch not in ("drop", "act")
     )
-    extra += tuple(name.lstrip(".") for name in extra if name.startswith("."))
     return {name: value for name, value in network.state_dict().items() if not name.startswith(extra)}
