@@ -17,6 +17,7 @@ from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder
 from hexa.nn.tiles import TileHead
+from hexa.ops import draws
 from hexa.ops import puzzles as tiles
 from hexa.runtime.random import Stream
 
@@ -40,14 +41,13 @@ class PuzzleConfig(Config):
 
     def shuffled(self, view: Tensor, batch: Batch) -> Tensor:
         """The puzzles of a view [B, 3, S, S] of the images of a batch, in an order drawn for each image."""
-        numbers = torch.rand(batch.rows.stop, self.grid**2, generator=batch.stream.child("order").generator())
-        return self.puzzle(view, numbers[batch.rows].argsort(1).to(view.device, non_blocking=True), batch)
+        order = draws.uniforms(len(batch), self.grid**2, batch.stream.child("order")).argsort(1)
+        return self.puzzle(view, order.to(view.device, non_blocking=True), batch)
 
     def puzzle(self, view: Tensor, order: Tensor, batch: Batch) -> Tensor:
         """The puzzles of a view [B, 3, S, S] of the images of a batch, with tiles in this order [B, G²]."""
-        numbers = torch.rand(batch.rows.stop, order.shape[1], 2, generator=batch.stream.child("tiles").generator())
-        offsets = numbers[batch.rows].to(view.device, non_blocking=True)
-        return tiles.mosaic(view, order, offsets, self.tile(view.shape[-1]))
+        offsets = draws.uniforms(len(batch), 2 * self.grid**2, batch.stream.child("tiles")).view(len(batch), -1, 2)
+        return tiles.mosaic(view, order, offsets.to(view.device, non_blocking=True), self.tile(view.shape[-1]))
 
 
 class JigsawConfig(EncoderConfig):
@@ -108,8 +108,7 @@ class Jigsaw(Method[Orders], config=JigsawConfig):
         return math.log(self.config.num_permutations)
 
     def _numbers(self, batch: Batch) -> Tensor:
-        generator = batch.stream.child("permutation").generator()
-        numbers = torch.randint(len(self.permutations), (batch.rows.stop,), generator=generator)[batch.rows]
+        numbers = draws.integers(len(batch), len(self.permutations), batch.stream.child("permutation"))
         return numbers.to(self.permutations.device, non_blocking=True)
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:

@@ -14,6 +14,7 @@ from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Settin
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder, linear_head
+from hexa.ops import draws
 
 
 class RotationConfig(EncoderConfig):
@@ -53,8 +54,7 @@ class Rotation(Method[RotationLabels], config=RotationConfig):
 
     def _turns(self, batch: Batch) -> Tensor:
         """Quarter turns [4, B] of the crops: a first one drawn for each image, then the others in turn."""
-        generator = batch.stream.child("first turn").generator()
-        first = torch.randint(4, (batch.rows.stop,), generator=generator)[batch.rows]
+        first = draws.integers(len(batch), 4, batch.stream.child("first turn"))
         return ((first + torch.arange(4)[:, None]) % 4).to(batch.crops[0].device, non_blocking=True)
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
