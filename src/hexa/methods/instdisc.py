@@ -116,25 +116,10 @@ class Memory(nn.Module):
         self.rows[index] = F.normalize(self.rows[index].lerp(embedding[last], 1 - self.config.bank_momentum))
 
 
-class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
-    """The loss is that of `Memory`, for a view.
+class MemoryMethod(Method[InstanceLabels]):
+    """What a method with one memory of all images, `bank`, has in common with others."""
 
-    The memory is written from clean views after the step; hard examples are told apart by what it held before.
-    The published code draws negatives for each image; here all images of a step share them, which makes the
-    comparison one product of matrices.
-    """
-
-    def __init__(self, config: InstDiscConfig, backbone: nn.Module, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
-        head = linear_head(num_features(backbone), config.dim)
-        self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.bank = Memory(config, setting.data_size, setting.seed, drawn=config.objective == "nce")
-
-    @property
-    def chance_loss(self) -> float | None:
-        """ln N with the softmax: all images equally likely; NCE's depends on more."""
-        return None if self.bank.drawn else math.log(len(self.bank.rows))
+    bank: Memory
 
     def notes(self) -> list[str]:
         return [self.bank.note()]
@@ -153,3 +138,24 @@ class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
     @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor | None, labels: InstanceLabels) -> None:
         self.bank.update(batch, embedding)
+
+
+class InstDisc(MemoryMethod, config=InstDiscConfig):
+    """The loss is that of `Memory`, for a view.
+
+    The memory is written from clean views after the step; hard examples are told apart by what it held before.
+    The published code draws negatives for each image; here all images of a step share them, which makes the
+    comparison one product of matrices.
+    """
+
+    def __init__(self, config: InstDiscConfig, backbone: nn.Module, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        head = linear_head(num_features(backbone), config.dim)
+        self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
+        self.bank = Memory(config, setting.data_size, setting.seed, drawn=config.objective == "nce")
+
+    @property
+    def chance_loss(self) -> float | None:
+        """ln N with the softmax: all images equally likely; NCE's depends on more."""
+        return None if self.bank.drawn else math.log(len(self.bank.rows))
