@@ -149,7 +149,7 @@ def plain_timm(config: NetworkConfig) -> nn.Module:
 
 
 def outline(config: NetworkConfig) -> nn.Module:
-    """The network on the meta device, to compare the shapes of a file's tensors before allocating memory.
+    """The network on the meta device, to see what it is made of without allocating memory or drawing weights.
 
     Kept for the next call with the same configuration, so it must not be changed.
     """
@@ -169,8 +169,7 @@ _FURTHER = {"bn_momentum", "bn_eps"}
 
 
 def _check_options(config: NetworkConfig) -> None:
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        plain = timm.create_model(config.name, num_classes=0)
+    plain = outline(NetworkConfig(name=config.name))
     parameters = inspect.signature(type(plain).__init__).parameters.values()
     named = (one.name for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL))
     known = ({*named} | _FURTHER) - _SET
@@ -203,9 +202,8 @@ _LAST = ("fc", "classifier", "heads")
 def check_headless(network: nn.Module) -> None:
     """Raise UserError for a backbone that still ends in its classifier, whose scores would be taken for features."""
     get = getattr(network, "get_classifier", None)  # timm
-    for name, layer in (
-        [("the classifier", get())] if callable(get) else [(n, getattr(network, n, None)) for n in _LAST]
-    ):
+    layers = {"the classifier": get()} if callable(get) else {name: getattr(network, name, None) for name in _LAST}
+    for name, layer in layers.items():
         last = layer[-1] if isinstance(layer, nn.Sequential) and len(layer) else layer
         if isinstance(last, nn.Linear):
             said = f"the backbone {type(network).__name__} ends in {name}, {last.out_features} scores of classes"

@@ -52,8 +52,7 @@ class Machine:
     def of(cls, experiment: Experiment) -> Machine:
         """The device and precision of an experiment on this machine. Raises UserError for an unavailable device."""
         device = precisions.pick_device(experiment.training.device)
-        with torch.device("meta"):
-            network = backbones.build(experiment.network)
+        network = backbones.outline(experiment.network)
         return cls(device, precisions.resolve(experiment.training.precision, device, network))
 
     def autocast(self) -> AbstractContextManager[object]:
