@@ -183,7 +183,7 @@ def test_pretrain_hands_the_experiment_over(
     assert cli.main([*line.split(), "--hard_examples.adversarial", "none"]) == 0
     assert f"next: hexa evaluate knn {tmp_path} --data folder:x" in capsys.readouterr().out
     experiment, out = seen[0]
-    assert out == Path("runs/y")
+    assert out == "runs/y"
     assert (experiment.data, experiment.epochs, experiment.seed) == ("folder:x", 3, 5)
     assert (experiment.training.device, experiment.training.compile) == ("cpu", True)
     assert not experiment.hard_examples

@@ -79,14 +79,14 @@ def pretrain(
     Raises ValueError for an invalid field, source or folder, before anything is written.
     """
     from hexa.recipes.experiment import override
-    from hexa.recipes.plugins import experiment_of, run_folder
+    from hexa.recipes.plugins import experiment_of
     from hexa.run.run import pretrain as train
     from hexa.run.start import begin_from_weights
 
     experiment = experiment_of(recipe) if isinstance(recipe, str) else recipe
     changes = {"data": data, "epochs": epochs, "start.weights": None if start is None else str(start)}
     changes = {name: value for name, value in changes.items() if value is not None} | fields
-    return train(begin_from_weights(override(experiment, changes), changes), run_folder(experiment, out))
+    return train(begin_from_weights(override(experiment, changes), changes), out)
 
 
 @_public

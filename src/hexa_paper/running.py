@@ -19,8 +19,8 @@ from hexa.recipes import experiment as experiments
 from hexa.reporting.comparison import command
 from hexa.reporting.runs import Run, read_run
 from hexa.run.build import settled
-from hexa.run.folder import CHECKPOINTS
-from hexa.run.run import BACKBONE, CONFIG, pretrain, resume
+from hexa.run.folder import BACKBONE, CHECKPOINTS, CONFIG
+from hexa.run.run import pretrain, resume
 from hexa.runtime import checkpoints
 from hexa.runtime.console import Console
 from hexa.runtime.lock import locked

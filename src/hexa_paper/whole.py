@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hexa.reporting.tables import counted
 from hexa.run.figure import figure, short_name
-from hexa.run.run import BACKBONE
+from hexa.run.folder import BACKBONE
 from hexa.runtime.console import Console
 from hexa_paper import paper, storage
 from hexa_paper.plan import Job

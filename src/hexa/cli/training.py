@@ -90,11 +90,10 @@ def pretrain(given: Given, extra: Fields) -> int:
     experiment = experiment_of(given, extra)
     if given.time is not None:
         experiment = _within(experiment, given, extra)
-    from hexa.recipes.plugins import run_folder
     from hexa.run.run import pretrain as train
     from hexa.runtime.console import Console
 
-    return _finished(train(experiment, run_folder(experiment, given.out), console=Console()), experiment.data)
+    return _finished(train(experiment, given.out, console=Console()), experiment.data)
 
 
 def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:

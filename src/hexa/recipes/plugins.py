@@ -89,11 +89,6 @@ def load(config: Path, trust: bool = False) -> Experiment:
         raise UserError(f"{error}; {untried}") if file else error from None
 
 
-def run_folder(experiment: Experiment, out: str | Path | None = None) -> Path:
-    """Where a run goes: `out`, or runs/RECIPE."""
-    return Path(out) if out else Path("runs") / experiment.recipe.rpartition(":")[2]
-
-
 def _source_of(file: Path) -> tuple[Path, bytes]:
     """A file's whole path, and its content, which is read once: what is looked at is what runs. Raises UserError."""
     try:

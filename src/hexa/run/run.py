@@ -46,8 +46,6 @@ from hexa.training.trackers import TensorBoard, Tracker
 from hexa.training.trainer import Trainer
 from hexa.weights.pretrained import Backbone, load_backbone, serialized
 
-__all__ = ["BACKBONE", "CONFIG", "pretrain", "resume"]
-
 
 def pretrain(experiment: Experiment, out: Path | str | None = None, *, console: Console | None = None) -> Path:
     """Carry out an experiment in the folder `out`, by default runs/RECIPE, and return the folder.
@@ -57,7 +55,7 @@ def pretrain(experiment: Experiment, out: Path | str | None = None, *, console: 
     standard error by default. Raises UserError; Interrupted after a signal, with the run saved; NonFiniteError;
     ProcessEnded.
     """
-    folder = Path(out) if out is not None else Path("runs") / experiment.recipe.rpartition(":")[2]
+    folder = Path(out) if out else Path("runs") / experiment.recipe.rpartition(":")[2]
     notes: list[str] = []
     with mine(folder, notes.append) as is_main:
         return _carry_out(experiment, folder, console, is_main and is_ours(folder), notes)
