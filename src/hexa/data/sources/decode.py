@@ -8,7 +8,7 @@ import stat
 import struct
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +115,9 @@ def decode(data: bytes, max_pixels: int = MAX_IMAGE_PIXELS) -> Tensor:
     if decode_image is not None and frame is not None and frame.channels in (1, 3):
         _check_frame(data, frame, max_pixels)
         raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        try:
+        with suppress(Exception):  # PIL says better what is wrong
             image: Tensor = decode_image(raw, mode=ImageReadMode.UNCHANGED, apply_exif_orientation=True)
-        except Exception:
-            return decode_with_pil(data, max_pixels=max_pixels)  # has better error messages
-        return image.expand(3, -1, -1).contiguous() if image.shape[0] == 1 else image
+            return image.expand(3, -1, -1).contiguous() if image.shape[0] == 1 else image
     return decode_with_pil(data, max_pixels=max_pixels)
 
 
