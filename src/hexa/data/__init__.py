@@ -1,5 +1,6 @@
 """Images: sources by name, decoding, views, and batches of them."""
 
-from hexa.data.sources.opening import ArraySource, Source, open_source
+from hexa.data.sources.opening import open_source
+from hexa.data.sources.source import ArraySource, Source
 
 __all__ = ["ArraySource", "Source", "open_source"]

@@ -18,8 +18,6 @@ from hexa.data.sources.source import ArraySource, Source, choose_split
 from hexa.data.sources.voc import VOCSource
 from hexa.data.sources.webdataset import WebDatasetSource
 
-__all__ = ["SOURCES", "ArraySource", "Source", "open_source"]
-
 
 def digits(argument: str, split: str | None, spec: str) -> Source:
     """scikit-learn's 1,797 handwritten digits of 8×8 pixels; a fixed stratified quarter is the test split."""

@@ -51,35 +51,24 @@ class ParquetSource(Source):
                 f"data '{spec}': no such file or folder{f': {root}' if argument else ''}; write parquet:PATH"
             )
         self._example = f"parquet:{argument},bytes={2 * self._most}"
-        self._read_from = self._open_split(spec, split, self._files(root, spec))
+        self._read_from = self._open_split(spec, split, _files(root, spec))
         with reported(f"data '{spec}': cannot read {some(self._read_from)}"):
             schema = pq.read_schema(self._read_from[0])
-            image, label = self._columns(schema, spec)
+            image, label = _columns(schema, spec)
             table = self._table([image] if label is None else [image, label])
             footers = [pq.read_metadata(file) for file in self._read_from]
         if not len(table):
             raise UserError(f"data '{spec}': no images in {self._read_from[0]}")
         self._bytes = [chunk.field("bytes") for chunk in table.column(image).chunks]
         self._starts = np.cumsum([0] + [len(chunk) for chunk in self._bytes])
-        names = [name for chunk in table.column(image).chunks for name in self._names(chunk)]
+        names = [name for chunk in table.column(image).chunks for name in _names(chunk)]
         self.paths = [name or f"{self.split}/{number:08d}" for number, name in enumerate(names)]
         if label is not None:
             self._take_labels(table.column(label).drop_null().to_numpy(), class_names(schema, label))
         sizes = [chunk.nbytes for chunk in self._bytes]
-        stamps = [str(self._stamp(footer)) for footer in footers]
+        stamps = [str(_stamp(footer)) for footer in footers]
         contents = b"".join(sample(len(self), self.encoded))
         self.fingerprint = digest(str(len(table)), str(sum(sizes)), *stamps, contents)
-
-    @staticmethod
-    def _files(root: Path, spec: str) -> dict[str, list[Path]]:
-        files = [root] if root.is_file() else sorted(file for file in root.rglob("*.parquet") if file.is_file())
-        if not files:
-            expected = "train.parquet, or train-00000-of-00001.parquet and so on"
-            raise UserError(f"data '{spec}': no .parquet files in {root}; expected {expected}")
-        groups = files_by_prefix(files)
-        if root.is_file() and not set(groups) & set(SPLIT_NAMES):
-            return {"train": files}
-        return {split: groups[name] for split, name in by_split(groups).items()}
 
     def _table(self, columns: list[str]) -> Any:
         """These columns of all files of the split, validated. Raises whatever pyarrow raises on damaged files."""
@@ -89,32 +78,6 @@ class ParquetSource(Source):
         table = pa.concat_tables(parts, promote_options="permissive")
         table.validate(full=True)
         return table
-
-    @staticmethod
-    def _columns(schema: Any, spec: str) -> tuple[str, str | None]:
-        images = [
-            field.name
-            for field in schema
-            if pa.types.is_struct(field.type)
-            and field.type.get_field_index("bytes") >= 0
-            and _is_binary(field.type.field("bytes").type)
-        ]
-        if not images:
-            expected = "a struct with a binary field 'bytes'"
-            raise UserError(f"data '{spec}': no image column ({expected}); its columns: {some(schema.names)}")
-        integers = [field.name for field in schema if pa.types.is_integer(field.type)]
-        return images[0], next((name for name in LABEL_COLUMNS if name in integers), None)
-
-    @staticmethod
-    def _names(chunk: Any) -> list[str | None]:
-        at = chunk.type.get_field_index("path")
-        is_text = at >= 0 and (pa.types.is_string(chunk.type[at].type) or pa.types.is_large_string(chunk.type[at].type))
-        return chunk.field(at).to_pylist() if is_text else [None] * len(chunk)
-
-    @staticmethod
-    def _stamp(footer: Any) -> list[tuple[int, int]]:
-        groups = (footer.row_group(number) for number in range(footer.num_row_groups))
-        return [(group.num_rows, group.total_byte_size) for group in groups]
 
     def files(self) -> list[Path]:
         return self._read_from
@@ -137,6 +100,47 @@ class ParquetSource(Source):
         if len(data) > decoding.MOST_BYTES:
             raise decoding.DecodeError(decoding.too_large(len(data)))
         return bytes(data)
+
+
+def _files(root: Path, spec: str) -> dict[str, list[Path]]:
+    """{split: its files}. Raises UserError if there are none."""
+    files = [root] if root.is_file() else sorted(file for file in root.rglob("*.parquet") if file.is_file())
+    if not files:
+        expected = "train.parquet, or train-00000-of-00001.parquet and so on"
+        raise UserError(f"data '{spec}': no .parquet files in {root}; expected {expected}")
+    groups = files_by_prefix(files)
+    if root.is_file() and not set(groups) & set(SPLIT_NAMES):
+        return {"train": files}
+    return {split: groups[name] for split, name in by_split(groups).items()}
+
+
+def _columns(schema: Any, spec: str) -> tuple[str, str | None]:
+    """The image column, and the label column if there is one. Raises UserError if there are no images."""
+    images = [
+        field.name
+        for field in schema
+        if pa.types.is_struct(field.type)
+        and field.type.get_field_index("bytes") >= 0
+        and _is_binary(field.type.field("bytes").type)
+    ]
+    if not images:
+        expected = "a struct with a binary field 'bytes'"
+        raise UserError(f"data '{spec}': no image column ({expected}); its columns: {some(schema.names)}")
+    integers = [field.name for field in schema if pa.types.is_integer(field.type)]
+    return images[0], next((name for name in LABEL_COLUMNS if name in integers), None)
+
+
+def _names(chunk: Any) -> list[str | None]:
+    """The name of each image, None where the file has none."""
+    at = chunk.type.get_field_index("path")
+    is_text = at >= 0 and (pa.types.is_string(chunk.type[at].type) or pa.types.is_large_string(chunk.type[at].type))
+    return chunk.field(at).to_pylist() if is_text else [None] * len(chunk)
+
+
+def _stamp(footer: Any) -> list[tuple[int, int]]:
+    """The rows and bytes of each row group."""
+    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+    return [(group.num_rows, group.total_byte_size) for group in groups]
 
 
 def half_of_memory() -> int:
