@@ -112,24 +112,21 @@ def describe(fields: Iterable[Field], width: int = 100) -> str:
 
 
 def _walk(config: pydantic.BaseModel, prefix: str) -> Iterator[Field]:
-    groups: list[tuple[str, Any]] = []
+    groups: dict[str, pydantic.BaseModel] = {}
     for name, info in type(config).model_fields.items():
         value = getattr(config, name)
         # the name of a method or kind has no words of its own: those of its class say what it is
         description = " ".join((info.description or (type(config).__doc__ or "").split("\n\n")[0]).split())
-        if isinstance(value, pydantic.BaseModel) or name == "hard_examples":
-            groups.append((name, value))
+        if isinstance(value, pydantic.BaseModel):
+            groups[name] = value
+        elif name == "hard_examples":
+            groups |= {f"{name}.{key}": entry for key, entry in value.items()}
         elif isinstance(value, Mapping) and value:
             yield from (Field(f"{prefix}{name}.{key}", entry, "", description) for key, entry in value.items())
         else:
             yield Field(prefix + name, value, _kind(info.annotation), description)
-    for name, value in groups:  # plain fields first, so that a group's fields stand together
-        if isinstance(value, pydantic.BaseModel):
-            yield from _walk(value, f"{prefix}{name}.")
-        else:
-            for key, entry in value.items():
-                if isinstance(entry, pydantic.BaseModel):
-                    yield from _walk(entry, f"{prefix}{name}.{key}.")
+    for name, group in groups.items():  # plain fields first, so that a group's fields stand together
+        yield from _walk(group, f"{prefix}{name}.")
 
 
 def _kind(annotation: Any) -> str:
@@ -160,8 +157,6 @@ def _shown(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
-    if value == {}:
-        return "{}"
     if isinstance(value, tuple | list):
         return "[" + ",".join(map(_shown, value)) + "]"
     if isinstance(value, pydantic.BaseModel):  # as YAML that can be given back
