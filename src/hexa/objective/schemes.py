@@ -15,9 +15,8 @@ TERMS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Scheme:
-    """number: i–vi; terms: those beside the clean one."""
+    """terms: those beside the clean one."""
 
-    number: str
     terms: tuple[str, ...] = ()
 
     @property
@@ -41,14 +40,12 @@ class Scheme:
         return dict(TERMS[term] for term in self.terms)
 
 
+#: By their numbers in the paper.
 SCHEMES = {
-    scheme.number: scheme
-    for scheme in (
-        Scheme("i"),
-        Scheme("ii", ("adv",)),
-        Scheme("iii", ("cmx",)),
-        Scheme("iv", ("adv", "cmx")),
-        Scheme("v", ("adv", "cmxA")),
-        Scheme("vi", ("adv", "cmx", "cmxA")),
-    )
+    "i": Scheme(),
+    "ii": Scheme(("adv",)),
+    "iii": Scheme(("cmx",)),
+    "iv": Scheme(("adv", "cmx")),
+    "v": Scheme(("adv", "cmxA")),
+    "vi": Scheme(("adv", "cmx", "cmxA")),
 }
