@@ -118,9 +118,8 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
     say("timing a few steps")
     costs = measure(experiment, source, extra, partly=False)
     epoch = len(source) * costs.train(experiment.views.size, max(costs.steps))
-    room = (
-        0.9 * seconds - (time.perf_counter() - given.begun) - costs.setup
-    )  # the rest is for what is written at the end
+    # a tenth is for what is written at the end
+    room = 0.9 * seconds - (time.perf_counter() - given.begun) - costs.setup
     if room < epoch:
         least = format_duration(seconds - room + 1.1 * epoch)
         raise UserError(f"--time {given.time}: one epoch alone takes {format_duration(epoch)}; give {least} or more")

@@ -312,8 +312,7 @@ class Trainer:
         with self.clock.paused():
             self._raise_if_not_finite()
             state = state_of(self)
-            bad = torch.tensor(float(not is_finite([state["method"], state["optimizer"]])), device=self.device)
-            if processes.all_reduce_max(bad).item():
+            if processes.any_of(not is_finite([state["method"], state["optimizer"]]), self.device):
                 raise self._non_finite(self.step, "weights")
             if processes.is_main():
                 stays = self.config.keep_every and self.config.keep_every * self.steps_per_epoch
