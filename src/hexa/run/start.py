@@ -25,7 +25,6 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
     if config.weights.startswith("python:") and "start.weights" in given:
         made = start.made_by_code(config.weights)
         file = cache_folder() / "starts" / f"{made.content_hash()}.safetensors"
-        file.parent.mkdir(parents=True, exist_ok=True)
         return begin_from_weights(override(experiment, {"start.weights": str(save_backbone(made, file))}), given)
     backbone = start.read(config.weights)
     network = backbone.network_config.model_dump(mode="json") | {"mean": backbone.mean, "std": backbone.std}
@@ -39,10 +38,9 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
     size = experiment.views.size if "views.size" in given else backbone.image_size
     if size != backbone.image_size and _has_fixed_size(backbone) and "network.options" not in given:
         network["options"] = {**network["options"], "img_size": size}
-    crops = experiment.views.model_dump(mode="json")["extra_crops"]
+    crops = experiment.views.extra_crops
     if "views.extra_crops" not in given:
-        share = size / experiment.views.size
-        crops = [c | ({"size": max(1, round(c["size"] * share))} if c["size"] else {}) for c in crops]
+        crops = tuple(crop.sized(size / experiment.views.size) for crop in crops)
     changes = {f"network.{name}": value for name, value in network.items()}
     changes |= {"views.size": size, "views.extra_crops": crops}
     return override(experiment, changes | {"start.sha256": start.digest(config.weights, backbone)})
