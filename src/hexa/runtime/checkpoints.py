@@ -18,7 +18,7 @@ from hexa.runtime import processes
 from hexa.runtime.files import by_plain_name, write_whole
 
 FORMAT = "hexa-checkpoint-2"
-_NAME = re.compile(r"step-(\d{8,})\.pt")
+_NAME = re.compile(r"step-\d{8,}\.pt")
 
 State = dict[str, Any]
 
@@ -107,9 +107,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def step_of(path: Path) -> int:
     """The step in a checkpoint's name."""
-    match = _NAME.fullmatch(path.name)
-    assert match is not None
-    return int(match.group(1))
+    return int(path.stem.removeprefix("step-"))
 
 
 def newest_good(
