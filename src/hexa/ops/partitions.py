@@ -13,8 +13,7 @@ def entropy_share(sizes: Tensor) -> float:
     """−Σ p ln p / ln K of cluster sizes [K]: 1 for clusters of equal size, 0 if one has everything."""
     if len(sizes) < 2:
         return 1.0
-    share = sizes.double() / sizes.sum().clamp_min(1)
-    return float(torch.special.entr(share).sum()) / math.log(len(sizes))
+    return _entropy(sizes) / math.log(len(sizes))
 
 
 def mutual_information(first: Tensor, second: Tensor) -> float:
@@ -55,5 +54,5 @@ def health(now: Tensor, before: Tensor, sizes: Sequence[int], labels: Tensor | N
 
 
 def _entropy(counts: Tensor) -> float:
-    share = counts.double() / counts.sum()
+    share = counts.double() / counts.sum().clamp_min(1)
     return float(torch.special.entr(share).sum())
