@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from hexa.config import UserError
@@ -87,19 +87,17 @@ def _is_stillborn(folder: Path) -> bool:
 
 def _process(folder: Path) -> peers.Peer | None:
     """The main process of the run in `folder`, from its environment.json."""
-    try:
+    with suppress(TypeError):  # something else
         peer = peers.Peer(**_noted(folder, "process"))  # type: ignore[arg-type]
-    except TypeError:  # something else
-        return None
-    return peer if isinstance(peer.pid, int) else None
+        return peer if isinstance(peer.pid, int) else None
+    return None
 
 
 def _noted(folder: Path, name: str) -> object:
     """An entry of a run's environment.json; None if there is none."""
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         return parsing.from_json(parsing.read_text(folder / ENVIRONMENT, parsing.MOST_JSON))[name]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return None
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -195,10 +196,9 @@ def _for_looking(experiment: Experiment) -> Experiment:
 
 
 def _own_source(experiment: Experiment) -> Source | None:
-    try:
+    with suppress(UserError):
         return open_source(experiment.data, "train", channels=experiment.network.channels)
-    except UserError:
-        return None
+    return None
 
 
 def _load(method: Method, folder: Path, device: torch.device) -> int:

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -158,12 +159,10 @@ def restarts_left() -> int:
 
 def _stat(pid: int) -> tuple[str, str] | None:
     """State and start time of a process from /proc; None if there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return fields[0], fields[19]
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0], fields[19]
+    return None
 
 
 def _is_of_connection(error: RuntimeError) -> bool:

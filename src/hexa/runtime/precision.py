@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -65,11 +65,9 @@ def has_native_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type == "cpu":
-        try:
+        with suppress(OSError):
             flags = Path("/proc/cpuinfo").read_text()
-        except OSError:
-            return False
-        return "avx512_bf16" in flags or "amx_bf16" in flags or "bf16" in flags.split()
+            return "avx512_bf16" in flags or "amx_bf16" in flags or "bf16" in flags.split()
     return False
 
 

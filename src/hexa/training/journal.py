@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -149,11 +149,9 @@ def write_environment(folder: Path, device: torch.device, precision: str, resume
     path, content = folder / ENVIRONMENT, environment(device, precision)
     if resumed is not None and path.is_file():
         content["step"] = resumed
-        try:
+        with suppress(ValueError, AttributeError, TypeError):  # a broken file is replaced
             first = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
             content = {**first, "launcher": content["launcher"], "resumed": [*first.get("resumed", []), content]}
-        except (ValueError, AttributeError, TypeError):
-            pass  # a broken file is replaced
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 

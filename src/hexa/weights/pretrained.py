@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -151,10 +152,8 @@ def _of_run(folder: Path, branch: str) -> Backbone:
     if not (folder / "config.yaml").is_file():
         raise UserError(f"{folder}: has neither {WEIGHTS} nor config.yaml; give the folder of a run")
     for path in sorted((folder / "checkpoints").glob("step-*.pt"), reverse=True):
-        try:
+        with suppress(Unreadable):  # truncated or damaged: the one before is kept for this case
             return _of_file(path, branch)
-        except Unreadable:
-            continue  # truncated or damaged: the one before is kept for this case
     raise UserError(f"{folder}: the run has no intact checkpoint yet; continue it with `hexa resume {folder}`")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 import torch
@@ -81,10 +82,9 @@ class ImageStore:
 
 def first_image(source: Source) -> Tensor | None:
     """The first image that can be read, or None."""
-    try:
+    with suppress(UserError):
         return readable(source, 0, source.decode, [])[1]
-    except UserError:
-        return None
+    return None
 
 
 def readable(

@@ -145,13 +145,11 @@ def upright(data: bytes, max_pixels: int, shrink: int = 1) -> Image.Image:
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:
     """(H, W) of a JPEG once upright, from its header alone; None for other files and broken headers."""
-    if not data.startswith(jpeg.BEGINNING):
-        return None
-    try:
-        image = JpegImageFile(io.BytesIO(data))
-    except Exception:  # see decode_with_pil
-        return None
-    return (image.width, image.height) if _orientation(image) >= 5 else (image.height, image.width)
+    if data.startswith(jpeg.BEGINNING):
+        with suppress(Exception):  # see decode_with_pil
+            image = JpegImageFile(io.BytesIO(data))
+            return (image.width, image.height) if _orientation(image) >= 5 else (image.height, image.width)
+    return None
 
 
 def _opened(data: bytes, max_pixels: int) -> ImageFile:
@@ -228,11 +226,10 @@ def _check_frame(data: bytes, frame: jpeg.Frame, max_pixels: int) -> None:
 
 def _orientation(image: ImageFile) -> int:
     """The EXIF orientation, 1 (upright) to 8."""
-    try:
+    with suppress(Exception):  # damaged EXIF says nothing about the pixels
         orientation: int = image.getexif().get(0x0112, 1)
         return orientation if orientation in _TURNS else 1
-    except Exception:  # damaged EXIF says nothing about the pixels
-        return 1
+    return 1
 
 
 def _to_tensor(image: Image.Image) -> Tensor:

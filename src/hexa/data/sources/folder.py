@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -75,9 +76,8 @@ def _image_files(root: Path) -> Iterable[str]:
 
 
 def _kind(entry: os.DirEntry[str]) -> Literal["folder", "file", "other"]:
-    try:
+    with suppress(OSError):  # a circular link, or no permission
         if entry.is_dir():
             return "folder"
         return "file" if entry.is_file() or not os.path.exists(entry.path) else "other"
-    except OSError:  # a circular link, or no permission
-        return "file"
+    return "file"

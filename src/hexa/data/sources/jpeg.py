@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import NamedTuple
 
 BEGINNING = b"\xff\xd8\xff"
@@ -31,7 +32,7 @@ def frame_of(data: bytes) -> Frame | None:
     if not data.startswith(BEGINNING):
         return None
     at, height, width, channels, progressive = 2, 0, 0, 0, False
-    try:
+    with suppress(struct.error, IndexError):
         for _ in range(_MOST_SEGMENTS):
             mark, kind, length = struct.unpack_from(">BBH", data, at)
             if mark != 0xFF or length < 2:
@@ -46,6 +47,4 @@ def frame_of(data: bytes) -> Frame | None:
             elif kind not in _OTHERS:
                 return None
             at += 2 + length
-    except (struct.error, IndexError):
-        pass
     return None

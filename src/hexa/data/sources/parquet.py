@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -175,13 +176,12 @@ def unpacked(files: list[Path], columns: list[str] | None, most: int, what: str,
 
 def class_names(schema: Any, label: str) -> list[str] | None:
     """The class names in Hugging Face's metadata, if there are any."""
-    try:
+    with suppress(ValueError, TypeError, KeyError, RecursionError):  # the metadata may hold anything
         names = json.loads(schema.metadata[b"huggingface"])["info"]["features"][label]["names"]
         if isinstance(names, dict):  # some writers use {number: name}
             names = [names[key] for key in sorted(names, key=int)]
-    except (ValueError, TypeError, KeyError, RecursionError):  # the metadata may hold anything
-        return None
-    return [str(name) for name in names] if isinstance(names, list) else None
+        return [str(name) for name in names] if isinstance(names, list) else None
+    return None
 
 
 def _is_binary(kind: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -274,11 +274,10 @@ def sample(count: int, read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 def _stamp(file: str | Path) -> str:
     """Size and times of a file. The ctime reveals a file that was replaced by one with an old date."""
-    try:
+    with suppress(OSError):
         status = os.stat(file)
-    except OSError:
-        return "absent"
-    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+        return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+    return "absent"
 
 
 def digest(*parts: bytes | str) -> str:

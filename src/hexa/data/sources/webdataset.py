@@ -11,6 +11,7 @@ import os
 import re
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -197,7 +198,6 @@ def _label(content: bytes, kind: str) -> int | None:
 
 
 def _json(content: bytes) -> Any:
-    try:
+    with suppress(ValueError, RecursionError):
         return json.loads(content)
-    except (ValueError, RecursionError):
-        return None
+    return None
