@@ -32,7 +32,7 @@ from hexa.objective.shares import branches, needed
 from hexa.recipes.experiment import Experiment, override
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
-from hexa.runtime.random import Stream
+from hexa.runtime.random import Stream, global_draws
 from hexa.training import optimizers
 from hexa.training.optimizers import Pace, ScheduledOptimizer
 from hexa.weights import start
@@ -167,8 +167,7 @@ def build_method(experiment: Experiment, setting: Setting, machine: Machine, *, 
     Weights are drawn from the seed alone. The backbone, its momentum twin and further batch-norms get the weights of
     `start`, unless `filled` is false because a checkpoint will be loaded.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(Stream(experiment.seed).child("initial weights").integer())
+    with global_draws(Stream(experiment.seed).child("initial weights")):
         begins = filled and experiment.start.weights is not None
         network = start.begun(experiment.network, experiment.start) if begins else backbones.build(experiment.network)
         method = quicken(experiment.method.build(network, setting))
