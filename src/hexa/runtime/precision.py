@@ -78,14 +78,10 @@ def resolve(precision: Precision, device: torch.device, learns: nn.Module | None
     """
     if precision != "auto":
         return precision
-    slow = device.type == "cpu" and learns is not None and has_depthwise_convolutions(learns)
+    trained = learns.modules() if learns is not None and device.type == "cpu" else ()
+    # with a group for each of their channels, as in EfficientNets and MobileNets
+    slow = any(isinstance(module, nn.Conv2d) and module.groups == module.in_channels > 1 for module in trained)
     return "bf16" if has_native_bf16(device) and not slow else "fp32"
-
-
-def has_depthwise_convolutions(network: nn.Module) -> bool:
-    """Whether a convolution has a group for each of its channels, as in EfficientNets and MobileNets."""
-    convolutions = (module for module in network.modules() if isinstance(module, nn.Conv2d))
-    return any(conv.groups == conv.in_channels > 1 for conv in convolutions)
 
 
 def autocast(precision: Literal["fp32", "bf16"], device: torch.device) -> AbstractContextManager[object]:
