@@ -39,18 +39,14 @@ def recipe(function: Recipe) -> Recipe:
     return function
 
 
-def register(
-    name: str,
-    function: Recipe,
-    doc: str | Callable[[Experiment], str],
-    small: dict[str, Any] | None = None,
-) -> None:
+def register(name: str, function: Recipe, doc: str | Callable[[Experiment], str] = "", **small: Any) -> None:
     """Offer one of a family of recipes that differ by a parameter.
 
-    doc: a docstring, or a function from the recipe's experiment to one. small: fields that its small version changes.
+    doc: a docstring, or a function from the recipe's experiment to one; the function's own if none is given. small:
+    fields that its small version changes.
     """
     function.__name__ = name.replace("-", "_")
-    _docs[name], _small[name] = doc, small or {}
+    _docs[name], _small[name] = doc, small
     recipe(function)
 
 

@@ -267,5 +267,5 @@ for _name, (_title, _, _small) in RECIPES.items():
 
         Cost: that of the method, 200 epochs of 50,000 images; for a GPU. `+small`: minutes on two cores.
         """,
-        _small,
+        **_small,
     )

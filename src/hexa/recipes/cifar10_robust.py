@@ -197,6 +197,4 @@ def _small(experiment: Experiment) -> dict[str, Any]:
 
 
 for _function in (rocl, acl, dynacl, deacl, emp_ssl, cf_amc):
-    _doc = _function.__doc__
-    assert _doc is not None
-    register(f"cifar10-{_function.__name__.replace('_', '-')}", _function, _doc, _small(_function()))
+    register(f"cifar10-{_function.__name__.replace('_', '-')}", _function, **_small(_function()))
