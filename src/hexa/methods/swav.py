@@ -106,15 +106,12 @@ class SwAV(Method[Codes], config=SwAVConfig):
         for place, crop in enumerate(self.config.crops_for_assign):
             # every process balances the codes of all: one exchange instead of one for every sum
             rows = processes.all_gather(embedding[crop])
-            if self._queue_helps(batch.step):
+            if self.queue.shape[1] and batch.step >= self.queue_full:
                 rows = torch.cat([rows, self.queue[place].to(rows.dtype)])
             with torch.autocast(rows.device.type, enabled=False):
                 scores = rows @ self.prototypes.weight.detach().T
             codes.append(sinkhorn(scores, self.config.epsilon, self.config.sinkhorn_iterations)[batch.rows])
         return Codes(torch.stack(codes), batch.step < self.config.freeze_prototypes_steps)
-
-    def _queue_helps(self, step: int) -> bool:
-        return self.queue.shape[1] > 0 and step >= self.queue_full
 
     def loss(self, embedding: Tensor, labels: Codes) -> Tensor:
         scores = self._cosines(embedding, labels) / self.config.temperature

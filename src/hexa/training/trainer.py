@@ -61,6 +61,7 @@ class Trainer:
     """Training time of earlier sessions."""
 
     def __post_init__(self) -> None:
+        self.steps_per_epoch = self.loader.steps_per_epoch
         self.window = LossWindow(self.device)
         self._interrupts = Interrupts(self.journal.reporter.say)
         self.saved_step = -1
@@ -68,10 +69,6 @@ class Trainer:
         self._lap, self._looked = (0, 0.0), 0.0
         self._problems: set[str] = set()
         self.clock = Clock(lambda: self.loader.wait_seconds)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.loader.steps_per_epoch
 
     @property
     def epoch(self) -> float:
