@@ -175,7 +175,7 @@ def test_the_memory_stated_holds_no_full_matrix() -> None:
     """ImageNet's 1.28 million rows and 3000 clusters: a tenth of the rows themselves, not 15 GB."""
     stated = memory_bytes(1_281_167, 128, 3000)
     assert stated < 0.2 * 1_281_167 * 128 * 4
-    assert stated > memory_bytes(1_281_167, 128, 3000, chunk=64) > memory_bytes(100_000, 128, 3000, chunk=64)
+    assert stated > memory_bytes(100_000, 128, 3000)
 
 
 def test_it_is_no_worse_than_faiss() -> None:

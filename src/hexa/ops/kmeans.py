@@ -92,9 +92,7 @@ def spherical_kmeans(
         return Clusters(centroids, nearest, objective.to(rows.dtype), counts)
 
 
-def memory_bytes(
-    n: int, dim: int, num_clusters: int, *, device: torch.device | str = "cpu", chunk: int | None = None
-) -> int:
+def memory_bytes(n: int, dim: int, num_clusters: int, *, device: torch.device | str = "cpu") -> int:
     """An upper bound on the bytes that `spherical_kmeans` allocates for n fp32 rows with `dim` numbers each.
 
     For each thread of a CPU, a chunk's rows, similarities and their maxima, twice for the product's own copies; eight
@@ -102,7 +100,7 @@ def memory_bytes(
     arrays of centroids, one of them with a further sum for every 1024 rows.
     """
     size, columns, kind = torch.float32.itemsize, _columns(num_clusters), torch.device(device).type
-    chunk = (chunk or _chunk_rows(kind, columns, dim, size)) * (torch.get_num_threads() if kind == "cpu" else 1)
+    chunk = _chunk_rows(kind, columns, dim, size) * (torch.get_num_threads() if kind == "cpu" else 1)
     similarities = 2 * min(n, chunk) * (columns + columns // _WIDTH + _WIDTH + 3 * dim) * size
     return similarities + n * 8 * torch.int64.itemsize + (8 * columns + n // _PIECE) * dim * size
 
