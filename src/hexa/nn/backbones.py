@@ -215,9 +215,7 @@ def num_features(network: nn.Module, channels: int = 3) -> int:
     # timm's head_hidden_size is the width of the output; num_features that of the maps, before the layer that
     # MobileNetV3, GhostNet and VGG have after the pooling
     width = getattr(network, "head_hidden_size", getattr(network, "num_features", None))
-    if not isinstance(width, int):
-        return num_features_at(network, 64, channels)
-    return width
+    return width if isinstance(width, int) else num_features_at(network, 64, channels)
 
 
 def num_features_at(network: nn.Module, size: int, channels: int = 3) -> int:

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 import torch
@@ -64,9 +64,7 @@ class Interrupts:
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # once a process has ended, torchrun signals the others, which must still be able to report the reason
         if not isinstance(error, processes.ProcessEnded):
             for number, handler in self._before.items():

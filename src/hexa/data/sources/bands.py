@@ -91,8 +91,7 @@ def _read_with_pil(data: bytes, max_pixels: int, channels: int) -> Pixels:
     image = decoding.upright(data, max_pixels)
     if channels == 1 and image.mode not in ("L", "F") and not image.mode.startswith("I"):
         image = decoding.to_rgb(image).convert("L")
-    values: Pixels = decoding.in_range(np.asarray(image))
-    return values
+    return decoding.in_range(np.asarray(image))
 
 
 def _read_tiff(data: bytes, max_pixels: int, channels: int) -> Pixels:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
@@ -256,7 +257,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def in_range(values: Any) -> Any:
+def in_range(values: NDArray[Any]) -> NDArray[Any]:
     """Grey values as uint16 or float32 in [0, 1]. Raises DecodeError for any that do not fit.
 
     The scale depends on the type alone, so it is the same for all images of a data set. PIL reads some 16-bit files
