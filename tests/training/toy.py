@@ -54,7 +54,7 @@ class ToyLoader:
             crops = tuple(torch.rand(BATCH, 3, SIZE, SIZE, generator=generator) for _ in range(2))
             yield Batch(crops, torch.arange(BATCH), stream, number)
 
-    def passes(self, epoch: int) -> Any:
+    def passes(self, epoch: int, prepare: object) -> Any:
         """MoCo makes none."""
         return SimpleNamespace(labels=None, stream=Stream(0))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
-from hexa.core import Batch, Passes
+from hexa.core import Batch
 from hexa.objective import Objective, Term
 from hexa.runtime import processes
 from hexa.training.optimizers import ScheduledOptimizer
@@ -20,20 +20,6 @@ def prepared(batch: Batch, channels_last: bool) -> Batch:
         return batch
     crops = tuple(crop.contiguous(memory_format=torch.channels_last) for crop in batch.crops)
     return replace(batch, crops=crops)
-
-
-class PreparedPasses:
-    """Passes over the data whose batches are prepared by `prepare`, as those of a step are."""
-
-    def __init__(self, passes: Passes, prepare: Callable[[Batch], Batch]) -> None:
-        self.labels, self.stream = passes.labels, passes.stream
-        self._passes, self._prepare = passes, prepare
-
-    def views(self) -> Iterator[Batch]:
-        return map(self._prepare, self._passes.views())
-
-    def images(self) -> Iterator[Batch]:
-        return map(self._prepare, self._passes.images())
 
 
 def step(

@@ -25,7 +25,7 @@ from hexa.training.monitor import PERCENT, Monitor, Scoring, Watch
 from hexa.training.optimizers import ScheduledOptimizer
 from hexa.training.overfitting import one_step_and_many
 from hexa.training.state import state_of
-from hexa.training.step import PreparedPasses, prepared, step
+from hexa.training.step import prepared, step
 
 
 @dataclass
@@ -123,7 +123,7 @@ class Trainer:
             return prepared(batch, self.config.channels_last)
 
         with self.objective.score.autocast():
-            facts = method.start_epoch(epoch, PreparedPasses(self.loader.passes(epoch), next_batch))
+            facts = method.start_epoch(epoch, self.loader.passes(epoch, next_batch))
         method.train()
         if facts:
             self.journal.write("epoch", self.step, epoch=epoch, seconds=self.clock.total, **facts)

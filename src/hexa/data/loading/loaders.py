@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -106,9 +106,12 @@ class PretrainLoader:
                 return
             yield batch
 
-    def passes(self, epoch: int) -> EpochPasses:
-        """Passes over the data for a method to use before the first step of this epoch."""
-        return EpochPasses(self, epoch)
+    def passes(self, epoch: int, prepare: Callable[[Batch], Batch] = lambda batch: batch) -> EpochPasses:
+        """Passes over the data for a method to use before the first step of this epoch.
+
+        prepare: called with each batch; what it returns is given to the method.
+        """
+        return EpochPasses(self, epoch, prepare)
 
     def _batches(
         self, stream: Stream, epoch: int, start_step: int, crops: workers.CropStream | None, pairs: Pairs | None = None
@@ -164,10 +167,10 @@ class EpochPasses:
     of the passes differ from it, from each other, and from those of training steps.
     """
 
-    def __init__(self, loader: PretrainLoader, epoch: int) -> None:
+    def __init__(self, loader: PretrainLoader, epoch: int, prepare: Callable[[Batch], Batch]) -> None:
         labels = loader.source.classes
         self.labels = None if labels is None else torch.from_numpy(labels)
-        self._loader, self._stream = loader, loader.stream.child("before epoch", epoch)
+        self._loader, self._stream, self._prepare = loader, loader.stream.child("before epoch", epoch), prepare
         self.stream = self._stream.child("method")
 
     def views(self) -> Iterator[Batch]:
@@ -178,7 +181,7 @@ class EpochPasses:
         loader, stream = self._loader, self._stream.child("views")
         crops = loader._crop_stream(stream, stop=loader.steps_per_epoch)
         try:
-            yield from loader._batches(stream, 0, 0, crops)
+            yield from map(self._prepare, loader._batches(stream, 0, 0, crops))
         finally:
             if crops is not None:
                 crops.close()
@@ -196,7 +199,8 @@ class EpochPasses:
         read = self._decoded if loader.store is None else self._stored
         for number, (images, index) in enumerate(read(share, transform, size)):
             pixels = unit(to_device(images, loader.device))
-            yield Batch((pixels,), to_device(index, loader.device), stream.child("batch", number), number)
+            batch = Batch((pixels,), to_device(index, loader.device), stream.child("batch", number), number)
+            yield self._prepare(batch)
 
     def _stored(self, share: range, transform: EvaluationTransform, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         store = self._loader.store
