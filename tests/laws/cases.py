@@ -57,7 +57,6 @@ NETWORK: dict[str, dict[str, Any]] = {"cmc": {"streams": "lab"}}
 
 #: Sizes of the crops of each method, small ones last; methods without an entry get two of SIZE.
 CROPS: dict[str, tuple[int, ...]] = {
-    "moco": (SIZE, SIZE, 8),
     "deepcluster-v2": (SIZE, SIZE, 8),
     "swav": (SIZE, SIZE, 8),
     "emp-ssl": (SIZE, SIZE, 8),
@@ -156,13 +155,14 @@ METHODS: dict[str, list[dict[str, Any]]] = {
 class Case:
     """One method with some hard examples.
 
-    kept: the backbone's batch-norm statistics are those it begins with.
+    kept: the backbone's batch-norm statistics are those it begins with. sizes: of the crops, if not those of CROPS.
     """
 
     method: str
     fields: dict[str, Any] = field(default_factory=dict)
     hard_examples: dict[str, dict[str, Any]] = field(default_factory=dict)
     kept: bool = False
+    sizes: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         fields = ",".join(f"{k}={v}" for k, v in self.fields.items())
@@ -170,14 +170,16 @@ class Case:
             name + "".join(f",{k}={v}" for k, v in entry.items() if k != "kind")
             for name, entry in self.hard_examples.items()
         )
-        return f"{self.method}({fields})-{hard or 'plain'}{'-kept' * self.kept}"
+        sizes = "".join(f"-{size}" for size in self.sizes)
+        return f"{self.method}({fields})-{hard or 'plain'}{'-kept' * self.kept}{sizes}"
 
     def made(self, **fields: Any) -> testing.Case:
         """What is tried; `fields` of the method override the case's."""
         config_class = choices(MethodConfig, "name", "hexa.methods")[self.method]
         config = config_class(**nested({**SMALL.get(self.method, {}), **self.fields, **fields}))
         network = SMALLEST.model_copy(update=NETWORK.get(self.method, {}))
-        return testing.Case(config, self.hard(), CROPS.get(self.method, (SIZE, SIZE)), network, self.kept)
+        sizes = self.sizes or CROPS.get(self.method, (SIZE, SIZE))
+        return testing.Case(config, self.hard(), sizes, network, self.kept)
 
     def build(self, dtype: torch.dtype = torch.float64, network: nn.Module | None = None, **fields: Any) -> Method:
         """The method in fp64 with seeded weights; `fields` override the case's."""
@@ -215,7 +217,8 @@ def fitting(case: Case) -> Case:
 
 def all_cases() -> list[Case]:
     """Each variant of each method, plain and with two hard examples; each method with every kind at once, one of them
-    made of another, and with statistics kept; those of STRAINING with all variants of a kind at once.
+    made of another, and with statistics kept; those of STRAINING with all variants of a kind at once; MoCo with a
+    further crop.
 
     Without the hard examples that a method refuses. Decision 0014 says what more of them would find.
     """
@@ -227,6 +230,9 @@ def all_cases() -> list[Case]:
             cases += [Case(method, fields), Case(method, fields, both)]
         cases.append(Case(method, {}, both, kept=True))
         cases.append(Case(method, {}, {**{kind: {} for kind in KINDS}, "cmxA": mixed}))
+    cases += [Case("moco", fields, both, sizes=(SIZE, SIZE, 8)) for fields in METHODS["moco"]]
+    large = {"adversarial": {"crops": "large"}}
+    cases.append(Case("moco", {"mixed_positives": "batch"}, large, sizes=(SIZE, SIZE, 8)))
     for method in STRAINING:
         for kind in KINDS:
             variants = VARIANTS.get(kind, [{}])

@@ -48,6 +48,7 @@ class PCLConfig(MethodConfig):
         return {**_CONTRAST, **value} if isinstance(value, dict) else value
 
     def check(self, setting: Setting) -> None:
+        super().check(setting)
         self.contrast.check_within("contrast", setting)
         most = max(self.num_clusters)
         if most > setting.data_size:
