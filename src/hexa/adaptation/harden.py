@@ -102,11 +102,13 @@ class HardenRequest(AdaptRequest):
             smaller = f", where the start keeps {share:.0%} of its neighbourhoods"
         whose = "those of the images themselves" if labelled is source else repr(labelled)
         labels = "none: how far features move is measured" if labelled is None else f"{whose}; {judged:,} to judge by"
+        mirrored = ", mirrored or not" * (experiment.views.flip_probability > 0)
+        changed = ", in changing brightness and contrast" * (experiment.views.jitter_probability > 0)
         lines = (
             f"images: {seen}",
             f"method: teacher, from {draft.start.weights}: views attacked within {self.strength:g} grey levels are to "
             "have its features of the clean images",
-            f"views: the images{', mirrored or not' * (experiment.views.flip_probability > 0)}, {size} px{smaller}",
+            f"views: the images{mirrored}{changed}, {size} px{smaller}",
             f"labels: {labels}",
             f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
             + f", {format_duration(budget.seconds)} in all" * by_clock,
