@@ -103,7 +103,7 @@ class HardenRequest(AdaptRequest):
         whose = "those of the images themselves" if labelled is source else repr(labelled)
         labels = "none: how far features move is measured" if labelled is None else f"{whose}; {judged:,} to judge by"
         mirrored = ", mirrored or not" * (experiment.views.flip_probability > 0)
-        changed = ", in changing brightness and contrast" * (experiment.views.jitter_probability > 0)
+        changed = ", in changing contrast" * (experiment.views.jitter_probability > 0)
         lines = (
             f"images: {seen}",
             f"method: teacher, from {draft.start.weights}: views attacked within {self.strength:g} grey levels are to "

@@ -48,8 +48,7 @@ def teacher() -> Experiment:
     """A robust copy of weights that are good already: adversarial views are to have the features of the clean ones.
 
     One step of 4 grey levels from a random point within 4, through the only batch-norms, whose statistics are kept;
-    views are the images, mirrored or not, half of them in other brightness and contrast, which teacher and student see
-    alike. One image of each batch of 32 is not attacked.
+    views are the images, mirrored or not, half of them in another contrast, which teacher and student see alike. One image of each batch of 32 is not attacked.
 
     Command: hexa pretrain teacher --start BACKBONE --data folder:photos, or hexa harden, which chooses size and length
 
@@ -61,7 +60,7 @@ def teacher() -> Experiment:
     attack = {"epsilon": 4.0, "step_size": 4.0, "random_start": 1.0, "branch": "main"}
     views = {"recipe": "crop-flip", "scale": (1.0, 1.0), "ratio": (1.0, 1.0)}
     # without it robust features lose sight of whatever has little contrast (docs/robust.md)
-    colours = {"jitter_probability": 0.5, "brightness": 0.4, "contrast": 0.8, "saturation": 0.0, "hue": 0.0}
+    colours = {"jitter_probability": 0.5, "brightness": 0.0, "contrast": 0.8, "saturation": 0.0, "hue": 0.0}
     return adapt().model_copy(
         update={
             "recipe": "teacher",
