@@ -48,7 +48,8 @@ def teacher() -> Experiment:
     """A robust copy of weights that are good already: adversarial views are to have the features of the clean ones.
 
     One step of 4 grey levels from a random point within 4, through the only batch-norms, whose statistics are kept;
-    views are the images, mirrored or not, half of them in another contrast, which teacher and student see alike. One image of each batch of 32 is not attacked.
+    views are the images, mirrored or not, half of them in another contrast, which teacher and student see alike. One
+    image of each batch of 32 is not attacked.
 
     Command: hexa pretrain teacher --start BACKBONE --data folder:photos, or hexa harden, which chooses size and length
 
