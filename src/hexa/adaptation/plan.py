@@ -183,7 +183,7 @@ def plan(given: Given) -> Plan:
     backbone, fields = starts.read(given.draft.start.weights or ""), given.fields
     stages = starts.count_stages(backbone.network)
     if given.seen.domain == "photos" and stages > 1 and "start.trainable_stages" not in fields:
-        # more of it does harm (docs/your-own-images.md)
+        # training more of the network does harm (docs/your-own-images.md)
         given = replace(given, draft=override(given.draft, {"start.trainable_stages": 1}))
     draft, source, labelled = given.draft, given.source, given.labelled
     costs, budget, by_clock = given.costs(), given.budget, given.by_clock

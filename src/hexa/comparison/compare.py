@@ -117,7 +117,7 @@ def _names(given: Sequence[str | Path | Backbone]) -> list[str]:
     ]
 
 
-@processes.alone()  # so that what the main one does waits for no other, as k-means would
+@processes.alone()  # so that no work of the main process alone, such as k-means, waits for the others
 def of_backbones(
     backbones: Mapping[str, Backbone],
     data: Source,

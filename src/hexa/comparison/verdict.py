@@ -141,7 +141,7 @@ def table(sides: Sequence[Side], verdict: Verdict) -> Table:
 
 
 def few_name(shots: int) -> str:
-    """The name of the row with the accuracy from so many labelled images of each class."""
+    """The name of the row with the accuracy from `shots` labelled images of each class."""
     return f"{counted(shots, 'label')} per class"
 
 

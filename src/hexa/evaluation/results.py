@@ -64,7 +64,7 @@ def keep(result: Result, out: Path | None, collected: Path | None) -> None:
 
 
 def write(content: Result | list[Result], path: Path) -> None:
-    """Write a result, or a list of them, atomically; half a character, of a name that is not UTF-8, as an escape."""
+    """Write a result, or a list of them, atomically; surrogates, of file names that are not UTF-8, as escapes."""
     write_text(path, whole_characters(json.dumps(content, indent=2, ensure_ascii=False) + "\n"))
 
 

@@ -60,7 +60,7 @@ def teacher() -> Experiment:
     # rather than noise of 2 ε or a step of 1.25 ε, which did worse on held-out images (docs/robust.md)
     attack = {"epsilon": 4.0, "step_size": 4.0, "random_start": 1.0, "branch": "main"}
     views = {"recipe": "crop-flip", "scale": (1.0, 1.0), "ratio": (1.0, 1.0)}
-    # without it robust features lose sight of whatever has little contrast (docs/robust.md)
+    # without it the copy fails on images of low contrast (docs/robust.md)
     colours = {"jitter_probability": 0.5, "brightness": 0.0, "contrast": 0.8, "saturation": 0.0, "hue": 0.0}
     return adapt().model_copy(
         update={
