@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from hexa.training.muon import orthogonalised
 from hexa.training.optimizers import OptimizerConfig, build, clip_each_gradient
 
 
@@ -63,6 +64,44 @@ def test_larc_follows_its_formula_and_leaves_zero_norms_unscaled() -> None:
         optimizer.step()
         for p in (weight, bias):
             torch.testing.assert_close(p.detach(), theta[p], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(6, 2, 3, 3), (20, 2, 3, 3)])
+def test_muon_turns_convolutions_and_follows_sgd_elsewhere(shape: tuple[int, ...]) -> None:
+    """Against singular vectors: singular values end near 1; a step has the given angle, and keeps the norm."""
+    generator = torch.Generator().manual_seed(0)
+    kernel, weight, plain = (
+        nn.Parameter(torch.randn(size, generator=generator, dtype=torch.float64)) for size in (shape, (4, 3), (4, 3))
+    )
+    plain.data.copy_(weight)
+    fields = {"learning_rate": 0.1, "weight_decay": 0.01}
+    optimizer = build([kernel, weight], OptimizerConfig(name="muon", turn=0.05, **fields), 64)
+    sgd = build([plain], OptimizerConfig(**fields), 64)
+    assert sorted(group.get("rate", 1.0) for group in optimizer.param_groups) == [pytest.approx(0.5), 1.0]
+    velocity = torch.zeros(shape, dtype=torch.float64)
+    for _ in range(3):
+        before = kernel.detach().clone()
+        kernel.grad, weight.grad = (
+            torch.randn(p.shape, generator=generator, dtype=torch.float64) for p in (kernel, weight)
+        )
+        plain.grad = weight.grad.clone()
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 * group.get("rate", 1.0)  # as the schedule sets it
+        velocity = 0.9 * velocity + kernel.grad
+        ahead = (kernel.grad + 0.9 * velocity).flatten(1)
+        left, _, right = torch.linalg.svd(ahead, full_matrices=False)
+        made = orthogonalised(ahead)
+        found = torch.linalg.svd(made)
+        assert 0.3 < float(found.S.min()) <= float(found.S.max()) < 1.3
+        # the singular vectors are kept: in their coordinates it is diagonal
+        diagonal = left.T @ made @ right.T
+        torch.testing.assert_close(diagonal, diagonal.diagonal().diag(), rtol=0, atol=1e-8)
+        optimizer.step()
+        sgd.step()
+        torch.testing.assert_close(weight, plain, rtol=1e-12, atol=1e-12)
+        expected = before - 0.05 * before.norm() * (made / made.norm()).view(shape)
+        torch.testing.assert_close(kernel.detach(), expected * before.norm() / expected.norm(), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(kernel.norm(), before.norm(), rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("decay", [0.1, 0.0])

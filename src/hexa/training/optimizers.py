@@ -13,17 +13,19 @@ import torch
 from torch import nn
 
 from hexa.config import Config
+from hexa.training.muon import Muon
 from hexa.training.schedules import ScheduleConfig, learning_rate_share
 
 
 class OptimizerConfig(Config):
     """What turns gradients into steps. The defaults are MoCo's (F4)."""
 
-    name: Literal["sgd", "larc", "lars", "adamw"] = "sgd"
+    name: Literal["sgd", "larc", "lars", "adamw", "muon"] = "sgd"
     """sgd: v ← μ·v + (g + λ·θ); θ ← θ − lr·v. larc: the same with g + λ·θ scaled by a trust ratio per tensor, which is
     `trust` · ‖θ‖ / (‖g‖ + λ·‖θ‖ + 1e-8), and 1 where θ or g is zero; batch-norms and biases too (F10, F11). lars:
     the same, but batch-norms and biases neither scaled nor decayed (F6). adamw: decoupled decay, not of
-    batch-norms and biases, β (0.9, 0.999)."""
+    batch-norms and biases, β (0.9, 0.999). muon: convolutions turn along orthogonalised momentum (`turn`), all else
+    is as by sgd."""
     learning_rate: float = pydantic.Field(default=0.03, gt=0)
     """The rate at `base_batch_size`, or at any batch size if that is not given."""
     base_batch_size: int | None = pydantic.Field(default=None, gt=0)
@@ -32,6 +34,9 @@ class OptimizerConfig(Config):
     """μ."""
     weight_decay: float = pydantic.Field(default=1e-4, ge=0)
     """λ; sgd and larc: on every parameter, as MoCo does: batch-norms and biases too (F10)."""
+    turn: float = pydantic.Field(default=0.02, gt=0)
+    """muon only: in place of `learning_rate`, the angle in radians by which a step turns a convolution. It follows the
+    schedule, and is not scaled with the batch."""
     trust: float = pydantic.Field(default=0.001, gt=0)
     """larc and lars only: the trust coefficient."""
     max_gradient_norm: float | None = pydantic.Field(default=None, gt=0)
@@ -80,27 +85,31 @@ def build(
     pace. Parameters whose gradient is None in a step are left as they are, not decayed (F10).
     """
     fixed = {id(parameter) for parameter in unscheduled}
-    groups: dict[tuple[bool, bool, Pace], list[nn.Parameter]] = {}
+    rate = config.learning_rate
+    if config.base_batch_size is not None:
+        rate = rate * batch_size / config.base_batch_size
+    groups: dict[tuple[bool, bool, bool, Pace], list[nn.Parameter]] = {}
     for parameter in parameters:
         if parameter.requires_grad:
             spared = config.name in _SPARE_VECTORS and parameter.ndim <= 1
+            turns = config.name == "muon" and parameter.ndim > 2
             pace = paces.get(parameter, Pace())
-            groups.setdefault((id(parameter) not in fixed, spared, pace), []).append(parameter)
+            groups.setdefault((id(parameter) not in fixed, spared, turns, pace), []).append(parameter)
     described = [
         {"params": members, "scheduled": scheduled, "decayed": not spared}
         | ({"rate": pace.rate, "from_epoch": pace.from_epoch} if pace != Pace() else {})
         | ({"weight_decay": 0.0} if spared else {})
-        for (scheduled, spared, pace), members in groups.items()
+        | ({"orthogonal": True, "rate": pace.rate * config.turn / rate} if turns else {})
+        for (scheduled, spared, turns, pace), members in groups.items()
     ]
-    rate = config.learning_rate
-    if config.base_batch_size is not None:
-        rate = rate * batch_size / config.base_batch_size
     return _made(described, config, lr=rate, weight_decay=config.weight_decay)
 
 
 def _made(groups: list[dict[str, Any]], config: OptimizerConfig, **common: Any) -> torch.optim.Optimizer:
     if config.name == "adamw":
         return torch.optim.AdamW(groups, **common)
+    if config.name == "muon":
+        return Muon(groups, momentum=config.momentum, **common)
     common |= {"momentum": config.momentum, "nesterov": config.nesterov}
     if config.name == "sgd":
         # torch picks its multi-tensor form on a GPU; the fused one fails where a parameter gets its first gradient late
