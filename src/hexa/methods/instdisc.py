@@ -116,31 +116,7 @@ class Memory(nn.Module):
         self.rows[index] = F.normalize(self.rows[index].lerp(embedding[last], 1 - self.config.bank_momentum))
 
 
-class MemoryMethod(Method[InstanceLabels]):
-    """What a method with one memory of all images, `bank`, has in common with others."""
-
-    bank: Memory
-
-    def notes(self) -> list[str]:
-        return [self.bank.note()]
-
-    @torch.no_grad()
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> InstanceLabels:
-        return self.bank.labels(batch, embedding)
-
-    def loss(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
-        return self.bank.loss(embedding, labels)
-
-    def correct(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
-        """Whether no other image's memory is nearer."""
-        return labels.nearest(embedding)
-
-    @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: InstanceLabels) -> None:
-        self.bank.update(batch, embedding)
-
-
-class InstDisc(MemoryMethod, config=InstDiscConfig):
+class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
     """The loss is that of `Memory`, for a view.
 
     The memory is written from clean views after the step; hard examples are told apart by what it held before.
@@ -159,3 +135,21 @@ class InstDisc(MemoryMethod, config=InstDiscConfig):
     def chance_loss(self) -> float | None:
         """ln N with the softmax: all images equally likely; NCE's depends on more."""
         return None if self.bank.drawn else math.log(len(self.bank.rows))
+
+    def notes(self) -> list[str]:
+        return [self.bank.note()]
+
+    @torch.no_grad()
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> InstanceLabels:
+        return self.bank.labels(batch, embedding)
+
+    def loss(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
+        return self.bank.loss(embedding, labels)
+
+    def correct(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
+        """Whether no other image's memory is nearer."""
+        return labels.nearest(embedding)
+
+    @torch.no_grad()
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: InstanceLabels) -> None:
+        self.bank.update(batch, embedding)

@@ -9,8 +9,8 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from hexa.core import Batch, Branch, Setting
-from hexa.methods.instdisc import InstanceLabels, Memory, MemoryConfig, MemoryMethod
+from hexa.core import Batch, Branch, Method, Setting
+from hexa.methods.instdisc import InstanceLabels, Memory, MemoryConfig
 from hexa.methods.jigsaw import UNCROPPABLE, UNMIXABLE, PuzzleConfig
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder, linear_head
@@ -35,7 +35,7 @@ class PIRLConfig(MemoryConfig):
     """Random images per step, n, shared by the images of the step."""
 
 
-class PIRL(MemoryMethod, config=PIRLConfig):
+class PIRL(Method[InstanceLabels], config=PIRLConfig):
     """L = (1 − λ)·NCE(f(v_I), m_I) + λ·NCE(g(v_It), m_I), m_I the memory of the image, f and g heads of one backbone.
 
     Anchors are a view and the puzzle of another, as pictures. The memory follows the clean views' f (momentum μ); hard
@@ -55,6 +55,9 @@ class PIRL(MemoryMethod, config=PIRLConfig):
         """ln(1 + n) for softmax; NCE's depends on more."""
         return math.log1p(self.config.num_negatives) if self.config.objective == "softmax" else None
 
+    def notes(self) -> list[str]:
+        return [self.bank.note()]
+
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
         view, other = batch.crops
         return view, self.config.puzzle.shuffled(other, batch)
@@ -63,8 +66,20 @@ class PIRL(MemoryMethod, config=PIRLConfig):
         puzzles = (self.puzzle_head.embed(puzzle, self.encoder, branch) for puzzle in crops[1:])
         return torch.stack([self.encoder.embed(crops[:1], branch)[0], *puzzles])
 
+    @torch.no_grad()
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> InstanceLabels:
+        return self.bank.labels(batch, embedding)
+
     def loss(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
-        losses, share = super().loss(embedding, labels), self.config.puzzle_weight
+        losses, share = self.bank.loss(embedding, labels), self.config.puzzle_weight
         # the mean over two anchors halves what the weights should not
         weights = torch.tensor([2 * (1 - share), 2 * share])[: len(losses), None]
         return losses * weights.to(losses.device, losses.dtype, non_blocking=True)
+
+    def correct(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
+        """Whether no other image's memory is nearer."""
+        return labels.nearest(embedding)
+
+    @torch.no_grad()
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: InstanceLabels) -> None:
+        self.bank.update(batch, embedding)
