@@ -54,7 +54,8 @@ WITHOUT_LABELS = "2026-11-25-without-labels.json"
 FROM_WEIGHTS = "2026-11-22-from-weights.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
 ROBUST = "2026-11-25-robust-digits.json"
-HARDENED = "2026-11-25-harden-five-seeds.json"
+HARDENED = "2026-11-25-harden-contrast.json"
+HARDENED_PLAIN = "2026-11-25-harden-five-seeds.json"
 HARDENED_BEFORE = "2026-11-24-harden-five-seeds.json"
 HARDENED_GROWING = "2026-11-25-harden-growing.json"
 #: Held-out images of one seed.
@@ -481,7 +482,7 @@ def hardened() -> str:
     body = []
     for name, recipe in (
         (HARDENED, "`teacher`"),
-        (HARDENED_BEFORE, "the former recipe (l2, rate 0.001; slower machine)"),
+        (HARDENED_PLAIN, "without other contrast"),
     ):
         rows = result(name)["rows"]
         (start,) = (row["metrics"] for row in rows if row["arm"] == "start")
@@ -537,9 +538,23 @@ def hardened_photographs() -> str:
 
 
 def hardened_objects() -> str:
-    """The table of one run of `hexa harden`."""
-    found = result("2026-11-25-harden-objects.json")["table"]
-    return table(found["rows"], *found["header"])
+    """The table of one run of `hexa harden`, and the differences of another without other contrast."""
+    found, plain = (result(f"2026-11-25-harden-objects{end}.json")["table"] for end in ("-contrast", ""))
+    rows = [(*row, other[-1]) for row, other in zip(found["rows"], plain["rows"], strict=True)]
+    return table(rows, *found["header"], "without other contrast")
+
+
+def hardened_corrupted() -> str:
+    """Accuracy on corrupted images by their kind, with and without other contrast, as changes from the start."""
+    rows = result("2026-11-25-harden-corrupted.json")["rows"]
+    (start,) = (row["metrics"] for row in rows if row["arm"] == "start")
+    body = [("the start", *(f"{value:.1f}" for value in start.values()))]
+    for arm in ("without other contrast", "with it"):
+        runs = [row["metrics"] for row in rows if row["arm"] == arm]
+        changes = (_paired_change([run[name] - start[name] for run in runs]) for name in start)
+        means = (f"{statistics.fmean(run[name] for run in runs):.1f}" for name in start)
+        body.append((f"{arm} ({len(runs)} seeds)", *(f"{m} ({c})" for m, c in zip(means, changes, strict=True))))
+    return table(body, "", *start)
 
 
 def hardened_search() -> str:
@@ -952,6 +967,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "adapted": adapted,
     "hardened-photographs": hardened_photographs,
     "hardened-objects": hardened_objects,
+    "hardened-corrupted": hardened_corrupted,
     "hardened-search": hardened_search,
     "speedrun-tracks": speedrun_tracks,
     "speedrun-tried": speedrun_tried,

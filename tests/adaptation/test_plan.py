@@ -10,6 +10,8 @@ import torch
 from hexa.adaptation.plan import Budget, choose, first_draft
 from hexa.data import open_source
 from hexa.measure.costs import Costs, measure, peak_bytes
+from hexa.nn.backbones import NetworkConfig, outline
+from hexa.weights import start
 
 #: At 100 px a second for the head, two with two stages, three with all six; reading is free.
 COSTS = Costs(size=100, read=0.0, steps={6: 3.0, 2: 2.0, 0: 1.0}, look=0.5)
@@ -78,6 +80,17 @@ def test_costs_are_measured_by_the_stages_that_learn() -> None:
     assert sorted(costs.steps) == [0, 1, 2, 4]  # a stem and three stages
     assert min(costs.look, *costs.steps.values()) > 0
     assert costs.size == 32
+    decided = measure(draft, open_source("digits", "train"), {**fields, "start.trainable_stages": None})
+    assert sorted(decided.steps) == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("tf_efficientnet_lite0", 1), ("resnet18", 1), ("convnext_atto", 2), ("densenet121", 2), ("poolformer_s12", 1)],
+)
+def test_the_last_stages_hold_a_share_of_the_weights(name: str, count: int) -> None:
+    """ConvNeXt and DenseNet end in a stage of a normalisation; a PoolFormer defines no stages."""
+    assert start.last_stages(outline(NetworkConfig(name=name)), 0.05) == count
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is known on Linux alone")

@@ -63,7 +63,7 @@ class HardenRequest(AdaptRequest):
             raise UserError(f"{self.backbone}: random weights have no features to keep; give trained weights")
 
     def of_domain(self, name: str) -> dict[str, Any]:
-        """Views are the images; whether they may be mirrored is all that a domain says of them. And the attack."""
+        """Whether the images may be mirrored, which is all that a domain says of the views; and the attack."""
         mirrored = {path: v for path, v in super().of_domain(name).items() if path.endswith("flip_probability")}
         attack = {"epsilon": self.strength, "step_size": self.strength}
         chosen = {f"hard_examples.adversarial.{field}": value for field, value in attack.items()}
@@ -103,7 +103,7 @@ class HardenRequest(AdaptRequest):
         whose = "those of the images themselves" if labelled is source else repr(labelled)
         labels = "none: how far features move is measured" if labelled is None else f"{whose}; {judged:,} to judge by"
         mirrored = ", mirrored or not" * (experiment.views.flip_probability > 0)
-        changed = ", in changing contrast" * (experiment.views.jitter_probability > 0)
+        changed = ", in changing contrast" * (experiment.views.jitter_probability * experiment.views.contrast > 0)
         lines = (
             f"images: {seen}",
             f"method: teacher, from {draft.start.weights}: views attacked within {self.strength:g} grey levels are to "

@@ -35,6 +35,8 @@ SIZES, _KEPT, _LOOKING, _FEWEST_SEEN = (448, 384, 320, 256, 224, 192, 160, 128, 
 PASSES, SPARE, _LEAST_IMAGES = 6, 0.9, 500
 #: With this number of passes or more only the head learns in the first: a random head would damage the backbone.
 _HEAD_FIRST = 3
+#: On photographs as many of the last stages learn as hold this share of the weights.
+_LAST_SHARE = 0.05
 #: Scores during training; the largest share of the time for each, and bounds on the images held out.
 SCORES, _SCORE_SHARE, _HELD, _HELD_SHARE, _FEWEST_SCORED = 4, 0.01, 500, 0.2, 64
 #: Most and fewest labelled images in the comparison, and the share of the time that one pass over them may take.
@@ -145,7 +147,7 @@ class Given:
     say: Say
 
     def costs(self, *, partly: bool = True) -> Costs:
-        """Measured now, of each of the processes that share the images of a step. partly: as for `measure`."""
+        """Time a few steps now, for one process where several share a step. partly: as for `measure`."""
         self.say("timing a few steps")
         return measure(self.draft, self.source, self.fields, partly=partly).shared(processes.helpers() + 1)
 
@@ -161,7 +163,7 @@ class Given:
         return [native, *(size for size in SIZES if size < native and not decided)]
 
     def too_short(self, seconds: float) -> Plan:
-        """The plan where there is not enough time, but would be within these seconds."""
+        """The plan to keep the start, which names the minutes that would be enough."""
         said = f"not enough time: the start is kept; from {math.ceil(seconds / 60)} minutes on it is worth a try"
         return Plan(None, (f"images: {self.seen}", said))
 
@@ -183,8 +185,9 @@ def plan(given: Given) -> Plan:
     backbone, fields = starts.read(given.draft.start.weights or ""), given.fields
     stages = starts.count_stages(backbone.network)
     if given.seen.domain == "photos" and stages > 1 and "start.trainable_stages" not in fields:
-        # training more of the network does harm (docs/your-own-images.md)
-        given = replace(given, draft=override(given.draft, {"start.trainable_stages": 1}))
+        # the whole network lost accuracy (docs/your-own-images.md)
+        last = starts.last_stages(backbone.network, _LAST_SHARE)
+        given = replace(given, draft=override(given.draft, {"start.trainable_stages": last}))
     draft, source, labelled = given.draft, given.source, given.labelled
     costs, budget, by_clock = given.costs(), given.budget, given.by_clock
     seconds, native = budget.seconds, draft.views.size

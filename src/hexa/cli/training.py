@@ -175,7 +175,7 @@ _DESCRIBED = (
     "train given weights further on your own images within a time, and say whether it helped",
     *_FROM_WEIGHTS,
     option("--out RUN", "the run folder; runs/adapt if not given", default="runs/adapt"),
-    option("--domain NAME", "preset of the views; chosen by the look of the images if not given"),
+    option("--domain NAME", "kind of images, which decides the views; by their look if not given"),
     PLAN,
     *MACHINE,
     description=_DESCRIBED.format("adapt --help"),

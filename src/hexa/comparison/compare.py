@@ -194,7 +194,7 @@ def of_backbones(
             left = all_seconds - (time.perf_counter() - begun)
             found_right, note = from_main(lambda: tuning.measured(sides, images, how, left, progress))
             notes.append(note)
-            for side, right in zip(sides, found_right, strict=False):  # of no side where the time is too short
+            for side, right in zip(sides, found_right, strict=False):  # empty where the time is too short
                 assert side.scores is not None
                 side.scores.right[tuning.MEASURE] = right
     sizes = sorted({side.size for side in sides})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,8 +36,8 @@ class Costs:
     """Seconds and bytes of one image on this machine, at `size` pixels; both grow with the area of the views.
 
     read: to decode it and cut its views, at any size. steps: a training step's share of an image, by the number of the
-    network's last stages that learn, 0 for the head alone; the largest number is the whole network. look: its features.
-    memory: a step's share where the whole network learns. setup: seconds to build a run, once.
+    network's last stages that learn, 0 for the head alone; the largest number is all that may learn. look: its
+    features. memory: a step's share where all of that learns. setup: seconds to build a run, once.
     """
 
     size: int
@@ -86,7 +86,7 @@ def at_size(draft: Experiment, size: int, fields: Iterable[str]) -> Experiment:
     return begin_from_weights(changed, [*fields, "views.size"])
 
 
-def measure(draft: Experiment, source: Source, fields: Iterable[str], *, partly: bool = True) -> Costs:
+def measure(draft: Experiment, source: Source, fields: Collection[str], *, partly: bool = True) -> Costs:
     """Time steps of a few images at a small size; on a GPU, which many images at once suit better, those of the run.
 
     partly: also steps in which only the last stages learn, or the head alone.
@@ -118,7 +118,7 @@ def measure(draft: Experiment, source: Source, fields: Iterable[str], *, partly:
             train()  # not timed, nor its memory taken: the optimizer's state is made
             memory = peak_bytes(train, machine.device) / count
             seconds = {}
-            every = _learning(method, draft)
+            every = _learning(method, draft, "start.trainable_stages" in fields)
             for stages in every if partly else [max(every)]:
                 learning = every[stages]
                 for parameter, learns in learning.items():
@@ -142,13 +142,16 @@ def _readers(experiment: Experiment, machine: Machine, resident: bool) -> int:
     return max(1, usable_cores() if workers and machine.device.type == "cpu" else workers)
 
 
-def _learning(method: Method, experiment: Experiment) -> dict[int, dict[nn.Parameter, bool]]:
-    """Which parameters of the backbone learn, by the number of its last stages: all, half, a quarter, none."""
+def _learning(method: Method, experiment: Experiment, decided: bool) -> dict[int, dict[nn.Parameter, bool]]:
+    """Which parameters of the backbone learn, by the number of its last stages: all, half, a quarter, none.
+
+    Only all and none if the number is `decided`; all are then those of `start.trainable_stages`, if it has a number.
+    """
     everything = start.rates(method, experiment.start)
     own = experiment.start.trainable_stages
     most = own or start.count_stages(method.backbone)
     by_stages = {most: {parameter: rate > 0 for parameter, rate in everything.items()}}
-    for fewer in sorted({most // 2, most // 4} - {0, most} if own is None else (), reverse=True):
+    for fewer in sorted({most // 2, most // 4} - {0, most} if own is None and not decided else (), reverse=True):
         shares = start.rates(method, experiment.start.model_copy(update={"trainable_stages": fewer}))
         by_stages[fewer] = {parameter: rate > 0 for parameter, rate in shares.items()}
     return by_stages | {0: dict.fromkeys(everything, False)}

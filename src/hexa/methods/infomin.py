@@ -83,7 +83,7 @@ class InfoMin(Method[MoCoLabels], config=InfoMinConfig):
 
     def loss(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
         share = self.config.puzzle_weight
-        # the mean over two anchors would halve them
+        # the mean over the anchors divides by their number
         weights = len(embedding) * torch.tensor([1 - share, share])[: len(embedding), None]
         return self.contrast.loss(embedding, labels) * weights.to(embedding.device, non_blocking=True)
 

@@ -110,7 +110,8 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
 
     The key encoder follows the query encoder's parameters by momentum and normalises with its own batch statistics.
     Keys are encoded once, from clean views; they enter the queue after all terms of the step (F16). Views after the
-    second are further queries for the key of the second (multi-crop); the loss is the mean over queries.
+    second are further queries for the key of the second (multi-crop); the loss is the mean over queries, and twice that
+    if symmetric.
 
     A query and its key normalised with the statistics of the same few images recognise each other by them (F5, F30). So
     choose `bn_groups` > 1 on any number of processes: keys are then shuffled between groups. With one group (SyncBN on
@@ -157,11 +158,11 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> MoCoLabels:
         views = batch.crops[1::-1] if self.config.symmetric else batch.crops[1:2]
         keys = [self._keys(view, batch.stream.child("key shuffle", number)) for number, view in enumerate(views)]
-        keys += keys[:1] * (len(batch.crops) - 2)
         own = processes.rank() * len(batch) + torch.arange(len(batch), device=keys[0].device)
         positives = self.config.mixed_positives
         every = torch.stack([processes.all_gather(k) for k in keys]) if positives == "batch" else None
-        return MoCoLabels(torch.stack(keys), own, positives == "pair", every)
+        of = [*range(len(keys)), *[0] * (len(batch.crops) - 2)]  # which of the keys an anchor is to recognise
+        return MoCoLabels(torch.stack(keys)[of], own, positives == "pair", every if every is None else every[of])
 
     def _keys(self, crops: Tensor, stream: Stream) -> Tensor:
         """Keys [B, D]; with groups, images change places so that no key shares its query's statistics (F5)."""

@@ -15,7 +15,7 @@ TERMS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Scheme:
-    """terms: those beside the clean one."""
+    """terms: those in addition to the clean one."""
 
     terms: tuple[str, ...] = ()
 

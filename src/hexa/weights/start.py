@@ -195,6 +195,23 @@ def count_stages(network: nn.Module) -> int:
     return 1
 
 
+def last_stages(network: nn.Module, share: float) -> int:
+    """The fewest last stages that hold this share of the parameters; 1 if the network does not define its stages.
+
+    Some networks end in a stage of a normalisation alone.
+    """
+    with suppress(UserError):
+        of, sizes = stages(network), dict[int, int]()
+        for name, parameter in network.named_parameters():
+            sizes[of[name]] = sizes.get(of[name], 0) + parameter.numel()
+        least, held = share * sum(sizes.values()), 0
+        for count, stage in enumerate(sorted(sizes, reverse=True), 1):
+            held += sizes[stage]
+            if held >= least:
+                return count
+    return 1
+
+
 def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
     """Each backbone parameter's share of the learning rate; 0 if it never learns.
 
