@@ -242,7 +242,8 @@ def _conclude(
         console.print(line)
     console.print(found.verdict, style="bold")
     console.print(f"report: {out / REPORT}")
-    console.print(f"the winner: {checked['load']}")
+    which = "the start" if found.winner is start else "the result"
+    console.print(f"the winner, {which} at {found.winner.image_size} px: {checked['load']}")
     if "pretrained=True" in checked["load"]:
         console.print("for fine-tuning, num_classes is the number of classes")
     return record

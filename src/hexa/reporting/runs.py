@@ -260,6 +260,9 @@ class _Reader:
             "table": Table(header, tuple(body)),
             "lines": [str(line) for part in ("plan", "notes") for line in record.get(part) or []][:_MOST_METRICS],
             "request": asked if isinstance(asked, dict) else {},
+            "winner": str(parsed["load"])
+            if isinstance(parsed := record.get("winner"), dict) and "load" in parsed
+            else "",
         }
 
 
