@@ -160,9 +160,12 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         keys = [self._keys(view, batch.stream.child("key shuffle", number)) for number, view in enumerate(views)]
         own = processes.rank() * len(batch) + torch.arange(len(batch), device=keys[0].device)
         positives = self.config.mixed_positives
-        every = torch.stack([processes.all_gather(k) for k in keys]) if positives == "batch" else None
-        of = [*range(len(keys)), *[0] * (len(batch.crops) - 2)]  # which of the keys an anchor is to recognise
-        return MoCoLabels(torch.stack(keys)[of], own, positives == "pair", every if every is None else every[of])
+        every = [processes.all_gather(k) for k in keys] if positives == "batch" else []
+
+        def of_anchors(keys: list[Tensor]) -> Tensor:
+            return torch.stack(keys + keys[:1] * (len(batch.crops) - 2))
+
+        return MoCoLabels(of_anchors(keys), own, positives == "pair", of_anchors(every) if every else None)
 
     def _keys(self, crops: Tensor, stream: Stream) -> Tensor:
         """Keys [B, D]; with groups, images change places so that no key shares its query's statistics (F5)."""
