@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 import hexa
+from hexa.adaptation.command import AdaptRequest
 from hexa.adaptation.harden import HardenRequest, between, choose, halved
 from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, decide, farthest, table
 from hexa.cli import main
@@ -94,9 +95,10 @@ def test_what_cannot_be(
         assert not (tmp_path / "run" / "config.yaml").exists()
 
 
-def test_random_weights_have_nothing_to_keep() -> None:
-    with pytest.raises(UserError, match="random weights have no features to keep; give trained weights"):
-        HardenRequest("random:small-resnet-16-32", "digits")
+@pytest.mark.parametrize("asked", [AdaptRequest, HardenRequest])
+def test_random_weights_have_nothing_to_begin_from(asked: type[AdaptRequest]) -> None:
+    with pytest.raises(UserError, match="random weights have no features to begin from; give trained weights"):
+        asked("random:small-resnet-16-32", "digits")
 
 
 def costs(**more: float) -> Costs:

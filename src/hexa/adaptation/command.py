@@ -79,6 +79,11 @@ class AdaptRequest:
     recipe: ClassVar = "adapt"
     command: ClassVar = "adapt"
 
+    def __post_init__(self) -> None:
+        if self.backbone.startswith("random:"):
+            remedy = "give trained weights, or begin from random ones with hexa pretrain"
+            raise UserError(f"{self.backbone}: random weights have no features to begin from; {remedy}")
+
     @property
     def record(self) -> dict[str, Any]:
         """The request as stored in the folder."""
@@ -233,7 +238,7 @@ def _conclude(
         "table": {"header": found.table.header, "rows": found.table.rows},
         "comparison": found.record,
         "notes": notes,
-        "winner": {"file": WINNER, "load": str(checked["load"])},
+        "winner": {"file": WINNER, "load": str(checked["load"]), "size": found.winner.image_size},
     }
     _write(out, record)
     report([out], out / REPORT)

@@ -55,15 +55,14 @@ class HardenRequest(AdaptRequest):
     command: ClassVar = "harden"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.strength <= 64:
             raise UserError(f"--strength {self.strength:g} is the radius in grey levels of 255; give one in (0, 64]")
         if not 0 <= self.price <= 100:
             raise UserError(f"--price {self.price:g} is in points of accuracy; give one from 0 to 100")
-        if self.backbone.startswith("random:"):
-            raise UserError(f"{self.backbone}: random weights have no features to keep; give trained weights")
 
     def of_domain(self, name: str) -> dict[str, Any]:
-        """Whether the images may be mirrored, which is all that a domain says of the views; and the attack."""
+        """The fields of the attack, and those of mirroring: a domain changes nothing else of these views."""
         mirrored = {path: v for path, v in super().of_domain(name).items() if path.endswith("flip_probability")}
         attack = {"epsilon": self.strength, "step_size": self.strength}
         chosen = {f"hard_examples.adversarial.{field}": value for field, value in attack.items()}
@@ -145,14 +144,16 @@ class HardenRequest(AdaptRequest):
         shown = Shown.of(images, start, int(count), judge, device, how.seed)
         for name, side in (("start", before), ("result", after)):
             side.attack(shown, judge, functools.partial(progress, f"{name} under attack"))
-        better, verdict = decide(before, after, self.price, tried)
+        judged_at = ""
+        if len(features) > 2 and judge is not None:
+            clean = f"the start has {Side.of(native, features[2], judge).mean(CLEAN):.1f} % on clean images"
+            judged_at = (
+                f" (judged at {size} px; at its own {native.image_size} px {clean}, and more --time allows larger ones)"
+            )
+        better, verdict = decide(before, after, self.price, tried, judged_at)
         if better and share < 1:
             where = f"{share:.1%} of the way from the start's to those trained"
             notes.append(f"for --price {self.price:g} the weights are {where}")
-        if len(features) > 2 and judge is not None:
-            clean = Side.of(native, features[2], judge).mean(CLEAN)
-            verdict += f"; at its own {native.image_size} px the start has {clean:.1f} %"
-            verdict += "; more --time allows larger images"
         record: dict[str, Any] = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}
         header = ["", f"start, {size} px", f"result, {size} px", "difference"]

@@ -131,7 +131,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Given:
-    """What a plan is made from.
+    """The inputs of a plan.
 
     pixels: some of the images at the start's size. labelled: images to judge by, `source` itself if it has classes.
     fields: those set by the user, which are kept.
@@ -153,7 +153,7 @@ class Given:
 
     @property
     def by_clock(self) -> bool:
-        """Whether the time decides the length of the training."""
+        """True if --time decides the length of the training, False if the user gives epochs or steps."""
         return not {"epochs", "max_steps"} & self.fields.keys()
 
     @property

@@ -150,12 +150,12 @@ def farthest(network: nn.Module, images: Tensor, clean: Tensor, start: Tensor, r
     return views.detach()
 
 
-def decide(before: Side, after: Side, price: float, tried: int) -> tuple[bool, str]:
+def decide(before: Side, after: Side, price: float, tried: int, where: str = "") -> tuple[bool, str]:
     """Whether the result is to be kept, and the verdict in a sentence.
 
     It is where at one ε or more it is more robust by more than the 95 % interval, for `tried` states and all ε
     together, at none less, and its linear probe loses at most `price` points. Without labels, where features move less
-    under attack; the price can't be told then.
+    under attack; the price can't be told then. where: the size that both are judged at, if it needs to be said.
     """
     signs = {_difference(before, after, name, tried).sign for name in ATTACKED} - {0}
     sign = signs.pop() if len(signs) == 1 else 0
@@ -174,7 +174,7 @@ def decide(before: Side, after: Side, price: float, tried: int) -> tuple[bool, s
         better, kept = sign < 0, unlabelled.kept(before.features, after.features).mean()
         said = f"features move, in percent of the distance between images, within {attacks}; {kept:.0%} of the start's "
         said += "neighbourhoods are kept; what that costs in accuracy only labels can tell (--labelled)"
-    return better, f"{'it is more robust' if better else 'the start is kept'}: {said}"
+    return better, f"{'it is more robust' if better else 'the start is kept'}{where}: {said}"
 
 
 def table(before: Side, after: Side, tried: int) -> list[list[str]]:

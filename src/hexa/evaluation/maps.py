@@ -84,7 +84,7 @@ def _write_npy(file: BinaryIO, parts: Iterable[Part], most: int, known: dict[str
 
 
 def columns(name: str, rows: pyarrow.Array, labels: Array | None, paths: Sequence[str] | Array) -> pyarrow.Table:
-    """What is written of some images to .parquet: rows by this name, paths and, where there are any, labels."""
+    """A table for .parquet: a column `name` of rows, one of paths and, if there are labels, one of these."""
     known = {} if labels is None else {"labels": pyarrow.array(list(labels))}
     return pyarrow.table({name: rows, "paths": pyarrow.array(paths), **known})
 

@@ -48,7 +48,7 @@ def command(run: Run) -> str:
     if not run.config:
         return ""
     try:
-        first, named = _adaptation(run.adaptation["request"]) if run.adaptation else _pretraining(run.config)
+        first, named = _adaptation(run) if run.adaptation else _pretraining(run.config)
         words = [first, *(f"{shlex.quote(name)} {shlex.quote(value)}" for name, value in named.items())]
     except (ImportError, AttributeError, LookupError, TypeError, ValueError):  # no such recipe, or other fields
         return fallback
@@ -57,10 +57,12 @@ def command(run: Run) -> str:
     return " ".join(words) if len(words) < 4 else " \\\n  ".join(words)
 
 
-def _adaptation(request: Record) -> tuple[str, dict[str, str]]:
+def _adaptation(run: Run) -> tuple[str, dict[str, str]]:
     """The command, such as `hexa adapt`, and its options."""
+    request = run.adaptation["request"]
     given = options(request)
-    return f"hexa {request.get('command', 'adapt')} {shlex.quote(given.pop('BACKBONE'))}", given
+    command = f"hexa {request.get('command', 'adapt')} {shlex.quote(given.pop('BACKBONE'))}"
+    return command, given | {"--out": str(run.folder)}
 
 
 def options(request: Record) -> dict[str, str]:

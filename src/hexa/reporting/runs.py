@@ -260,10 +260,16 @@ class _Reader:
             "table": Table(header, tuple(body)),
             "lines": [str(line) for part in ("plan", "notes") for line in record.get(part) or []][:_MOST_METRICS],
             "request": asked if isinstance(asked, dict) else {},
-            "winner": str(parsed["load"])
-            if isinstance(parsed := record.get("winner"), dict) and "load" in parsed
-            else "",
+            "winner": _winner(record),
         }
+
+
+def _winner(record: Record) -> str:
+    """Which network an adaptation exported, its image size, and how to load it; empty if that is unknown."""
+    winner = record.get("winner")
+    if not isinstance(winner, dict) or not is_number(winner.get("size")):
+        return ""
+    return f"{record.get('kept')} at {winner['size']} px: {winner.get('load')}"
 
 
 def _by_step(lines: list[Record], event: str) -> list[Record]:

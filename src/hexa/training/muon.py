@@ -1,4 +1,7 @@
-"""Muon: convolutions turn along orthogonalised momentum (Jordan et al., 2024), all else follows SGD."""
+"""Muon: convolutions turn along orthogonalised momentum (Jordan et al., 2024), all else follows SGD.
+
+torch's Muon takes matrices alone, and timm's updates all else by AdamW; neither keeps the norms of convolutions.
+"""
 
 from __future__ import annotations
 
