@@ -60,6 +60,8 @@ def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, capsys: pyte
     # again with another strength
     assert main(command(weights, out, *fixed[:4], "--strength", "32")) == 2
     assert "--strength 64, not 32" in capsys.readouterr().err
+    assert main(["adapt", *command(weights, out)[1:]]) == 2
+    assert f"{out} is of hexa harden, not of hexa adapt; give another --out" in capsys.readouterr().err
 
 
 def test_without_labels_it_says_how_far_features_move(weights: Path, tmp_path: Path) -> None:

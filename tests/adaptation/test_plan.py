@@ -20,6 +20,12 @@ SIZES = (100, 50)
 ALL, TWO = 100 * (1 + 5 * 3), 100 * (1 + 5 * 2)
 
 
+def test_what_the_optimizer_takes_does_not_grow_with_the_views() -> None:
+    costs = Costs(size=64, read=0.5, steps={4: 1.0, 0: 0.2}, look=0.1, updates={4: 0.25, 0: 0.0})
+    assert costs.train(128, 4) == 0.5 + 0.25 + 4 * 1.0
+    assert costs.shared(2).train(128, 4) == 0.25 + 0.25 + 2.0
+
+
 @pytest.mark.parametrize(
     ("seconds", "keeps", "side", "size", "stages", "images", "passes"),
     [

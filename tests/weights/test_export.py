@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.torch
+import timm.data
 import torch
 import torchvision
 import yaml
@@ -83,6 +84,10 @@ def test_the_line_for_timm_takes_a_new_head(tmp_path: Path, config: NetworkConfi
         assert network(images).shape == (2, classes)
         features = network.forward_head(network.forward_features(by_hand(backbone, images)), pre_logits=True)
         assert_same(features, backbone(images))
+    prepared, own = timm.data.resolve_model_data_config(network), backbone.preparation
+    assert prepared["input_size"] == (3, own.size, own.size)
+    assert (prepared["mean"], prepared["std"]) == (own.mean, own.std)
+    assert (prepared["crop_pct"], prepared["interpolation"]) == (own.crop, own.interpolation)
 
 
 @pytest.mark.parametrize("target", ["timm", "torchvision", "safetensors"])

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,9 +35,10 @@ _SIZE, _PIXELS, _SECONDS = 128, 4 * 128**2, 0.1
 class Costs:
     """Seconds and bytes of one image on this machine, at `size` pixels; both grow with the area of the views.
 
-    read: to decode it and cut its views, at any size. steps: a training step's share of an image, by the number of the
-    network's last stages that learn, 0 for the head alone; the largest number is all that may learn. look: its
-    features. memory: a step's share where all of that learns. setup: seconds to build a run, once.
+    read: to decode it and cut its views, at any size. steps: its share of a training step, by the number of the
+    network's last stages that learn, 0 for the head alone; the largest number is all that may learn. updates: its share
+    of the optimizer's part of such a step, at any size. look: its features. memory: its share of a step where all of
+    that learns. setup: seconds to build a run, once.
     """
 
     size: int
@@ -46,10 +47,11 @@ class Costs:
     look: float
     memory: float = 0.0
     setup: float = 0.0
+    updates: Mapping[int, float] = field(default_factory=dict)
 
     def train(self, size: int, stages: int) -> float:
         """Seconds of training on an image once."""
-        return self.read + self.steps[stages] * (size / self.size) ** 2
+        return self.read + self.updates.get(stages, 0.0) + self.steps[stages] * (size / self.size) ** 2
 
     def run(self, experiment: Experiment, images: int) -> float:
         """Seconds of a whole training on that number of images.
@@ -115,15 +117,22 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
             def train(batch: Batch = batch) -> None:
                 train_step(objective, optimizer, batch, ready)
 
+            def update() -> None:
+                for parameter in optimizer.parameters:
+                    parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+                optimizer.step(ready)
+
             train()  # not timed, nor its memory taken: the optimizer's state is made
             memory = peak_bytes(train, machine.device) / count
-            seconds = {}
+            steps, updates = dict[int, float](), dict[int, float]()
             every = _learning(method, draft, "start.trainable_stages" in fields)
             for stages in every if partly else [max(every)]:
                 learning = every[stages]
                 for parameter, learns in learning.items():
                     parameter.requires_grad_(learns)
-                seconds[stages] = _seconds(train, machine.device) / count
+                alone = _seconds(update, machine.device)  # of few images as of many
+                steps[stages] = max(0.0, _seconds(train, machine.device) - alone) / count
+                updates[stages] = alone / draft.batch_size
             pixels = batch.crops[0]
 
             @torch.no_grad()
@@ -133,7 +142,7 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
                     method.backbone(pixels)
 
             look()
-            return Costs(size, read, seconds, _seconds(look, machine.device) / count, memory, setup)
+            return Costs(size, read, steps, _seconds(look, machine.device) / count, memory, setup, updates)
 
 
 def _readers(experiment: Experiment, machine: Machine, resident: bool) -> int:

@@ -68,5 +68,5 @@ def orthogonalised(matrix: Tensor) -> Tensor:
         factor.diagonal().add_(a)
         product = factor @ product
         gram = factor @ gram @ factor
-    found = product @ x
+    found: Tensor = product @ x
     return (found.T if upright else found).to(matrix.dtype)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Unpack, cast
 
 import safetensors.torch
+import timm.data
 import torch
 import torchvision
 from torch import Tensor, nn
@@ -78,7 +79,7 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
         report["largest_difference"] = difference
 
     write_whole(out, written)
-    return report | {"bytes": out.stat().st_size, "load": how_to_load(config, to, out)}
+    return report | {"bytes": out.stat().st_size, "load": how_to_load(backbone, to, out)}
 
 
 def _check_names(to: str, out: Path) -> None:
@@ -114,12 +115,13 @@ def _options(config: NetworkConfig) -> str:
     return "".join(f", {name}={value!r}" for name, value in given.items())
 
 
-def how_to_load(config: NetworkConfig, to: str, out: Path) -> str:
+def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
     """A line of Python that loads an exported file in its target library.
 
-    For timm `num_classes` may be that of a new head, unless the stem or the number of channels is not timm's own.
+    For timm `num_classes` may be that of a new head, unless the stem or the number of channels is not timm's own;
+    timm.data.resolve_model_data_config(network) then has the preparation of images, too.
     """
-    file = repr(str(out))
+    file, config = repr(str(out)), backbone.network_config
     if to == "onnx":
         return f"import onnxruntime; session = onnxruntime.InferenceSession({file})"
     if to == "detectron2":
@@ -128,7 +130,7 @@ def how_to_load(config: NetworkConfig, to: str, out: Path) -> str:
         return f"import hexa; network = hexa.load_backbone({file}).network"
     if to == "timm" and not config.small_stem and config.channels == 3:
         # as a file without classifier, or timm would look for its thousand classes
-        overlay = f"pretrained=True, pretrained_cfg_overlay=dict(file={file}, num_classes=0)"
+        overlay = f"pretrained=True, pretrained_cfg_overlay=dict(file={file}, num_classes=0{_preparation(backbone)})"
         return f"import timm; network = timm.create_model({config.name!r}, num_classes=0{_options(config)}, {overlay})"
     made = f"timm.create_model({config.name!r}, num_classes=0{_options(config)})"
     if to == "torchvision":
@@ -140,6 +142,15 @@ def how_to_load(config: NetworkConfig, to: str, out: Path) -> str:
     if out.suffix == ".safetensors":
         module, read = "torch, safetensors.torch", f"safetensors.torch.load_file({file})"
     return f"import {to}, {module}; network = {made}; network.load_state_dict({read})"
+
+
+def _preparation(backbone: Backbone) -> str:
+    """Further entries of timm's pretrained_cfg_overlay, as text: where images are not prepared as timm would."""
+    own, size = backbone.preparation, backbone.image_size
+    given = {"input_size": (3, size, size), "crop_pct": own.crop, "interpolation": own.interpolation}
+    given |= {"mean": own.mean, "std": own.std}
+    theirs = timm.data.resolve_model_data_config(backbone.network)
+    return "".join(f", {name}={value!r}" for name, value in given.items() if theirs[name] != value)
 
 
 @torch.no_grad()
