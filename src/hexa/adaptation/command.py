@@ -175,7 +175,8 @@ def _begin(
             out.mkdir(parents=True, exist_ok=True)
             _write(out, record)
     elif "verdict" in record:
-        console.print(f"{out} is finished: {record['verdict']}")
+        console.print(f"{out} is finished:")
+        _say_verdict(record, out, console)
     return record, (out / CONFIG).is_file()
 
 
@@ -245,13 +246,20 @@ def _conclude(
     Console().print(found.table.terminal())
     for line in notes:
         console.print(line)
-    console.print(found.verdict, style="bold")
-    console.print(f"report: {out / REPORT}")
-    which = "the start" if found.winner is start else "the result"
-    console.print(f"the winner, {which} at {found.winner.image_size} px: {checked['load']}")
-    if "pretrained=True" in checked["load"]:
-        console.print("for fine-tuning, num_classes is the number of classes")
+    _say_verdict(record, out, console)
     return record
+
+
+def _say_verdict(record: Mapping[str, Any], out: Path, console: Console) -> None:
+    """The verdict, and what to look at and load."""
+    console.print(record["verdict"], style="bold")
+    if "winner" not in record:  # the time was not enough to train
+        return
+    winner = record["winner"]
+    console.print(f"report: {out / REPORT}")
+    console.print(f"the winner, the {record['kept']} at {winner['size']} px: {winner['load']}")
+    if "pretrained=True" in winner["load"]:
+        console.print("for fine-tuning, num_classes is the number of classes")
 
 
 def _opened(experiment: Experiment, name: str) -> Source:

@@ -222,6 +222,8 @@ def search(given: Given, extra: Fields) -> int:
     if given.json:
         print(json.dumps([vars(one) for one in found], indent=2))
         return 0
+    of = "outliers, each with its mean similarity to its ten nearest" if given.outliers else f"most like {given.like}"
+    say("near-duplicates, each group with the similarity of its closest pair" if given.duplicates else of)
     say(*(f"{one.similarity:.3f}  {'  '.join(one.paths)}" for one in found))
     if given.duplicates:
         say(f"{counted(len(found), 'group')} among {len(features.paths):,} images")
