@@ -34,6 +34,8 @@ from hexa.weights.pretrained import Backbone
 
 #: Images, counted in each pass, from which on a larger size is worth more, and those that are worth beginning with.
 _ENOUGH, _LEAST = 18000, 3000
+#: The smallest size as a share of the start's own: 128 of 224 px, below which it loses accuracy itself (docs/robust.md).
+_SMALLEST = 4 / 7
 #: Share of the time for the verdict, its passes of an attacked image through the network, bounds on such images, and
 #: on those that clean accuracy is measured on.
 _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 250, (40, 500), (200, 2000)
@@ -81,7 +83,8 @@ class HardenRequest(AdaptRequest):
             read = judged * (costs.score(native) + (2 + HALVINGS) * costs.score(size) + 3 * costs.read)
             return SPARE * (budget.left - _JUDGING * budget.seconds - read - 1.5 * costs.setup - budget.here(_END))
 
-        size, images = choose(costs, given.sizes, room, seen.size)
+        sizes = [size for size in given.sizes if size >= _SMALLEST * native]
+        size, images = choose(costs, sizes, room, seen.size)
         if by_clock and images < _LEAST:
             more = (_LEAST - images) * costs.train(size, max(costs.steps)) / SPARE / (1 - _JUDGING)
             return given.too_short(1.2 * (budget.seconds + more))

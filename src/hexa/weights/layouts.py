@@ -135,7 +135,7 @@ def foreign_state(state: State, where: str, name: str | None = None) -> Foreign:
     small = stem is not None and stem.shape[2:] == (3, 3)
     remedy = f"if timm has this network, name it: {where}#NETWORK"
     if plain is None and layout.family == "ResNet" and (stem is None or stem.ndim != 4):
-        raise UserError(f"{where}: not a ResNet by its key names ({some(every)}); {remedy}")
+        raise UserError(f"{where}: no network is recognised by these key names ({some(every)}); {remedy}")
     for candidate in known if plain is None else [plain]:
         config = NetworkConfig(name=candidate, small_stem=small and candidate in NETWORKS["ResNet"])
         own = backbones.outline(config).state_dict()

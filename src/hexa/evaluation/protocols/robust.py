@@ -154,6 +154,7 @@ def attacked(task: Task, options: AttackOptions, scores: Scores) -> Outcome:
     radii = [*epsilon_of][1:]
     stream, rows = Stream(task.seed).child("robust"), drawn(task, options.images)
     smallest = np.full(len(task.test), np.nan)
+    task.report("attacking", 0, len(rows))  # the first images may take minutes
     for images, labels, places in test_batches(task, rows):
         streams = [stream.child(int(place)) for place in places]
         smallest[places] = smallest_radius(scores, images, labels, radii, options.attacks(), streams)
