@@ -70,7 +70,7 @@ def test_networks_that_code_gives_and_some_that_cannot_be_built_again(tmp_path: 
         assert (made.network_config.name, made.mean[0], made.image_size) == ("resnet18", mean, size)
         assert not any(key.startswith("fc.") for key in made.state_dict())
     for function, words in (
-        ("unknown", r"no network is recognised by these key names .*; if timm has this network, name it: python:.*unknown#NETWORK"),
+        ("unknown", r"no network is recognised .*; if timm has this network, name it: python:.*unknown#NETWORK"),
         ("unknown#resnot18", "timm has no network 'resnot18'; did you mean 'resnet18'"),
         ("other_patches", "not the state of this network: of another shape are pos_embed"),
     ):
@@ -121,7 +121,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
             r"it lacks layer1\.0\.conv3\.weight.*; name the timm network .*: .*18\.pt#NETWORK",
         ),
         ("vit.safetensors", {"network.options": VIT | {"depth": 3}}, r"it lacks blocks\.2.*; leave out what you set"),
-        ("vit.pt", {}, r"no network is recognised by these key names .*; if timm has this network, name it: .*vit\.pt#NETWORK"),
+        ("vit.pt", {}, r"no network is recognised .*; if timm has this network, name it: .*vit\.pt#NETWORK"),
         ("vit.pt#vit_tiny_patch16_224", {}, r"it lacks blocks\.2.*; name the timm network that it was saved from"),
         ("cut-resnet18.pt", {}, r"not a complete checkpoint \(.*\); copy it again"),
         ("cut-vit.safetensors", {}, r"not a complete safetensors file \(.*\); copy it again"),

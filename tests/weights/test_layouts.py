@@ -251,7 +251,7 @@ ALMOST = "almost a resnet18, but "
          ALMOST + "it lacks layer3.0.conv1.weight; unknown keys are c.weight"),
         (distributed, lambda s: s.update({k: v[:2] for k, v in s.items() if v.ndim}), "", "unknown ResNet of 20 conv"),
         (lambda *_: heads("fc."), lambda s: None, "", "has only a head (fc.0.weight"),
-        (lambda *_: {"a": torch.ones(1)}, lambda s: None, "", "no network is recognised by these key names (a); if timm has this"),
+        (lambda *_: {"a": torch.ones(1)}, lambda s: None, "", "no network is recognised by these key names (a); "),
         (lambda *_: lites(), lambda s: None, "#efficientnet_lite0", "must be one of tf_efficientnet_lite0"),
         (lambda *_: lites(), lambda s: s.update({"_blocks.3._more.weight": torch.ones(1)}), "",
          "unknown keys are _blocks.3._more.weight"),

@@ -34,7 +34,7 @@ from hexa.weights.pretrained import Backbone
 
 #: Images, counted in each pass, from which on a larger size is worth more, and those that are worth beginning with.
 _ENOUGH, _LEAST = 18000, 3000
-#: The smallest size as a share of the start's own: 128 of 224 px, below which it loses accuracy itself (docs/robust.md).
+#: The smallest size as a share of the start's own: below 128 of 224 px it loses accuracy itself (docs/robust.md).
 _SMALLEST = 4 / 7
 #: Share of the time for the verdict, its passes of an attacked image through the network, bounds on such images, and
 #: on those that clean accuracy is measured on.
