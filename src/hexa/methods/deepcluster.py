@@ -108,8 +108,7 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         self.prototypes.requires_grad_(config.freeze_prototypes_steps is not None)
         self.bank = MemoryBank(setting.data_size, len(config.crops_for_assign), config.dim)
         table = torch.full((len(config.num_prototypes), setting.data_size), UNASSIGNED, dtype=torch.int32)
-        self.register_buffer("clusters", table)  # [H, N]
-        self.clusters: Tensor
+        self.clusters = nn.Buffer(table)  # [H, N]
 
     @property
     def chance_loss(self) -> float:

@@ -86,8 +86,7 @@ class DINO(Method[SoftClasses], config=DINOConfig):
         self.student, self.teacher = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         self.prototypes = nn.Linear(config.bottleneck, config.num_prototypes, bias=False)
         self.teacher_prototypes = twin_of(self.prototypes)
-        self.register_buffer("center", torch.zeros(config.num_prototypes))
-        self.center: Tensor
+        self.center = nn.Buffer(torch.zeros(config.num_prototypes))
         self.steps_per_epoch = setting.steps_per_epoch
         self.total_steps = setting.epochs * setting.steps_per_epoch
 

@@ -73,8 +73,7 @@ class Memory(nn.Module):
         super().__init__()
         self.config, self.drawn = config, drawn
         draw = torch.randn(data_size, config.dim, generator=Stream(seed).child("instance bank").generator())
-        self.register_buffer("rows", F.normalize(draw))
-        self.rows: Tensor
+        self.rows = nn.Buffer(F.normalize(draw))
         # Z = N · E[exp(m·q/τ)] for any unit vector q. The published code takes the mean over its first batch; since
         # rows are isotropic, the mean over the axes is the same number with less noise.
         self.partition = data_size * float((self.rows / config.temperature).exp().mean())

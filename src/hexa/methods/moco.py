@@ -126,10 +126,8 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         head = (mlp_head if config.head == "mlp" else linear_head)(num_features(backbone), config.dim)
         self.query, self.key = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         draw = torch.randn(config.queue_size, config.dim, generator=Stream(setting.seed).child("queue").generator())
-        self.register_buffer("queue", F.normalize(draw))  # [K, D]
-        self.register_buffer("queue_pointer", torch.zeros(1, dtype=torch.long))
-        self.queue: Tensor
-        self.queue_pointer: Tensor
+        self.queue = nn.Buffer(F.normalize(draw))  # [K, D]
+        self.queue_pointer = nn.Buffer(torch.zeros(1, dtype=torch.long))
 
     @property
     def backbone(self) -> nn.Module:

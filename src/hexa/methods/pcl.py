@@ -105,13 +105,10 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         self.num_compared = config.num_negatives + setting.batch_size
         self.first_step = config.warmup_epochs * setting.steps_per_epoch
         every = sum(config.num_clusters)  # those of all clusterings, one after another
-        self.register_buffer("centroids", torch.zeros(every, config.contrast.dim))  # [Σ K, D]
-        self.register_buffer("concentrations", torch.full((every,), config.contrast.temperature))  # [Σ K]
+        self.centroids = nn.Buffer(torch.zeros(every, config.contrast.dim))  # [Σ K, D]
+        self.concentrations = nn.Buffer(torch.full((every,), config.contrast.temperature))  # [Σ K]
         table = torch.full((len(config.num_clusters), setting.data_size), UNASSIGNED, dtype=torch.int32)
-        self.register_buffer("clusters", table)  # [H, N]
-        self.centroids: Tensor
-        self.concentrations: Tensor
-        self.clusters: Tensor
+        self.clusters = nn.Buffer(table)  # [H, N]
 
     @property
     def backbone(self) -> nn.Module:

@@ -89,8 +89,7 @@ class SwAV(Method[Codes], config=SwAVConfig):
         self.prototypes = nn.Linear(config.dim, config.num_prototypes, bias=False)
         self._normalize_prototypes()
         length = config.queue_size // setting.batch_size * setting.batch_size
-        self.register_buffer("queue", torch.zeros(len(config.crops_for_assign), length, config.dim))  # [A, L, D]
-        self.queue: Tensor
+        self.queue = nn.Buffer(torch.zeros(len(config.crops_for_assign), length, config.dim))  # [A, L, D]
         self.queue_start = config.queue_start_epoch * setting.steps_per_epoch
         self.queue_full = self.queue_start + length // setting.batch_size
 

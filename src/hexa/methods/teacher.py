@@ -115,9 +115,7 @@ class Teacher(Method[TeacherFeatures], config=TeacherConfig):
             raise ConfigError([("method.projector", message)])
         head = nn.Identity() if config.projector == "none" else _PROJECTORS[config.projector](own, width)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.register_buffer(
-            "prototypes", torch.zeros(config.num_prototypes, width) if config.distance == "kl" else None
-        )
+        self.prototypes = nn.Buffer(torch.zeros(config.num_prototypes, width)) if config.distance == "kl" else None
 
     def notes(self) -> list[str]:
         if self.config.teacher is not None or self._begins is not None:

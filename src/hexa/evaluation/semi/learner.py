@@ -83,8 +83,7 @@ class Learner(Method[Guesses]):
         super().__init__()
         self.rule, self.momentum = rule, momentum
         self.encoder, self.twin = Encoder.with_twin(backbone, head, setting)
-        self.register_buffer("classes", classes)
-        self.classes: Tensor
+        self.classes = nn.Buffer(classes)
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         """The scores, [V, B, C]."""
