@@ -127,9 +127,8 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         assert embedding is not None, "images of another data set need an embedding"
         assigned = self.config.crops_for_assign
         found = []
-        for head, layer in enumerate(self.prototypes):
-            assert isinstance(layer, nn.Linear)
-            found.append((embedding[assigned[head % len(assigned)]] @ layer.weight.T.to(embedding.dtype)).argmax(1))
+        for head, prototypes in enumerate(self.prototypes.parameters()):
+            found.append((embedding[assigned[head % len(assigned)]] @ prototypes.T.to(embedding.dtype)).argmax(1))
         return torch.stack(found)
 
     def loss(self, embedding: Tensor, labels: ClusterLabels) -> Tensor:
@@ -147,9 +146,8 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         """For each head: cosines [V·B, K] to its prototypes, and the clusters [V·B] it should find."""
         rows = embedding.flatten(0, 1)
         with torch.autocast(rows.device.type, enabled=False):
-            for layer, clusters in zip(self.prototypes, labels.clusters, strict=True):
-                assert isinstance(layer, nn.Linear)
-                weight = layer.weight.detach() if labels.frozen else layer.weight
+            for prototypes, clusters in zip(self.prototypes.parameters(), labels.clusters, strict=True):
+                weight = prototypes.detach() if labels.frozen else prototypes
                 yield rows @ weight.T, clusters.repeat(len(embedding))
 
     @torch.no_grad()
@@ -178,11 +176,11 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
                 rows = [self.embed((batch.crops[crop],), MAIN)[0] for crop in self.config.crops_for_assign]
                 self.bank.write(batch.index, torch.stack(rows))
         before, tables = self.clusters.clone(), []
-        for head, (layer, count) in enumerate(zip(self.prototypes, self.config.num_prototypes, strict=True)):
+        for head, prototypes in enumerate(self.prototypes.parameters()):
             banked, seen = self.bank.crop(head % len(self.config.crops_for_assign))
-            found = cluster(banked, count, self.config.kmeans_iterations, data, head, "num_prototypes", seen)
-            assert isinstance(layer, nn.Linear)
-            layer.weight.copy_(found.centroids)
+            iterations, count = self.config.kmeans_iterations, len(prototypes)
+            found = cluster(banked, count, iterations, data, head, "num_prototypes", seen)
+            prototypes.copy_(found.centroids)
             tables.append(self.bank.join(found.assignments.int()))
         self.clusters.copy_(torch.stack(tables))
         self.bank.forget()
