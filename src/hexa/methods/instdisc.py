@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from hexa.core import Batch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.encoder import Encoder, linear_head
+from hexa.nn.encoder import Encoder
 from hexa.ops.contrastive import info_nce, nce
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
@@ -126,7 +126,7 @@ class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
     def __init__(self, config: InstDiscConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        head = linear_head(num_features(backbone), config.dim)
+        head = nn.Linear(num_features(backbone), config.dim)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         self.bank = Memory(config, setting.data_size, setting.seed, drawn=config.objective == "nce")
 

@@ -17,7 +17,7 @@ from hexa.core.batch import Index
 from hexa.core.method import check_queue
 from hexa.nn.backbones import num_features
 from hexa.nn.branch_norm import use_branch
-from hexa.nn.encoder import Encoder, linear_head, mlp_head, unit
+from hexa.nn.encoder import Encoder, mlp_head, unit
 from hexa.nn.momentum import follow
 from hexa.nn.shuffling import in_other_places
 from hexa.ops.contrastive import info_nce, is_nearest
@@ -123,7 +123,7 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         self.config = config
         keys = setting.batch_size * config.keys_per_image
         self._epoch_keys, self._half = setting.steps_per_epoch * keys, math.ceil(setting.steps_per_epoch / 2) * keys
-        head = (mlp_head if config.head == "mlp" else linear_head)(num_features(backbone), config.dim)
+        head = (mlp_head if config.head == "mlp" else nn.Linear)(num_features(backbone), config.dim)
         self.query, self.key = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         draw = torch.randn(config.queue_size, config.dim, generator=Stream(setting.seed).child("queue").generator())
         self.queue = nn.Buffer(F.normalize(draw))  # [K, D]

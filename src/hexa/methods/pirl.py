@@ -13,7 +13,7 @@ from hexa.core import Batch, Branch, Method, Setting
 from hexa.methods.instdisc import InstanceLabels, Memory, MemoryConfig
 from hexa.methods.jigsaw import UNCROPPABLE, UNMIXABLE, PuzzleConfig
 from hexa.nn.backbones import num_features
-from hexa.nn.encoder import Encoder, linear_head
+from hexa.nn.encoder import Encoder
 from hexa.nn.tiles import TileHead
 
 
@@ -46,7 +46,7 @@ class PIRL(Method[InstanceLabels], config=PIRLConfig):
         super().__init__()
         self.config = config
         width, grid = num_features(backbone), config.puzzle.grid
-        self.encoder = Encoder.branched(backbone, linear_head(width, config.dim), setting, config.bn_groups)
+        self.encoder = Encoder.branched(backbone, nn.Linear(width, config.dim), setting, config.bn_groups)
         self.puzzle_head = TileHead(grid, nn.Linear(width, config.dim), nn.Linear(grid**2 * config.dim, config.dim))
         self.bank = Memory(config, setting.data_size, setting.seed, drawn=True)
 

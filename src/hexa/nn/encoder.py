@@ -119,11 +119,6 @@ def unit(projection: Tensor) -> Tensor:
     return F.normalize(projection.to(torch.promote_types(projection.dtype, torch.float32)), dim=-1)
 
 
-def linear_head(width: int, dim: int) -> nn.Module:
-    """One linear layer (MoCo v1, F4)."""
-    return nn.Linear(width, dim)
-
-
 def mlp_head(width: int, dim: int) -> nn.Module:
     """linear width -> width, ReLU, linear width -> dim; biases, no batch-norm (MoCo v2, F4)."""
     return nn.Sequential(nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, dim))
