@@ -71,10 +71,9 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         width = num_features(backbone) // 2
         head = EachStream(nn.Linear(width, config.dim), nn.Linear(width, config.dim))
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        drawn = config.objective == "nce"
-        self.lightness = Memory(config, setting.data_size, setting.seed, drawn)
+        self.lightness = Memory(config, setting.data_size, setting.seed)
         other = Stream(setting.seed).child("colour").integer()  # another seed, or both memories would start identical
-        self.colour = Memory(config, setting.data_size, other, drawn)
+        self.colour = Memory(config, setting.data_size, other)
 
     @property
     def chance_loss(self) -> float | None:
@@ -107,8 +106,7 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         return labels.lightness.nearest(lightness) & labels.colour.nearest(colour)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: CMCLabels) -> None:
-        assert embedding is not None
+    def commit(self, batch: Batch, embedding: Tensor, labels: CMCLabels) -> None:
         lightness, colour = embedding.chunk(2, -1)
         self.lightness.update(batch, lightness)
         self.colour.update(batch, colour)
