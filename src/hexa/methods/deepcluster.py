@@ -151,8 +151,7 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
                 yield rows @ weight.T, clusters.repeat(len(embedding))
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: ClusterLabels) -> None:
-        assert embedding is not None
+    def commit(self, batch: Batch, embedding: Tensor, labels: ClusterLabels) -> None:
         chosen = torch.stack([embedding[crop] for crop in self.config.crops_for_assign])
         count = embedding.shape[1]
         self.bank.write(batch.index[:count], chosen)

@@ -127,7 +127,7 @@ class DINO(Method[SoftClasses], config=DINOConfig):
         return _cosines(embedding, self.prototypes.weight).argmax(-1) == targets.argmax(-1)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: SoftClasses) -> None:
+    def commit(self, batch: Batch, embedding: Tensor, labels: SoftClasses) -> None:
         momentum = cosine_momentum(self.config.momentum, batch.step, self.total_steps)
         follow(self.teacher, self.student, momentum)
         follow(self.teacher_prototypes, self.prototypes, momentum)

@@ -90,5 +90,5 @@ class InfoMin(Method[MoCoLabels], config=InfoMinConfig):
     def correct(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
         return self.contrast.correct(embedding, labels)
 
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: MoCoLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor, labels: MoCoLabels) -> None:
         self.contrast.commit(batch, embedding, labels)

@@ -184,7 +184,7 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         return is_nearest(embedding, keys, self.queue, further)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: MoCoLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor, labels: MoCoLabels) -> None:
         keys = torch.cat([processes.all_gather(keys) for keys in labels.keys[: self.config.keys_per_image]])
         keys = keys.to(self.queue.dtype)
         check_queue(len(self.queue), len(keys), wraps=True)

@@ -127,8 +127,7 @@ class SwAV(Method[Codes], config=SwAVConfig):
             return embedding @ weight.T
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: Codes) -> None:
-        assert embedding is not None
+    def commit(self, batch: Batch, embedding: Tensor, labels: Codes) -> None:
         self._normalize_prototypes()
         length = self.queue.shape[1]
         if length and batch.step >= self.queue_start:
