@@ -14,6 +14,7 @@ from hexa.core import Batch, Branch, Method, MethodConfig, Passes, PseudoLabels,
 from hexa.core.batch import Index
 from hexa.methods.deepcluster import cluster, weights
 from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels
+from hexa.nn.backbones import tried
 from hexa.nn.encoder import unit
 from hexa.ops.kmeans import UNASSIGNED, memory_note
 from hexa.ops.partitions import health
@@ -162,7 +163,7 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         return self.contrast.correct(embedding, labels.contrast)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: PCLLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor, labels: PCLLabels) -> None:
         self.contrast.commit(batch, embedding, labels.contrast)
 
     def notes(self) -> list[str]:
@@ -195,11 +196,9 @@ class PCL(Method[PCLLabels], config=PCLConfig):
     def _features(self, data: Passes) -> tuple[Tensor, Tensor]:
         """Momentum features [n, D] of this process's share of all images, and their positions [n]."""
         key = self.contrast.key
-        was = key.training
-        key.eval()
         rows, index = [self.centroids[:0]], [torch.empty(0, dtype=torch.long, device=self.clusters.device)]
-        for batch in data.images():
-            rows.append(unit(key(batch.crops[0])))
-            index.append(batch.index.to(self.clusters.device))
-        key.train(was)
+        with tried(key):
+            for batch in data.images():
+                rows.append(unit(key(batch.crops[0])))
+                index.append(batch.index.to(self.clusters.device))
         return torch.cat(rows), torch.cat(index)
