@@ -114,7 +114,9 @@ class SmallResNet(nn.Module):
 def build(config: NetworkConfig) -> nn.Module:
     """The network without classifier: normalised images [B, C, S, S] -> features [B, num_features].
 
-    Weights are drawn from torch's global generator. Raises UserError for an unknown name or an unsuitable stem.
+    Weights are drawn from torch's global generator. Options may come from untrusted files, and timm accepts names of
+    files and addresses to load from; so only parameters of the network's own class are passed on. Raises UserError for
+    an unknown name, unknown options, or an unsuitable stem.
     """
     if config.streams == "lab":
         lightness, colour = (build(config.model_copy(update={"streams": "one", "channels": n})) for n in (1, 2))
@@ -126,15 +128,6 @@ def build(config: NetworkConfig) -> nn.Module:
     if config.name not in timm.list_models():
         remedy = nearest(config.name, ["small-resnet", *timm.list_models()])
         raise UserError(f"network.name: unknown network '{config.name}'; {remedy}")
-    return plain_timm(config)
-
-
-def plain_timm(config: NetworkConfig) -> nn.Module:
-    """timm's network of this name, with its options and stem, without classifier.
-
-    Options may come from untrusted files, and timm accepts names of files and addresses to load from; so only
-    parameters of the network's own class are passed on. Raises UserError.
-    """
     if config.options:
         _check_options(config)
     try:
