@@ -124,7 +124,7 @@ class PretrainLoader:
             number = epoch * self.steps_per_epoch + step
             own = stream.child("step", number)
             if crops is None:
-                images, others, index = self._stored(order, partners, step)
+                images, others, index = self.stored(order, partners, step)
                 made = views(images, own, self.rows, others)
             else:
                 cut, index, problems = crops.take(number)
@@ -132,7 +132,7 @@ class PretrainLoader:
                 made = views.finish(cut, own, self.rows)
             yield Batch(made, to_device(index, self.device), own, number)
 
-    def _stored(self, order: Tensor, partners: Tensor | None, step: int) -> tuple[Tensor, Tensor | None, Tensor]:
+    def stored(self, order: Tensor, partners: Tensor | None, step: int) -> tuple[Tensor, Tensor | None, Tensor]:
         """The images of a step on the device, their partners if there are pairs, and the positions of the images."""
         assert self.store is not None
         first, others = step * self.batch_size, None
