@@ -104,11 +104,9 @@ _MAKE: dict[str, Callable[[Tensor, Parameters, float, PerImage], Tensor]] = {
     "shot_noise": lambda x, p, scale, draws: draws.poisson(x * p[0]) / p[0],
     "impulse_noise": _impulse_noise,
     "defocus_blur": lambda x, p, scale, draws: blurs.defocus(x, scale * p[0], p[1]),
-    "glass_blur": lambda x, p, scale, draws: blurs.glass(
-        x, scale * p[0], blurs.whole_pixels(scale * p[1]), int(p[2]), draws
-    ),
+    "glass_blur": lambda x, p, scale, draws: blurs.glass(x, scale * p[0], scale * p[1], int(p[2]), draws),
     "motion_blur": lambda x, p, scale, draws: blurs.motion(
-        x, blurs.whole_pixels(scale * p[0]), scale * p[1], draws.uniform(low=-45, high=45)
+        x, scale * p[0], scale * p[1], draws.uniform(low=-45, high=45)
     ),
     "zoom_blur": lambda x, p, scale, draws: blurs.zoom_blur(x, *p),
     "snow": weather.snow,
