@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pydantic
 import torch
@@ -61,6 +61,11 @@ class MoCoConfig(EncoderConfig):
             remedy = f"use {below} or {above}" if below else f"use {above}"
             message = f"{self.queue_size} is not divisible by the {keys} keys of a step; {remedy}"
             raise ConfigError([("method.queue_size", message)])
+
+
+def completed_by(fields: dict[str, Any]) -> pydantic.BeforeValidator:
+    """Validator of a field that is a MoCo with these values: naming one of its fields leaves the others at them."""
+    return pydantic.BeforeValidator(lambda value: {**fields, **value} if isinstance(value, dict) else value)
 
 
 @dataclass(frozen=True, eq=False)

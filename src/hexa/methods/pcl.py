@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pydantic
 import torch
@@ -13,7 +13,7 @@ from hexa.config import ConfigError
 from hexa.core import Batch, Branch, Method, MethodConfig, Passes, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.methods.deepcluster import cluster, weights
-from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels
+from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels, completed_by
 from hexa.nn.backbones import tried
 from hexa.nn.encoder import unit
 from hexa.ops.kmeans import UNASSIGNED, memory_note
@@ -30,7 +30,7 @@ class PCLConfig(MethodConfig):
 
     name: Literal["pcl-v2"] = "pcl-v2"
     num_views: ClassVar = (2, 2, "PCL compares two views")
-    contrast: MoCoConfig = pydantic.Field(default=MoCoConfig.model_validate(_CONTRAST))
+    contrast: Annotated[MoCoConfig, completed_by(_CONTRAST)] = MoCoConfig.model_validate(_CONTRAST)
     """The part that is MoCo: m 0.999, τ 0.2, which is also the mean of the clusters' temperatures."""
     num_clusters: tuple[pydantic.PositiveInt, ...] = pydantic.Field(default=(25000, 50000, 100000), min_length=1)
     """Clusters of each clustering, K: about a 50th, a 25th and a 13th of the images."""
@@ -41,12 +41,6 @@ class PCLConfig(MethodConfig):
     """Epochs at the start with InfoNCE alone and no clustering."""
     kmeans_iterations: int = pydantic.Field(default=20, gt=0)
     """Updates of the centroids at the start of every later epoch."""
-
-    @pydantic.field_validator("contrast", mode="before")
-    @classmethod
-    def _complete(cls, value: Any) -> Any:
-        """Naming one field of MoCo leaves the others what they are in PCL."""
-        return {**_CONTRAST, **value} if isinstance(value, dict) else value
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
