@@ -126,10 +126,12 @@ class PretrainLoader:
             if crops is None:
                 images, others, index = self.stored(order, partners, step)
                 made = views(images, own, self.rows, others)
+                del images, others  # not kept while the batch is used
             else:
                 cut, index, problems = crops.take(number)
                 self._note(problems)
                 made = views.finish(cut, own, self.rows)
+                del cut
             yield Batch(made, to_device(index, self.device), own, number)
 
     def stored(self, order: Tensor, partners: Tensor | None, step: int) -> tuple[Tensor, Tensor | None, Tensor]:
