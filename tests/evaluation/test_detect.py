@@ -333,7 +333,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         ("pixels:8", data, {}, "feature maps of several resolutions"),
         (NETWORK, "digits", {}, "voc:PATH/VOCdevkit"),
         (NETWORK, data, {"kind": "c5"}, "kind"),
-        (NETWORK, data, {"shorter_side": [0]}, "above 0"),
+        (NETWORK, data, {"shorter_side": [0]}, r"shorter_side\.0: must be > 0, got 0"),
         (NETWORK, data, {"iterations": None}, "iterations or epochs"),
         (NETWORK, data, {"epochs": 2}, "give one of them"),
         (NETWORK, data, {"anchor_sizes": [8], "kind": "fpn"}, "anchor_sizes"),

@@ -7,12 +7,12 @@ from pathlib import Path
 import pydantic
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hexa.config import UserError
 from hexa.core import MAIN, Branch, Setting
 from hexa.nn.backbones import NetworkConfig, build, num_features
-from hexa.nn.encoder import Encoder, linear_head
+from hexa.nn.encoder import Encoder
 from hexa.nn.feature_maps import last_maps, parts
 from hexa.nn.two_streams import lab
 from hexa.weights import start
@@ -75,7 +75,7 @@ def test_each_stream_sees_its_channels_of_the_pixels() -> None:
 
 def test_any_method_takes_two_streams_with_batch_norms_of_each_branch() -> None:
     setting = Setting(16, 4, branches=("main", "aux"))
-    query, key = Encoder.with_twin(build(SMALL), linear_head(16, 8), setting)
+    query, key = Encoder.with_twin(build(SMALL), nn.Linear(16, 8), setting)
     crops = (torch.rand(4, 3, 16, 16, requires_grad=True),)
     query.embed(crops, Branch("aux")).sum().backward()
     assert all(p.grad is None for name, p in query.named_parameters() if "bn" in name and ".aux." not in name)

@@ -120,11 +120,14 @@ def test_noise_of_less_than_a_level_is_not_contrast() -> None:
 
 def test_a_shift_by_whole_pixels_moves_and_fills() -> None:
     images = _bytes(20) / 255
-    share = torch.full((COUNT,), 0.25)
-    left = randaugment.affine(images, randaugment.translation_x(share))
+
+    def shifted(right: float, down: float) -> Tensor:
+        return torch.tensor([[1.0, 0.0, 2 * right], [0.0, 1.0, 2 * down]]).expand(COUNT, 2, 3)
+
+    left = randaugment.affine(images, shifted(0.25, 0))
     torch.testing.assert_close(left[..., :15], images[..., 5:], atol=1e-5, rtol=0)
     assert (left[..., 15:] == randaugment.FILL).all()
-    down = randaugment.affine(images, randaugment.translation_y(-share), fill=0.0)
+    down = randaugment.affine(images, shifted(0, -0.25), fill=0.0)
     torch.testing.assert_close(down[:, :, 5:], images[:, :, :15], atol=1e-5, rtol=0)
     assert (down[:, :, :5] == 0).all()
 

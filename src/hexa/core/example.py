@@ -129,24 +129,14 @@ class Example:
         """The same example elsewhere in view space, so without a shared gradient."""
         return replace(self, crops=crops, shared_gradient=None, facts={})
 
-    def select(self, index: Index) -> Example:
-        """The example of a selection of its images."""
+    def select(self, index: Index = slice(None), crops: int | None = None) -> Example:
+        """The example of a selection of its images, and of its first `crops` crops; None: of all crops."""
         shared = self.shared_gradient
         return replace(
             self,
-            crops=tuple(crop[index] for crop in self.crops),
-            mixture=tuple((labels[index], weight[:, index]) for labels, weight in self.mixture),
-            shared_gradient=None if shared is None else tuple(gradient[index] for gradient in shared),
-        )
-
-    def leading(self, count: int) -> Example:
-        """The example of its first `count` crops."""
-        shared = self.shared_gradient
-        return replace(
-            self,
-            crops=self.crops[:count],
-            mixture=tuple((labels, weight[:count]) for labels, weight in self.mixture),
-            shared_gradient=None if shared is None else shared[:count],
+            crops=tuple(crop[index] for crop in self.crops[:crops]),
+            mixture=tuple((labels[index], weight[:crops, index]) for labels, weight in self.mixture),
+            shared_gradient=None if shared is None else tuple(gradient[index] for gradient in shared[:crops]),
         )
 
     def __len__(self) -> int:

@@ -249,7 +249,7 @@ class Method(nn.Module, ABC, Generic[Labels]):
         return ()
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: Labels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor, labels: Labels) -> None:
         """Remember the step: momentum twin, queue, bank … Called once, after the optimizer's step, on clean data only.
 
         `embedding` is the detached clean embedding of the first images of the batch (all, unless a `fraction` is set).

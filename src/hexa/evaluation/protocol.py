@@ -127,15 +127,9 @@ def listed(value: Any) -> Any:
     return (value,) if isinstance(value, int | float) else value
 
 
-def _all_positive(values: tuple[float, ...]) -> tuple[float, ...]:
-    if any(not value > 0 for value in values):
-        raise ValueError(f"all must be above 0, got {', '.join(f'{value:g}' for value in values)}")
-    return values
-
-
 Number = TypeVar("Number", int, float)
 #: The type of an option that lists numbers above 0: rates, costs, sizes.
-Positive = Annotated[tuple[Number, ...], pydantic.BeforeValidator(listed), pydantic.AfterValidator(_all_positive)]
+Positive = Annotated[tuple[Annotated[Number, pydantic.Field(gt=0)], ...], pydantic.BeforeValidator(listed)]
 
 
 def topk_accuracy(scores: Tensor, labels: Tensor, ks: tuple[int, ...] = (1, 5)) -> dict[str, float]:

@@ -139,9 +139,6 @@ def folds(labels: Labels, count: int, stream: Stream) -> list[Labels]:
 
     A class of one image can't be held out and is in no fold. Empty if there is nothing to hold out.
     """
-    parts: list[list[int]] = [[] for _ in range(count)]
-    for rows in _shuffled(labels, stream).values():
-        if len(rows) > 1:
-            for number, row in enumerate(rows):
-                parts[number % count].append(int(row))
-    return [np.sort(np.array(part, dtype=np.int64)) for part in parts if part]
+    several = [rows for rows in _shuffled(labels, stream).values() if len(rows) > 1]
+    parts = [np.sort(np.concatenate([rows[number::count] for rows in several])) for number in range(count) if several]
+    return [part for part in parts if len(part)]

@@ -65,10 +65,8 @@ class AugmentedImages:
             yield batch.crops[0], self._labels[batch.index]
         if self._keeps_rest:
             loader = self._loader
-            assert loader.store is not None
             order = epoch_order(loader.stream, epoch, len(loader.source))
-            index = loader.store.stand_in[order[loader.steps_per_epoch * self.batch_size :]].to(loader.device)
-            images = loader.store.take(index)
+            images, _, index = loader.stored(order, None, loader.steps_per_epoch)
             yield loader.views(images, loader.stream.child("last batch", epoch))[0], self._labels[index]
 
     def close(self) -> None:

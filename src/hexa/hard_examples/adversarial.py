@@ -116,14 +116,14 @@ class Adversarial(HardExample):
                 zeros = [(g == 0).float().mean() for g in gradient[:count]]
             attacked = zip(clean[:count], views, gradient, strict=False)
             views = (*(self._step(crop, view, g, epsilon) for crop, view, g in attacked), *clean[count:])
-        return self._made(source.leading(count), views[:count], zeros)
+        return self._made(source.select(crops=count), views[:count], zeros)
 
     def updates(self) -> int:
         return self.replays
 
     def again(self, before: Example, source: Example, stream: Stream) -> Example:
         """A step from the views of the last update, by the gradient that it left behind."""
-        gradient, source = before.gradient(), source.leading(len(before.crops))
+        gradient, source = before.gradient(), source.select(crops=len(before.crops))
         epsilon = self._radii(source.crops[0], stream)
         attacked = zip(source.crops, before.crops, gradient, strict=True)
         views = tuple(self._step(crop.detach(), view, g, epsilon) for crop, view, g in attacked)

@@ -90,5 +90,5 @@ class BYOL(Method[OtherViews], config=BYOLConfig):
         return labels.nearest_is_own(embedding)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: OtherViews) -> None:
+    def commit(self, batch: Batch, embedding: Tensor, labels: OtherViews) -> None:
         follow(self.target, self.encoder, cosine_momentum(self.config.momentum, batch.step, self.total_steps))

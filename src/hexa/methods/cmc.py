@@ -15,7 +15,7 @@ from hexa.core import Batch, Branch, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.methods.instdisc import InstanceLabels, Memory, MemoryConfig
 from hexa.nn.backbones import num_features
-from hexa.nn.encoder import Encoder, linear_head, unit
+from hexa.nn.encoder import Encoder, unit
 from hexa.runtime.random import Stream
 
 
@@ -69,12 +69,11 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         super().__init__()
         self.config = config
         width = num_features(backbone) // 2
-        head = EachStream(linear_head(width, config.dim), linear_head(width, config.dim))
+        head = EachStream(nn.Linear(width, config.dim), nn.Linear(width, config.dim))
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        drawn = config.objective == "nce"
-        self.lightness = Memory(config, setting.data_size, setting.seed, drawn)
+        self.lightness = Memory(config, setting.data_size, setting.seed)
         other = Stream(setting.seed).child("colour").integer()  # another seed, or both memories would start identical
-        self.colour = Memory(config, setting.data_size, other, drawn)
+        self.colour = Memory(config, setting.data_size, other)
 
     @property
     def chance_loss(self) -> float | None:
@@ -107,8 +106,7 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         return labels.lightness.nearest(lightness) & labels.colour.nearest(colour)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: CMCLabels) -> None:
-        assert embedding is not None
+    def commit(self, batch: Batch, embedding: Tensor, labels: CMCLabels) -> None:
         lightness, colour = embedding.chunk(2, -1)
         self.lightness.update(batch, lightness)
         self.colour.update(batch, colour)

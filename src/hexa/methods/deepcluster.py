@@ -108,8 +108,7 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         self.prototypes.requires_grad_(config.freeze_prototypes_steps is not None)
         self.bank = MemoryBank(setting.data_size, len(config.crops_for_assign), config.dim)
         table = torch.full((len(config.num_prototypes), setting.data_size), UNASSIGNED, dtype=torch.int32)
-        self.register_buffer("clusters", table)  # [H, N]
-        self.clusters: Tensor
+        self.clusters = nn.Buffer(table)  # [H, N]
 
     @property
     def chance_loss(self) -> float:
@@ -128,9 +127,8 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         assert embedding is not None, "images of another data set need an embedding"
         assigned = self.config.crops_for_assign
         found = []
-        for head, layer in enumerate(self.prototypes):
-            assert isinstance(layer, nn.Linear)
-            found.append((embedding[assigned[head % len(assigned)]] @ layer.weight.T.to(embedding.dtype)).argmax(1))
+        for head, prototypes in enumerate(self.prototypes.parameters()):
+            found.append((embedding[assigned[head % len(assigned)]] @ prototypes.T.to(embedding.dtype)).argmax(1))
         return torch.stack(found)
 
     def loss(self, embedding: Tensor, labels: ClusterLabels) -> Tensor:
@@ -148,14 +146,12 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         """For each head: cosines [V·B, K] to its prototypes, and the clusters [V·B] it should find."""
         rows = embedding.flatten(0, 1)
         with torch.autocast(rows.device.type, enabled=False):
-            for layer, clusters in zip(self.prototypes, labels.clusters, strict=True):
-                assert isinstance(layer, nn.Linear)
-                weight = layer.weight.detach() if labels.frozen else layer.weight
+            for prototypes, clusters in zip(self.prototypes.parameters(), labels.clusters, strict=True):
+                weight = prototypes.detach() if labels.frozen else prototypes
                 yield rows @ weight.T, clusters.repeat(len(embedding))
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: ClusterLabels) -> None:
-        assert embedding is not None
+    def commit(self, batch: Batch, embedding: Tensor, labels: ClusterLabels) -> None:
         chosen = torch.stack([embedding[crop] for crop in self.config.crops_for_assign])
         count = embedding.shape[1]
         self.bank.write(batch.index[:count], chosen)
@@ -179,11 +175,11 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
                 rows = [self.embed((batch.crops[crop],), MAIN)[0] for crop in self.config.crops_for_assign]
                 self.bank.write(batch.index, torch.stack(rows))
         before, tables = self.clusters.clone(), []
-        for head, (layer, count) in enumerate(zip(self.prototypes, self.config.num_prototypes, strict=True)):
+        for head, prototypes in enumerate(self.prototypes.parameters()):
             banked, seen = self.bank.crop(head % len(self.config.crops_for_assign))
-            found = cluster(banked, count, self.config.kmeans_iterations, data, head, "num_prototypes", seen)
-            assert isinstance(layer, nn.Linear)
-            layer.weight.copy_(found.centroids)
+            iterations, count = self.config.kmeans_iterations, len(prototypes)
+            found = cluster(banked, count, iterations, data, head, "num_prototypes", seen)
+            prototypes.copy_(found.centroids)
             tables.append(self.bank.join(found.assignments.int()))
         self.clusters.copy_(torch.stack(tables))
         self.bank.forget()

@@ -86,8 +86,7 @@ class DINO(Method[SoftClasses], config=DINOConfig):
         self.student, self.teacher = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         self.prototypes = nn.Linear(config.bottleneck, config.num_prototypes, bias=False)
         self.teacher_prototypes = twin_of(self.prototypes)
-        self.register_buffer("center", torch.zeros(config.num_prototypes))
-        self.center: Tensor
+        self.center = nn.Buffer(torch.zeros(config.num_prototypes))
         self.steps_per_epoch = setting.steps_per_epoch
         self.total_steps = setting.epochs * setting.steps_per_epoch
 
@@ -128,7 +127,7 @@ class DINO(Method[SoftClasses], config=DINOConfig):
         return _cosines(embedding, self.prototypes.weight).argmax(-1) == targets.argmax(-1)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: SoftClasses) -> None:
+    def commit(self, batch: Batch, embedding: Tensor, labels: SoftClasses) -> None:
         momentum = cosine_momentum(self.config.momentum, batch.step, self.total_steps)
         follow(self.teacher, self.student, momentum)
         follow(self.teacher_prototypes, self.prototypes, momentum)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pydantic
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hexa.config import ConfigError
 from hexa.core import Batch, Branch, Method, MethodConfig, Setting
 from hexa.methods.jigsaw import UNCROPPABLE, UNMIXABLE, PuzzleConfig
-from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels
+from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels, completed_by
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import mlp_head
 from hexa.nn.tiles import TileHead
@@ -28,18 +28,12 @@ class InfoMinConfig(MethodConfig):
     num_views: ClassVar = (3, 3, "InfoMin takes a query, a key and a view that becomes a puzzle")
     unmixable: ClassVar[str] = UNMIXABLE
     uncroppable: ClassVar[str] = UNCROPPABLE
-    contrast: MoCoConfig = pydantic.Field(default=MoCoConfig.model_validate(_CONTRAST))
+    contrast: Annotated[MoCoConfig, completed_by(_CONTRAST)] = MoCoConfig.model_validate(_CONTRAST)
     """The part that is MoCo: m 0.999, τ 0.15, a queue of 65,536."""
     puzzle: PuzzleConfig = PuzzleConfig()
     """How the third view becomes a puzzle."""
     puzzle_weight: float = pydantic.Field(default=0.5, ge=0, le=1)
     """β: the share of the puzzle's term; the query's has the rest."""
-
-    @pydantic.field_validator("contrast", mode="before")
-    @classmethod
-    def _complete(cls, value: Any) -> Any:
-        """Naming one field of MoCo leaves the others what they are in InfoMin."""
-        return {**_CONTRAST, **value} if isinstance(value, dict) else value
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
@@ -90,5 +84,5 @@ class InfoMin(Method[MoCoLabels], config=InfoMinConfig):
     def correct(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
         return self.contrast.correct(embedding, labels)
 
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: MoCoLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor, labels: MoCoLabels) -> None:
         self.contrast.commit(batch, embedding, labels)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from hexa.core import Batch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.encoder import Encoder, linear_head
+from hexa.nn.encoder import Encoder
 from hexa.ops.contrastive import info_nce, nce
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
@@ -33,6 +33,11 @@ class MemoryConfig(EncoderConfig):
     """τ; 0.1 at CIFAR size."""
     bank_momentum: float = pydantic.Field(default=0.5, ge=0, lt=1)
     """μ of the memory."""
+
+    @property
+    def draws_negatives(self) -> bool:
+        """Whether an image is told from `num_negatives` random memories, else from those of all images."""
+        return self.objective == "nce"
 
 
 class InstDiscConfig(MemoryConfig):
@@ -65,16 +70,13 @@ class Memory(nn.Module):
     m_i is random at first, then m_i ← unit(μ·m_i + (1 − μ)·z_i) whenever image i is seen. The loss is −log P(i|z), with
     P(i|z) = softmax over memories m of m·z/τ, or its noise-contrastive estimate. Buffer: rows [N, D], the same on every
     process.
-
-    drawn: compare with `num_negatives` random memories, else with those of all images.
     """
 
-    def __init__(self, config: MemoryConfig, data_size: int, seed: int, drawn: bool) -> None:
+    def __init__(self, config: MemoryConfig, data_size: int, seed: int) -> None:
         super().__init__()
-        self.config, self.drawn = config, drawn
+        self.config, self.drawn = config, config.draws_negatives
         draw = torch.randn(data_size, config.dim, generator=Stream(seed).child("instance bank").generator())
-        self.register_buffer("rows", F.normalize(draw))
-        self.rows: Tensor
+        self.rows = nn.Buffer(F.normalize(draw))
         # Z = N · E[exp(m·q/τ)] for any unit vector q. The published code takes the mean over its first batch; since
         # rows are isotropic, the mean over the axes is the same number with less noise.
         self.partition = data_size * float((self.rows / config.temperature).exp().mean())
@@ -105,9 +107,8 @@ class Memory(nn.Module):
             return info_nce(embedding, labels.keys, labels.others, temperature, positive_included=not self.drawn)
         return nce(embedding, labels.keys, labels.others, temperature, self.partition, len(self.rows))
 
-    def update(self, batch: Batch, clean: Tensor | None) -> None:
+    def update(self, batch: Batch, clean: Tensor) -> None:
         """Follow the clean embedding [V, b, D] of a batch's first view; every process calls it."""
-        assert clean is not None
         index = processes.all_gather(batch.index[: clean.shape[1]])
         embedding = processes.all_gather(clean[0]).to(self.rows.dtype)
         # an image that replaces an unreadable one occurs twice; all processes must keep the same embedding of it
@@ -124,12 +125,12 @@ class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
     comparison one product of matrices.
     """
 
-    def __init__(self, config: InstDiscConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(self, config: MemoryConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        head = linear_head(num_features(backbone), config.dim)
+        head = nn.Linear(num_features(backbone), config.dim)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.bank = Memory(config, setting.data_size, setting.seed, drawn=config.objective == "nce")
+        self.bank = Memory(config, setting.data_size, setting.seed)
 
     @property
     def chance_loss(self) -> float | None:
@@ -151,5 +152,5 @@ class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
         return labels.nearest(embedding)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: InstanceLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor, labels: InstanceLabels) -> None:
         self.bank.update(batch, embedding)

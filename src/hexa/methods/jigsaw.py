@@ -99,8 +99,7 @@ class Jigsaw(Method[Orders], config=JigsawConfig):
         head = TileHead(config.puzzle.grid, each, nn.Linear(count * config.hidden, config.num_permutations))
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         generator = Stream(setting.seed).child("permutations").generator()
-        self.register_buffer("permutations", tiles.permutations(count, config.num_permutations, generator))  # [P, G²]
-        self.permutations: Tensor
+        self.permutations = nn.Buffer(tiles.permutations(count, config.num_permutations, generator))  # [P, G²]
 
     @property
     def chance_loss(self) -> float:

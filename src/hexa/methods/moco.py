@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pydantic
 import torch
@@ -17,7 +17,7 @@ from hexa.core.batch import Index
 from hexa.core.method import check_queue
 from hexa.nn.backbones import num_features
 from hexa.nn.branch_norm import use_branch
-from hexa.nn.encoder import Encoder, linear_head, mlp_head, unit
+from hexa.nn.encoder import Encoder, mlp_head, unit
 from hexa.nn.momentum import follow
 from hexa.nn.shuffling import in_other_places
 from hexa.ops.contrastive import info_nce, is_nearest
@@ -61,6 +61,11 @@ class MoCoConfig(EncoderConfig):
             remedy = f"use {below} or {above}" if below else f"use {above}"
             message = f"{self.queue_size} is not divisible by the {keys} keys of a step; {remedy}"
             raise ConfigError([("method.queue_size", message)])
+
+
+def completed_by(fields: dict[str, Any]) -> pydantic.BeforeValidator:
+    """Validator of a field that is a MoCo with these values: naming one of its fields leaves the others at them."""
+    return pydantic.BeforeValidator(lambda value: {**fields, **value} if isinstance(value, dict) else value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,13 +128,11 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         self.config = config
         keys = setting.batch_size * config.keys_per_image
         self._epoch_keys, self._half = setting.steps_per_epoch * keys, math.ceil(setting.steps_per_epoch / 2) * keys
-        head = (mlp_head if config.head == "mlp" else linear_head)(num_features(backbone), config.dim)
+        head = (mlp_head if config.head == "mlp" else nn.Linear)(num_features(backbone), config.dim)
         self.query, self.key = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         draw = torch.randn(config.queue_size, config.dim, generator=Stream(setting.seed).child("queue").generator())
-        self.register_buffer("queue", F.normalize(draw))  # [K, D]
-        self.register_buffer("queue_pointer", torch.zeros(1, dtype=torch.long))
-        self.queue: Tensor
-        self.queue_pointer: Tensor
+        self.queue = nn.Buffer(F.normalize(draw))  # [K, D]
+        self.queue_pointer = nn.Buffer(torch.zeros(1, dtype=torch.long))
 
     @property
     def backbone(self) -> nn.Module:
@@ -186,7 +189,7 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         return is_nearest(embedding, keys, self.queue, further)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: MoCoLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor, labels: MoCoLabels) -> None:
         keys = torch.cat([processes.all_gather(keys) for keys in labels.keys[: self.config.keys_per_image]])
         keys = keys.to(self.queue.dtype)
         check_queue(len(self.queue), len(keys), wraps=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pydantic
 import torch
@@ -13,7 +13,8 @@ from hexa.config import ConfigError
 from hexa.core import Batch, Branch, Method, MethodConfig, Passes, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.methods.deepcluster import cluster, weights
-from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels
+from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels, completed_by
+from hexa.nn.backbones import tried
 from hexa.nn.encoder import unit
 from hexa.ops.kmeans import UNASSIGNED, memory_note
 from hexa.ops.partitions import health
@@ -29,7 +30,7 @@ class PCLConfig(MethodConfig):
 
     name: Literal["pcl-v2"] = "pcl-v2"
     num_views: ClassVar = (2, 2, "PCL compares two views")
-    contrast: MoCoConfig = pydantic.Field(default=MoCoConfig.model_validate(_CONTRAST))
+    contrast: Annotated[MoCoConfig, completed_by(_CONTRAST)] = MoCoConfig.model_validate(_CONTRAST)
     """The part that is MoCo: m 0.999, τ 0.2, which is also the mean of the clusters' temperatures."""
     num_clusters: tuple[pydantic.PositiveInt, ...] = pydantic.Field(default=(25000, 50000, 100000), min_length=1)
     """Clusters of each clustering, K: about a 50th, a 25th and a 13th of the images."""
@@ -40,12 +41,6 @@ class PCLConfig(MethodConfig):
     """Epochs at the start with InfoNCE alone and no clustering."""
     kmeans_iterations: int = pydantic.Field(default=20, gt=0)
     """Updates of the centroids at the start of every later epoch."""
-
-    @pydantic.field_validator("contrast", mode="before")
-    @classmethod
-    def _complete(cls, value: Any) -> Any:
-        """Naming one field of MoCo leaves the others what they are in PCL."""
-        return {**_CONTRAST, **value} if isinstance(value, dict) else value
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
@@ -105,13 +100,10 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         self.num_compared = config.num_negatives + setting.batch_size
         self.first_step = config.warmup_epochs * setting.steps_per_epoch
         every = sum(config.num_clusters)  # those of all clusterings, one after another
-        self.register_buffer("centroids", torch.zeros(every, config.contrast.dim))  # [Σ K, D]
-        self.register_buffer("concentrations", torch.full((every,), config.contrast.temperature))  # [Σ K]
+        self.centroids = nn.Buffer(torch.zeros(every, config.contrast.dim))  # [Σ K, D]
+        self.concentrations = nn.Buffer(torch.full((every,), config.contrast.temperature))  # [Σ K]
         table = torch.full((len(config.num_clusters), setting.data_size), UNASSIGNED, dtype=torch.int32)
-        self.register_buffer("clusters", table)  # [H, N]
-        self.centroids: Tensor
-        self.concentrations: Tensor
-        self.clusters: Tensor
+        self.clusters = nn.Buffer(table)  # [H, N]
 
     @property
     def backbone(self) -> nn.Module:
@@ -165,7 +157,7 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         return self.contrast.correct(embedding, labels.contrast)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: PCLLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor, labels: PCLLabels) -> None:
         self.contrast.commit(batch, embedding, labels.contrast)
 
     def notes(self) -> list[str]:
@@ -198,11 +190,9 @@ class PCL(Method[PCLLabels], config=PCLConfig):
     def _features(self, data: Passes) -> tuple[Tensor, Tensor]:
         """Momentum features [n, D] of this process's share of all images, and their positions [n]."""
         key = self.contrast.key
-        was = key.training
-        key.eval()
         rows, index = [self.centroids[:0]], [torch.empty(0, dtype=torch.long, device=self.clusters.device)]
-        for batch in data.images():
-            rows.append(unit(key(batch.crops[0])))
-            index.append(batch.index.to(self.clusters.device))
-        key.train(was)
+        with tried(key):
+            for batch in data.images():
+                rows.append(unit(key(batch.crops[0])))
+                index.append(batch.index.to(self.clusters.device))
         return torch.cat(rows), torch.cat(index)

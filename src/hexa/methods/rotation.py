@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.encoder import Encoder, linear_head
+from hexa.nn.encoder import Encoder
 from hexa.ops import draws
 
 
@@ -45,7 +45,7 @@ class Rotation(Method[RotationLabels], config=RotationConfig):
 
     def __init__(self, config: RotationConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
-        self.encoder = Encoder.branched(backbone, linear_head(num_features(backbone), 4), setting, config.bn_groups)
+        self.encoder = Encoder.branched(backbone, nn.Linear(num_features(backbone), 4), setting, config.bn_groups)
 
     @property
     def chance_loss(self) -> float:

@@ -134,7 +134,7 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
         return finds_other_view(embedding, labels.dictionary, labels.own, labels.shown)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: SimCLRLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor, labels: SimCLRLabels) -> None:
         if self.average is not None:
             follow(self.average, self.encoder, self.config.average)
             for slow, own in zip(self.average.buffers(), self.encoder.buffers(), strict=True):

@@ -89,8 +89,7 @@ class SwAV(Method[Codes], config=SwAVConfig):
         self.prototypes = nn.Linear(config.dim, config.num_prototypes, bias=False)
         self._normalize_prototypes()
         length = config.queue_size // setting.batch_size * setting.batch_size
-        self.register_buffer("queue", torch.zeros(len(config.crops_for_assign), length, config.dim))  # [A, L, D]
-        self.queue: Tensor
+        self.queue = nn.Buffer(torch.zeros(len(config.crops_for_assign), length, config.dim))  # [A, L, D]
         self.queue_start = config.queue_start_epoch * setting.steps_per_epoch
         self.queue_full = self.queue_start + length // setting.batch_size
 
@@ -128,8 +127,7 @@ class SwAV(Method[Codes], config=SwAVConfig):
             return embedding @ weight.T
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: Codes) -> None:
-        assert embedding is not None
+    def commit(self, batch: Batch, embedding: Tensor, labels: Codes) -> None:
         self._normalize_prototypes()
         length = self.queue.shape[1]
         if length and batch.step >= self.queue_start:

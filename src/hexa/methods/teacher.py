@@ -7,6 +7,7 @@ distillation.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,11 +21,11 @@ from hexa.core import Batch, Branch, EncoderConfig, Method, Passes, PseudoLabels
 from hexa.core.batch import Index
 from hexa.methods.byol import OtherViews
 from hexa.nn.backbones import num_features, num_features_at
-from hexa.nn.encoder import Encoder, linear_head, mlp_head, unit
+from hexa.nn.encoder import Encoder, mlp_head, unit
 from hexa.nn.normalize import Normalize
 from hexa.ops.kmeans import spherical_kmeans
 
-_PROJECTORS = {"linear": linear_head, "mlp": mlp_head}
+_PROJECTORS: dict[str, Callable[[int, int], nn.Module]] = {"linear": nn.Linear, "mlp": mlp_head}
 
 
 class TeacherConfig(EncoderConfig):
@@ -115,9 +116,7 @@ class Teacher(Method[TeacherFeatures], config=TeacherConfig):
             raise ConfigError([("method.projector", message)])
         head = nn.Identity() if config.projector == "none" else _PROJECTORS[config.projector](own, width)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.register_buffer(
-            "prototypes", torch.zeros(config.num_prototypes, width) if config.distance == "kl" else None
-        )
+        self.prototypes = nn.Buffer(torch.zeros(config.num_prototypes, width)) if config.distance == "kl" else None
 
     def notes(self) -> list[str]:
         if self.config.teacher is not None or self._begins is not None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
 from hexa.config import Config, ConfigError, UserError, nearest, reason
-from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels, mean_of, std_of
+from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels
 from hexa.nn.two_streams import TwoStreams
 
 #: Bounds on widths and depths: larger networks would fill the memory, or take minutes to outline.
@@ -44,7 +44,7 @@ class NetworkConfig(Config):
     mean: Channels = IMAGENET_MEAN
     """Mean of each channel over the data, or one number for all, for pixels in [0, 1]; auto measures it when the run
     begins, and is shown as [] until then."""
-    std: Channels = IMAGENET_STD
+    std: tuple[pydantic.PositiveFloat, ...] = IMAGENET_STD
     """Standard deviation of each channel; auto measures it."""
 
     @pydantic.field_validator("mean", "std", mode="before")
@@ -60,15 +60,10 @@ class NetworkConfig(Config):
     def _one_a_channel(self) -> NetworkConfig:
         if self.streams == "lab" and self.channels != 3:
             raise ConfigError([("streams", f"lab takes RGB images, not {self.channels} channels; use one")])
-        for name, check in (("mean", mean_of), ("std", std_of)):
-            values = getattr(self, name)
+        for name, values in (("mean", self.mean), ("std", self.std)):
             if values and len(values) != self.channels:
                 message = f"{len(values)} numbers for {self.channels} channels; give one per channel, or auto"
                 raise ConfigError([(name, message)])
-            try:
-                check(values or (1.0,))
-            except UserError as error:
-                raise ConfigError([(name, str(error))]) from None
         return self
 
 
@@ -114,7 +109,9 @@ class SmallResNet(nn.Module):
 def build(config: NetworkConfig) -> nn.Module:
     """The network without classifier: normalised images [B, C, S, S] -> features [B, num_features].
 
-    Weights are drawn from torch's global generator. Raises UserError for an unknown name or an unsuitable stem.
+    Weights are drawn from torch's global generator. Options may come from untrusted files, and timm accepts names of
+    files and addresses to load from; so only parameters of the network's own class are passed on. Raises UserError for
+    an unknown name, unknown options, or an unsuitable stem.
     """
     if config.streams == "lab":
         lightness, colour = (build(config.model_copy(update={"streams": "one", "channels": n})) for n in (1, 2))
@@ -126,15 +123,6 @@ def build(config: NetworkConfig) -> nn.Module:
     if config.name not in timm.list_models():
         remedy = nearest(config.name, ["small-resnet", *timm.list_models()])
         raise UserError(f"network.name: unknown network '{config.name}'; {remedy}")
-    return plain_timm(config)
-
-
-def plain_timm(config: NetworkConfig) -> nn.Module:
-    """timm's network of this name, with its options and stem, without classifier.
-
-    Options may come from untrusted files, and timm accepts names of files and addresses to load from; so only
-    parameters of the network's own class are passed on. Raises UserError.
-    """
     if config.options:
         _check_options(config)
     try:

@@ -66,11 +66,9 @@ class BranchBatchNorm(nn.Module):
         self.eps, self.momentum = plain.eps, plain.momentum
         self.groups, self.part = groups_here(groups), max(1, processes.world_size() // groups)
         self.weight, self.bias = plain.weight, plain.bias
-        self.running_mean: Tensor
-        self.running_var: Tensor
-        self.num_batches_tracked: Tensor
-        for name in ("running_mean", "running_var", "num_batches_tracked"):
-            self.register_buffer(name, getattr(plain, name))
+        self.running_mean = nn.Buffer(plain.get_buffer("running_mean"))
+        self.running_var = nn.Buffer(plain.get_buffer("running_var"))
+        self.num_batches_tracked = nn.Buffer(plain.get_buffer("num_batches_tracked"))
         # timm fuses normalisation, dropout and activation into one module
         self.drop = getattr(plain, "drop", None)
         self.act = getattr(plain, "act", None)

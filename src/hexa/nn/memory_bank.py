@@ -22,10 +22,8 @@ class MemoryBank(nn.Module):
         self.data_size = data_size
         self.rows = -(-data_size // processes.world_size())
         self.start = processes.rank() * self.rows
-        self.register_buffer("embeddings", torch.zeros(num_crops, self.rows + 1, dim))
-        self.register_buffer("seen", torch.zeros(self.rows + 1, dtype=torch.bool))
-        self.embeddings: Tensor
-        self.seen: Tensor
+        self.embeddings = nn.Buffer(torch.zeros(num_crops, self.rows + 1, dim))
+        self.seen = nn.Buffer(torch.zeros(self.rows + 1, dtype=torch.bool))
 
     def write(self, index: Tensor, embeddings: Tensor) -> None:
         """Store embeddings [A, b, D] of the images `index` [b] of this process; every process calls it."""

@@ -50,10 +50,8 @@ class Normalize(nn.Module):
         super().__init__()
         scale = 1 / torch.tensor(std, dtype=torch.float64)
         shift = -torch.tensor(mean, dtype=torch.float64) * scale
-        self.register_buffer("scale", scale.float().view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("shift", shift.float().view(1, -1, 1, 1), persistent=False)
-        self.scale: Tensor
-        self.shift: Tensor
+        self.scale = nn.Buffer(scale.float().view(1, -1, 1, 1), persistent=False)
+        self.shift = nn.Buffer(shift.float().view(1, -1, 1, 1), persistent=False)
 
     def forward(self, pixels: Tensor) -> Tensor:
         channels = self.scale.shape[1]

@@ -41,6 +41,11 @@ def lab(pixels: Tensor) -> Tensor:
     return torch.stack((116 * y - 16, 500 * (x - y), 200 * (y - z)), 1)
 
 
+def _a_channel_each(values: Sequence[float]) -> nn.Buffer:
+    """Numbers to combine with images [B, C, H, W], one for each channel; not saved in checkpoints."""
+    return nn.Buffer(torch.tensor(values).view(-1, 1, 1), persistent=False)
+
+
 class TwoStreams(nn.Module):
     """Normalised RGB images [B, 3, S, S] -> features [B, 2·F]: `lightness` of L, then `colour` of a and b.
 
@@ -54,13 +59,8 @@ class TwoStreams(nn.Module):
         super().__init__()
         self.lightness, self.colour = lightness, colour
         self.num_features = 2 * width
-        scales = {"mean": mean or (0.0,), "std": std or (1.0,), "middle": _MIDDLE, "half_range": _HALF_RANGE}
-        for name, values in scales.items():
-            self.register_buffer(name, torch.tensor(values).view(-1, 1, 1), persistent=False)
-        self.mean: Tensor
-        self.std: Tensor
-        self.middle: Tensor
-        self.half_range: Tensor
+        self.mean, self.std = _a_channel_each(mean or (0.0,)), _a_channel_each(std or (1.0,))
+        self.middle, self.half_range = _a_channel_each(_MIDDLE), _a_channel_each(_HALF_RANGE)
         # as timm's networks tell how their maps are laid out
         self.output_fmt = getattr(lightness, "output_fmt", "NCHW")
 

@@ -124,14 +124,22 @@ def crop_resize(
     images: [B, C, H, W], uint8 or float; values keep their range. boxes: on the device of `images`. flip, upside_down:
     [B] bool. Equals torchvision's `resized_crop(..., antialias=True)`, `hflip` and `vflip` of each float image.
     """
-    batch, channels, height, width = images.shape
+    height, width = images.shape[2:]
     rows = resize_weights(boxes.top, boxes.height, height, size, upside_down)
     columns = resize_weights(boxes.left, boxes.width, width, size, flip)
+    return separable(images, rows, columns)
+
+
+def separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """rows @ image @ columnsᵀ of each image and channel: [B, C, H, W], rows [B, h, H], columns [B, w, W] -> float32
+    [B, C, h, w].
+    """
+    (batch, channels, height, width), size = images.shape, rows.shape[1]
     # with channels between height and width, each product is one matrix multiplication per image, without copies
     tall = images.permute(0, 2, 1, 3).to(torch.float32, memory_format=torch.contiguous_format)
     tall = torch.bmm(rows, tall.reshape(batch, height, channels * width))
     out = torch.bmm(tall.view(batch, size * channels, width), columns.transpose(1, 2))
-    return out.view(batch, size, channels, size).permute(0, 2, 1, 3)
+    return out.view(batch, size, channels, columns.shape[1]).permute(0, 2, 1, 3)
 
 
 def shifted(images: Tensor, by: Tensor) -> Tensor:

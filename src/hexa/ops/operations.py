@@ -111,35 +111,10 @@ def affine(images: Tensor, matrix: Tensor, fill: float = FILL) -> Tensor:
     return made.masked_fill_(~inside, fill)
 
 
-def _matrix(*entries: Tensor | float) -> Tensor:
-    first = next(entry for entry in entries if isinstance(entry, Tensor))
-    return torch.stack([torch.as_tensor(entry).expand_as(first) for entry in entries], 1).view(-1, 2, 3)
-
-
-def rotation(degrees: Tensor) -> Tensor:
-    """Matrices [B, 2, 3] that rotate square images counter-clockwise around their centre. degrees: [B]."""
+def rotation(degrees: Tensor) -> tuple[Tensor | float, ...]:
+    """The matrix, row by row, that rotates square images counter-clockwise around their centre. degrees: [B]."""
     angle = degrees.deg2rad()
-    return _matrix(angle.cos(), -angle.sin(), 0.0, angle.sin(), angle.cos(), 0.0)
-
-
-def shear_x(factor: Tensor) -> Tensor:
-    """Matrices that move each row to the left by `factor` [B] times its distance from the upper border."""
-    return _matrix(1.0, factor, factor, 0.0, 1.0, 0.0)
-
-
-def shear_y(factor: Tensor) -> Tensor:
-    """Matrices that move each column up by `factor` [B] times its distance from the left border."""
-    return _matrix(1.0, 0.0, 0.0, factor, 1.0, factor)
-
-
-def translation_x(share: Tensor) -> Tensor:
-    """Matrices that move images to the left by `share` [B] of their width."""
-    return _matrix(1.0, 0.0, 2 * share, 0.0, 1.0, 0.0)
-
-
-def translation_y(share: Tensor) -> Tensor:
-    """Matrices that move images up by `share` [B] of their height."""
-    return _matrix(1.0, 0.0, 0.0, 0.0, 1.0, 2 * share)
+    return angle.cos(), -angle.sin(), 0.0, angle.sin(), angle.cos(), 0.0
 
 
 class Operation(NamedTuple):
@@ -162,8 +137,13 @@ def _scaled(function: Callable[[Tensor, Tensor], Tensor], value: Callable[[Tenso
     )
 
 
-def _moved(matrix: Callable[[Tensor], Tensor], most: float) -> Operation:
-    return Operation(_move, lambda _, signed: matrix(most * signed).flatten(1))
+def _moved(matrix: Callable[[Tensor], tuple[Tensor | float, ...]], most: float) -> Operation:
+    """The affine map whose matrix, row by row, belongs to a value of at most `most` with a random sign."""
+
+    def numbers(_: Tensor, signed: Tensor) -> Tensor:
+        return torch.stack([torch.as_tensor(entry).expand_as(signed) for entry in matrix(most * signed)], 1)
+
+    return Operation(_move, numbers)
 
 
 def _move(images: Tensor, numbers: Tensor) -> Tensor:
@@ -186,10 +166,12 @@ OPERATIONS = {
     "brightness": _scaled(photometric.adjust_brightness, _blend),
     "sharpness": _scaled(sharpen, _blend),
     "rotate": _moved(rotation, 30.0),
-    "shear-x": _moved(shear_x, 0.3),
-    "shear-y": _moved(shear_y, 0.3),
-    "translate-x": _moved(translation_x, 0.45),
-    "translate-y": _moved(translation_y, 0.45),
+    # rows to the left by this share of their distance from the upper border, columns up likewise
+    "shear-x": _moved(lambda share: (1.0, share, share, 0.0, 1.0, 0.0), 0.3),
+    "shear-y": _moved(lambda share: (1.0, 0.0, 0.0, share, 1.0, share), 0.3),
+    # to the left by this share of the width, up by this share of the height
+    "translate-x": _moved(lambda share: (1.0, 0.0, 2 * share, 0.0, 1.0, 0.0), 0.45),
+    "translate-y": _moved(lambda share: (1.0, 0.0, 0.0, 0.0, 1.0, 2 * share), 0.45),
 }
 """All equally likely. Neighbours with the same `apply` (the last five) are applied together."""
 

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hexa.ops.geometry import separable
+
 LUMA = (0.2989, 0.587, 0.114)
 ORDERS = tuple(itertools.permutations(range(4)))
 _PLACE = torch.tensor(ORDERS).argsort(1)  # [24, 4]: when each operation comes
@@ -166,20 +168,14 @@ def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
     w_k ∝ exp(−k² / 2σ²), |k| ≤ radius < min(H, W), normalised to sum 1: torchvision's `gaussian_blur` with kernel
     2·radius + 1. Each axis is one product with a band matrix per image that includes the reflection.
     """
-    batch, channels, height, width = images.shape
-    if radius >= min(height, width):
-        raise ValueError(
-            f"a blur of radius {radius} needs images larger than {height} × {width}; use blur_radius(sigma, size)"
-        )
+    height, width = images.shape[2:]
+    assert radius < min(height, width), "see blur_radius"
     offset = torch.arange(-radius, radius + 1, device=images.device, dtype=torch.float32)
     kernel = torch.exp(-0.5 * (offset / sigma[:, None]).square())  # [B, K]
     kernel /= kernel.sum(1, keepdim=True)
     rows = _band(kernel, radius, height)
     columns = rows if width == height else _band(kernel, radius, width)
-    # with channels between height and width, each product is one matrix multiplication per image
-    tall = torch.bmm(rows, images.permute(0, 2, 1, 3).reshape(batch, height, channels * width))
-    out = torch.bmm(tall.view(batch, height * channels, width), columns.transpose(1, 2))
-    return out.view(batch, height, channels, width).permute(0, 2, 1, 3)
+    return separable(images, rows, columns)
 
 
 def _band(kernel: Tensor, radius: int, size: int) -> Tensor:

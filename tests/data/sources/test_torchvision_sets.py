@@ -83,8 +83,8 @@ def test_files_and_labels_are_those_of_torchvision(tmp_path: Path, name: str) ->
     assert labels_of(other) == test
     assert source.decode(0).shape == (3, 8, 12)
     assert not Path(source.paths[0]).is_absolute()
-    kind = SETS[name]
-    theirs = getattr(torchvision.datasets, kind.name)(tmp_path, **kind.splits["train"])
+    dataset, _, splits = SETS[name]
+    theirs = getattr(torchvision.datasets, dataset)(tmp_path, **splits["train"])
     assert [label for _, label in theirs] == train
 
 

@@ -117,19 +117,25 @@ class PretrainLoader:
         self, stream: Stream, epoch: int, start_step: int, crops: workers.CropStream | None, pairs: Pairs | None = None
     ) -> Iterator[Batch]:
         """The batches of an epoch of `stream`; `crops` come from workers if the images are not on the device."""
-        drawn = workers.order_and_partners(stream, epoch, len(self.source), pairs) if crops is None else None
+        views = self.views.at(epoch)
+        if crops is None:
+            order, partners = workers.order_and_partners(stream, epoch, len(self.source), pairs)
         for step in range(start_step, self.steps_per_epoch):
             number = epoch * self.steps_per_epoch + step
             own = stream.child("step", number)
-            if drawn is None:
-                views, index = self._decoded(crops, number, own)
+            if crops is None:
+                images, others, index = self.stored(order, partners, step)
+                made = views(images, own, self.rows, others)
+                del images, others  # not kept while the batch is used
             else:
-                views, index = self._stored(*drawn, step, own, self.views.at(epoch))
-            yield Batch(views, index, own, number)
+                cut, index, problems = crops.take(number)
+                self._note(problems)
+                made = views.finish(cut, own, self.rows)
+                del cut
+            yield Batch(made, to_device(index, self.device), own, number)
 
-    def _stored(
-        self, order: Tensor, partners: Tensor | None, step: int, stream: Stream, views: Views
-    ) -> tuple[tuple[Tensor, ...], Tensor]:
+    def stored(self, order: Tensor, partners: Tensor | None, step: int) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The images of a step on the device, their partners if there are pairs, and the positions of the images."""
         assert self.store is not None
         first, others = step * self.batch_size, None
         index = self.store.stand_in[order[first + self.rows.start : first + self.rows.stop]]
@@ -138,16 +144,7 @@ class PretrainLoader:
             second = torch.where(self.store.stand_in[second] == second, second, index)
             others = self.store.take(to_device(second, self.device))
         index = to_device(index, self.device)
-        return views(self.store.take(index), stream, self.rows, others), index
-
-    def _decoded(
-        self, crops: workers.CropStream | None, number: int, stream: Stream
-    ) -> tuple[tuple[Tensor, ...], Tensor]:
-        assert crops is not None
-        cut, index, problems = crops.take(number)
-        self._note(problems)
-        views = self.views.at(number // self.steps_per_epoch)
-        return views.finish(cut, stream, self.rows), to_device(index, self.device)
+        return self.store.take(index), others, index
 
     def _note(self, problems: workers.Problems) -> None:
         if problems:
@@ -195,25 +192,21 @@ class EpochPasses:
         loader, stream = self._loader, self._stream.child("images")
         count, rank, world = len(loader.source), processes.rank(), processes.world_size()
         share = range(rank * count // world, (rank + 1) * count // world)
-        transform, size = EvaluationTransform(loader.views.config.size), loader.batch_size // world
-        read = self._decoded if loader.store is None else self._stored
-        for number, (images, index) in enumerate(read(share, transform, size)):
+        for number, (images, index) in enumerate(self._read(share, loader.batch_size // world)):
             pixels = unit(to_device(images, loader.device))
             batch = Batch((pixels,), to_device(index, loader.device), stream.child("batch", number), number)
             yield self._prepare(batch)
 
-    def _stored(self, share: range, transform: EvaluationTransform, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        store = self._loader.store
-        assert store is not None
-        readable = [position for position in share if position not in store.problems]
-        for start in range(0, len(readable), batch_size):
-            index = to_device(torch.tensor(readable[start : start + batch_size]), store.images.device)
-            yield transform(store.take(index)), index
-
-    def _decoded(
-        self, share: range, transform: EvaluationTransform, batch_size: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        loader = self._loader
+    def _read(self, share: range, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images at these positions that can be read, as evaluation sees them, and their positions."""
+        loader, store = self._loader, self._loader.store
+        transform = EvaluationTransform(loader.views.config.size)
+        if store is not None:
+            readable = [position for position in share if position not in store.problems]
+            for start in range(0, len(readable), batch_size):
+                index = to_device(torch.tensor(readable[start : start + batch_size]), loader.device)
+                yield transform(store.take(index)), index
+            return
         stream = evaluation_stream(loader.source, transform, batch_size, loader.device, loader._num_workers, share)
         for images, index, problems in stream:
             loader._note(problems)

@@ -52,24 +52,22 @@ def _cache_file(version: str) -> Path:
 def _measure(source: Source) -> Statistics:
     count = min(len(source), _IMAGES)
     places = [number * len(source) // count for number in range(count)]
-    failure = None
 
-    def moments(place: int) -> Tensor | None:
-        """E_p x and E_p x², [2, C]."""
-        nonlocal failure
+    def moments(place: int) -> Tensor | str:
+        """E_p x and E_p x², [2, C], or why the image cannot be read."""
         try:
             image = source.decode(place)
         except decoding.DecodeError as error:
-            failure = f"{source.paths[place]}: {error}"
-            return None
+            return f"{source.paths[place]}: {error}"
         step = max(1, max(image.shape[1:]) // _SIDE)
         pixels = unit(image[:, ::step, ::step]).double().flatten(1)
         return torch.stack((pixels.mean(1), pixels.square().mean(1)))
 
     with ThreadPoolExecutor(available_cores()) as pool, decoding.quiet():
-        read = [moment for moment in pool.map(moments, places) if moment is not None]
+        found = list(pool.map(moments, places))
+    read = [moment for moment in found if isinstance(moment, Tensor)]
     if not read:
-        raise UserError(f"data '{source.name}#{source.split}': none of {count} images can be read, e.g. {failure}")
+        raise UserError(f"data '{source.name}#{source.split}': none of {count} images can be read, e.g. {found[-1]}")
     mean, square = torch.stack(read).mean(0)
     std = (square - mean.square()).clamp(min=0).sqrt()
     return _rounded(mean), _rounded(std)

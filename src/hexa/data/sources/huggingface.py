@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -127,14 +128,11 @@ class _Inside:
 
     def check(self, files: Iterable[str], whose: str) -> None:
         """Raise UserError, naming the file, unless all are inside."""
-        folders: dict[str, bool] = {}
+        holds = functools.cache(self._holds)
         for file in files:
             if "://" in file:
                 raise UserError(f"data '{self.spec}': {whose} names {file}, an address; only files are read")
-            folder = os.path.dirname(file)
-            if folder not in folders:
-                folders[folder] = self._holds(folder)
-            if not folders[folder] or (os.path.islink(file) and not self._holds(file)):
+            if not holds(os.path.dirname(file)) or (os.path.islink(file) and not self._holds(file)):
                 raise UserError(
                     f"data '{self.spec}': {whose} names {file}, which is outside of the data set; {_COPY_IT}"
                 )

@@ -36,18 +36,14 @@ class Boxes:
     size: tuple[int, int]
 
 
-# Common names of splits, and ours. A validation split serves as `test` if there is no test split.
-SPLIT_NAMES = {
-    "train": "train",
-    "training": "train",
-    "test": "test",
-    "testing": "test",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "unlabeled": "unlabeled",
-    "unlabelled": "unlabeled",
+_SPLITS = {
+    "train": ("train", "training"),
+    "test": ("test", "testing"),
+    "val": ("val", "valid", "validation"),
+    "unlabeled": ("unlabeled", "unlabelled"),
 }
+# Common names of splits, and ours. A validation split serves as `test` if there is no test split.
+SPLIT_NAMES = {name: split for split, names in _SPLITS.items() for name in names}
 
 #: Labels must be below this, or below the number of images: scores are kept for every class up to the highest, so a
 #: damaged label would fill the memory.

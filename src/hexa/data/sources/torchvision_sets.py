@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ import torch
 from hexa.config import UserError, reason
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.source import ArraySource, Labels, Source, choose_split, location, reported
+from hexa.published import read
 from hexa.runtime.files import cache_folder
 
 Build = Callable[[str, str | None, str], Source]
@@ -20,50 +21,14 @@ Build = Callable[[str, str | None, str], Source]
 Splits = Mapping[str, Mapping[str, Any]]
 
 
-def _named(**splits: str) -> Splits:
-    return {split: {"split": name} for split, name in splits.items()}
-
-
-_TRAIN_TEST = _named(train="train", test="test")
-_WITH_VAL = _named(train="train", test="test", val="val")
-_TRAINVAL = _named(train="trainval", test="test")
-_CIFAR = {"train": {"train": True}, "test": {"train": False}}
-_STL10 = {name: {"split": name} for name in ("train", "test", "unlabeled", "train+unlabeled")}
+_SETS = read("hexa.data.sources", "torchvision_sets.yaml")
 #: Sets of small images: torchvision's class, and the arguments of each split.
-ARRAYS: dict[str, tuple[str, Splits]] = {
-    "cifar10": ("CIFAR10", _CIFAR),
-    "cifar100": ("CIFAR100", _CIFAR),
-    "stl10": ("STL10", _STL10),
-}
+ARRAYS: dict[str, tuple[str, Splits]] = _SETS["arrays"]
+#: Sets of photographs: torchvision's class, its attributes with files and labels, and the arguments of each split.
+SETS: dict[str, tuple[str, list[str], Splits]] = _SETS["photographs"]
 
 
-class PhotographSet(NamedTuple):
-    """name: of torchvision's class. listing: its attributes with files and labels, or one with (file, label) pairs.
-
-    splits: the arguments of each split.
-    """
-
-    name: str
-    listing: tuple[str, ...]
-    splits: Splits
-
-
-_LISTS, _SAMPLES = ("_image_files", "_labels"), ("samples",)
-#: The splits train and test are the published ones; pets and aircraft train on what their authors call trainval.
-SETS: dict[str, PhotographSet] = {
-    "aircraft": PhotographSet("FGVCAircraft", _LISTS, _TRAINVAL),
-    "caltech101": PhotographSet("Caltech101", (), {"train": {}}),
-    "country211": PhotographSet("Country211", _SAMPLES, _named(train="train", test="test", val="valid")),
-    "dtd": PhotographSet("DTD", _LISTS, _WITH_VAL),
-    "eurosat": PhotographSet("EuroSAT", _SAMPLES, {"train": {}}),
-    "flowers102": PhotographSet("Flowers102", _LISTS, _WITH_VAL),
-    "food101": PhotographSet("Food101", _LISTS, _TRAIN_TEST),
-    "gtsrb": PhotographSet("GTSRB", ("_samples",), _TRAIN_TEST),
-    "pets": PhotographSet("OxfordIIITPet", ("_images", "_labels"), _TRAINVAL),
-}
-
-
-def _listed(data: Any, listing: tuple[str, ...]) -> tuple[list[Path], list[int]]:
+def _listed(data: Any, listing: list[str]) -> tuple[list[Path], list[int]]:
     """The files and labels of torchvision's object. Caltech-101 has no listing: its files are numbered by class."""
     if not listing:
         folder, pairs = Path(data.root) / "101_ObjectCategories", zip(data.y, data.index, strict=True)
@@ -76,12 +41,14 @@ def _listed(data: Any, listing: tuple[str, ...]) -> tuple[list[Path], list[int]]
 class PhotographSource(Source):
     """A set of `SETS` in a given folder or the user's cache folder, downloaded if absent."""
 
-    def __init__(self, kind: PhotographSet, argument: str, split: str | None, spec: str) -> None:
-        arguments = self._open_split(spec, split, kind.splits)
+    def __init__(
+        self, dataset: str, listing: list[str], splits: Splits, argument: str, split: str | None, spec: str
+    ) -> None:
+        arguments = self._open_split(spec, split, splits)
         root = _root(argument)
-        with reported(f"data '{spec}': the lists of {kind.name} in {root} are damaged"):
-            data = _download(kind.name, root, arguments, spec)
-            self._files, labels = _listed(data, kind.listing)
+        with reported(f"data '{spec}': the lists of {dataset} in {root} are damaged"):
+            data = _download(dataset, root, arguments, spec)
+            self._files, labels = _listed(data, listing)
         self.paths = [str(file.relative_to(root)) if file.is_relative_to(root) else file.name for file in self._files]
         names = getattr(data, "classes", getattr(data, "categories", None))
         self._take_labels(np.array(labels), [str(name) for name in names or ()])
@@ -97,7 +64,7 @@ class PhotographSource(Source):
 def builders() -> dict[str, Build]:
     """What `SOURCES` makes the sources of torchvision's data sets with."""
     arrays: dict[str, Build] = {name: functools.partial(_array_source, *made) for name, made in ARRAYS.items()}
-    return arrays | {name: functools.partial(PhotographSource, kind) for name, kind in SETS.items()}
+    return arrays | {name: functools.partial(PhotographSource, *made) for name, made in SETS.items()}
 
 
 def _array_source(dataset: str, splits: Splits, argument: str, split: str | None, spec: str) -> Source:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import pydantic
 
 from hexa.config import Config, ConfigError, nearest
+from hexa.published import read
 
 Range = tuple[float, float]
 
@@ -27,54 +28,14 @@ Scale = Annotated[Range, _within(1e-6, 1.0)]
 Ratio = Annotated[Range, _within(0.01, 100)]
 #: Bounds on the side of a view in pixels, and on the number of views.
 LEAST_SIZE, MOST_SIZE, MOST_VIEWS = 4, 4096, 256
-_STRONG = {"brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
-_SWAV = {"size": 224, "scale": (0.08, 1.0)} | _STRONG
-_SWAV_CIFAR = _SWAV | {"size": 32, "blur_probability": 0.0}
-_SMALL = {"size": 96, "scale": (0.05, 0.14)}
-_BYOL = {"size": 224, "num_views": 1, "saturation": 0.2, "blur_probability": 1.0}
-_BYOL_SECOND = {"count": 1, "blur_probability": 0.1, "solarize_probability": 0.2}
 #: Fields that only affect RGB images.
 COLOURED = ("stain", "saturation", "hue", "grayscale_probability", "randaugment_ops")
 #: What fades with the strength of views, beside the crop.
 _FADING = ("jitter_probability", "brightness", "contrast", "saturation", "hue", "grayscale_probability")
 _COLOURS = ("jitter", "grayscale", "blur", "solarize")
 
-# F20; crop-flip is what supervised probes train on (F23). Multi-crop at
-# 32 px is unpublished: its scales meet at a quarter of the area, 16 × 16 pixels, so that a view of 16 px enlarges its
-# crop at most 1.8 times (with the published 0.05 to 0.14, seven to twelve pixels, it would be mostly blur).
-RECIPES: dict[str, dict[str, Any]] = {
-    "moco-v2": {},
-    "moco-v1": {
-        "hue": 0.4,
-        "jitter_probability": 1.0,
-        "blur_probability": 0.0,
-        "order": ("grayscale", "jitter", "blur", "solarize"),
-    },
-    "moco-cifar": {"scale": (0.08, 1.0), "blur_probability": 0.0},
-    "crop-flip": {"num_views": 1, "scale": (0.08, 1.0)}
-    | dict.fromkeys(("jitter_probability", "grayscale_probability", "blur_probability"), 0.0),
-    "swav": _SWAV,
-    "swav-8crop": _SWAV | {"scale": (0.14, 1.0), "extra_crops": ({"count": 6, **_SMALL},)},
-    "swav-6crop": _SWAV | {"size": 160, "extra_crops": ({"count": 4, **_SMALL},)},
-    "swav-cifar": _SWAV_CIFAR,
-    "swav-cifar-6crop": _SWAV_CIFAR
-    | {"scale": (0.25, 1.0), "extra_crops": ({"count": 4, "size": 16, "scale": (0.08, 0.25)},)},
-    # SimCLR: F20, here bilinear. BYOL and DINO (their papers' appendices): the two large views differ.
-    "simclr": {"scale": (0.08, 1.0)} | _STRONG,
-    "byol": _BYOL | {"scale": (0.08, 1.0), "extra_crops": (_BYOL_SECOND,)},
-    "dino": _BYOL
-    | {
-        "scale": (0.4, 1.0),
-        "extra_crops": (
-            _BYOL_SECOND,
-            {"count": 8, "size": 96, "scale": (0.05, 0.4), "blur_probability": 0.5},
-        ),
-    },
-    # Tian et al. 2020: MoCo-v2's views that share less, with RandAugment `rand-m10-n2-mstd0.5`, in the order of the
-    # authors' code. Omitted is their jigsaw branch, a second loss on nine pieces of each image; and RandAugment fills
-    # with mid-grey, not with ImageNet's mean colour.
-    "infomin": _STRONG | {"randaugment_ops": 2, "order": ("jitter", "blur", "randaugment", "grayscale", "solarize")},
-}
+#: {name: fields of `ViewsConfig`}, those of published methods.
+RECIPES: dict[str, dict[str, Any]] = read("hexa.data.views", "recipes.yaml")
 
 
 @dataclass(frozen=True)

@@ -154,25 +154,21 @@ class Views:
         index = _chosen(numbers, _JITTER, config.jitter_probability)
         if not len(index) or not (config.brightness or config.contrast or config.saturation or config.hue):
             return
-        jitter = self._jitter_of(numbers[index])
-        by_turn = photometric.hue_turn(jitter).argsort(stable=True)
-        jitter = jitter.select(by_turn)
-        _apply_(crops, index[by_turn], lambda some: photometric.color_jitter(some, jitter))
-
-    def _jitter_of(self, numbers: Tensor) -> photometric.Jitter:
-        config = self.config
 
         def factor(column: int, strength: float) -> Tensor:
             low = max(0.0, 1 - strength)
-            return low + (1 + strength - low) * numbers[:, column]
+            return low + (1 + strength - low) * numbers[index, column]
 
-        return photometric.Jitter(
+        jitter = photometric.Jitter(
             factor(_BRIGHTNESS, config.brightness),
             factor(_CONTRAST, config.contrast),
             factor(_SATURATION, config.saturation),
-            config.hue * (2 * numbers[:, _HUE] - 1),
-            (numbers[:, _ORDER] * len(photometric.ORDERS)).long(),
+            config.hue * (2 * numbers[index, _HUE] - 1),
+            (numbers[index, _ORDER] * len(photometric.ORDERS)).long(),
         )
+        by_turn = photometric.hue_turn(jitter).argsort(stable=True)
+        jitter = jitter.select(by_turn)
+        _apply_(crops, index[by_turn], lambda some: photometric.color_jitter(some, jitter))
 
     def _grayscale(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
         _apply_(crops, _chosen(numbers, _GRAYSCALE, self.config.grayscale_probability), photometric.grayscale)

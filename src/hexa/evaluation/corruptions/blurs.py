@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from hexa.evaluation.corruptions.per_image import PerImage
 
 
-def whole_pixels(length: float) -> int:
+def _whole_pixels(length: float) -> int:
     """The nearest whole number of pixels, but at least one."""
     return max(1, round(length))
 
@@ -66,12 +66,12 @@ def defocus(images: Tensor, radius: float, alias: float) -> Tensor:
     return F.conv2d(padded, kernel.expand(channels, 1, -1, -1), groups=channels)
 
 
-def glass(images: Tensor, sigma: float, reach: int, times: int, draws: PerImage) -> Tensor:
-    """Blurred, every pixel replaced by one at most `reach` away, one after the other, `times` over, blurred again.
+def glass(images: Tensor, sigma: float, length: float, times: int, draws: PerImage) -> Tensor:
+    """Blurred, every pixel replaced by one at most `length` away, one after the other, `times` over, blurred again.
 
     As in the published sets, the neighbour is copied, not swapped: assigning views of an array swaps nothing.
     """
-    batch, _, height, width = images.shape
+    (batch, _, height, width), reach = images.shape, _whole_pixels(length)
     blurred = (smoothed(images, sigma, "nearest") * 255 + 1e-3).floor().div_(255)
     source = np.tile(np.arange(height * width), (batch, 1))  # [B, H·W]: where each pixel is from
     moves = draws.integers(-reach, reach, times, height, width, 2).cpu().numpy()
@@ -85,13 +85,13 @@ def glass(images: Tensor, sigma: float, reach: int, times: int, draws: PerImage)
     return smoothed(blurred.flatten(2).gather(2, index).view_as(images), sigma, "nearest")
 
 
-def motion(images: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor:
+def motion(images: Tensor, radius: float, sigma: float, degrees: Tensor) -> Tensor:
     """Each pixel becomes a mean over those on a line from it, weights ∝ exp(−k² / 2σ²), k = 0 … 2·radius.
 
     degrees: [B], the direction of the line; pixels at the edge are repeated. As ImageMagick's MotionBlurImage.
     """
     batch, _, height, width = images.shape
-    taps = torch.arange(2 * radius + 1, dtype=torch.float64)
+    taps = torch.arange(2 * _whole_pixels(radius) + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * (taps / sigma).square())
     weights /= weights.sum()
     angle = torch.deg2rad(degrees.cpu().double())[:, None]

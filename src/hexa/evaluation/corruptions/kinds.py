@@ -50,14 +50,6 @@ def corrupt(kind: str, images: Tensor, severity: int, streams: Sequence[Stream])
 # -- noise ------------------------------------------------------------------------------------------------------------
 
 
-def _gaussian_noise(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
-    return x + p[0] * draws.normal(*x.shape[1:])
-
-
-def _shot_noise(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
-    return draws.poisson(x * p[0]) / p[0]
-
-
 def _impulse_noise(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor:
     """A share p of the values, each channel by itself, becomes 0 or 1."""
     drawn = draws.uniform(*x.shape[1:])
@@ -108,15 +100,13 @@ def _jpeg_compression(x: Tensor, p: Parameters, scale: float, draws: PerImage) -
 
 
 _MAKE: dict[str, Callable[[Tensor, Parameters, float, PerImage], Tensor]] = {
-    "gaussian_noise": _gaussian_noise,
-    "shot_noise": _shot_noise,
+    "gaussian_noise": lambda x, p, scale, draws: x + p[0] * draws.normal(*x.shape[1:]),
+    "shot_noise": lambda x, p, scale, draws: draws.poisson(x * p[0]) / p[0],
     "impulse_noise": _impulse_noise,
     "defocus_blur": lambda x, p, scale, draws: blurs.defocus(x, scale * p[0], p[1]),
-    "glass_blur": lambda x, p, scale, draws: blurs.glass(
-        x, scale * p[0], blurs.whole_pixels(scale * p[1]), int(p[2]), draws
-    ),
+    "glass_blur": lambda x, p, scale, draws: blurs.glass(x, scale * p[0], scale * p[1], int(p[2]), draws),
     "motion_blur": lambda x, p, scale, draws: blurs.motion(
-        x, blurs.whole_pixels(scale * p[0]), scale * p[1], draws.uniform(low=-45, high=45)
+        x, scale * p[0], scale * p[1], draws.uniform(low=-45, high=45)
     ),
     "zoom_blur": lambda x, p, scale, draws: blurs.zoom_blur(x, *p),
     "snow": weather.snow,

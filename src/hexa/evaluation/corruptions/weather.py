@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hexa.evaluation.corruptions.blurs import motion, whole_pixels, zoomed
+from hexa.evaluation.corruptions.blurs import motion, zoomed
 from hexa.evaluation.corruptions.per_image import PerImage
 from hexa.ops.photometric import luma
 
@@ -28,7 +28,7 @@ def snow(images: Tensor, parameters: Sequence[float], scale: float, draws: PerIm
     height, width = images.shape[2:]
     flakes = zoomed(mean + deviation * draws.normal(1, height, width), zoom)
     flakes = torch.where(flakes < threshold, 0.0, flakes).clamp(0, 1)
-    flakes = motion(flakes, whole_pixels(scale * radius), scale * sigma, draws.uniform(low=-135, high=-45))
+    flakes = motion(flakes, scale * radius, scale * sigma, draws.uniform(low=-135, high=-45))
     whitened = torch.maximum(images, luma(images) * 1.5 + 0.5)
     return kept * images + (1 - kept) * whitened + flakes + flakes.rot90(2, (2, 3))
 

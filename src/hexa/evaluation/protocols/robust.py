@@ -74,14 +74,6 @@ class AttackOptions(CorruptionOptions):
     corruptions: bool = False
     """Score the corruptions too, on the same images."""
 
-    def attacks(self) -> list[Attack]:
-        """One of them has to succeed."""
-        raise NotImplementedError
-
-    def identity(self) -> str:
-        """What is run, for the protocol id."""
-        raise NotImplementedError
-
 
 class PGDOptions(AttackOptions):
     """Options of the protocol `robust`, preset pgd."""
@@ -98,9 +90,11 @@ class PGDOptions(AttackOptions):
     """What the attacks raise; of several, each with all restarts. The margin max_j≠y z_j − z_y finds more."""
 
     def attacks(self) -> list[Attack]:
+        """One of them has to succeed."""
         return random_starts(self.steps, self.relative_step, self.restarts, self.losses)
 
     def identity(self) -> str:
+        """What is run, for the protocol id."""
         return f"pgd{self.steps}x{self.restarts}"
 
 
@@ -123,9 +117,12 @@ class AutoAttackOptions(AttackOptions):
         return f"apgd{self.steps}+apgd{self.steps}t{self.targets}+square{self.queries}"
 
 
+Attacks = PGDOptions | AutoAttackOptions
+
+
 def run(task: Task, options: CorruptionOptions) -> Outcome:
     """By the preset that the options belong to. Raises UserError, before the work."""
-    corrupts, official = not isinstance(options, AttackOptions) or options.corruptions, None
+    corrupts, official = not isinstance(options, Attacks) or options.corruptions, None
     if corrupts and (len(task.backbone.mean) != 3 or isinstance(task.transform, OwnAspect)):
         raise UserError("corruptions are made for square RGB images: take --preset pgd, and leave out --aspect keep")
     if options.official is not None:
@@ -134,7 +131,7 @@ def run(task: Task, options: CorruptionOptions) -> Outcome:
         assert task.test.labels is not None, "a task has labelled sources"
         official = opened(options.official, task.test.labels)
     scores = classifier(task, options)
-    if not isinstance(options, AttackOptions):
+    if not isinstance(options, Attacks):
         return corrupted(task, options, scores, official)
     outcome = attacked(task, options, scores)
     if options.corruptions:
@@ -145,7 +142,7 @@ def run(task: Task, options: CorruptionOptions) -> Outcome:
     return outcome
 
 
-def attacked(task: Task, options: AttackOptions, scores: Scores) -> Outcome:
+def attacked(task: Task, options: Attacks, scores: Scores) -> Outcome:
     """`top1` of the images as they are, and `robust@ε`: the share that no attack within ε makes misclassified.
 
     Per image, `smallest_epsilon` is the first ε at which an attack succeeds: 0 if none is needed, None if none does.
@@ -288,7 +285,7 @@ _NAMED = ("epsilons", "steps", "restarts", "targets", "queries", "official")
 
 def _identity(preset: str, options: CorruptionOptions) -> str:
     changed = named_changes(PROTOCOL.presets[preset], options, _NAMED) + "-official" * (options.official is not None)
-    if not isinstance(options, AttackOptions):
+    if not isinstance(options, Attacks):
         return f"corruptions{changed}"
     epsilons = ",".join(f"{epsilon:g}" for epsilon in sorted(set(options.epsilons)))
     return f"{options.identity()}-eps{epsilons}{changed}"

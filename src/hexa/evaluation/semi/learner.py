@@ -83,8 +83,7 @@ class Learner(Method[Guesses]):
         super().__init__()
         self.rule, self.momentum = rule, momentum
         self.encoder, self.twin = Encoder.with_twin(backbone, head, setting)
-        self.register_buffer("classes", classes)
-        self.classes: Tensor
+        self.classes = nn.Buffer(classes)
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         """The scores, [V, B, C]."""
@@ -124,7 +123,7 @@ class Learner(Method[Guesses]):
         return None
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: Guesses) -> None:
+    def commit(self, batch: Batch, embedding: Tensor, labels: Guesses) -> None:
         follow(self.twin, self.encoder, min(self.momentum, (1 + batch.step) / (10 + batch.step)))
         fast = dict(self.encoder.named_buffers())
         for name, slow in self.twin.named_buffers():
