@@ -92,14 +92,20 @@ class Encoder(nn.Module):
         features = []
         for _, same in itertools.groupby(crops, key=lambda crop: crop.shape[-1]):
             features.append(self.features(_by_run(list(same), sizes)))
-        # from order (size, run, crop, image) to (run, crop, image) for the head
-        runs = [_runs(maps, sizes, len(maps) // batch) for maps in features]
-        rows = self.head(torch.cat([part for run in zip(*runs, strict=True) for part in run]))
+        if len(sizes) > 1:  # from order (size, run, crop, image) to (run, crop, image) for the head
+            runs = [_runs(maps, sizes, len(maps) // batch) for maps in features]
+            features = [part for run in zip(*runs, strict=True) for part in run]
+        rows = self.head(torch.cat(features))
+        if len(sizes) == 1:
+            every: Tensor = rows.view(count, batch, -1)
+            return every
         return torch.cat([part.view(count, -1, rows.shape[-1]) for part in _runs(rows, sizes, count)], 1)
 
 
 def _by_run(crops: list[Tensor], sizes: list[int]) -> Tensor:
     """Concatenate crops [B, …] to [V·B, …]: all crops of the first run of images, then all of the next."""
+    if len(sizes) == 1:
+        return crops[0] if len(crops) == 1 else torch.cat(crops)
     return torch.cat([part for run in zip(*(torch.split(crop, sizes) for crop in crops), strict=True) for part in run])
 
 
