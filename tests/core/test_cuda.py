@@ -231,7 +231,7 @@ def test_memory_banks_hold_what_those_of_the_cpu_do(device: str) -> None:
     for where in ("cpu", device):
         bank, instances = (
             MemoryBank(10, 1, 5).to(where),
-            Memory(InstDiscConfig(dim=5), 10, seed=0).to(where),
+            Memory(InstDiscConfig(dim=5), 10, seed=0, drawn=True).to(where),
         )
         bank.write(index.to(where), rows[None].to(where))
         bank.keep(torch.tensor([7, 9], device=where))

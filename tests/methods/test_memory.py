@@ -76,7 +76,7 @@ def test_the_memory_follows_clean_embeddings_by_momentum() -> None:
 
 
 def test_z_is_the_mean_over_random_directions() -> None:
-    memory = Memory(InstDiscConfig(dim=64), 4096, seed=3)
+    memory = Memory(InstDiscConfig(dim=64), 4096, seed=3, drawn=True)
     queries = F.normalize(torch.randn(200, 64, generator=Stream(1).generator(), dtype=torch.float64))
     sampled = 4096 * torch.exp(queries @ memory.rows.double().T / 0.07).mean()
     assert memory.partition == pytest.approx(float(sampled), rel=0.02)
@@ -123,7 +123,7 @@ def test_images_of_another_data_set_are_their_own_memory() -> None:
 
 
 def test_of_an_image_that_comes_twice_the_last_counts() -> None:
-    bank = Memory(InstDiscConfig(dim=4, bank_momentum=0.0), 8, seed=0)
+    bank = Memory(InstDiscConfig(dim=4, bank_momentum=0.0), 8, seed=0, drawn=True)
     rows = F.normalize(torch.randn(3, 4, generator=Stream(2).generator()))
     bank.update(Batch((torch.zeros(3, 3, 4, 4),), torch.tensor([5, 2, 5]), Stream(0)), rows[None])
     torch.testing.assert_close(bank.rows[[5, 2]], rows[[2, 1]])

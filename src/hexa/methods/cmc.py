@@ -71,9 +71,10 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         width = num_features(backbone) // 2
         head = EachStream(nn.Linear(width, config.dim), nn.Linear(width, config.dim))
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.lightness = Memory(config, setting.data_size, setting.seed)
+        drawn = config.objective == "nce"
+        self.lightness = Memory(config, setting.data_size, setting.seed, drawn)
         other = Stream(setting.seed).child("colour").integer()  # another seed, or both memories would start identical
-        self.colour = Memory(config, setting.data_size, other)
+        self.colour = Memory(config, setting.data_size, other, drawn)
 
     @property
     def chance_loss(self) -> float | None:
@@ -106,7 +107,8 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         return labels.lightness.nearest(lightness) & labels.colour.nearest(colour)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor, labels: CMCLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: CMCLabels) -> None:
+        assert embedding is not None
         lightness, colour = embedding.chunk(2, -1)
         self.lightness.update(batch, lightness)
         self.colour.update(batch, colour)

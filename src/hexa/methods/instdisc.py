@@ -34,11 +34,6 @@ class MemoryConfig(EncoderConfig):
     bank_momentum: float = pydantic.Field(default=0.5, ge=0, lt=1)
     """μ of the memory."""
 
-    @property
-    def draws_negatives(self) -> bool:
-        """Whether an image is told from `num_negatives` random memories, else from those of all images."""
-        return self.objective == "nce"
-
 
 class InstDiscConfig(MemoryConfig):
     """Instance discrimination as published for ImageNet: NCE with 4096 negatives, τ 0.07."""
@@ -70,11 +65,13 @@ class Memory(nn.Module):
     m_i is random at first, then m_i ← unit(μ·m_i + (1 − μ)·z_i) whenever image i is seen. The loss is −log P(i|z), with
     P(i|z) = softmax over memories m of m·z/τ, or its noise-contrastive estimate. Buffer: rows [N, D], the same on every
     process.
+
+    drawn: compare with `num_negatives` random memories, else with those of all images.
     """
 
-    def __init__(self, config: MemoryConfig, data_size: int, seed: int) -> None:
+    def __init__(self, config: MemoryConfig, data_size: int, seed: int, drawn: bool) -> None:
         super().__init__()
-        self.config, self.drawn = config, config.draws_negatives
+        self.config, self.drawn = config, drawn
         draw = torch.randn(data_size, config.dim, generator=Stream(seed).child("instance bank").generator())
         self.rows = nn.Buffer(F.normalize(draw))
         # Z = N · E[exp(m·q/τ)] for any unit vector q. The published code takes the mean over its first batch; since
@@ -107,8 +104,9 @@ class Memory(nn.Module):
             return info_nce(embedding, labels.keys, labels.others, temperature, positive_included=not self.drawn)
         return nce(embedding, labels.keys, labels.others, temperature, self.partition, len(self.rows))
 
-    def update(self, batch: Batch, clean: Tensor) -> None:
+    def update(self, batch: Batch, clean: Tensor | None) -> None:
         """Follow the clean embedding [V, b, D] of a batch's first view; every process calls it."""
+        assert clean is not None
         index = processes.all_gather(batch.index[: clean.shape[1]])
         embedding = processes.all_gather(clean[0]).to(self.rows.dtype)
         # an image that replaces an unreadable one occurs twice; all processes must keep the same embedding of it
@@ -125,12 +123,12 @@ class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
     comparison one product of matrices.
     """
 
-    def __init__(self, config: MemoryConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(self, config: InstDiscConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
         head = nn.Linear(num_features(backbone), config.dim)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.bank = Memory(config, setting.data_size, setting.seed)
+        self.bank = Memory(config, setting.data_size, setting.seed, drawn=config.objective == "nce")
 
     @property
     def chance_loss(self) -> float | None:
@@ -152,5 +150,5 @@ class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
         return labels.nearest(embedding)
 
     @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor, labels: InstanceLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor | None, labels: InstanceLabels) -> None:
         self.bank.update(batch, embedding)
