@@ -137,8 +137,13 @@ class CropStream:
         crops_of, index_of, problems_of = zip(*(next(self._items) for _ in range(self.plan.parts)), strict=True)
         self._next = number + 1
         index = torch.cat(index_of)
-        views = map(alike, zip(*crops_of, strict=True))
-        crops = [torch.cat([piece.to(self.device, non_blocking=True) for piece in pieces]) for pieces in views]
+        crops = []
+        for pieces in map(alike, zip(*crops_of, strict=True)):
+            view, start = torch.empty((len(index), *pieces[0].shape[1:]), dtype=pieces[0].dtype, device=self.device), 0
+            for piece in pieces:
+                view[start : start + len(piece)].copy_(piece, non_blocking=True)
+                start += len(piece)
+            crops.append(view)
         return crops, index, list(itertools.chain(*problems_of))
 
     def close(self) -> None:
