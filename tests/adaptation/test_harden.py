@@ -103,6 +103,21 @@ def test_random_weights_have_nothing_to_begin_from(asked: type[AdaptRequest]) ->
         asked("random:small-resnet-16-32", "digits")
 
 
+@pytest.mark.parametrize(("name", "optimizer"), [("small-resnet-8-16", "muon"), ("vit_tiny_patch16_224", "adamw")])
+def test_networks_without_convolutions_do_not_learn_by_turning_them(
+    name: str, optimizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"img_size": 16, "patch_size": 8, "depth": 2} if name.startswith("vit") else {}
+    network = (
+        load_backbone(f"random:{name}", size=16)
+        if not options
+        else random_backbone(NetworkConfig(name=name, options=options), 16, seed=0)
+    )
+    weights = save_backbone(network, tmp_path / "start.safetensors")
+    assert main([*command(weights, tmp_path / "run"), "--max_steps", "1", "--labelled", "digits#test"]) == 0
+    assert f"name: {optimizer}" in (tmp_path / "run" / "config.yaml").read_text()
+
+
 def costs(**more: float) -> Costs:
     return Costs(size=64, read=0.0, steps={4: 0.01}, look=0.002, **more)
 

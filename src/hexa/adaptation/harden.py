@@ -6,7 +6,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,6 +41,8 @@ _SMALLEST = 4 / 7
 _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 250, (40, 500), (200, 2000)
 #: How often the line from the start to the result is halved for the most robust state at the price: to an eighth of it.
 HALVINGS = 3
+#: The optimizer of networks without convolutions, which are all that Muon turns here.
+_BY_ADAMW = {"optimizer.name": "adamw", "optimizer.learning_rate": 5e-4}
 #: Seconds to write the results, which are not measured.
 _END = 5.0
 
@@ -72,9 +74,13 @@ class HardenRequest(AdaptRequest):
 
     def plan(self, given: Given) -> Plan:
         """The largest size that leaves time for enough images, up to the start's own; see `choose`."""
+        backbone = starts.read(given.draft.start.weights or "")
+        if not _convolves(backbone):
+            slower = {path: value for path, value in _BY_ADAMW.items() if path not in self.fields}
+            given = replace(given, draft=override(given.draft, slower))
         draft, source, labelled, seen = given.draft, given.source, given.labelled, given.seen
         costs, budget, by_clock = given.costs(partly=False), given.budget, given.by_clock
-        backbone, native = starts.read(draft.start.weights or ""), draft.views.size
+        native = draft.views.size
         fewest, most = _JUDGED
         judged = min(max(fewest, int(0.02 * budget.seconds / costs.score(native))), most, len(labelled or source))
 
@@ -162,6 +168,12 @@ class HardenRequest(AdaptRequest):
         header = ["", f"start, {size} px", f"result, {size} px", "difference"]
         winner = after.backbone if better else native
         return Outcome(winner, verdict, Table(header, table(before, after, tried)), notes, judged, record)
+
+
+def _convolves(backbone: Backbone) -> bool:
+    """Whether most of its weights are of convolutions."""
+    sizes = [(parameter.ndim == 4, parameter.numel()) for parameter in backbone.network.parameters()]
+    return 2 * sum(size for convolution, size in sizes if convolution) > sum(size for _, size in sizes)
 
 
 def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], shorter_side: int) -> tuple[int, float]:

@@ -92,7 +92,7 @@ def build(
     for parameter in parameters:
         if parameter.requires_grad:
             spared = config.name in _SPARE_VECTORS and parameter.ndim <= 1
-            turns = config.name == "muon" and parameter.ndim > 2
+            turns = config.name == "muon" and parameter.ndim == 4  # not the positions and tokens of a ViT
             pace = paces.get(parameter, Pace())
             groups.setdefault((id(parameter) not in fixed, spared, turns, pace), []).append(parameter)
     described = [
