@@ -62,7 +62,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.steps_per_epoch = self.loader.steps_per_epoch
-        self.window = LossWindow(self.device)
+        self.window = LossWindow(self.objective.weights(), self.device)
         self._interrupts = Interrupts(self.journal.reporter.say)
         self.saved_step = -1
         self._ended: int | None = None
@@ -203,14 +203,11 @@ class Trainer:
 
         Losses, accuracies and the facts that terms note are means over processes.
         """
-        names, values = self.window.means()
-        facts = {**seen.facts, **seen.spread()}
-        if facts:
-            extra = torch.stack([value.to(self.device, torch.float32) for value in facts.values()])
-            values = torch.cat([values, extra])
+        facts = {**self.window.means(), **seen.facts, **seen.spread()}
+        values = torch.stack([value.to(self.device, torch.float32) for value in facts.values()])
         read = processes.all_gather(values[None]).mean(0).tolist()
         seconds, waited = self.clock.lap()
-        line = {"epoch": self.epoch, "seconds": self.clock.total, **dict(zip([*names, *facts], read, strict=True))}
+        line = {"epoch": self.epoch, "seconds": self.clock.total, **dict(zip(facts, read, strict=True))}
         line["learning_rate"] = self.optimizer.learning_rate(self.step - 1)
         line["images_per_second"] = self.window.count * self.loader.batch_size / max(seconds, 1e-9)
         line["data_wait"] = waited / max(seconds, 1e-9)
