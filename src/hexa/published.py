@@ -61,13 +61,6 @@ COUNTERPARTS: dict[str, tuple[str, int]] = {recipe: tuple(row) for recipe, row i
 #: What to know about the published number of a recipe.
 REMARKS: dict[str, str] = _DATA["remarks"]
 
-#: The same method with and without hard examples.
-_FAMILIES = (
-    {"MoCo-v2", "HEXA-MoCo"},
-    {"DeepCluster-v2", "HEXA-D"},
-    {"DeepCluster-v2 (8-crop)", "HEXA-D (8-crop)", "HEXA-D+ (8-crop)"},
-)
-
 
 def counterpart(recipe: str) -> Row | None:
     """The published row that `recipe` repeats; None if there is none."""
@@ -89,7 +82,7 @@ def rows_for(recipe: str) -> list[Row]:
     own = counterpart(recipe)
     if own is None:
         return []
-    family = next((names for names in _FAMILIES if own.method in names), {own.method})
+    family = next((names for names in _DATA["families"] if own.method in names), [own.method])
     shown = {("Supervised", None), *((name, own.epochs) for name in family)}
     return [row for row in LINEAR.rows if (row.method, row.epochs) in shown]
 
@@ -109,24 +102,11 @@ class Comparison(Table):
 
 
 #: The table a protocol belongs to.
-_TABLES = {
-    "linear": LINEAR,
-    "svm": LINEAR,
-    "low-shot": LOW_SHOT,
-    "semi-supervised": SEMI_SUPERVISED,
-    "fine-tune": FINE_TUNE,
-    "detect": DETECTION,
-    "robust": ROBUST,
-}
+_TABLES = {protocol: _table(name) for protocol, name in _DATA["protocols"].items()}
 #: Protocols that were published on one data set alone.
-_ONLY = {"low-shot": "VOC07", "semi-supervised": "ImageNet", "detect": "VOC07", "robust": "CIFAR-10"}
+_ONLY: dict[str, str] = _DATA["only"]
 #: Images that published numbers were learned from and scored on.
-_IMAGES = {
-    "ImageNet": (1_281_167, 50_000),
-    "VOC07": (5_011, 4_952),
-    "CIFAR-10": (50_000, 10_000),
-    "CIFAR-100": (50_000, 10_000),
-}
+_IMAGES: dict[str, list[int]] = _DATA["images"]
 
 
 def beside(result: Mapping[str, Any]) -> Comparison | None:

@@ -125,8 +125,8 @@ def command_of(table: str, row: Row) -> str:
     return "no recipe"
 
 
-def page(record: Mapping[str, Any] | None) -> str:
-    """The whole page. record: what `hexa reproduce all` found; without one, published values and commands alone."""
+def page(record: Mapping[str, Any]) -> str:
+    """The whole page. record: what `hexa reproduce all` found."""
     text = ["# The paper beside our runs\n", _head(record)]
     for table, given in ((name, one["given"]) for name, one in EXPERIMENTS.items() if "given" in one):
         text.append(f"## Table {table[-1]}: {TABLES[table].title}\n")
@@ -137,7 +137,7 @@ def page(record: Mapping[str, Any] | None) -> str:
         text.append(markdown_table(list(_rows(table, record))))
     text.append("## Figures\n\nOf these the paper prints no numbers.\n")
     for name in [name for name in EXPERIMENTS if name not in TABLES]:
-        for part in () if record is None else record["parts"].values():
+        for part in record["parts"].values():
             if part["experiment"] == name:
                 command = f"hexa reproduce {name} --method {part['method']} --scale full {_IMAGENET}"
                 question = EXPERIMENTS[name]["question"].rstrip(".?")
@@ -146,9 +146,7 @@ def page(record: Mapping[str, Any] | None) -> str:
     return "\n".join(text)
 
 
-def _head(record: Mapping[str, Any] | None) -> str:
-    if record is None:
-        return "No small run yet: published values, and the commands that make them.\n"
+def _head(record: Mapping[str, Any]) -> str:
     machine, arms = record["machine"], [arm for part in record["parts"].values() for arm in part["arms"]]
     missing = sum(arm["reason"].startswith("not finished") for arm in arms)
     said = {
@@ -163,17 +161,16 @@ def _head(record: Mapping[str, Any] | None) -> str:
     return HEAD.format(**{**record, **said, "device": machine["device"]})
 
 
-def _rows(table: str, record: Mapping[str, Any] | None) -> Iterator[dict[str, Cell]]:
+def _rows(table: str, record: Mapping[str, Any]) -> Iterator[dict[str, Cell]]:
     """A line for each published row and arm that stands beside it, then for the arms without a row."""
     compared = TABLES[table]
-    parts = [] if record is None else [one for one in record["parts"].values() if one["experiment"] == table]
-    arms = [arm for one in parts for arm in one["arms"]]
+    arms = [arm for one in record["parts"].values() if one["experiment"] == table for arm in one["arms"]]
     for row in shown(table):
         values = ("–" if value is None else f"{value:.1f}" for value in row.values)
         known: dict[str, Cell] = {"method": row.method, "epochs": str(row.epochs or "–")}
         known |= dict(zip(compared.columns, values, strict=True)) | {"full scale": command_of(table, row)}
         own = [cells for arm in arms if arm["row"] == [row.method, row.epochs] for cells in _arm(arm)]
-        for cells in own or ([{"small scale": _why_not(table, row, arms, record)}] if record is not None else [{}]):
+        for cells in own or [{"small scale": _why_not(table, row, arms, record)}]:
             yield known | cells
     for cells in (cells for arm in arms if arm["row"] is None for cells in _arm(arm)):
         yield {**dict.fromkeys(("method", "epochs", *compared.columns, "full scale"), ""), **cells}

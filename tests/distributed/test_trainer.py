@@ -77,10 +77,10 @@ def work(home: str) -> None:
     except NonFiniteError as error:
         found["nan"] = (error.step, error.term)
 
-    window, again = LossWindow(torch.device("cpu")), LossWindow(torch.device("cpu"))
+    window, again = (LossWindow(["std"], torch.device("cpu")) for _ in range(2))
     window.add({"std": torch.tensor(float(rank))}, torch.tensor(2.0 * rank), 1)
     again.state = window.state
-    found["window"] = again.means()[1]
+    found["window"] = torch.stack([*again.means().values()])
     torch.save(found, folder / f"rank{rank}.pt")
 
 

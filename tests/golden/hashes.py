@@ -58,7 +58,8 @@ def state(run: Path) -> str:
     """A hash of every tensor of the last checkpoint and of the backbone: weights, queues, banks, momenta."""
     into = hashlib.sha256()
     newest = max((run / "checkpoints").glob("*.pt"), key=lambda path: path.stat().st_mtime_ns)
-    digest(torch.load(newest, map_location="cpu", weights_only=True), into)
+    content = torch.load(newest, map_location="cpu", weights_only=True)
+    digest([content["method"], content["optimizer"]], into)
     from safetensors.torch import load_file
 
     digest(load_file(run / "backbone.safetensors"), into)

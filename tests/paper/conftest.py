@@ -21,6 +21,20 @@ MEASURED = {
 }
 
 
+#: What `hexa reproduce all` would have found, without any part.
+RECORD: dict[str, Any] = {
+    "data": "cifar10",
+    "images": 50_000,
+    "seeds": [0, 1, 5],
+    "epochs": 2,
+    "passes": {"fine-tuned top-1": 2},
+    "hours": {"given": 1.0, "spent": 0.5},
+    "machine": {"device": "a processor", "threads": 2, "time": "2024-05-06T07:08:09+00:00"},
+    "left_out": {"table4-moco": "no --data-voc"},
+    "parts": {},
+}
+
+
 def request_for(data: str = "digits", **changes: Any) -> Request:
     return Request(data, targets=(Target(data),), num_images=1000, **changes)
 

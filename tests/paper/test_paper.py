@@ -12,7 +12,7 @@ from hexa.cli import fields
 from hexa.evaluation import protocols
 from hexa_paper import paper, plan
 from hexa_paper.studies import EXPERIMENTS, METHODS, PLAIN, TABLES, arms_of, shown, study
-from tests.paper.conftest import request_for
+from tests.paper.conftest import RECORD, request_for
 
 #: Rows that no command makes.
 WITHOUT = {"BigBiGAN"}
@@ -39,7 +39,7 @@ def parsed(command: str, epochs: int | None = None) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_published_row_has_a_command_that_parses_or_a_reason(name: str) -> None:
-    page = paper.page(None)
+    page = paper.page(RECORD)
     section = page[page.index(f"## Table {name[-1]}") :].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")][1:]
     assert [row for row in shown(name) if (row.method, row.epochs) != PLAIN] == list(TABLES[name].rows)
@@ -54,7 +54,7 @@ def test_every_published_row_has_a_command_that_parses_or_a_reason(name: str) ->
 
 
 def test_commands_of_whole_studies_parse() -> None:
-    for command in re.findall("`(hexa reproduce .*?)`", paper.page(None)):
+    for command in re.findall("`(hexa reproduce .*?)`", paper.page(RECORD)):
         parsed(command)
 
 
@@ -82,19 +82,7 @@ def test_scores_are_means_and_deviations_beside_their_rows() -> None:
     failed = arm | {"arm": "HEXA-MoCo", "row": ["HEXA-MoCo", 200], "reason": "diverged with seeds 0", "results": []}
     extra = scored | {"arm": "six crops", "row": None}
     part = {"experiment": "table1", "method": "moco", "arms": [scored, failed, extra]}
-    page = paper.page(
-        {
-            "data": "cifar10",
-            "images": 50_000,
-            "seeds": [0, 1, 5],
-            "epochs": 2,
-            "passes": {"fine-tuned top-1": 2},
-            "hours": {"given": 1.0, "spent": 0.5},
-            "machine": {"device": "a processor", "threads": 2, "time": "2024-05-06T07:08:09+00:00"},
-            "left_out": {"table4-moco": "no --data-voc"},
-            "parts": {"table1-moco": part},
-        }
-    )
+    page = paper.page(RECORD | {"parts": {"table1-moco": part}})
     rows = {line.split(" | ")[0].strip("| "): line for line in reversed(page.partition("## Table 2")[0].splitlines())}
     assert rows["MoCo-v2"].endswith("| MoCo-v2, 3 seeds | 41.5 ± 1.8 |")
     assert "| HEXA-MoCo, diverged with seeds 0 |" in rows["HEXA-MoCo"]

@@ -11,6 +11,7 @@ from hexa import published, recipes
 from hexa.recipes.experiment import Experiment, override
 from hexa_paper import paper
 from hexa_paper.studies import METHODS, TABLES, arms_of, shown
+from tests.paper.conftest import RECORD
 
 
 class Made(NamedTuple):
@@ -112,4 +113,4 @@ def test_what_a_number_is_of_is_said_where_it_stands(recipe: str, said: str) -> 
     """CMC's 66.2 is not of L and ab, and CPC-v2's 63.8 is of four directions."""
     described = {one["name"]: one["expected"] for one in recipes.describe()}
     assert said in described[f"imagenet-{recipe}"]
-    assert said in next(line for line in paper.page(None).splitlines() if f"imagenet-{recipe} " in line)
+    assert said in next(line for line in paper.page(RECORD).splitlines() if f"imagenet-{recipe} " in line)

@@ -126,7 +126,7 @@ class Table:
         return drawn
 
 
-def markdown_table(rows: Rows, *, digits: int = 1) -> str:
+def markdown_table(rows: Rows) -> str:
     """The rows as Markdown, the best mean of each column in bold; ends with a newline.
 
     rows: mappings of column name to text, a number, several numbers (shown as mean ± std) or None. Larger is better.
@@ -135,7 +135,7 @@ def markdown_table(rows: Rows, *, digits: int = 1) -> str:
     columns = list(dict.fromkeys(column for row in rows for column in row))
     best = {(row, place) for place, name in enumerate(columns) for row in best_of([row.get(name) for row in rows])}
     cells = tuple(
-        tuple(cell if isinstance(cell, str) else mean_std(_numbers(cell), digits) for cell in map(row.get, columns))
+        tuple(cell if isinstance(cell, str) else mean_std(_numbers(cell)) for cell in map(row.get, columns))
         for row in rows
     )
     return Table(tuple(columns), cells, best=best).markdown()

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from hexa.config import UserError, nearest
 from hexa.data import open_source
-from hexa.recipes.experiment import Experiment
 from hexa.reporting import plots
 from hexa.reporting.pictures import Gallery
 from hexa.reporting.style import SIDE
@@ -18,7 +17,7 @@ from hexa.run.visualize import Look
 from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
 
-Target = Path | str | Experiment | Backbone
+Target = Path | str | Backbone
 
 #: Figures of views, which need a method: a run, or a recipe with random weights.
 OF_VIEWS = ("hard-examples", "view-space")
@@ -42,25 +41,23 @@ def figure(
 ) -> Path:
     """Write a figure as PNG or SVG, by the ending of `out`, and return its path.
 
-    kind: hard-examples or view-space of a run's folder, a recipe's name or an experiment; neighbours or clusters of any
-    backbone. data: a source; None for the run's own images. progress: told of stages. Raises UserError.
+    kind: hard-examples or view-space of a run's folder or a recipe's name; neighbours or clusters of any backbone.
+    data: a source; None for the run's own images. progress: told of stages. Raises UserError.
     """
     if kind in OF_VIEWS:
+        assert not isinstance(target, Backbone), "views need a method"
         return plots.save(_of_views(kind, target, data, seed, progress), out)
     if kind in OF_FEATURES:
         return plots.save(_of_features(kind, target, data, seed, progress), out)
     raise UserError(f"unknown figure '{kind}'; {nearest(kind, [*OF_VIEWS, *OF_FEATURES])}")
 
 
-def _of_views(kind: str, target: Target, data: str | None, seed: int, progress: Progress) -> Figure:
-    if isinstance(target, Backbone):
-        raise UserError(f"{kind} is a figure of a method; give a run or a recipe, or take neighbours or clusters")
+def _of_views(kind: str, target: Path | str, data: str | None, seed: int, progress: Progress) -> Figure:
     progress("opening the images", 0, 0)
     look = Look.at(target, data)
     progress("making views of them", 0, 0)
-    name = look.experiment.recipe if isinstance(target, Experiment) else Path(target).name
     length = f"step {look.step:,}" if look.step else "random weights"
-    title = f"{kind.replace('-', ' ')}: {name} on {short_name(look.source.name)}, {length}"
+    title = f"{kind.replace('-', ' ')}: {Path(target).name} on {short_name(look.source.name)}, {length}"
     if kind == "view-space":
         return view_space(embed_views(look, seed=seed), title=title)
     remark = (
@@ -71,8 +68,6 @@ def _of_views(kind: str, target: Target, data: str | None, seed: int, progress: 
 
 
 def _of_features(kind: str, target: Target, data: str | None, seed: int, progress: Progress) -> Figure:
-    if isinstance(target, Experiment):
-        raise UserError(f"{kind} is a figure of a trained backbone; give a run, a file or a name")
     backbone = target if isinstance(target, Backbone) else load_backbone(target)
     data = data or backbone.info.get("data")
     if not data:

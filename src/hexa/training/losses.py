@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,47 +35,39 @@ class NonFiniteError(ArithmeticError):
 
 
 class LossWindow:
-    """Sums of each part's loss and of the weighted total since the last log line.
+    """Sums of each term's loss and of the weighted total since the last log line.
 
-    Nothing is read from the device until asked for: where the first non-finite value occurred is remembered there too.
+    names: of all terms, of which some may begin later. Nothing is read from the device until asked for: where the first
+    non-finite value occurred is remembered there too.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._names: list[str] = []
-        self._counts = torch.zeros(0, dtype=torch.long)  # on the CPU
-        self._sums = torch.zeros(0, device=device)
-        self._first_bad = torch.zeros(0, dtype=torch.long, device=device)
+    def __init__(self, names: Iterable[str], device: torch.device) -> None:
+        self._names = [*names, "total"]
+        self._counts = torch.zeros(len(self._names), dtype=torch.long)  # on the CPU
+        self._sums = torch.zeros(len(self._names), device=device)
+        self._first_bad = torch.full((len(self._names),), _NEVER, dtype=torch.long, device=device)
 
     def add(self, parts: Mapping[str, Tensor], total: Tensor, step: int) -> None:
-        """The losses of a step, 0-d each; `step` counts from 1."""
-        names, values = [*parts, "total"], torch.stack([*parts.values(), total]).float()
-        if names != self._names:  # terms begin at this step
-            assert set(self._names) <= set(names), "no term of an objective goes away"
-            places = [names.index(name) for name in self._names]
-            whole = ((self._counts, 0), (self._sums, 0), (self._first_bad, _NEVER))
-            self._counts, self._sums, self._first_bad = (
-                _spread(known, places, len(names), new) for known, new in whole
-            )
-            self._names = names
-        self._counts += 1
+        """The losses of the terms of a step, 0-d each; `step` counts from 1."""
+        given, absent = {**parts, "total": total}, torch.zeros_like(total)
+        values = torch.stack([given.get(name, absent) for name in self._names]).float()
+        self._counts += torch.tensor([name in given for name in self._names])
         self._sums += values
         self._first_bad.clamp_(max=torch.where(values.isfinite(), _NEVER, step))
 
     @property
     def count(self) -> int:
         """Updates since the last log line: steps, and each of several updates on a batch."""
-        return int(self._counts.max()) if self._names else 0
+        return int(self._counts.max())
 
-    def means(self) -> tuple[list[str], Tensor]:
+    def means(self) -> dict[str, Tensor]:
         """Names as the journal has them, and the means on the device over the steps that had each."""
-        names = [*(f"loss/{name}" for name in self._names[:-1]), "loss"]
-        return names, self._sums / self._counts.clamp_min(1).to(self._device)
+        means = self._sums / self._counts.clamp_min(1).to(self._sums.device)
+        found = zip(self._names, self._counts.tolist(), means, strict=True)
+        return {"loss" if name == "total" else f"loss/{name}": mean for name, count, mean in found if count}
 
     def first_non_finite(self) -> tuple[int, str] | None:
         """The first step with a loss that was not finite, on any process, and the term; reads the device."""
-        if not self._names:
-            return None
         steps = (-processes.all_reduce_max(-self._first_bad)).tolist()
         step = min(steps)
         return None if step == _NEVER else (step, self._names[steps.index(step)])
@@ -91,22 +83,13 @@ class LossWindow:
 
         Every process asks for it.
         """
-        sums = processes.all_gather(self._sums[None]).clone()
-        return {"names": self._names, "sums": sums, "count": self._counts.tolist()}
+        return {"sums": processes.all_gather(self._sums[None]).clone(), "count": self._counts.tolist()}
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
-        self._names, self._counts = list(state["names"]), torch.tensor(state["count"], dtype=torch.long)
         sums, same = state["sums"], len(state["sums"]) == processes.world_size()
-        self._sums = (sums[processes.rank()] if same else sums.mean(0)).to(self._device, copy=True)
-        self._first_bad = torch.full((len(self._names),), _NEVER, dtype=torch.long, device=self._device)
-
-
-def _spread(values: Tensor, places: list[int], count: int, new: int) -> Tensor:
-    """A vector [count] with these values at these places, and `new` at the others."""
-    grown = torch.full((count,), new, dtype=values.dtype, device=values.device)
-    grown[places] = values
-    return grown
+        self._sums.copy_(sums[processes.rank()] if same else sums.mean(0))
+        self._counts = torch.tensor(state["count"], dtype=torch.long)
 
 
 @dataclass

@@ -26,7 +26,7 @@ def state_of(trainer: Trainer) -> State:
         "fingerprint": trainer.fingerprint,
         "world_size": processes.world_size(),
         "window": trainer.window.state,
-        "watch": trainer.watch.state if trainer.watch is not None else {},
+        "watch": trainer.watch.state,
         "best": trainer.scoring.best.state,
     }
 
@@ -51,8 +51,7 @@ def restore(trainer: Trainer, state: State) -> list[str]:
         trainer.optimizer.total_steps = state.get("total_steps", trainer.optimizer.total_steps)
     trainer.saved_step = trainer.step
     trainer.window.state = state["window"]
-    if trainer.watch is not None and state["watch"]:
-        trainer.watch.state = state["watch"]
+    trainer.watch.state = state["watch"]
     trainer.scoring.best.state = state["best"]
     before, now = state["world_size"], processes.world_size()
     what = "what follows is equal up to rounding and the draws of each process for its own images"

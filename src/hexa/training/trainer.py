@@ -53,8 +53,8 @@ class Trainer:
     """A hash of all that decides the trajectory; a checkpoint with another one is refused."""
     scoring: Scoring = field(default_factory=Scoring)
     """What the frozen features are worth, and which weights to keep; by default never measured."""
-    watch: Watch | None = None
-    """Says what the metrics mean, such as a collapse; None says nothing."""
+    watch: Watch = field(default_factory=lambda: Watch(None, None))
+    """Says what the metrics mean, such as a collapse."""
     step: int = field(default=0, init=False)
     """Finished steps."""
     seconds: float = field(default=0.0, init=False)
@@ -62,7 +62,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.steps_per_epoch = self.loader.steps_per_epoch
-        self.window = LossWindow(self.device)
+        self.window = LossWindow(self.objective.weights(), self.device)
         self._interrupts = Interrupts(self.journal.reporter.say)
         self.saved_step = -1
         self._ended: int | None = None
@@ -127,8 +127,7 @@ class Trainer:
         method.train()
         if facts:
             self.journal.write("epoch", self.step, epoch=epoch, seconds=self.clock.total, **facts)
-            if self.watch is not None:
-                self.warn(self.watch.epoch(facts))
+            self.warn(self.watch.epoch(facts))
 
     def _train_step(self, batch: Batch) -> None:
         facts = StepFacts(wanted=(self.step + 1) % self.config.log_every == 0 or self.step + 1 == self.total_steps)
@@ -203,22 +202,18 @@ class Trainer:
 
         Losses, accuracies and the facts that terms note are means over processes.
         """
-        names, values = self.window.means()
-        facts = {**seen.facts, **seen.spread()}
-        if facts:
-            extra = torch.stack([value.to(self.device, torch.float32) for value in facts.values()])
-            values = torch.cat([values, extra])
+        facts = {**self.window.means(), **seen.facts, **seen.spread()}
+        values = torch.stack([value.to(self.device, torch.float32) for value in facts.values()])
         read = processes.all_gather(values[None]).mean(0).tolist()
         seconds, waited = self.clock.lap()
-        line = {"epoch": self.epoch, "seconds": self.clock.total, **dict(zip([*names, *facts], read, strict=True))}
+        line = {"epoch": self.epoch, "seconds": self.clock.total, **dict(zip(facts, read, strict=True))}
         line["learning_rate"] = self.optimizer.learning_rate(self.step - 1)
         line["images_per_second"] = self.window.count * self.loader.batch_size / max(seconds, 1e-9)
         line["data_wait"] = waited / max(seconds, 1e-9)
         self.window.clear()
         self.journal.write("train", self.step, **line)
         self.journal.reporter.metrics(self.step, line)
-        if self.watch is not None:
-            self.warn(self.watch.train(line, seen.directions))
+        self.warn(self.watch.train(line, seen.directions))
 
     def _monitor_if_due(self, there: Sequence[Mapping[str, Any]] = ()) -> None:
         """Run the monitor at its epochs and at the end; its time does not count as training.
@@ -256,7 +251,7 @@ class Trainer:
     def _judge(self, scores: Mapping[str, Any]) -> list[str]:
         """Keep the weights if they are the best so far; what the watch has to say of the scores."""
         percent = scores.get("knn")
-        said = self.watch.knn(percent) if self.watch is not None and isinstance(percent, int | float) else []
+        said = self.watch.knn(percent) if isinstance(percent, int | float) else []
         if self.scoring.best.judge(scores, self.step):
             self.scoring.keep()
         return said
@@ -285,11 +280,10 @@ class Trainer:
 
     def _compare_attacks(self, batch: Batch) -> None:
         """At the end of an epoch, warn of attacks that its last batch resists while it falls to stronger ones."""
-        if self.watch is not None:
-            with self.clock.paused():
-                pairs = one_step_and_many(self.objective, prepared(batch, self.config.channels_last))
-                for name, (one, many) in pairs.items():
-                    self.warn(self.watch.attacked(name, one, many))
+        with self.clock.paused():
+            pairs = one_step_and_many(self.objective, prepared(batch, self.config.channels_last))
+            for name, (one, many) in pairs.items():
+                self.warn(self.watch.attacked(name, one, many))
 
     def _raise_if_not_finite(self) -> None:
         bad = self.window.first_non_finite()

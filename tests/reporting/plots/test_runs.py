@@ -18,7 +18,7 @@ from hexa.recipes.experiment import Experiment, override
 from hexa.reporting import plots
 from hexa.reporting.pictures import MID_GREY
 from hexa.reporting.plots.neighbours import EmbeddedImages, grouped, nearest
-from hexa.run.figure import figure, short_name
+from hexa.run.figure import short_name
 from hexa.run.view_space import embed_views, partners, view_space
 from hexa.run.visualize import Look
 from hexa.runtime.random import Stream
@@ -179,8 +179,6 @@ def test_mistakes_of_the_command_are_one_line(tmp_path: Path, capsys: pytest.Cap
         assert message in said
         assert stages in ([], ["opening the images …"])
     assert not (tmp_path / "a.png").exists()
-    with pytest.raises(UserError, match="figure of a method"):
-        figure("view-space", random_backbone(recipes.get("digits-moco-v2").network, 16, 0), "digits", out)
 
 
 def test_sources_have_short_names() -> None:
