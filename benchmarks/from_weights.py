@@ -29,7 +29,13 @@ COMMON = {
     "training.tensorboard": False,
 }
 #: cifar10-moco-v2+small as it was until 2026-11-25, so that new rows belong beside older ones.
-NINE_LAYERS = {"network.widths": [16, 32, 64, 128], "optimizer.learning_rate": 0.03, "method.queue_size": 4096}
+NINE_LAYERS = {
+    "network.widths": [16, 32, 64, 128],
+    "views.scale": [0.08, 1.0],
+    "optimizer.name": "sgd",
+    "optimizer.learning_rate": 0.03,
+    "method.queue_size": 4096,
+}
 SETS: dict[str, dict[str, Any]] = {
     # characters: mirrored they are others, and half of one is none
     "omniglot": {"views.size": 64, "views.scale": [0.5, 1.0], "views.flip_probability": 0.0},
@@ -41,6 +47,7 @@ SETS: dict[str, dict[str, Any]] = {
         "views.size": 64,
         "views.scale": [0.5, 1.0],
         "views.flip_probability": 0.0,
+        "optimizer.name": "sgd",
         "optimizer.learning_rate": 0.02,
         "method.queue_size": 4096,
     },

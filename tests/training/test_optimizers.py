@@ -74,10 +74,10 @@ def test_muon_turns_convolutions_and_follows_sgd_elsewhere(shape: tuple[int, ...
         nn.Parameter(torch.randn(size, generator=generator, dtype=torch.float64)) for size in (shape, (4, 3), (4, 3))
     )
     plain.data.copy_(weight)
-    fields = {"learning_rate": 0.1, "weight_decay": 0.01}
-    optimizer = build([kernel, weight], OptimizerConfig(name="muon", turn=0.05, **fields), 64)
-    sgd = build([plain], OptimizerConfig(**fields), 64)
-    assert sorted(group.get("rate", 1.0) for group in optimizer.param_groups) == [pytest.approx(0.5), 1.0]
+    muon = OptimizerConfig(name="muon", learning_rate=0.05, other_rate=0.1, weight_decay=0.01)
+    optimizer = build([kernel, weight], muon, 64)
+    sgd = build([plain], OptimizerConfig(learning_rate=0.1, weight_decay=0.01), 64)
+    assert sorted(group.get("rate", 1.0) for group in optimizer.param_groups) == [1.0, 2.0]
     velocity = torch.zeros(shape, dtype=torch.float64)
     for _ in range(3):
         before = kernel.detach().clone()
@@ -86,7 +86,7 @@ def test_muon_turns_convolutions_and_follows_sgd_elsewhere(shape: tuple[int, ...
         )
         plain.grad = weight.grad.clone()
         for group in optimizer.param_groups:
-            group["lr"] = 0.1 * group.get("rate", 1.0)  # as the schedule sets it
+            group["lr"] = 0.05 * group.get("rate", 1.0)  # as the schedule sets it
         velocity = 0.9 * velocity + kernel.grad
         ahead = (kernel.grad + 0.9 * velocity).flatten(1)
         left, _, right = torch.linalg.svd(ahead, full_matrices=False)

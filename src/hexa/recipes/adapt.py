@@ -72,7 +72,7 @@ def teacher() -> Experiment:
             "objective": ObjectiveConfig(split=True, clean_fraction=1 / 32),
             # without a warm-up the student begins by forgetting what it knew
             "batch_size": 32,
-            "optimizer": OptimizerConfig(name="muon", turn=0.004, learning_rate=0.01, weight_decay=1e-4),
+            "optimizer": OptimizerConfig(name="muon", learning_rate=0.002, other_rate=0.01, weight_decay=1e-4),
             "schedule": ScheduleConfig(kind="cosine", per="step", warmup_epochs=1, warmup_at_most=0.1),
         }
     )

@@ -89,12 +89,13 @@ def _pcl(contrast: MoCoConfig, warmup_epochs: int) -> PCLConfig:
 
 _PUZZLE = PuzzleConfig(grid=2)
 _DECAY: Fields = {"base_batch_size": 256, "weight_decay": 5e-4}
-#: Three wide stages learn more in a given time than the four narrow ones of `+small`, at a higher rate and with
-#: fewer, newer keys (docs/speedrun.md). Other methods have not been tried with them.
+#: Three wide stages learn more in a given time than the four narrow ones of `+small`, by Muon and with fewer, newer
+#: keys, on larger crops (docs/speedrun.md). Other methods have not been tried with them.
 _WIDE: Fields = {
     "method": _moco(4).model_copy(update={"queue_size": 1024}),
     "network": NetworkConfig(name="small-resnet", widths=(32, 64, 128), stem_stride=2, mean=CIFAR_MEAN, std=CIFAR_STD),
-    "optimizer": OptimizerConfig(learning_rate=0.08, **_DECAY),
+    "optimizer": OptimizerConfig(name="muon", learning_rate=0.02, other_rate=0.08, **_DECAY),
+    "views": views_at_32(scale=(0.2, 1.0)),
 }
 _WARM: Fields = {"kind": "cosine", "per": "step", "warmup_epochs": 10, "warmup_at_most": 0.1}
 _SMALL_CLUSTERS = {"method": _deepcluster(512), "objective": ObjectiveConfig()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -24,19 +24,19 @@ class OptimizerConfig(Config):
     """sgd: v ← μ·v + (g + λ·θ); θ ← θ − lr·v. larc: the same with g + λ·θ scaled by a trust ratio per tensor, which is
     `trust` · ‖θ‖ / (‖g‖ + λ·‖θ‖ + 1e-8), and 1 where θ or g is zero; batch-norms and biases too (F10, F11). lars:
     the same, but batch-norms and biases neither scaled nor decayed (F6). adamw: decoupled decay, not of
-    batch-norms and biases, β (0.9, 0.999). muon: convolutions turn along orthogonalised momentum (`turn`), all else
-    is as by sgd."""
+    batch-norms and biases, β (0.9, 0.999). muon: convolutions turn along orthogonalised momentum, all else is as by
+    sgd, at `other_rate`."""
     learning_rate: float = pydantic.Field(default=0.03, gt=0)
-    """The rate at `base_batch_size`, or at any batch size if that is not given."""
+    """The rate at `base_batch_size`, or at any batch size if that is not given; of muon the angle in radians by which a
+    step turns a convolution."""
     base_batch_size: int | None = pydantic.Field(default=None, gt=0)
     """Scale the rate linearly: learning_rate · batch_size / base_batch_size. none: not scaled."""
     momentum: float = pydantic.Field(default=0.9, ge=0, lt=1)
     """μ."""
     weight_decay: float = pydantic.Field(default=1e-4, ge=0)
     """λ; sgd and larc: on every parameter, as MoCo does: batch-norms and biases too (F10)."""
-    turn: float = pydantic.Field(default=0.02, gt=0)
-    """muon only: in place of `learning_rate`, the angle in radians by which a step turns a convolution. It follows the
-    schedule, and is not scaled with the batch."""
+    other_rate: float = pydantic.Field(default=0.03, gt=0)
+    """muon only: the rate of all that is not a convolution. Schedule and batch size scale it as `learning_rate`."""
     trust: float = pydantic.Field(default=0.001, gt=0)
     """larc and lars only: the trust coefficient."""
     max_gradient_norm: float | None = pydantic.Field(default=None, gt=0)
@@ -84,7 +84,7 @@ def build(
     Groups have `scheduled`, whether their rate follows the schedule, `decayed`, and the `rate` and `from_epoch` of a
     pace. Parameters whose gradient is None in a step are left as they are, not decayed (F10).
     """
-    fixed = {id(parameter) for parameter in unscheduled}
+    fixed, muon = {id(parameter) for parameter in unscheduled}, config.name == "muon"
     rate = config.learning_rate
     if config.base_batch_size is not None:
         rate = rate * batch_size / config.base_batch_size
@@ -92,14 +92,16 @@ def build(
     for parameter in parameters:
         if parameter.requires_grad:
             spared = config.name in _SPARE_VECTORS and parameter.ndim <= 1
-            turns = config.name == "muon" and parameter.ndim == 4  # not the positions and tokens of a ViT
+            turns = muon and parameter.ndim == 4  # not the positions and tokens of a ViT
             pace = paces.get(parameter, Pace())
+            if muon and not turns:
+                pace = replace(pace, rate=pace.rate * config.other_rate / config.learning_rate)
             groups.setdefault((id(parameter) not in fixed, spared, turns, pace), []).append(parameter)
     described = [
         {"params": members, "scheduled": scheduled, "decayed": not spared}
         | ({"rate": pace.rate, "from_epoch": pace.from_epoch} if pace != Pace() else {})
         | ({"weight_decay": 0.0} if spared else {})
-        | ({"orthogonal": True, "rate": pace.rate * config.turn / rate} if turns else {})
+        | ({"orthogonal": True} if turns else {})
         for (scheduled, spared, turns, pace), members in groups.items()
     ]
     return _made(described, config, lr=rate, weight_decay=config.weight_decay)
