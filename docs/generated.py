@@ -54,7 +54,8 @@ WITHOUT_LABELS = "2026-11-25-without-labels.json"
 FROM_WEIGHTS = "2026-11-22-from-weights.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
 ROBUST = "2026-11-25-robust-digits.json"
-HARDENED = "2026-11-25-harden-contrast.json"
+HARDENED = "2026-11-25-harden-muon.json"
+HARDENED_ADAMW = "2026-11-25-harden-contrast.json"
 HARDENED_PLAIN = "2026-11-25-harden-five-seeds.json"
 HARDENED_BEFORE = "2026-11-24-harden-five-seeds.json"
 HARDENED_GROWING = "2026-11-25-harden-growing.json"
@@ -477,13 +478,10 @@ def strongest() -> str:
     return table(body, *head)
 
 
-def hardened() -> str:
-    """Robust copies beside their start, as changes from it, by the recipe as it is and as it was."""
+def hardened(*before: tuple[str, str]) -> str:
+    """Robust copies beside their start, as changes from it, by the recipe as it is, and as it was `before`."""
     body = []
-    for name, recipe in (
-        (HARDENED, "`teacher`"),
-        (HARDENED_PLAIN, "without other contrast"),
-    ):
+    for name, recipe in ((HARDENED, "`teacher`"), *before):
         rows = result(name)["rows"]
         (start,) = (row["metrics"] for row in rows if row["arm"] == "start")
         if not body:
@@ -962,6 +960,9 @@ GENERATED: dict[str, Callable[[], str]] = {
     "few-images-attacks": lambda: few_images(FEW_IMAGES_ATTACKS, FEW_IMAGES_UNDER_ATTACK),
     "robust-arms": robust_arms,
     "hardened": hardened,
+    "hardened-before": partial(
+        hardened, (HARDENED_ADAMW, "by AdamW"), (HARDENED_PLAIN, "by AdamW, without other contrast")
+    ),
     "hardened-by": hardened_by,
     "hardened-growing": hardened_growing,
     "adapted": adapted,

@@ -127,8 +127,8 @@ def costs(**more: float) -> Costs:
     [
         (720.0, 500, 128, 18000),
         (719.0, 500, 96, 719 / 0.0225),
-        (10**4, 32, 64, 10**6),  # images are not enlarged
-        (1.0, 500, 64, 100),  # the smallest, however short the time
+        (10**4, 32, 96, 10**4 / 0.0225),  # images are not enlarged
+        (1.0, 500, 96, 1 / 0.0225),  # the smallest, however short the time, but not below four sevenths
     ],
 )
 def test_the_size_leaves_time_for_enough_images(seconds: float, side: int, size: int, images: float) -> None:

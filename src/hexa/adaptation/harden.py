@@ -89,8 +89,7 @@ class HardenRequest(AdaptRequest):
             read = judged * (costs.score(native) + (2 + HALVINGS) * costs.score(size) + 3 * costs.read)
             return SPARE * (budget.left - _JUDGING * budget.seconds - read - 1.5 * costs.setup - budget.here(_END))
 
-        sizes = [size for size in given.sizes if size >= _SMALLEST * native]
-        size, images = choose(costs, sizes, room, seen.size)
+        size, images = choose(costs, given.sizes, room, seen.size)
         if by_clock and images < _LEAST:
             more = (_LEAST - images) * costs.train(size, max(costs.steps)) / SPARE / (1 - _JUDGING)
             return given.too_short(1.2 * (budget.seconds + more))
@@ -179,10 +178,10 @@ def _convolves(backbone: Backbone) -> bool:
 def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], shorter_side: int) -> tuple[int, float]:
     """The image size, and how many images can be learned from, those of all passes together.
 
-    sizes: the start's own first, then smaller ones. The first that leaves time for 18,000 images, in however many
-    passes, and does not enlarge images (`shorter_side` pixels).
+    sizes: the start's own first, then smaller ones, of which those below four sevenths of it are left out. The first
+    that leaves time for 18,000 images, in however many passes, and does not enlarge images (`shorter_side` pixels).
     """
-    images = 0.0
+    sizes, images = [size for size in sizes if size >= _SMALLEST * sizes[0]], 0.0
     for size in sizes:
         images = room(size) / costs.train(size, max(costs.steps))
         if images >= _ENOUGH and size <= max(shorter_side, min(sizes)):
