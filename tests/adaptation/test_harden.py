@@ -125,8 +125,8 @@ def costs(**more: float) -> Costs:
 @pytest.mark.parametrize(
     ("seconds", "side", "size", "images"),
     [
-        (720.0, 500, 128, 18000),
-        (719.0, 500, 96, 719 / 0.0225),
+        (360.0, 500, 128, 9000),
+        (359.0, 500, 96, 359 / 0.0225),
         (10**4, 32, 96, 10**4 / 0.0225),  # images are not enlarged
         (1.0, 500, 96, 1 / 0.0225),  # the smallest, however short the time, but not below four sevenths
     ],

@@ -33,7 +33,7 @@ from hexa.weights import start as starts
 from hexa.weights.pretrained import Backbone
 
 #: Images, counted in each pass, from which on a larger size is worth more, and those that are worth beginning with.
-_ENOUGH, _LEAST = 18000, 3000
+_ENOUGH, _LEAST = 9000, 3000
 #: The smallest size as a share of the start's own: below 128 of 224 px it loses accuracy itself (docs/robust.md).
 _SMALLEST = 4 / 7
 #: Share of the time for the verdict, its passes of an attacked image through the network, bounds on such images, and
@@ -179,7 +179,7 @@ def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], sho
     """The image size, and how many images can be learned from, those of all passes together.
 
     sizes: the start's own first, then smaller ones, of which those below four sevenths of it are left out. The first
-    that leaves time for 18,000 images, in however many passes, and does not enlarge images (`shorter_side` pixels).
+    that leaves time for 9,000 images, in however many passes, and does not enlarge images (`shorter_side` pixels).
     """
     sizes, images = [size for size in sizes if size >= _SMALLEST * sizes[0]], 0.0
     for size in sizes:
