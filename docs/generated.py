@@ -537,10 +537,10 @@ def hardened_photographs() -> str:
 
 
 def hardened_objects() -> str:
-    """The table of one run of `hexa harden`, and the differences of another without other contrast."""
-    found, plain = (result(f"2026-11-25-harden-objects{end}.json")["table"] for end in ("-contrast", ""))
-    rows = [(*row, other[-1]) for row, other in zip(found["rows"], plain["rows"], strict=True)]
-    return table(rows, *found["header"], "without other contrast")
+    """The table of one run of `hexa harden`, and the differences of another by AdamW."""
+    found, before = (result(f"2026-11-25-harden-objects-{end}.json")["table"] for end in ("muon", "contrast"))
+    rows = [(*row, other[-1]) for row, other in zip(found["rows"], before["rows"], strict=True)]
+    return table(rows, *found["header"], "difference by AdamW, 160 px")
 
 
 def hardened_corrupted() -> str:
