@@ -65,8 +65,11 @@ def test_each_has_its_rows_of_the_newest_good_one(both: tuple[torch.Tensor, list
     assert [one["none"] for one in found] == [None, None]
 
 
-def test_a_process_reads_what_it_takes(both: tuple[torch.Tensor, list[dict[str, Any]]]) -> None:
+def test_the_main_one_compares_and_the_others_read_what_they_take(
+    both: tuple[torch.Tensor, list[dict[str, Any]]],
+) -> None:
     bank, found = both
+    assert found[0]["opened"] > 0.9 * bank.nbytes
     assert found[1]["opened"] < 0.1 * bank.nbytes
     assert found[1]["taken"] < 0.7 * bank.nbytes
 

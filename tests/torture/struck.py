@@ -30,7 +30,7 @@ HOOKS = {
     "append to the journal": "hexa.training.journal:Journal._append",
     "monitor": "hexa.run.monitor:KnnMonitor.__call__",
     "save a checkpoint": "hexa.runtime.checkpoints:save",
-    "name a checkpoint": "hexa.runtime.checkpoints:path_of",
+    "sum up a checkpoint": "hexa.runtime.checkpoints:checksum",
     "end a checkpoint": "torch.serialization:_open_zipfile_writer_buffer.__exit__",  # in its temporary file
 }
 PRELOADED = ["hexa.cli", "hexa.run.run", "hexa.methods.moco"]

@@ -87,7 +87,7 @@ def test_damaged_checkpoints(tmp_path: Path, whole: Path, tally: Tally) -> None:
         tally.fault("damaged checkpoints", left is None, left)
 
 
-@pytest.mark.parametrize(("at", "call"), [("name a checkpoint", 1), ("append to the journal", 9)])
+@pytest.mark.parametrize(("at", "call"), [("sum up a checkpoint", 1), ("append to the journal", 9)])
 def test_a_run_folder_that_is_removed(tmp_path: Path, at: str, call: int, tally: Tally) -> None:
     """… is not made again, neither for a checkpoint nor for the weights that were best so far."""
     folder = tmp_path / "run"

@@ -19,6 +19,7 @@ import yaml
 from hexa import cli, recipes
 from hexa.recipes.experiment import override
 from hexa.run.run import pretrain
+from hexa.runtime.checkpoints import checksum
 from tests.end_to_end.endings import FIELDS
 from tests.torture.harness import Tally, forked
 
@@ -104,14 +105,16 @@ def journal(**values: Any) -> Spoil:
 
 
 def checkpoint(content: bytes | dict[str, Any]) -> Spoil:
-    """Another newest checkpoint; a dictionary changes the state of the true one."""
+    """Another newest checkpoint; a dictionary changes the state of the true one, whose sum is made right again."""
 
     def spoil(run: Path) -> None:
         path = sorted((run / "checkpoints").iterdir())[-1]
         if isinstance(content, bytes):
             path.write_bytes(content)
         else:
-            torch.save({**torch.load(path, weights_only=True), **content}, path)
+            state = {**torch.load(path, weights_only=True), **content}
+            state.pop("checksum")
+            torch.save({**state, "checksum": checksum(state)}, path)
 
     return spoil
 
