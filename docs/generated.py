@@ -608,7 +608,8 @@ def speedrun_tried() -> str:
         changes = [f"`{path} {value}`" for path, value in row["fields"].items() if told(one, path, value)]
         scores = " / ".join(f"{row['metrics'][of]:.1f}" for of in (one.measure, one.not_below) if of)
         recipe = [] if row["recipe"] == one.recipe else [f"`{row['recipe']}`"]
-        body.append((row["track"], ", ".join(recipe + changes), f"{row['seconds']:.0f}", scores))
+        scored = [] if row["held_out"] else [f"test images, seed {row['seed']}"]
+        body.append((row["track"], ", ".join(recipe + changes + scored), f"{row['seconds']:.0f}", scores))
     return table(sorted(body, key=itemgetter(0)), "track", "fields", "seconds of one core", "reached")
 
 

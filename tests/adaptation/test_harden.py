@@ -116,6 +116,7 @@ def test_networks_without_convolutions_do_not_learn_by_turning_them(
     weights = save_backbone(network, tmp_path / "start.safetensors")
     assert main([*command(weights, tmp_path / "run"), "--max_steps", "1", "--labelled", "digits#test"]) == 0
     assert f"name: {optimizer}" in (tmp_path / "run" / "config.yaml").read_text()
+    assert ("by AdamW since few" in capsys.readouterr().out) == (optimizer == "adamw")
 
 
 def costs(**more: float) -> Costs:
@@ -127,7 +128,7 @@ def costs(**more: float) -> Costs:
     [
         (360.0, 500, 128, 9000),
         (359.0, 500, 96, 359 / 0.0225),
-        (10**4, 32, 96, 10**4 / 0.0225),  # images are not enlarged
+        (10**4, 32, 96, 10**4 / 0.0225),  # images are enlarged no more than they must be
         (1.0, 500, 96, 1 / 0.0225),  # the smallest, however short the time, but not below four sevenths
     ],
 )

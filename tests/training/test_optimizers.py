@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from hexa.training.muon import orthogonalised
-from hexa.training.optimizers import OptimizerConfig, build, clip_each_gradient
+from hexa.training.optimizers import OptimizerConfig, ScheduledOptimizer, build, clip_each_gradient
+from hexa.training.schedules import ScheduleConfig
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -136,3 +137,18 @@ def test_each_gradient_is_clipped_on_its_own() -> None:
     torch.testing.assert_close(parameters[0].grad, torch.tensor([0.6, 0.8]))
     torch.testing.assert_close(parameters[1].grad, torch.tensor([0.3, 0.4]))
     assert parameters[2].grad is None
+
+
+def test_other_rate_of_muon_scales_as_its_learning_rate_and_thaws_nothing() -> None:
+    kernel, weight = nn.Parameter(torch.ones(2, 2, 3, 3)), nn.Parameter(torch.ones(2))
+    config = OptimizerConfig(name="muon", learning_rate=0.02, other_rate=0.08, base_batch_size=256)
+    scheduled = ScheduledOptimizer(build([kernel, weight], config, 128), config, ScheduleConfig(kind="constant"), 2, 3)
+    weight.requires_grad_(False)
+    scheduled.thaw(0)
+    assert not weight.requires_grad
+    kernel.grad = torch.ones_like(kernel)
+    scheduled.step(0)
+    rates = {len(group["params"][0].shape): group["lr"] for group in scheduled.optimizer.param_groups}
+    assert rates == {4: pytest.approx(0.01), 1: pytest.approx(0.04)}
+    with pytest.raises(ValueError, match="nesterov is for sgd, larc and lars"):
+        OptimizerConfig(name="muon", nesterov=True)

@@ -32,7 +32,7 @@ from hexa.runtime.random import Stream
 from hexa.weights import start as starts
 from hexa.weights.pretrained import Backbone
 
-#: Images, counted in each pass, from which on a larger size is worth more, and those that are worth beginning with.
+#: The images of all passes together from which on a larger size is taken, and the fewest that a training is begun for.
 _ENOUGH, _LEAST = 9000, 3000
 #: The smallest size as a share of the start's own: below 128 of 224 px it loses accuracy itself (docs/robust.md).
 _SMALLEST = 4 / 7
@@ -41,7 +41,7 @@ _SMALLEST = 4 / 7
 _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 250, (40, 500), (200, 2000)
 #: How often the line from the start to the result is halved for the most robust state at the price: to an eighth of it.
 HALVINGS = 3
-#: The optimizer of networks without convolutions, which are all that Muon turns here.
+#: The optimizer of networks that have less than half of their weights in convolutions; Muon turns those alone.
 _BY_ADAMW = {"optimizer.name": "adamw", "optimizer.learning_rate": 5e-4}
 #: Seconds to write the results, which are not measured.
 _END = 5.0
@@ -75,9 +75,10 @@ class HardenRequest(AdaptRequest):
     def plan(self, given: Given) -> Plan:
         """The largest size that leaves time for enough images, up to the start's own; see `choose`."""
         backbone = starts.read(given.draft.start.weights or "")
-        if not _convolves(backbone):
-            slower = {path: value for path, value in _BY_ADAMW.items() if path not in self.fields}
-            given = replace(given, draft=override(given.draft, slower))
+        by_adamw = not ("optimizer.name" in self.fields or _convolves(backbone))
+        if by_adamw:
+            adamw = {path: value for path, value in _BY_ADAMW.items() if path not in self.fields}
+            given = replace(given, draft=override(given.draft, adamw))
         draft, source, labelled, seen = given.draft, given.source, given.labelled, given.seen
         costs, budget, by_clock = given.costs(partly=False), given.budget, given.by_clock
         native = draft.views.size
@@ -118,7 +119,8 @@ class HardenRequest(AdaptRequest):
             f"views: the images{mirrored}{changed}, {size} px{smaller}",
             f"labels: {labels}",
             f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
-            + f", {format_duration(budget.seconds)} in all" * by_clock,
+            + f", {format_duration(budget.seconds)} in all" * by_clock
+            + ", by AdamW since few of its weights are of convolutions" * by_adamw,
         )
         return Plan(experiment, lines, judged)
 
@@ -179,7 +181,8 @@ def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], sho
     """The image size, and how many images can be learned from, those of all passes together.
 
     sizes: the start's own first, then smaller ones, of which those below four sevenths of it are left out. The first
-    that leaves time for 9,000 images, in however many passes, and does not enlarge images (`shorter_side` pixels).
+    that leaves time for 9,000 images, in however many passes, and does not enlarge images (of `shorter_side` pixels)
+    more than the smallest of them does.
     """
     sizes, images = [size for size in sizes if size >= _SMALLEST * sizes[0]], 0.0
     for size in sizes:

@@ -168,7 +168,8 @@ class Bench:
         hard = self.experiment.model_dump(mode="json")["hard_examples"]
         hard |= _hard_examples(self.experiment, dict.fromkeys(term for name in self.schemes for term in SCHEMES[name]))
         # a low rate, so that the measurement does not depend on its length
-        changes = {"hard_examples": hard, "objective.split": False, "optimizer.learning_rate": 1e-6}
+        changes = {"hard_examples": hard, "objective.split": False}
+        changes |= dict.fromkeys(("optimizer.learning_rate", "optimizer.other_rate"), 1e-6)
         needed = override(self.experiment, changes)
         setting = build.roomy_setting(needed, data_size)
         self.machine, self.method = machine, build.build_method(needed, setting, machine, filled=False)

@@ -35,10 +35,10 @@ _SIZE, _PIXELS, _SECONDS = 128, 4 * 128**2, 0.1
 class Costs:
     """Seconds and bytes of one image on this machine, at `size` pixels; both grow with the area of the views.
 
-    read: to decode it and cut its views, at any size. steps: its share of a training step, by the number of the
-    network's last stages that learn, 0 for the head alone; the largest number is all that may learn. updates: its share
-    of the optimizer's part of such a step, at any size. look: its features. memory: its share of a step where all of
-    that learns. setup: seconds to build a run, once.
+    read: to decode an image and cut its views, at any size. steps: forward and backward, by the number of the network's
+    last stages that learn, 0 for the head alone; the largest number is all that may learn. updates: the optimizer's
+    part of a step, divided by the batch, by the same number and at any size. look: features alone. memory: bytes of a
+    step where all of that learns. setup: seconds to build a run, once.
     """
 
     size: int

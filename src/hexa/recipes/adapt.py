@@ -55,7 +55,7 @@ def teacher() -> Experiment:
 
     Expected: docs/robust.md.
 
-    Cost: a quarter of a minute of a fast core for each epoch of 2,000 images of 64 pixels with EfficientNet-Lite0.
+    Cost: a third of a minute of a fast core for each epoch of 2,000 images of 64 pixels with EfficientNet-Lite0.
     """
     # rather than noise of 2 ε or a step of 1.25 ε, which did worse on held-out images (docs/robust.md)
     attack = {"epsilon": 4.0, "step_size": 4.0, "random_start": 1.0, "branch": "main"}

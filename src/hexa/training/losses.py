@@ -27,7 +27,7 @@ class NonFiniteError(ArithmeticError):
         self.step, self.term, self.learning_rate, self.checkpoint = step, term, learning_rate, checkpoint
         self.what = "the weights are" if term == "weights" else f"the loss of '{term}' is"
         kept = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was written yet"
-        remedy = "lower optimizer.learning_rate and start anew"
+        remedy = "lower optimizer.learning_rate (of muon other_rate, too) and start anew"
         if step == 1 and term != "weights":
             kept = "nothing was learned before it, so the learning rate is not the cause"
             remedy = "look at the images with hexa visualize, or try --precision fp32, and start anew"

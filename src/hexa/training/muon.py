@@ -21,8 +21,8 @@ class Muon(torch.optim.Optimizer):
 
         v ← μ·v + g,   U = orthogonalised(g + μ·v),   θ' = θ − lr · ‖θ‖/‖U‖ · U,   θ ← θ' · ‖θ‖/‖θ'‖
 
-    The norm of each convolution stays what it begins as, which a batch-norm after it makes irrelevant to the outputs
-    (the speed runs of airbench normalise to a fixed norm); lr is the angle of a step, in radians while it is small.
+    The norm of each convolution stays what it begins as, which makes no difference where a batch-norm follows it (the
+    speed runs of airbench normalise to a fixed norm); lr is the angle of a step, in radians while it is small.
     There is no weight decay of convolutions. A convolution of zeros stays zero. SGD: v ← μ·v + (g + λ·θ); θ ← θ − lr·v.
     """
 
@@ -52,7 +52,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:
-    """About U·Vᵀ of a matrix X = U·S·Vᵀ [n, m], in fp32 or better.
+    """About U·Vᵀ of a matrix X = U·S·Vᵀ [n, m]; products must have the precision of fp32, not TF32's.
 
     The iteration X ← F·X, F = a·I + b·A + c·A², A = X·Xᵀ, is of products P ← F·P and A ← F·A·F with P = I at first, all
     of the smaller side squared, and P·X in the end: half the cost for the wide matrices of convolutions.

@@ -34,7 +34,7 @@ class OptimizerConfig(Config):
     momentum: float = pydantic.Field(default=0.9, ge=0, lt=1)
     """μ."""
     weight_decay: float = pydantic.Field(default=1e-4, ge=0)
-    """λ; sgd and larc: on every parameter, as MoCo does: batch-norms and biases too (F10)."""
+    """λ; sgd and larc: on every parameter, as MoCo does: batch-norms and biases too (F10). muon: no convolution."""
     other_rate: float = pydantic.Field(default=0.03, gt=0)
     """muon only: the rate of all that is not a convolution. Schedule and batch size scale it as `learning_rate`."""
     trust: float = pydantic.Field(default=0.001, gt=0)
@@ -50,6 +50,8 @@ class OptimizerConfig(Config):
     def _nesterov_has_momentum(self) -> OptimizerConfig:
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
+        if self.nesterov and self.name == "muon":
+            raise ValueError("nesterov is for sgd, larc and lars; muon looks ahead where convolutions turn")
         return self
 
     def weight_decay_at(self, share: float) -> float:
@@ -99,7 +101,8 @@ def build(
             groups.setdefault((id(parameter) not in fixed, spared, turns, pace), []).append(parameter)
     described = [
         {"params": members, "scheduled": scheduled, "decayed": not spared}
-        | ({"rate": pace.rate, "from_epoch": pace.from_epoch} if pace != Pace() else {})
+        | ({"rate": pace.rate} if pace.rate != 1 else {})
+        | ({"from_epoch": pace.from_epoch} if pace.from_epoch else {})
         | ({"weight_decay": 0.0} if spared else {})
         | ({"orthogonal": True} if turns else {})
         for (scheduled, spared, turns, pace), members in groups.items()
