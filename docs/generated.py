@@ -536,6 +536,15 @@ def hardened_photographs() -> str:
     return table(body, "", *scores)
 
 
+def start_by_size() -> str:
+    """The start's accuracy on clean images, by image size."""
+    rows = result("2026-11-25-start-by-size.json")["rows"]
+    scores = {row.get("size", 64): row["metrics"] for row in rows}
+    named = (("k-NN", "knn"), ("linear head", "probe"))
+    body = [(name, *(f"{scores[size][key]:.1f}" for size in sorted(scores))) for name, key in named]
+    return table(body, "", *(f"{size} px" for size in sorted(scores)))
+
+
 def hardened_objects() -> str:
     """The table of one run of `hexa harden`, and the differences of another by AdamW."""
     found, before = (result(f"2026-11-25-harden-objects-{end}.json")["table"] for end in ("muon", "contrast"))
@@ -970,6 +979,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "adapted": adapted,
     "hardened-photographs": hardened_photographs,
     "hardened-objects": hardened_objects,
+    "start-by-size": start_by_size,
     "hardened-corrupted": hardened_corrupted,
     "hardened-search": hardened_search,
     "speedrun-tracks": speedrun_tracks,

@@ -45,7 +45,8 @@ def figure(
     data: a source; None for the run's own images. progress: told of stages. Raises UserError.
     """
     if kind in OF_VIEWS:
-        assert not isinstance(target, Backbone), "views need a method"
+        if isinstance(target, Backbone):
+            raise UserError(f"{kind} is a figure of a method; give a run or a recipe, or take neighbours or clusters")
         return plots.save(_of_views(kind, target, data, seed, progress), out)
     if kind in OF_FEATURES:
         return plots.save(_of_features(kind, target, data, seed, progress), out)
