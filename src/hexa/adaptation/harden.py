@@ -34,7 +34,7 @@ from hexa.weights.pretrained import Backbone
 
 #: The images of all passes together from which on a larger size is taken, and the fewest that a training is begun for.
 _ENOUGH, _LEAST = 9000, 3000
-#: The smallest size as a share of the start's own: below 128 of 224 px it loses accuracy itself (docs/robust.md).
+#: The smallest size as a share of the start's own, which loses accuracy itself at smaller ones (docs/robust.md).
 _SMALLEST = 4 / 7
 #: Share of the time for the verdict, its passes of an attacked image through the network, bounds on such images, and
 #: on those that clean accuracy is measured on.
