@@ -43,6 +43,8 @@ _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 250, (40, 500), (200, 2000)
 HALVINGS = 3
 #: The optimizer of networks that have less than half of their weights in convolutions; Muon turns those alone.
 _BY_ADAMW = {"optimizer.name": "adamw", "optimizer.learning_rate": 5e-4}
+#: Steps from which on AdamW trains all: by Muon one of 2,284 overfitted to the one attack step (docs/robust.md).
+_LONG = 700
 #: Seconds to write the results, which are not measured.
 _END = 5.0
 
@@ -75,9 +77,9 @@ class HardenRequest(AdaptRequest):
     def plan(self, given: Given) -> Plan:
         """The largest size that leaves time for enough images, up to the start's own; see `choose`."""
         backbone = starts.read(given.draft.start.weights or "")
-        by_adamw = not ("optimizer.name" in self.fields or _convolves(backbone))
+        adamw = {path: value for path, value in _BY_ADAMW.items() if path not in self.fields}
+        by_adamw = "optimizer.name" in adamw and not _convolves(backbone)
         if by_adamw:
-            adamw = {path: value for path, value in _BY_ADAMW.items() if path not in self.fields}
             given = replace(given, draft=override(given.draft, adamw))
         draft, source, labelled, seen = given.draft, given.source, given.labelled, given.seen
         costs, budget, by_clock = given.costs(partly=False), given.budget, given.by_clock
@@ -101,6 +103,8 @@ class HardenRequest(AdaptRequest):
             steps = max(1, int(passes * per_epoch))
             changes |= {"epochs": math.ceil(passes), "max_steps": steps}
             changes |= {"training.max_seconds": room(size) / SPARE}
+        if passes * per_epoch > _LONG and "optimizer.name" in adamw:
+            changes, by_adamw = changes | adamw, True
         fields = {path: value for path, value in changes.items() if path not in self.fields}
         experiment = override(at_size(draft, size, self.fields), fields)
         smaller = ""
@@ -120,7 +124,7 @@ class HardenRequest(AdaptRequest):
             f"labels: {labels}",
             f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
             + f", {format_duration(budget.seconds)} in all" * by_clock
-            + ", by AdamW since few of its weights are of convolutions" * by_adamw,
+            + ", by AdamW" * by_adamw,
         )
         return Plan(experiment, lines, judged)
 
