@@ -93,6 +93,8 @@ def test_permutations_differ_and_lie_far_apart() -> None:
     random = (drawn[:, None] != drawn).sum(-1) + 99 * torch.eye(50, dtype=torch.long)
     assert distances.min() > random.min()
     assert len({tuple(row) for row in tiles.permutations(4, 24, torch.Generator()).tolist()}) == 24
+    with pytest.raises(ValueError, match="24 permutations, got count 25"):
+        tiles.permutations(4, 25, torch.Generator())
 
 
 def test_jigsaws_loss_is_cross_entropy_over_permutations_of_features_tile_by_tile() -> None:

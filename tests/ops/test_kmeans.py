@@ -167,6 +167,8 @@ def test_more_clusters_than_rows_are_refused_with_a_number_that_works(valid: Ten
     with pytest.raises(ValueError, match=f"21 clusters for {limit} rows; use at most {limit} clusters"):
         spherical_kmeans(rows, 21, seeded(), valid=valid)
     assert spherical_kmeans(rows, limit, seeded(), valid=valid).counts.tolist() == [1] * limit
+    with pytest.raises(ValueError, match="≥ 1 cluster"):
+        spherical_kmeans(rows, 0, seeded())
 
 
 def test_the_memory_stated_holds_no_full_matrix() -> None:
