@@ -68,7 +68,8 @@ def spherical_kmeans(
 
     Raises ValueError, on all processes, if they have fewer than K valid rows together.
     """
-    assert num_clusters > 0
+    if num_clusters < 1 or iterations < 0:
+        raise ValueError(f"need ≥ 1 cluster and ≥ 0 iterations, got {num_clusters} and {iterations}")
     with torch.autocast(rows.device.type, enabled=False):
         rows = rows.detach().to(torch.promote_types(rows.dtype, torch.float32)).contiguous()
         shard = _Shard(rows, valid)

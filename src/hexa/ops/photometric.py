@@ -169,7 +169,10 @@ def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
     2·radius + 1. Each axis is one product with a band matrix per image that includes the reflection.
     """
     height, width = images.shape[2:]
-    assert radius < min(height, width), "see blur_radius"
+    if radius >= min(height, width):
+        raise ValueError(
+            f"a blur of radius {radius} needs images larger than {height} × {width}; use blur_radius(sigma, size)"
+        )
     offset = torch.arange(-radius, radius + 1, device=images.device, dtype=torch.float32)
     kernel = torch.exp(-0.5 * (offset / sigma[:, None]).square())  # [B, K]
     kernel /= kernel.sum(1, keepdim=True)

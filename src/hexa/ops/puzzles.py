@@ -48,10 +48,11 @@ def permutations(length: int, count: int, generator: torch.Generator, candidates
     """`count` distinct permutations of `length` places, far from each other in Hamming distance: int64 [count, length].
 
     Each is chosen from random candidates as the farthest from its nearest neighbour among those chosen before; if few
-    permutations exist, random ones are taken. There must be `count` of them.
+    permutations exist, random ones are taken. Raises ValueError if there are fewer than `count`.
     """
     possible = math.factorial(length)
-    assert count <= possible, "there are fewer permutations"
+    if count > possible:
+        raise ValueError(f"{length} tiles have only {possible} permutations, got count {count}; use at most {possible}")
     if possible <= 10 * count:
         every = torch.tensor(list(itertools.permutations(range(length))))
         return every[torch.randperm(possible, generator=generator)[:count]]
