@@ -278,13 +278,13 @@ def _read_record(out: Path, request: AdaptRequest) -> dict[str, Any] | None:
     try:
         record = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
         _ = record.get("verdict") or (record["experiment"], record["compared"])
-        theirs, ours, of = options(record["request"]), options(request.record), record["request"]["command"]
+        theirs, ours, command = options(record["request"]), options(request.record), record["request"]["command"]
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give another --out") from None
     if "verdict" in record and "table" not in record:  # the time was not enough: with more, or another time, it may be
         return None
-    if of != request.command:
-        raise UserError(f"{out} is of hexa {of}, not of hexa {request.command}; give another --out")
+    if command != request.command:
+        raise UserError(f"{out} is of hexa {command}, not of hexa {request.command}; give another --out")
     other = [
         f"{name} {theirs.get(name, 'none')}, not {ours.get(name, 'none')}"
         for name in dict.fromkeys((*theirs, *ours))

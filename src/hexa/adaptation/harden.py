@@ -41,9 +41,9 @@ _SMALLEST = 4 / 7
 _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 250, (40, 500), (200, 2000)
 #: How often the line from the start to the result is halved for the most robust state at the price: to an eighth of it.
 HALVINGS = 3
-#: The optimizer of networks that have less than half of their weights in convolutions; Muon turns those alone.
+#: The optimizer where Muon does not fit: for networks with few convolutions, and for long trainings.
 _BY_ADAMW = {"optimizer.name": "adamw", "optimizer.learning_rate": 5e-4}
-#: Steps from which on AdamW trains all: by Muon one of 2,284 overfitted to the one attack step (docs/robust.md).
+#: A training of more steps is by AdamW: one of 2,284 steps by Muon overfitted to its attack (docs/robust.md).
 _LONG = 700
 #: Seconds to write the results, which are not measured.
 _END = 5.0
@@ -176,7 +176,7 @@ class HardenRequest(AdaptRequest):
 
 
 def _convolves(backbone: Backbone) -> bool:
-    """Whether most of its weights are of convolutions."""
+    """True if more than half of the weights of the network belong to convolutions."""
     sizes = [(parameter.ndim == 4, parameter.numel()) for parameter in backbone.network.parameters()]
     return 2 * sum(size for convolution, size in sizes if convolution) > sum(size for _, size in sizes)
 

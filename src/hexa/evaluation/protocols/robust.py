@@ -94,7 +94,7 @@ class PGDOptions(AttackOptions):
         return random_starts(self.steps, self.relative_step, self.restarts, self.losses)
 
     def identity(self) -> str:
-        """What is run, for the protocol id."""
+        """The name of the attack in the protocol id."""
         return f"pgd{self.steps}x{self.restarts}"
 
 
