@@ -178,8 +178,8 @@ def test_csv_files_as_they_are_written(tmp_path: Path, text: str) -> None:
         ("{0},a\n{1},b\n", "none of the 5 images of .* shares its group with another"),
         ("{0},a\n{1},a\n{0},b\n", "'five/train/000000' is both in group 'a' and in 'b'; give each image one group"),
         ("{0};a\n{1};a\n", "row 1 has only 1 column; give path and group"),
-        (b"\xff\xfe{\x000", r"is not UTF-8 text \(byte 0\); give a CSV file in UTF-8"),
-        (b"x" * (1 << 20), "is not CSV .field larger than field limit"),
+        (b"\xff\xfe{\x000", r"is not UTF-8 \(.*\); save it as CSV in UTF-8"),
+        (b"x" * (1 << 20), "is not CSV .it has a line of 65,536 characters or more"),
         ('"' + "\n" * 200_000, "is not CSV .field larger than field limit"),
     ],
 )
@@ -194,8 +194,8 @@ def test_what_is_no_table_of_these_images_is_one_line(tmp_path: Path, text: str 
 def test_what_is_no_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, words in (
-        (str(tmp_path), "is not a file; give a CSV file"),
-        (str(tmp_path / "pipe"), "is not a file; give a CSV file"),
+        (str(tmp_path), "is a folder; give a CSV file"),
+        (str(tmp_path / "pipe"), "is not a regular file"),
         (str(tmp_path / "none.csv"), r"No such file.*; give FILE\.csv, column:NAME or key:NAME"),
         ("\0", "cannot be read"),
         ("column:patient", "data 'five': has no column 'patient': parquet sources have columns"),
@@ -203,7 +203,7 @@ def test_what_is_no_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(UserError, match=words):
             of(name, FIVE)
     monkeypatch.setattr(pairs, "_MOST_BYTES", 10)
-    with pytest.raises(UserError, match="20 bytes, at most 10 are read"):
+    with pytest.raises(UserError, match="20 bytes; at most 10 are read"):
         of(csv(tmp_path, "x" * 20), FIVE)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
-import io
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import pydantic
 import torch
@@ -14,11 +15,10 @@ from torch import Tensor
 
 from hexa.config import Config, UserError, reason, whole_characters
 from hexa.data.sources.source import Source, Subset, digest, location
-from hexa.runtime import parsing
 from hexa.runtime.random import Stream
 
-#: Most bytes of a CSV file of groups: about fifty per image, for millions of images.
-_MOST_BYTES = 1 << 30
+#: Most bytes of a CSV file of groups (about fifty per image, for millions of images), and characters of a line.
+_MOST_BYTES, _MOST_LINE = 1 << 30, 1 << 16
 
 
 class PairsConfig(Config):
@@ -116,16 +116,30 @@ def _read(path: Path, source: Source) -> list[str | None]:
     """The group of each image of the source from a CSV file. Raises UserError."""
     where = f"pairs.of {path}"
     try:
-        text = parsing.read_text(path, _MOST_BYTES)
-    except UserError as error:
-        raise UserError(f"pairs.of {error}; give a CSV file in UTF-8 with columns path and group") from None
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a folder" if path.is_dir() else "not a regular file"
+            raise UserError(f"{where}: is {kind}; give a CSV file with columns path and group")
+        if status.st_size > _MOST_BYTES:
+            raise UserError(f"{where}: has {status.st_size:,} bytes; at most {_MOST_BYTES:,} are read")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return _groups(csv.reader(_lines(file)), source, where)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: is not UTF-8 ({reason(error)}); save it as CSV in UTF-8") from None
+    except csv.Error as error:
+        raise UserError(f"{where}: is not CSV ({reason(error)}); give rows of path,group") from None
+    except UserError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         words = getattr(error, "strerror", None) or reason(error)
         raise UserError(f"{where}: cannot be read ({words}); give FILE.csv, column:NAME or key:NAME") from None
-    try:
-        return _groups(csv.reader(io.StringIO(text, newline="")), source, where)
-    except csv.Error as error:
-        raise UserError(f"{where}: is not CSV ({reason(error)}); give rows of path,group") from None
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    while line := file.readline(_MOST_LINE):
+        if len(line) == _MOST_LINE:
+            raise csv.Error(f"it has a line of {_MOST_LINE:,} characters or more")
+        yield line
 
 
 def _groups(rows: Iterator[list[str]], source: Source, where: str) -> list[str | None]:
