@@ -62,7 +62,7 @@ def test_one_number_is_for_all_channels_and_two_are_not() -> None:
         _experiment(network__std=[0.5, 0.5])
     network = _experiment(network__channels=2, network__mean="0.5", network__std=0.25).network
     assert (network.mean, network.std) == ((0.5, 0.5), (0.25, 0.25))
-    with pytest.raises(ConfigError, match=r"network\.std\.0: must be > 0"):
+    with pytest.raises(ConfigError, match=r"network\.std: std must be numbers above 0"):
         _experiment(network__std=0)
 
 

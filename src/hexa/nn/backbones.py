@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
 from hexa.config import Config, ConfigError, UserError, nearest, reason
-from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels
+from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels, mean_of, std_of
 from hexa.nn.two_streams import TwoStreams
 
 #: Bounds on widths and depths: larger networks would fill the memory, or take minutes to outline.
@@ -44,7 +44,7 @@ class NetworkConfig(Config):
     mean: Channels = IMAGENET_MEAN
     """Mean of each channel over the data, or one number for all, for pixels in [0, 1]; auto measures it when the run
     begins, and is shown as [] until then."""
-    std: tuple[pydantic.PositiveFloat, ...] = IMAGENET_STD
+    std: Channels = IMAGENET_STD
     """Standard deviation of each channel; auto measures it."""
 
     @pydantic.field_validator("mean", "std", mode="before")
@@ -60,10 +60,15 @@ class NetworkConfig(Config):
     def _one_a_channel(self) -> NetworkConfig:
         if self.streams == "lab" and self.channels != 3:
             raise ConfigError([("streams", f"lab takes RGB images, not {self.channels} channels; use one")])
-        for name, values in (("mean", self.mean), ("std", self.std)):
+        for name, check in (("mean", mean_of), ("std", std_of)):
+            values = getattr(self, name)
             if values and len(values) != self.channels:
                 message = f"{len(values)} numbers for {self.channels} channels; give one per channel, or auto"
                 raise ConfigError([(name, message)])
+            try:
+                check(values or (1.0,))
+            except UserError as error:
+                raise ConfigError([(name, str(error))]) from None
         return self
 
 
