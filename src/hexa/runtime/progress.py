@@ -70,13 +70,12 @@ class Reporter:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(quiet=True)
         self._progress = _progress(self._console)
-        self._total = self._first = 0
-        self._begin = self._shown = 0.0
+        self._total, self._shown = 0, 0.0
+        self._timed: tuple[int, float] | None = None
 
     def begin(self, total: int, done: int = 0) -> None:
         """Begin to show steps, of which some are already done."""
-        self._total, self._first, self._begin = total, done, time.monotonic()
-        self._shown = self._begin - _PAUSE
+        self._total, self._shown = total, time.monotonic() - _PAUSE
         self._progress.add_task("training", total=total, completed=done, unit="step ")
         self._progress.start()
 
@@ -94,8 +93,9 @@ class Reporter:
         if self._console.is_terminal or (now - self._shown < _PAUSE and step < self._total):
             return
         self._shown = now
-        left = (now - self._begin) / max(1, step - self._first) * (self._total - step)
-        self.say(f"step {step}/{self._total} · {text} · {_duration(left)} left")
+        first, begin = self._timed = self._timed or (step, now)  # the first steps take longer
+        left = f" · {_duration((now - begin) / (step - first) * (self._total - step))} left" if step > first else ""
+        self.say(f"step {step}/{self._total} · {text}{left}")
 
     def say(self, message: str) -> None:
         """Print a line that stays."""
