@@ -26,6 +26,23 @@ def test_lines_come_now_and_then_and_tell_the_time_left(monkeypatch: pytest.Monk
     assert lines[8] == "detecting: 5 of 100 · 4:45 left"
 
 
+def test_the_time_left_of_a_run_does_not_count_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, written = [0.0], io.StringIO()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    reporter = progress.Reporter(Console(file=written, width=200))
+    reporter.begin(100, done=10)
+    for step, seconds in ((11, 60), (21, 70), (31, 75), (100, 200)):
+        clock[0] = seconds
+        reporter.metrics(step, {"epoch": 0.5})
+    lines = [line.partition(" · epoch 0.5")[::2] for line in written.getvalue().splitlines()]
+    assert lines == [
+        ("step 11/100", ""),
+        ("step 21/100", " · 1:19 left"),
+        ("step 31/100", " · 0:52 left"),
+        ("step 100/100", " · 0:00 left"),
+    ]
+
+
 def test_of_a_first_step_nothing_is_known() -> None:
     written = io.StringIO()
     bar = progress.ProgressBar(Console(file=written, width=200))

@@ -20,7 +20,7 @@ def _digits(name: str) -> Experiment:
     return Experiment(
         recipe=name,
         data="digits",
-        epochs=20,
+        epochs=12,
         batch_size=128,
         network=NetworkConfig(
             name="small-resnet", widths=(32, 64, 128, 256), mean=(0.3, 0.3, 0.3), std=(0.37, 0.37, 0.37)
@@ -38,7 +38,7 @@ def _digits(name: str) -> Experiment:
             blur_probability=0.0,
         ),
         method=MoCoConfig(queue_size=512, momentum=0.99, temperature=0.1, bn_groups=4),
-        optimizer=OptimizerConfig(learning_rate=0.06, weight_decay=5e-4),
+        optimizer=OptimizerConfig(name="muon", learning_rate=0.04, other_rate=0.08, weight_decay=5e-4),
         # without warm-up the first steps throw the network into a point, from which adversarial views keep it
         schedule=ScheduleConfig(kind="cosine", per="epoch", warmup_epochs=8, warmup_at_most=0.2),
         training=TrainingConfig(log_every=10, checkpoint_every=5),
