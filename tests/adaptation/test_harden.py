@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import hexa
-from hexa.adaptation.command import AdaptRequest
+from hexa.adaptation.command import AdaptRequest, adapt
 from hexa.adaptation.harden import HardenRequest, between, choose, halved
 from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, decide, farthest, table
 from hexa.cli import main
@@ -103,20 +103,26 @@ def test_random_weights_have_nothing_to_begin_from(asked: type[AdaptRequest]) ->
         asked("random:small-resnet-16-32", "digits")
 
 
-@pytest.mark.parametrize(("name", "optimizer"), [("small-resnet-8-16", "muon"), ("vit_tiny_patch16_224", "adamw")])
+VIT = NetworkConfig(name="vit_tiny_patch16_224", options={"img_size": 16, "patch_size": 8, "depth": 2})
+
+
+@pytest.mark.parametrize(("network", "optimizer"), [(NETWORK, "muon"), (VIT, "adamw")])
 def test_networks_without_convolutions_do_not_learn_by_turning_them(
-    name: str, optimizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    network: NetworkConfig, optimizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = {"img_size": 16, "patch_size": 8, "depth": 2} if name.startswith("vit") else {}
-    network = (
-        load_backbone(f"random:{name}", size=16)
-        if not options
-        else random_backbone(NetworkConfig(name=name, options=options), 16, seed=0)
-    )
-    weights = save_backbone(network, tmp_path / "start.safetensors")
+    weights = save_backbone(random_backbone(network, 16, seed=0), tmp_path / "start.safetensors")
     assert main([*command(weights, tmp_path / "run"), "--max_steps", "1", "--labelled", "digits#test"]) == 0
     assert f"name: {optimizer}" in (tmp_path / "run" / "config.yaml").read_text()
     assert (", by AdamW" in capsys.readouterr().out) == (optimizer == "adamw")
+
+
+@pytest.mark.parametrize(("epochs", "attack"), [(1, (1, 8.0)), (80, (2, 6.0))])
+def test_long_trainings_attack_in_two_steps(epochs: int, attack: tuple[int, float], weights: Path) -> None:
+    asked = HardenRequest(str(weights), "digits", None, 1200.0, None, {"epochs": epochs}, strength=8.0)
+    record = adapt(asked, weights.parent / "run", only_plan=True)
+    planned = record["experiment"]["hard_examples"]["adversarial"]
+    assert (planned["steps"], planned["step_size"]) == attack
+    assert ("attacked in two steps" in record["plan"][-1]) == (attack[0] == 2)
 
 
 def costs(**more: float) -> Costs:
@@ -150,8 +156,7 @@ def test_between_the_weights(weights: Path) -> None:
     made = between(start, end, 0.75)
     for name, value in made.state_dict().items():
         if value.is_floating_point():
-            expected = 0.25 * start.state_dict()[name] + 0.75 * end.state_dict()[name]
-            torch.testing.assert_close(value, expected)
+            torch.testing.assert_close(value, 0.25 * start.state_dict()[name] + 0.75 * end.state_dict()[name])
     assert torch.equal(between(start, end, 1.0)(x := torch.rand(2, 3, 8, 8)), end.eval()(x))
 
 
@@ -159,8 +164,7 @@ def test_between_the_weights(weights: Path) -> None:
 def judged() -> tuple[Backbone, Side, Shown, Judge]:
     images = Subset(open_source("digits", "test"), np.arange(150))
     backbone = load_backbone("random:small-resnet-8-16", size=8)
-    features, _, _ = extract(backbone, images, precision="fp32")
-    judge = Judge(labels_of(images))
+    features, judge = extract(backbone, images, precision="fp32")[0], Judge(labels_of(images))
     side = Side.of(backbone, features, judge)
     shown = Shown.of(images, backbone, 30, judge, torch.device("cpu"), 0)
     side.attack(shown, judge, lambda done, total: None)

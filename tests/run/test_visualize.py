@@ -90,12 +90,8 @@ def test_mistakes_are_told_in_one_line(tmp_path: Path) -> None:
 
 def test_the_views_are_those_of_the_configuration() -> None:
     """Without flips, colours and with crops of everything, a view is the image, resized."""
-    changes = {
-        "views.scale": "[1.0, 1.0]",
-        "views.ratio": "[1.0, 1.0]",
-        "views.jitter_probability": "0",
-        "views.size": "8",
-    }
+    changes = dict.fromkeys(("views.scale", "views.ratio"), "[1.0, 1.0]") | {"views.size": "8"}
+    changes["views.jitter_probability"] = "0"
     shown = Look.at(tiny(**changes), "digits").gallery(6).tiles[:, 0]
     source = open_source("digits", "train")
     images = torch.stack([source.decode(i) for i in range(len(source))]).permute(0, 2, 3, 1).numpy()

@@ -41,10 +41,12 @@ _SMALLEST = 4 / 7
 _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 250, (40, 500), (200, 2000)
 #: How often the line from the start to the result is halved for the most robust state at the price: to an eighth of it.
 HALVINGS = 3
-#: The optimizer where Muon does not fit: for networks with few convolutions, and for long trainings.
+#: The optimizer of networks with few convolutions.
 _BY_ADAMW = {"optimizer.name": "adamw", "optimizer.learning_rate": 5e-4}
-#: A training of more steps is by AdamW: one of 2,284 steps by Muon overfitted to its attack (docs/robust.md).
-_LONG = 700
+#: A training of more steps attacks in two, each of this share of ε: one of 2,284 overfitted to a single step
+#: (docs/robust.md).
+_LONG, _OF_TWO = 700, 0.75
+_STEPS, _STEP_SIZE = "hard_examples.adversarial.steps", "hard_examples.adversarial.step_size"
 #: Seconds to write the results, which are not measured.
 _END = 5.0
 
@@ -70,17 +72,15 @@ class HardenRequest(AdaptRequest):
     def of_domain(self, name: str) -> dict[str, Any]:
         """The fields of the attack, and those of mirroring: a domain changes nothing else of these views."""
         mirrored = {path: v for path, v in super().of_domain(name).items() if path.endswith("flip_probability")}
-        attack = {"epsilon": self.strength, "step_size": self.strength}
-        chosen = {f"hard_examples.adversarial.{field}": value for field, value in attack.items()}
+        chosen = {"hard_examples.adversarial.epsilon": self.strength, _STEP_SIZE: self.strength}
         return mirrored | {path: value for path, value in chosen.items() if path not in self.fields}
 
     def plan(self, given: Given) -> Plan:
         """The largest size that leaves time for enough images, up to the start's own; see `choose`."""
         backbone = starts.read(given.draft.start.weights or "")
-        adamw = {path: value for path, value in _BY_ADAMW.items() if path not in self.fields}
-        by_adamw = "optimizer.name" in adamw and not _convolves(backbone)
+        by_adamw = "optimizer.name" not in self.fields and not _convolves(backbone)
         if by_adamw:
-            given = replace(given, draft=override(given.draft, adamw))
+            given = replace(given, draft=override(given.draft, {**_BY_ADAMW, **self.fields}))
         draft, source, labelled, seen = given.draft, given.source, given.labelled, given.seen
         costs, budget, by_clock = given.costs(partly=False), given.budget, given.by_clock
         native = draft.views.size
@@ -99,12 +99,12 @@ class HardenRequest(AdaptRequest):
         per_epoch = len(source) // draft.batch_size
         passes = images / len(source) if by_clock else min(draft.epochs, (draft.max_steps or math.inf) / per_epoch)
         changes: dict[str, Any] = {"monitor.knn_every": 0, "training.report": False}
+        two = passes * per_epoch > _LONG and not by_adamw and not {_STEPS, _STEP_SIZE} & self.fields.keys()
+        changes |= {_STEPS: 2, _STEP_SIZE: _OF_TWO * self.strength} if two else {}
         if by_clock:
             steps = max(1, int(passes * per_epoch))
             changes |= {"epochs": math.ceil(passes), "max_steps": steps}
             changes |= {"training.max_seconds": room(size) / SPARE}
-        if passes * per_epoch > _LONG and "optimizer.name" in adamw:
-            changes, by_adamw = changes | adamw, True
         fields = {path: value for path, value in changes.items() if path not in self.fields}
         experiment = override(at_size(draft, size, self.fields), fields)
         smaller = ""
@@ -124,7 +124,8 @@ class HardenRequest(AdaptRequest):
             f"labels: {labels}",
             f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
             + f", {format_duration(budget.seconds)} in all" * by_clock
-            + ", by AdamW" * by_adamw,
+            + ", by AdamW" * by_adamw
+            + ", attacked in two steps" * two,
         )
         return Plan(experiment, lines, judged)
 

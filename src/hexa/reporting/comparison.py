@@ -21,7 +21,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Hard examples", _hard_examples(hard if isinstance(hard, dict) else {}) if run.config else None),
         ("Data", flat.get("data")),
         ("Network", flat.get("network.name")),
-        ("Epochs", _epochs(run, flat.get("epochs"))),
+        ("Epochs", flat.get("epochs")),
         ("Batch size", flat.get("batch_size")),
         ("Learning rate", flat.get("optimizer.learning_rate")),
         ("Reduction", flat.get("objective.reduction")),
@@ -30,11 +30,6 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Seed", flat.get("seed")),
     ]
     return [(label, text(value)) for label, value in shown if value is not None]
-
-
-def _epochs(run: Run, planned: object) -> object:
-    """A time limit may end a run before or after the epochs that were planned."""
-    return planned if run.epoch in (None, planned) else f"{format_number(run.epoch)}, {text(planned)} planned"
 
 
 def device(run: Run) -> str:

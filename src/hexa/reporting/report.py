@@ -136,9 +136,9 @@ def _warning(warning: Record) -> str:
 
 def _state(run: Run) -> str:
     total = run.config.get("epochs")
-    if run.state == "finished" or run.epoch is None:
+    if run.epoch in (None, total):
         return run.state
-    of_all = f" of {format_number(total)}" if is_number(total) else ""
+    of_all = f" of {format_number(total)} planned" if is_number(total) else ""
     return f"{run.state} at epoch {format_number(run.epoch)}{of_all}"
 
 
