@@ -62,7 +62,8 @@ CASES = {
     "digits": Case(
         "digits-moco-v2",
         # the recipe as it was until 2026-11-25
-        {"network.widths": [16, 32, 64], "epochs": 40, "optimizer.learning_rate": 0.03, "method.queue_size": 1024},
+        {"network.widths": [16, 32, 64], "epochs": 40, "method.queue_size": 1024}
+        | {"optimizer.name": "sgd", "optimizer.learning_rate": 0.03},
         (20, 40),
         {"steps": 200, "labelled_batch": 8, "mirrored": False, "device": "cpu", "precision": "fp32"},
     ),

@@ -443,7 +443,7 @@ def few_labels() -> str:
 def strongest() -> str:
     """Where hard examples pay in the same time: rows with a gain under attack whose 95 % interval excludes 0."""
     few = _few_images_rows(searched=True)
-    digits = {(row["arm"], 28, row["seed"]): {"robust": row["metrics"]} for row in traced(ROBUST)}
+    digits = {(row["arm"], 17, row["seed"]): {"robust": row["metrics"]} for row in traced(ROBUST)}
     weak, strong = (
         {"clean": ("robust", "top1"), **{f"attack of {grey}": ("robust", f"robust@{grey}") for grey in levels}}
         for levels in ((2, 4), (8, 16))
@@ -456,7 +456,7 @@ def strongest() -> str:
     body = []
     for goal, runs, plain, length, places, arms in (
         ("robustness, photographs", few, "plain", 400, weak, late),
-        ("robustness, digits", digits, "longer", 28, strong, {"adversarial, from half-way": "adversarial"}),
+        ("robustness, digits", digits, "longer", 17, strong, {"adversarial, from half-way": "adversarial"}),
     ):
         for label, arm in arms.items():
             seeds = [seed for of, long, seed in runs if (of, long) == (arm, length) and (plain, length, seed) in runs]
@@ -577,9 +577,9 @@ def hardened_search() -> str:
     return table(body, "", *rows[0]["metrics"])
 
 
-def hardened_by() -> str:
-    """Attacks, distances and rates of the recipe `teacher`."""
-    rows = result(HARDENED_BY)["rows"]
+def hardened_by(name: str) -> str:
+    """Arms of the recipe `teacher`, one seed each."""
+    rows = result(name)["rows"]
     body = ((row["arm"], *(f"{row['metrics'][name]:.1f}" for name in HARDENED_SCORES.values())) for row in rows)
     return table(body, "", *HARDENED_SCORES)
 
@@ -812,7 +812,7 @@ def goals() -> str:
         rows.append(("", f"MoCo-v2 + adversarial{when}", "equal time, best of four rates", what, change))
     what = "linear head: clean / under attack of 8 / of 16 grey levels"
     rows.append(
-        ("robustness, digits", "MoCo-v2 + adversarial, from half-way", "20 epochs each", what, under_attack("plain"))
+        ("robustness, digits", "MoCo-v2 + adversarial, from half-way", "12 epochs each", what, under_attack("plain"))
     )
     rows.append(("", "MoCo-v2 + adversarial, from half-way", "equal time", what, under_attack("longer")))
     few = {(row["arm"], row["start"], row["seed"]): row for row in result(SEMI)["rows"] if row["labels"] == 20}
@@ -974,7 +974,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "hardened-before": partial(
         hardened, (HARDENED_ADAMW, "by AdamW"), (HARDENED_PLAIN, "by AdamW, without other contrast")
     ),
-    "hardened-by": hardened_by,
+    "hardened-by": partial(hardened_by, HARDENED_BY),
+    "hardened-two-steps": partial(hardened_by, "2026-11-25-harden-two-steps.json"),
     "hardened-growing": hardened_growing,
     "adapted": adapted,
     "hardened-photographs": hardened_photographs,

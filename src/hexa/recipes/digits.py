@@ -52,10 +52,10 @@ def digits_moco_v2() -> Experiment:
 
     Command: hexa pretrain digits-moco-v2
 
-    Expected: k-NN 94.8 ± 0.8 %, a probe of all labels 98.0 ± 0.4 %, attacked within 8 and 16 grey levels 72.8 ± 5.6 and
-    20.7 ± 5.9 % (five seeds; untrained k-NN: 82.9; raw pixels: 95.3).
+    Expected: k-NN 95.7 ± 0.6 %, a probe of all labels 98.6 ± 0.2 %, attacked within 8 and 16 grey levels 86.8 ± 1.9 and
+    46.0 ± 5.1 % (five seeds; untrained k-NN: 83.3; raw pixels: 95.3).
 
-    Cost: a quarter of a minute of one core.
+    Cost: a minute of a core without AVX-512.
     """
     return _digits("digits-moco-v2")
 
@@ -66,10 +66,10 @@ def digits_hexa_moco() -> Experiment:
 
     Command: hexa pretrain digits-hexa-moco
 
-    Expected: k-NN 94.5 ± 0.6 %, a probe of all labels 98.1 ± 0.6 %, attacked within 8 and 16 grey levels 79.4 ± 3.6 and
-    32.4 ± 6.5 % (plain: 72.8 and 20.7; five seeds).
+    Expected: k-NN 95.6 ± 0.4 %, a probe of all labels 98.4 ± 0.3 %, attacked within 8 and 16 grey levels 89.3 ± 1.0 and
+    57.8 ± 5.4 % (plain: 86.8 and 46.0; five seeds).
 
-    Cost: half a minute of one core.
+    Cost: a minute and a half of a core without AVX-512.
     """
     experiment = _digits("digits-hexa-moco")
     # in so few epochs attacks from the start cost points of k-NN
