@@ -18,7 +18,7 @@ from hexa_paper.work import Work
 from tests.paper.conftest import costs_for, jobs_of, request_for, stored_run
 
 ABLATION, FULL = study("ablation", data="digits"), study("table1", scale="full")
-RATES = (0.03, 0.06, 0.12, 0.24)
+RATES = (0.02, 0.04, 0.08, 0.16)
 
 
 def rate_of(job: Job) -> float:
@@ -47,9 +47,9 @@ def test_a_single_rate_needs_no_search_and_none_is_the_recipes_at_the_full_scale
 @pytest.mark.parametrize(
     ("best", "otherwise", "diverged", "wanted"),
     [
-        ((0.03, 0.06, 0.12, 0.24, 0.06, 0.12), 80.0, 0.0, (0.03, 0.06, 0.12, 0.24, 0.06, 0.12)),
-        ((), 70.0, 0.0, (0.03,) * 6),  # of equal ones the smallest
-        ((), 5.0, 0.12, (0.12,) * 6),  # those below diverged
+        ((0.02, 0.04, 0.08, 0.16, 0.04, 0.08), 80.0, 0.0, (0.02, 0.04, 0.08, 0.16, 0.04, 0.08)),
+        ((), 70.0, 0.0, (0.02,) * 6),  # of equal ones the smallest
+        ((), 5.0, 0.08, (0.08,) * 6),  # those below diverged
     ],
 )
 def test_each_arm_takes_its_own_best_rate(best: Any, otherwise: float, diverged: float, wanted: Any) -> None:

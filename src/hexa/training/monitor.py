@@ -242,7 +242,7 @@ class Watch:
             many > OVERFITTED * least and one < least_one,
             f"many steps of {name} raise the loss to {many:.3g}, after {least:.3g} in an earlier epoch, but the one "
             f"step that is trained on to {one:.3g}, after {least_one:.3g}: the network resists that step alone "
-            f"(catastrophic overfitting); give hard_examples.{name} a random_start of 2 without project, more steps, "
+            f"(catastrophic overfitting); give hard_examples.{name} more steps, a random_start of 2 without project, "
             "or a smaller epsilon",
         )
 
