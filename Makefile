@@ -1,4 +1,4 @@
-# make demo   pre-trains two small networks on embedded real images and compares them (a minute on two cores)
+# make demo   pre-trains two small networks on embedded real images and compares them (one to three minutes on two cores)
 # make test   runs the tests
 # make torture  runs every test with hostile files and faults, draws thousands more (hours), and writes the count into the documentation
 # make lint   checks style and types, and that the documentation builds without a broken link

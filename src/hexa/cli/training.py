@@ -230,7 +230,7 @@ def _from_weights(kind: type[AdaptRequest], given: Given, extra: Fields, out: Pa
 
 
 @command(
-    "MoCo-v2 against HEXA-MoCo on embedded images, in about a minute on two cores",
+    "MoCo-v2 against HEXA-MoCo on embedded images, in one to three minutes on two cores",
     option("--out FOLDER", "runs/demo if not given", default="runs/demo"),
     EPOCHS,
 )
