@@ -80,7 +80,7 @@ def load(path: Path, device: torch.device | str = "cpu", *, mapped: bool = False
 
 
 def _is_plausible(content: State, size: int) -> bool:
-    """Whether a file of this size can have this content.
+    """Return False if the content is more than a file of `size` bytes can hold.
 
     A manipulated one may contain itself, or an element that claims to be a billion; traversing either would never end.
     """
