@@ -1,0 +1,69 @@
+"""Is the verdict of `hexa adapt` right? Data set by data set, with labels and without, judged by images it did not see.
+
+    python benchmarks/adapt_sets.py WEIGHTS SETS OUT.json --time 10m [--only NAME …]
+
+SETS/NAME/train has images without labels, SETS/NAME/labelled and SETS/NAME/test a folder a class. `hexa adapt` trains
+on the first, with the second as `--labelled` or not at all; then `hexa compare` judges start and trained network by the
+third. "wrong" is a result called better that is worse there beyond the interval, in k-NN or probe. Runs that
+are in OUT.json are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from made_by import made_by
+
+
+def hexa(*options: object) -> float:
+    """Run a command of hexa; the seconds it took."""
+    begun = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "hexa", *map(str, options)], check=True)
+    return time.perf_counter() - begun
+
+
+def row(weights: str, images: Path, labelled: bool, duration: str, work: Path) -> dict[str, Any]:
+    """One run of `hexa adapt`, what it said, and what the test images say."""
+    out, labels = work / "run", ["--labelled", f"folder:{images / 'labelled'}"] if labelled else []
+    seconds = hexa("adapt", weights, "--data", f"folder:{images / 'train'}", *labels, "--time", duration, "--out", out)
+    said = json.loads((out / "adapt.json").read_text())
+    found = {"data": images.name, "labelled": labelled, "seconds": round(seconds), "plan": said["plan"]}
+    found |= {"verdict": said["verdict"], "kept": said["kept"]}
+    if (out / "environment.json").is_file():  # it trained
+        test, judged = f"folder:{images / 'test'}", work / "compare"
+        hexa("compare", weights, out, "--data", test, "--labelled", test, "--out", judged, "--time", "10m")
+        answer = json.loads((judged / "compare.json").read_text())
+        start, result = (one["scores"] for one in answer["backbones"])
+        changes = answer["pairs"][0]["differences"]
+        found |= made_by(out) | {"judged": answer["judged"], "start": start, "result": result, "change, half": changes}
+    return found
+
+
+def main() -> None:
+    """Every set and way that OUT does not have yet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("weights")
+    parser.add_argument("sets", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--time", default="10m")
+    parser.add_argument("--only", nargs="*")
+    asked = parser.parse_args()
+    rows: list[dict[str, Any]] = json.loads(asked.out.read_text())["rows"] if asked.out.is_file() else []
+    done = {(one["data"], one["labelled"]) for one in rows}
+    for images in sorted(path for path in asked.sets.iterdir() if not asked.only or path.name in asked.only):
+        for labelled in (True, False):
+            if (images.name, labelled) not in done:
+                with tempfile.TemporaryDirectory() as work:
+                    rows.append(row(asked.weights, images, labelled, asked.time, Path(work)))
+                asked.out.write_text(json.dumps({"time": asked.time, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
