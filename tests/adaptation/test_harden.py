@@ -125,6 +125,18 @@ def test_long_trainings_attack_in_two_steps(epochs: int, attack: tuple[int, floa
     assert ("attacked in two steps" in record["plan"][-1]) == (attack[0] == 2)
 
 
+@pytest.mark.parametrize(
+    ("network", "given", "views", "size"),
+    [(NETWORK, {}, 96, 160), (NETWORK, {}, 128, 224), (NETWORK, {}, 224, 224), (VIT, {}, 96, 96)]
+    + [(NETWORK, {"views.size": 96}, 96, 96)],
+)
+def test_the_result_is_for_larger_images_than_the_views(
+    network: NetworkConfig, given: dict[str, int], views: int, size: int
+) -> None:
+    asked = HardenRequest("start.safetensors", "digits", fields=given)
+    assert asked.used(views, random_backbone(network, 224, seed=0)) == size
+
+
 def costs(**more: float) -> Costs:
     return Costs(size=64, read=0.0, steps={4: 0.01}, look=0.002, **more)
 
@@ -132,14 +144,14 @@ def costs(**more: float) -> Costs:
 @pytest.mark.parametrize(
     ("seconds", "side", "size", "images"),
     [
-        (360.0, 500, 128, 9000),
-        (359.0, 500, 96, 359 / 0.0225),
-        (10**4, 32, 96, 10**4 / 0.0225),  # images are enlarged no more than they must be
-        (1.0, 500, 96, 1 / 0.0225),  # the smallest, however short the time, but not below four sevenths
+        (1200.0, 500, 128, 30_000),
+        (1199.0, 500, 96, 1199 / 0.0225),
+        (10**4, 32, 64, 10**4 / 0.01),  # images are enlarged no more than they must be
+        (1.0, 500, 64, 1 / 0.01),  # the smallest, however short the time, but not below three sevenths
     ],
 )
 def test_the_size_leaves_time_for_enough_images(seconds: float, side: int, size: int, images: float) -> None:
-    chosen = choose(costs(), [128, 96, 64], lambda _: seconds, side)
+    chosen = choose(costs(), [128, 96, 64, 48], lambda _: seconds, side)
     assert chosen[0] == size
     assert chosen[1] == pytest.approx(images)
 

@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 
 from hexa import cli
 from hexa.comparison import labelled, tuning, unlabelled, verdict
+from hexa.comparison.compare import _names as names_of
 from hexa.comparison.compare import CompareRequest, compare
 from hexa.comparison.extraction import Extraction
 from hexa.config import UserError
@@ -88,6 +89,12 @@ def test_the_same_backbone_is_not_better_than_itself_and_sizes_are_told_apart() 
     assert "each at its own image size: 4, 8 px; --size N compares at a common one" in found.notes
     assert [side.size for side in found.sides] == [8, 8, 4]
     assert found.verdict.pairs[1].better == -1
+
+
+def test_backbones_are_named_by_the_ends_of_their_paths() -> None:
+    given = ("/w/a.pth", "/runs/a/winner.pt", "/runs/b/winner.pt", "/runs/b/winner.pt", "timm:x", "/x/a/winner.pt")
+    ends = ["a.pth", "runs/a/winner.pt", "b/winner.pt (3)", "b/winner.pt (4)", "timm:x", "x/a/winner.pt"]
+    assert names_of(given) == ends
 
 
 def test_little_time_looks_at_fewer_images_of_every_class() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
-from hexa.adaptation.plan import SPARE, Given, Plan, kept_of
+from hexa.adaptation.plan import SIZES, SPARE, Given, Plan, kept_of
 from hexa.adaptation.robustness import CLEAN, Shown, Side, decide, table
 from hexa.comparison.extraction import common, images_per_second
 from hexa.comparison.extraction import features_of as extracted
@@ -33,12 +33,13 @@ from hexa.weights import start as starts
 from hexa.weights.pretrained import Backbone
 
 #: The images of all passes together from which on a larger size is taken, and the fewest that a training is begun for.
-_ENOUGH, _LEAST = 9000, 3000
-#: The smallest size as a share of the start's own, which loses accuracy itself at smaller ones (docs/robust.md).
-_SMALLEST = 4 / 7
+_ENOUGH, _LEAST = 30_000, 3000
+#: The smallest size of views as a share of the start's own, and how many times larger the images that the result is for
+#: may be: what is trained at 96 pixels is more accurate, and about as robust, at 160 (docs/robust.md).
+_SMALLEST, _LARGER = 3 / 7, 7 / 4
 #: Share of the time for the verdict, its passes of an attacked image through the network, bounds on such images, and
 #: on those that clean accuracy is measured on.
-_JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 250, (40, 500), (200, 2000)
+_JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 200, (40, 500), (200, 2000)
 #: How often the line from the start to the result is halved for the most robust state at the price: to an eighth of it.
 HALVINGS = 3
 #: The optimizer of networks with few convolutions.
@@ -75,6 +76,16 @@ class HardenRequest(AdaptRequest):
         chosen = {"hard_examples.adversarial.epsilon": self.strength, _STEP_SIZE: self.strength}
         return mirrored | {path: value for path, value in chosen.items() if path not in self.fields}
 
+    def used(self, size: int, start: Backbone) -> int:
+        """The image size of the result for views of `size` pixels, at which it is judged too: up to 7/4 of them.
+
+        Objects look larger in training than they are at one size (FixRes, Touvron et al., NeurIPS 2019). It is that of
+        the views where the user gives one, and for networks with few convolutions.
+        """
+        if "views.size" in self.fields or not _convolves(start):
+            return size
+        return next(one for one in (start.image_size, *SIZES) if one <= min(start.image_size, _LARGER * size))
+
     def plan(self, given: Given) -> Plan:
         """The largest size that leaves time for enough images, up to the start's own; see `choose`."""
         backbone = starts.read(given.draft.start.weights or "")
@@ -89,8 +100,10 @@ class HardenRequest(AdaptRequest):
 
         def room(size: int) -> float:
             """Seconds for training at this size."""
-            read = judged * (costs.score(native) + (2 + HALVINGS) * costs.score(size) + 3 * costs.read)
-            return SPARE * (budget.left - _JUDGING * budget.seconds - read - 1.5 * costs.setup - budget.here(_END))
+            score = costs.score(self.used(size, backbone))
+            read = judged * (costs.score(native) + (2 + HALVINGS) * score + 3 * costs.read)
+            attacked = max(_JUDGING * budget.seconds, _ATTACKED[0] * _PASSES * score)
+            return SPARE * (budget.left - attacked - read - 1.5 * costs.setup - budget.here(_END))
 
         size, images = choose(costs, given.sizes, room, seen.size)
         if by_clock and images < _LEAST:
@@ -107,11 +120,12 @@ class HardenRequest(AdaptRequest):
             changes |= {"training.max_seconds": room(size) / SPARE}
         fields = {path: value for path, value in changes.items() if path not in self.fields}
         experiment = override(at_size(draft, size, self.fields), fields)
-        smaller = ""
-        if size != native:
+        smaller, used = "", self.used(size, backbone)
+        if used != native:
             backbone.to(precision.pick_device(draft.training.device))
-            share = kept_of(backbone, given.pixels, costs.score(native), native)(size)
+            share = kept_of(backbone, given.pixels, costs.score(native), native)(used)
             smaller = f", where the start keeps {share:.0%} of its neighbourhoods"
+        result = f"; the result is for {used} px" * (used != size)
         whose = "those of the images themselves" if labelled is source else repr(labelled)
         labels = "none: how far features move is measured" if labelled is None else f"{whose}; {judged:,} to judge by"
         mirrored = ", mirrored or not" * (experiment.views.flip_probability > 0)
@@ -120,7 +134,7 @@ class HardenRequest(AdaptRequest):
             f"images: {seen}",
             f"method: teacher, from {draft.start.weights}: views attacked within {self.strength:g} grey levels are to "
             "have its features of the clean images",
-            f"views: the images{mirrored}{changed}, {size} px{smaller}",
+            f"views: the images{mirrored}{changed}, {size} px{result}{smaller}",
             f"labels: {labels}",
             f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
             + f", {format_duration(budget.seconds)} in all" * by_clock
@@ -131,8 +145,9 @@ class HardenRequest(AdaptRequest):
 
     def outcome(self, trained: Trained, progress: Progress) -> Outcome:
         """The state farthest from the start at the price, beside the start at the same size."""
-        how, device, size = trained.how, precision.pick_device(trained.how.device), trained.result.image_size
-        native, start, result = trained.start, trained.start.prepared(size=size), trained.result
+        how, device, native = trained.how, precision.pick_device(trained.how.device), trained.start
+        size = self.used(trained.result.image_size, native)
+        start, result = native.prepared(size=size), trained.result.prepared(size=size)
         images, judged, notes = drawn(trained, progress)
         networks = {"start": start, "result": result}
         if native.image_size != size:
@@ -185,8 +200,8 @@ def _convolves(backbone: Backbone) -> bool:
 def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], shorter_side: int) -> tuple[int, float]:
     """The image size, and how many images can be learned from, those of all passes together.
 
-    sizes: the start's own first, then smaller ones, of which those below four sevenths of it are left out. The first
-    that leaves time for 9,000 images, in however many passes, and does not enlarge images (of `shorter_side` pixels)
+    sizes: the start's own first, then smaller ones, of which those below three sevenths of it are left out. The first
+    that leaves time for 30,000 images, in however many passes, and does not enlarge images (of `shorter_side` pixels)
     more than the smallest of them does.
     """
     sizes, images = [size for size in sizes if size >= _SMALLEST * sizes[0]], 0.0

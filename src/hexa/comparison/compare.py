@@ -108,13 +108,15 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
 
 
 def _names(given: Sequence[str | Path | Backbone]) -> list[str]:
-    """Short names of backbones that tell them apart."""
+    """Backbones by as much of the ends of their paths as tells them apart; equal ones are numbered."""
     full = [one.network_config.name if isinstance(one, Backbone) else str(one) for one in given]
-    short = [name if ":" in name else Path(name).name for name in full]
-    return [
-        name if short.count(name) == 1 else f"{whole} ({place})"
-        for place, (name, whole) in enumerate(zip(short, full, strict=True), 1)
-    ]
+    parts = [(name,) if ":" in name else Path(name).parts for name in full]
+    made = []
+    for place, own in enumerate(parts, 1):
+        others = [other for other in parts if other != own]
+        last = next((n for n in range(1, len(own)) if all(own[-n:] != other[-n:] for other in others)), len(own))
+        made.append(str(Path(*own[-last:])) + f" ({place})" * (parts.count(own) > 1))
+    return made
 
 
 @processes.alone()  # so that no work of the main process alone, such as k-means, waits for the others
