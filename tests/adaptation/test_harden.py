@@ -127,8 +127,13 @@ def test_long_trainings_attack_in_two_steps(epochs: int, attack: tuple[int, floa
 
 @pytest.mark.parametrize(
     ("network", "given", "views", "size"),
-    [(NETWORK, {}, 96, 160), (NETWORK, {}, 128, 224), (NETWORK, {}, 224, 224), (VIT, {}, 96, 96)]
-    + [(NETWORK, {"views.size": 96}, 96, 96)],
+    [
+        (NETWORK, {}, 96, 160),
+        (NETWORK, {}, 128, 224),
+        (NETWORK, {}, 224, 224),
+        (NETWORK, {"views.size": 96}, 96, 96),
+        (VIT, {}, 96, 96),
+    ],
 )
 def test_the_result_is_for_larger_images_than_the_views(
     network: NetworkConfig, given: dict[str, int], views: int, size: int

@@ -14,8 +14,8 @@ from sklearn.datasets import load_digits
 
 from hexa import cli
 from hexa.comparison import labelled, tuning, unlabelled, verdict
-from hexa.comparison.compare import _names as names_of
 from hexa.comparison.compare import CompareRequest, compare
+from hexa.comparison.compare import _names as names_of
 from hexa.comparison.extraction import Extraction
 from hexa.config import UserError
 from hexa.data import open_source
