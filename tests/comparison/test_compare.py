@@ -86,22 +86,22 @@ def test_the_same_backbone_is_not_better_than_itself_and_sizes_are_told_apart() 
         "pixels:8 (1) is not significantly better than pixels:8 (2): against pixels:8 (2): k-NN"
         in found.verdict.sentence
     )
-    assert "each at its own image size: 4, 8 px; --size N compares at a common one" in found.notes
+    assert "each at its own image size: 4, 8 px; hexa compare --size N takes one" in found.notes
     assert [side.size for side in found.sides] == [8, 8, 4]
     assert found.verdict.pairs[1].better == -1
 
 
 def test_backbones_are_named_by_the_ends_of_their_paths() -> None:
-    given = ("/w/a.pth", "/runs/a/winner.pt", "/runs/b/winner.pt", "/runs/b/winner.pt", "timm:x", "/x/a/winner.pt")
-    ends = ["a.pth", "runs/a/winner.pt", "b/winner.pt (3)", "b/winner.pt (4)", "timm:x", "x/a/winner.pt"]
-    assert names_of(given) == ends
+    assert names_of(("/runs/a.pth", "b.pt", "timm:x")) == ["a.pth", "b.pt", "timm:x"]
+    given = ("/runs/a/x.pt", "/runs/b/x.pt", "/runs/b/x.pt", "/a.pt")
+    assert names_of(given) == ["a/x.pt", "b/x.pt (2)", "b/x.pt (3)", "/a.pt"]
 
 
 def test_little_time_looks_at_fewer_images_of_every_class() -> None:
     found = compare(CompareRequest(backbones=(RANDOM, "pixels:8"), data="digits", size=8, seconds=1e-9))
     assert len(np.unique(found.images.classes)) == 10
     assert 90 <= len(found.images) <= 110
-    assert any("images were drawn; with more --time more are" in note for note in found.notes)
+    assert any("images were drawn; more --time draws more" in note for note in found.notes)
 
 
 def test_fine_tuning_is_a_measure_that_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,36 +191,30 @@ def test_a_plan_says_what_a_seed_would_take_here(
 
 
 def test_mistakes(tried: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(said: str, data: str = "digits", **more: Any) -> None:
+        with pytest.raises(UserError, match=said):
+            runs.speedrun("T", data, tmp_path, **more)
+
     with pytest.raises(UserError, match="unknown track 'Z'"):
         runs.track("Z")
-    with pytest.raises(UserError, match="begins from random weights: leave --start out"):
-        runs.speedrun("T", "digits", tmp_path, start="random:resnet18")
+    refused("begins from random weights: leave --start out", start="random:resnet18")
     tried(starts=True)
-    with pytest.raises(UserError, match="begins from given weights: give --start"):
-        runs.speedrun("T", "digits", tmp_path)
+    refused("begins from given weights: give --start")
     (tmp_path / runs.RESULT).write_text("someone's")
     tried()
-    with pytest.raises(UserError, match="has another attempt"):
-        runs.speedrun("T", "digits", tmp_path)
+    refused("has another attempt")
     assert (tmp_path / runs.RESULT).read_text() == "someone's"
     (tmp_path / runs.RESULT).unlink()
-    for fields, said in (
-        ({"seed": "1"}, "--seed: the track says it"),
-        ({"optimizer.lerning_rate": "1"}, "learning_rate"),
-    ):
-        with pytest.raises(UserError, match=said):
-            runs.speedrun("T", "digits", tmp_path, seeds=[0], fields=fields)
+    refused("--seed: the track says it", seeds=[0], fields={"seed": "1"})
+    refused("learning_rate", seeds=[0], fields={"optimizer.lerning_rate": "1"})
     for number in range(20):
         broken = tmp_path / "broken" / "train" / "ab"[number % 2] / f"{number}.jpg"
         broken.parent.mkdir(parents=True, exist_ok=True)
         broken.write_text("no image")
-    with pytest.raises(UserError, match="a track needs the images as published"):
-        runs.speedrun("T", f"folder:{tmp_path / 'broken'}", tmp_path, seeds=[0], fields=TINY)
+    refused("a track needs the images as published", f"folder:{tmp_path / 'broken'}", seeds=[0], fields=TINY)
     tried(parameters=100)
-    with pytest.raises(UserError, match="allows 100 parameters, and the backbone has"):
-        runs.speedrun("T", "digits", tmp_path, seeds=[0], fields=TINY)
+    refused("allows 100 parameters, and the backbone has", seeds=[0], fields=TINY)
     assert not (tmp_path / "seed-0").exists()
     tried()
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="leave out torchrun"):
-        runs.speedrun("T", "digits", tmp_path)
+    refused("leave out torchrun")

@@ -14,6 +14,11 @@ from hexa.runtime import checkpoints
 from hexa.runtime.checkpoints import BadCheckpoint
 
 
+def refused(path: Path, said: str = "") -> None:
+    with pytest.raises(BadCheckpoint, match=said):
+        checkpoints.load(path)
+
+
 def state(seed: int = 0) -> checkpoints.State:
     generator = torch.Generator().manual_seed(seed)
     parameter = torch.nn.Parameter(torch.randn(8, 3, 3, 3, generator=generator).to(memory_format=torch.channels_last))
@@ -74,20 +79,16 @@ def test_an_altered_value_is_noticed_where_the_archive_is_intact(tmp_path: Path)
     content = torch.load(path, weights_only=True)
     content["method"]["weight"][0, 0, 0, 0] *= 1.000001
     torch.save(content, path)
-    with pytest.raises(BadCheckpoint, match="checksum"):
-        checkpoints.load(path)
+    refused(path, "checksum")
 
 
 def test_foreign_files_are_recognised(tmp_path: Path) -> None:
     path = checkpoints.path_of(tmp_path, 5)
     torch.save({"state_dict": {"weight": torch.zeros(2)}}, path)
-    with pytest.raises(BadCheckpoint, match="not a checkpoint of hexa"):
-        checkpoints.load(path)
+    refused(path, "not a checkpoint of hexa")
     path.write_text("hello")
-    with pytest.raises(BadCheckpoint, match="foreign"):
-        checkpoints.load(path)
-    with pytest.raises(BadCheckpoint, match="No such file"):
-        checkpoints.load(tmp_path / "step-00000006.pt")
+    refused(path, "foreign")
+    refused(tmp_path / "step-00000006.pt", "No such file")
 
 
 class Trap:
@@ -100,8 +101,7 @@ class Trap:
 def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
     path = checkpoints.path_of(tmp_path, 5)
     torch.save({"format": checkpoints.FORMAT, "trap": Trap()}, path)
-    with pytest.raises(BadCheckpoint):
-        checkpoints.load(path)
+    refused(path)
     assert not Trap.sprung
 
 
@@ -151,11 +151,9 @@ def test_what_was_made_by_hand_ends(tmp_path: Path, name: str) -> None:
         torch.save({"format": checkpoints.FORMAT, "step": 1, "checksum": "0" * 64, "x": BY_HAND[name]()}, path)
     else:  # pickle itself can't write it
         path.write_bytes(b"\x80\x02}" + b"X\x01\x00\x00\x00x}" * 100_000 + b"s" * 100_000 + b".")
-    with pytest.raises(BadCheckpoint, match="damaged"):
-        checkpoints.load(path)
+    refused(path, "damaged")
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(checkpoints.path_of(tmp_path, 1))
-    with pytest.raises(BadCheckpoint, match="not a file"):
-        checkpoints.load(checkpoints.path_of(tmp_path, 1))
+    refused(checkpoints.path_of(tmp_path, 1), "not a file")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
-from hexa.adaptation.plan import SIZES, SPARE, Given, Plan, kept_of
+from hexa.adaptation.plan import SIZES, SPARE, Given, Plan
 from hexa.adaptation.robustness import CLEAN, Shown, Side, decide, table
 from hexa.comparison.extraction import common, images_per_second
 from hexa.comparison.extraction import features_of as extracted
@@ -95,8 +95,8 @@ class HardenRequest(AdaptRequest):
         draft, source, labelled, seen = given.draft, given.source, given.labelled, given.seen
         costs, budget, by_clock = given.costs(partly=False), given.budget, given.by_clock
         native = draft.views.size
-        fewest, most = _JUDGED
-        judged = min(max(fewest, int(0.02 * budget.seconds / costs.score(native))), most, len(labelled or source))
+        most = np.clip(0.02 * budget.seconds / costs.score(native), *_JUDGED)
+        judged = min(int(most), len(labelled or source))
 
         def room(size: int) -> float:
             """Seconds for training at this size."""
@@ -115,16 +115,10 @@ class HardenRequest(AdaptRequest):
         two = passes * per_epoch > _LONG and not by_adamw and not {_STEPS, _STEP_SIZE} & self.fields.keys()
         changes |= {_STEPS: 2, _STEP_SIZE: _OF_TWO * self.strength} if two else {}
         if by_clock:
-            steps = max(1, int(passes * per_epoch))
-            changes |= {"epochs": math.ceil(passes), "max_steps": steps}
+            changes |= {"epochs": math.ceil(passes), "max_steps": max(1, int(passes * per_epoch))}
             changes |= {"training.max_seconds": room(size) / SPARE}
-        fields = {path: value for path, value in changes.items() if path not in self.fields}
-        experiment = override(at_size(draft, size, self.fields), fields)
-        smaller, used = "", self.used(size, backbone)
-        if used != native:
-            backbone.to(precision.pick_device(draft.training.device))
-            share = kept_of(backbone, given.pixels, costs.score(native), native)(used)
-            smaller = f", where the start keeps {share:.0%} of its neighbourhoods"
+        experiment = override(at_size(draft, size, self.fields), {**changes, **self.fields})
+        used = self.used(size, backbone)
         result = f"; the result is for {used} px" * (used != size)
         whose = "those of the images themselves" if labelled is source else repr(labelled)
         labels = "none: how far features move is measured" if labelled is None else f"{whose}; {judged:,} to judge by"
@@ -134,7 +128,7 @@ class HardenRequest(AdaptRequest):
             f"images: {seen}",
             f"method: teacher, from {draft.start.weights}: views attacked within {self.strength:g} grey levels are to "
             "have its features of the clean images",
-            f"views: the images{mirrored}{changed}, {size} px{result}{smaller}",
+            f"views: the images{mirrored}{changed}, {size} px{result}",
             f"labels: {labels}",
             f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
             + f", {format_duration(budget.seconds)} in all" * by_clock
@@ -150,13 +144,9 @@ class HardenRequest(AdaptRequest):
         start, result = native.prepared(size=size), trained.result.prepared(size=size)
         images, judged, notes = drawn(trained, progress)
         networks = {"start": start, "result": result}
-        if native.image_size != size:
-            networks["start at its own size"] = native
-        made = [
-            extracted(network, images, how, device, functools.partial(progress, name))
-            for name, network in networks.items()
-        ]
-        features, shared = common(made)
+        networks |= {"start at its own size": native} if native.image_size != size else {}
+        told = [(one, functools.partial(progress, name)) for name, one in networks.items()]
+        features, shared = common([extracted(one, images, how, device, tell) for one, tell in told])
         images = Subset(images, shared.numpy())
         judge = Judge(labels_of(images), how.seed) if judged else None
         before, after = (Side.of(network, x, judge) for network, x in zip((start, result), features, strict=False))
@@ -177,9 +167,7 @@ class HardenRequest(AdaptRequest):
         judged_at = ""
         if len(features) > 2 and judge is not None:
             clean = f"the start has {Side.of(native, features[2], judge).mean(CLEAN):.1f} % on clean images"
-            judged_at = (
-                f" (judged at {size} px; at its own {native.image_size} px {clean}, and more --time allows larger ones)"
-            )
+            judged_at = f" (at {size} px; at its own {native.image_size} px {clean}; more --time allows larger ones)"
         better, verdict = decide(before, after, self.price, tried, judged_at)
         if better and share < 1:
             where = f"{share:.1%} of the way from the start's to those trained"

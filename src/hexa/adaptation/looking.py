@@ -47,7 +47,7 @@ class Seen:
         facts += [f"{self.grey:.0%} grey"] if self.grey > 0.05 else []
         facts += [f"{self.duplicates:.0%} near-duplicates in a sample"] if self.duplicates >= 0.01 else []
         facts += [f"{self.unreadable:.0%} unreadable"] if self.unreadable else []
-        facts.append(f"{self.classes} classes" if self.classes else "no labels")
+        facts.append(f"{self.classes} classes" if self.classes else "no labels of their own")
         return ", ".join(facts)
 
 

@@ -316,4 +316,4 @@ def _labels(labelled: Source | None, apart: bool, compared: int, queries: int, b
     if labelled is None:
         return "labels: none, so whether it helped cannot be told and the start will be kept; --labelled gives some"
     whose = repr(labelled) if apart else "those of the images themselves"
-    return f"labels: {whose}; {compared:,} in the comparison, {queries + bank:,} to score states by"
+    return f"labels: {whose}; {compared:,} in the comparison, {queries + bank:,} to choose the best epoch by"

@@ -117,7 +117,7 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     option("BACKBONES", BACKBONES + "; the first is what the others are compared with", nargs="+", metavar="BACKBONE"),
     option("--data SOURCE", "your images: " + SOURCES, required=True),
     option("--labelled SOURCE", "labelled images to judge by; those of --data if they have labels"),
-    option("--time TIME", "for everything, such as 90s or 10m; 10m if not given", default="10m"),
+    option("--time TIME", "to read images and extract features, such as 90s; 10m if not given", default="10m"),
     option("--size N", "a common image size in pixels; each backbone's own if not given", type=whole(4, 4096)),
     flag("--fine-tune", "also fine-tune the whole networks on the labels, cross-validated; has no part in the verdict"),
     option("--out FOLDER", "where compare.html and compare.json go; runs/compare if not given", default="runs/compare"),

@@ -28,7 +28,6 @@ from hexa.cli.declare import (
 )
 
 if TYPE_CHECKING:
-    from hexa.adaptation.command import AdaptRequest
     from hexa.recipes.experiment import Experiment
 
 
@@ -182,19 +181,18 @@ _DESCRIBED = (
     open=True,
 )
 def adapt(given: Given, extra: Fields) -> int:
-    from hexa.runtime import targets
-
-    out = targets.check_folder(given.out)
-    import_networks()
-    from hexa.adaptation.command import AdaptRequest
-
-    return _from_weights(AdaptRequest, given, extra, out)
+    return _from_weights(given, extra)
 
 
 @command(
     "make given weights robust against attacks on your own images within a time, and say what it gained and cost",
     *_FROM_WEIGHTS,
-    option("--strength EPSILON", "radius of the attack in training, in grey levels of 255", type=float, default=4.0),
+    option(
+        "--strength EPSILON",
+        "radius of the attack in training, in grey levels; 4 if not given",
+        type=float,
+        default=4.0,
+    ),
     option("--price POINTS", "of clean accuracy that may be lost; 2 if not given", type=float, default=2.0),
     option("--out RUN", "the run folder; runs/harden if not given", default="runs/harden"),
     option("--domain NAME", "kind of images: whether they may be mirrored"),
@@ -204,28 +202,29 @@ def adapt(given: Given, extra: Fields) -> int:
     open=True,
 )
 def harden(given: Given, extra: Fields) -> int:
+    return _from_weights(given, extra, strength=given.strength, price=given.price)
+
+
+def _from_weights(given: Given, extra: Fields, **more: Any) -> int:
+    """more: what only `hexa harden` asks."""
     from hexa.runtime import targets
-
-    out = targets.check_folder(given.out)
-    import_networks()
-    from hexa.adaptation.harden import HardenRequest
-
-    return _from_weights(HardenRequest, given, extra, out, strength=given.strength, price=given.price)
-
-
-def _from_weights(kind: type[AdaptRequest], given: Given, extra: Fields, out: Path, **more: Any) -> int:
-    from hexa import recipes
-    from hexa.adaptation.command import adapt as run
-    from hexa.cli import fields
-    from hexa.runtime.console import Console
     from hexa.runtime.parsing import seconds_of
 
+    out, seconds = targets.check_folder(given.out), seconds_of(given.time)
+    import_networks()
+    from hexa import recipes
+    from hexa.adaptation import command as adaptation
+    from hexa.adaptation.harden import HardenRequest
+    from hexa.cli import fields
+    from hexa.runtime.console import Console
+
+    kind = HardenRequest if more else adaptation.AdaptRequest
     changes = dict(extra) | {_SHORT[name]: value for name in ("device", "precision") if (value := getattr(given, name))}
     made = recipes.get(kind.recipe)
     known = [field.path for field in (*fields.of_experiment(made), *fields.of_absent_hard_examples(made))]
     fields.check_names(changes, known, given.options)
-    asked = (given.backbone, given.data, given.labelled, seconds_of(given.time), given.domain, changes)
-    run(kind(*asked, **more), out, only_plan=given.plan, console=Console(), begun=given.begun)
+    asked = (given.backbone, given.data, given.labelled, seconds, given.domain, changes)
+    adaptation.adapt(kind(*asked, **more), out, only_plan=given.plan, console=Console(), begun=given.begun)
     return 0
 
 

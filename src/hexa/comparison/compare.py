@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -111,12 +112,9 @@ def _names(given: Sequence[str | Path | Backbone]) -> list[str]:
     """Backbones by as much of the ends of their paths as tells them apart; equal ones are numbered."""
     full = [one.network_config.name if isinstance(one, Backbone) else str(one) for one in given]
     parts = [(name,) if ":" in name else Path(name).parts for name in full]
-    made = []
-    for place, own in enumerate(parts, 1):
-        others = [other for other in parts if other != own]
-        last = next((n for n in range(1, len(own)) if all(own[-n:] != other[-n:] for other in others)), len(own))
-        made.append(str(Path(*own[-last:])) + f" ({place})" * (parts.count(own) > 1))
-    return made
+    ends = ([str(Path(*one[-depth:])) for one in parts] for depth in itertools.count(1))
+    short = next(names for names in ends if len(set(names)) == len(set(parts)))
+    return [name if short.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(short, 1)]
 
 
 @processes.alone()  # so that no work of the main process alone, such as k-means, waits for the others
@@ -148,7 +146,7 @@ def of_backbones(
             notes.append("the labels are not used: fewer than two classes have two images or more")
         found = affordable(several, judging, how, judged, device)
         if len(found) < len(judging):
-            notes.append(f"{len(found):,} of {len(judging):,} images were drawn; with more --time more are")
+            notes.append(f"{len(found):,} of {len(judging):,} images were drawn; more --time draws more")
         rows, twins = leakage.apart(data, judging, found, how, notes, progress) if judged else (found, ())
         if judged and not labelled.can_judge(labelled.labels_of(judging)[rows]):
             notes.append("near-duplicates stay, since too few labelled images would be left")
@@ -184,7 +182,7 @@ def of_backbones(
     if judge is not None:
         classes = len(np.unique(judge.labels[judge.judged]))
         notes += [
-            f"{few_name(shots)}: of the {count} of {classes} classes that have more images"
+            f"{few_name(shots)}: on the {count} of {classes} classes that have more images than that"
             for shots, drawn in judge.draws.items()
             if (count := len(np.unique(judge.labels[drawn[0]]))) < classes
         ]
@@ -201,6 +199,6 @@ def of_backbones(
                 side.scores.right[tuning.MEASURE] = right
     sizes = sorted({side.size for side in sides})
     if len(sizes) > 1:
-        notes.append(f"each at its own image size: {', '.join(map(str, sizes))} px; --size N compares at a common one")
+        notes.append(f"each at its own image size: {', '.join(map(str, sizes))} px; hexa compare --size N takes one")
     said = from_main(lambda: verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides))
     return Comparison(tuple(sides), said, images, judge, tuple(notes), twins)

@@ -97,8 +97,7 @@ def apart(
             twins += [(judging.paths[places[row]], data.paths[learned[same[row]]]) for row in np.flatnonzero(seen)]
             notes.append(f"left out: {counted(int(seen.sum()), 'labelled near-duplicate')} of images of --data")
         if len(learned) < len(data):
-            among = f"{len(learned):,} of the {len(data):,} images of --data"
-            notes.append(f"near-duplicates were looked for among {among}")
+            notes.append(f"near-duplicates were sought among only {len(learned):,} of {len(data):,} images of --data")
     progress("looking for near-duplicates", 1, 1)
     unreadable = np.setdiff1d(rows, places)  # noted where features are extracted
     return np.sort(np.concatenate([places[~drop], unreadable])), tuple(twins)

@@ -136,10 +136,8 @@ def _warning(warning: Record) -> str:
 
 def _state(run: Run) -> str:
     total = run.config.get("epochs")
-    if run.epoch in (None, total):
-        return run.state
-    of_all = f" of {format_number(total)} planned" if is_number(total) else ""
-    return f"{run.state} at epoch {format_number(run.epoch)}{of_all}"
+    planned = f" ({format_number(total)} were planned)" if is_number(total) else ""
+    return run.state if run.epoch in (None, total) else f"{run.state} at epoch {format_number(run.epoch)}{planned}"
 
 
 def _headline(run: Run) -> list[tuple[str, str, str]]:
@@ -188,7 +186,7 @@ def _pictures(
                 parsing.check(path, _LARGEST_FILE, within=run.folder)
                 yield {"name": page["name"], "slot": page["slot"]} | picture(Gallery.load(path))
             elif not makers and run.config:
-                notes.append(f"no pictures ({kind}): hexa report --data SOURCE makes them of your images")
+                notes.append(f"no pictures ({kind}): hexa report RUN --data SOURCE --out FILE makes them")
         except Exception as error:  # whatever a stranger's file leads to
             notes.append(f"no pictures ({kind}): {_said(error)}")
 

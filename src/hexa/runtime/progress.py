@@ -72,6 +72,8 @@ class Reporter:
         self._progress = _progress(self._console)
         self._total, self._shown = 0, 0.0
         self._timed: tuple[int, float] | None = None
+        #: When the run ends, by `time.monotonic`, if the clock decides that.
+        self.end: float | None = None
 
     def begin(self, total: int, done: int = 0) -> None:
         """Begin to show steps, of which some are already done."""
@@ -94,7 +96,8 @@ class Reporter:
             return
         self._shown = now
         first, begin = self._timed = self._timed or (step, now)  # the first steps take longer
-        left = f" · {_duration((now - begin) / (step - first) * (self._total - step))} left" if step > first else ""
+        seconds = (now - begin) / max(1, step - first) * (self._total - step) if self.end is None else self.end - now
+        left = f" · {_duration(max(0.0, seconds))} left" if step > first else ""
         self.say(f"step {step}/{self._total} · {text}{left}")
 
     def say(self, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,6 +188,7 @@ class Trainer:
         """
         total, now = self.total_steps, self.clock.total
         left, steps = limit - now - self.clock.pauses, self.step - self._lap[0]
+        self.journal.reporter.end = time.monotonic() + left
         if left <= 0:
             total = min(total, self.step)
         elif steps >= max(1, self.steps_per_epoch // 4):
@@ -276,7 +278,7 @@ class Trainer:
         """Images that could not be read, at the end of the epoch in which they were met."""
         if new := [problem for problem in self.loader.problems if problem not in self._problems]:
             self._problems.update(new)
-            self.warn([f"{len(new)} images could not be read and were replaced: {some(new, '; ', 10)}"])
+            self.warn([f"{len(new)} of the images could not be read, and others replace them: {some(new, '; ', 10)}"])
 
     def _compare_attacks(self, batch: Batch) -> None:
         """At the end of an epoch, warn of attacks that its last batch resists while it falls to stronger ones."""

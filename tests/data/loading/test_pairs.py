@@ -38,6 +38,11 @@ def of(text: str, source: Source, probability: float = 0.5) -> Pairs:
     return found
 
 
+def refused(said: str, *asked: Any) -> None:
+    with pytest.raises(UserError, match=said):
+        of(*asked)
+
+
 def csv(folder: Path, text: str | bytes, name: str = "pairs.csv") -> str:
     (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
     return str(folder / name)
@@ -200,18 +205,15 @@ def test_what_is_no_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("\0", "cannot be read"),
         ("column:patient", "data 'five': has no column 'patient': parquet sources have columns"),
     ):
-        with pytest.raises(UserError, match=words):
-            of(name, FIVE)
+        refused(words, name, FIVE)
     monkeypatch.setattr(pairs, "_MOST_BYTES", 10)
-    with pytest.raises(UserError, match="20 bytes; at most 10 are read"):
-        of(csv(tmp_path, "x" * 20), FIVE)
+    refused("20 bytes; at most 10 are read", csv(tmp_path, "x" * 20), FIVE)
 
 
 def test_names_that_several_images_have_need_metadata(tmp_path: Path) -> None:
     source = ArraySource(torch.zeros(3, 3, 2, 2, dtype=torch.uint8))
     source.paths = ["x.png", "x.png", "y.png"]
-    with pytest.raises(UserError, match=r"several images of .* are called 'x\.png'"):
-        of(csv(tmp_path, "y.png,a\nx.png,a\n"), source)
+    refused(r"several images of .* are called 'x\.png'", csv(tmp_path, "y.png,a\nx.png,a\n"), source)
 
 
 def test_an_effect_needs_a_cause() -> None:
@@ -238,10 +240,8 @@ def test_a_column_of_parquet(tmp_path: Path, values: list[Any]) -> None:
     source = open_source(f"parquet:{tmp_path}")
     found = of("column:patient", source)
     assert [members(found, image) for image in range(6)] == [{0, 2}, {1, 4}, {0, 2}, {3}, {1, 4}, {5}]
-    with pytest.raises(UserError, match="has no column 'patent'; did you mean 'patient'"):
-        of("column:patent", source)
-    with pytest.raises(UserError, match="the column 'image' cannot be read as numbers or text"):
-        of("column:image", source)
+    refused("has no column 'patent'; did you mean 'patient'", "column:patent", source)
+    refused("the column 'image' cannot be read as numbers or text", "column:image", source)
 
 
 def test_a_key_of_webdataset(tmp_path: Path) -> None:
@@ -257,10 +257,8 @@ def test_a_key_of_webdataset(tmp_path: Path) -> None:
     source = open_source(f"webdataset:{tmp_path}")
     found = of("key:patient", source)
     assert [members(found, image) for image in range(7)] == [{0, 2}, {1, 6}, {0, 2}, {3}, {4}, {5}, {1, 6}]
-    with pytest.raises(UserError, match=r"none of its \.json files has a text or number 'place'"):
-        of("key:place", source)
-    with pytest.raises(UserError, match="has no column 'patient'"):
-        of("column:patient", source)
+    refused(r"none of its \.json files has a text or number 'place'", "key:place", source)
+    refused("has no column 'patient'", "column:patient", source)
 
 
 @pytest.mark.parametrize("same_size", [True, False], ids=["resident", "workers"])
