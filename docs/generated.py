@@ -501,19 +501,19 @@ def hardened(*before: tuple[str, str]) -> str:
 
 
 def adapted() -> str:
-    """`hexa adapt` in fifteen minutes at the start's own size."""
+    """What `hexa adapt` said in ten minutes, set by set, beside labelled images that it did not see."""
     body = []
-    for row in result("2026-11-25-adapt-own-size.json")["rows"]:
-        scores = row["start, result, change, half of its interval"].values()
-        shown = (
-            f"{start:.1f} → {end:.1f} ({points:+.1f} ± {half:.1f})".replace("-", "−")
-            for start, end, points, half in scores
-        )
-        learned = row["plan"][2].removeprefix("learning: ").partition(",")[0]
-        body.append(
-            (row["data"], row["arm"], learned, f"{row['compared']:,}", *shown, row["kept"], str(row["seconds"]))
-        )
-    return table(body, "images", "recipe", "learned", "judged by", "k-NN", "linear probe", "kept", "seconds")
+    for row in result("2026-11-25-adapt-sets.json")["rows"]:
+        said = row["verdict"].removeprefix("the start is kept: ").removeprefix("not enough time: ").partition(";")[0]
+        said = "it cannot be told" if "cannot be told" in said else said.partition(":")[0]
+        changes = [row["change, half"][name] for name in row["start"]] if "start" in row else []
+        truth = [
+            f"{row['start'][name]:.1f} → {row['result'][name]:.1f} ({points:+.1f} ± {half:.1f})".replace("-", "−")
+            for name, (points, half) in zip(row.get("start", ()), changes, strict=True)
+        ] or ["–", "–"]
+        seconds = str(row["seconds"])
+        body.append((row["data"], "yes" if row["labelled"] else "no", seconds, said, row["kept"], *truth))
+    return table(body, "images", "labels", "seconds", "verdict", "kept", "k-NN, in truth", "linear probe, in truth")
 
 
 def hardened_growing() -> str:
@@ -546,10 +546,10 @@ def start_by_size() -> str:
 
 
 def hardened_objects() -> str:
-    """The table of one run of `hexa harden`, and the differences of another by AdamW."""
-    found, before = (result(f"2026-11-25-harden-objects-{end}.json")["table"] for end in ("muon", "contrast"))
+    """The table of one run of `hexa harden`, and the differences of another, on views of the result's size."""
+    found, before = (result(f"2026-11-25-harden-objects-{end}.json")["table"] for end in ("smaller", "muon"))
     rows = [(*row, other[-1]) for row, other in zip(found["rows"], before["rows"], strict=True)]
-    return table(rows, *found["header"], "difference by AdamW, 160 px")
+    return table(rows, *found["header"], "difference by views of 160 px")
 
 
 def hardened_corrupted() -> str:

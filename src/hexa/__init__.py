@@ -196,20 +196,25 @@ def compare(
     data: str,
     labelled: str | None = None,
     out: str | Path | None = None,
+    *,
+    time: str = "10m",
     **options: Any,
 ) -> dict[str, Any]:
     """Compare two backbones or more on images -> verdict, best, backbones with their scores, pairs with differences.
 
     backbones: each is anything `load_backbone` takes; the first is what the others are compared with. labelled: images
-    to judge by, those of `data` if None and they have labels. out: a folder for compare.html and compare.json. options:
-    seconds, size, fine_tune, domain, seed, device, precision, num_workers, max_image_pixels: those of `hexa compare`.
+    to judge by, those of `data` if None and they have labels. out: a folder for compare.html and compare.json. time: to
+    read images and extract features, as "90s" or "10m". options: size, fine_tune, domain, seed, device, precision,
+    num_workers, max_image_pixels: those of `hexa compare`; seconds, instead of time.
     """
     from pathlib import Path
 
     from hexa.comparison.compare import CompareRequest
     from hexa.comparison.compare import compare as run
     from hexa.comparison.page import write
+    from hexa.runtime.parsing import seconds_of
 
+    options = {"seconds": seconds_of(time), **options}
     request = CompareRequest(backbones=tuple(map(named, backbones)), data=data, labelled=labelled, **options)
     found = run(request)
     if out is not None:

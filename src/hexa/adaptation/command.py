@@ -259,7 +259,7 @@ def _say_verdict(record: Mapping[str, Any], out: Path, console: Console) -> None
     console.print(f"report: {out / REPORT}")
     console.print(f"the winner, the {record['kept']} at {winner['size']} px: {winner['load']}")
     if "pretrained=True" in winner["load"]:
-        console.print("for fine-tuning, replace the first num_classes=0 by your number of classes")
+        console.print("for fine-tuning, replace the first num_classes=0 with your number of classes")
 
 
 def _opened(experiment: Experiment, name: str) -> Source:

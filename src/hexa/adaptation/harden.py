@@ -79,8 +79,8 @@ class HardenRequest(AdaptRequest):
     def used(self, size: int, start: Backbone) -> int:
         """The image size of the result for views of `size` pixels, at which it is judged too: up to 7/4 of them.
 
-        Objects look larger in training than they are at one size (FixRes, Touvron et al., NeurIPS 2019). It is that of
-        the views where the user gives one, and for networks with few convolutions.
+        Training on smaller images than are classified later costs less (compare FixRes, Touvron et al., NeurIPS 2019).
+        It is the size of the views where the user gives one, and for networks with few convolutions.
         """
         if "views.size" in self.fields or not _convolves(start):
             return size

@@ -187,12 +187,7 @@ def adapt(given: Given, extra: Fields) -> int:
 @command(
     "make given weights robust against attacks on your own images within a time, and say what it gained and cost",
     *_FROM_WEIGHTS,
-    option(
-        "--strength EPSILON",
-        "radius of the attack in training, in grey levels; 4 if not given",
-        type=float,
-        default=4.0,
-    ),
+    option("--strength EPSILON", "radius of the attacks, in grey levels; 4 if not given", type=float, default=4.0),
     option("--price POINTS", "of clean accuracy that may be lost; 2 if not given", type=float, default=2.0),
     option("--out RUN", "the run folder; runs/harden if not given", default="runs/harden"),
     option("--domain NAME", "kind of images: whether they may be mirrored"),

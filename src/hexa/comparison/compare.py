@@ -113,7 +113,7 @@ def _names(given: Sequence[str | Path | Backbone]) -> list[str]:
     full = [one.network_config.name if isinstance(one, Backbone) else str(one) for one in given]
     parts = [(name,) if ":" in name else Path(name).parts for name in full]
     ends = ([str(Path(*one[-depth:])) for one in parts] for depth in itertools.count(1))
-    short = next(names for names in ends if len(set(names)) == len(set(parts)))
+    short = next(names for names in ends if len(set(names)) == len({str(Path(*one)) for one in parts}))
     return [name if short.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(short, 1)]
 
 
