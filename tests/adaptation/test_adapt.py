@@ -76,7 +76,7 @@ def test_from_a_folder_to_a_decision(
     assert last[0] == kept["verdict"]
     assert last[1] == f"report: {out / 'report.html'}"
     assert last[2] == f"the winner, the {kept['kept']} at 8 px: {kept['winner']['load']}"
-    assert f"The winner, the {kept['kept']} at 8 px: import" in (out / "report.html").read_text()
+    assert f"The winner, the {kept['kept']} at 8 px: <code>import" in (out / "report.html").read_text()
     assert [row[0] for row in kept["table"]["rows"]][:3] == ["image size, px", "k-NN, % ↑", "linear probe, % ↑"]
     assert (kept["comparison"]["best"] == "result") == (kept["kept"] == "result")
     winner = load_backbone(out / "winner.safetensors")
