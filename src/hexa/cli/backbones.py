@@ -232,7 +232,7 @@ def search(given: Given, extra: Fields) -> int:
 
 @command(
     "hand the backbone over to another library; checked before success is reported",
-    option("RUN", "a run folder, or any other backbone: " + BACKBONES),
+    option("RUN", BACKBONES),
     option("--to FORMAT", "torchvision, timm, safetensors, onnx or detectron2", required=True),
     option("--out PATH", required=True),
     request="ImageOptions",

@@ -103,7 +103,7 @@ def positive(text: str) -> float:
 
 SOURCES = "a folder · digits · parquet:PATH · hf:NAME · webdataset:PATTERN · voc:PATH · cifar10 and others; #split"
 BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:MODULE:CALLABLE · random:NAME"
-DOMAINS = "fit the views to photos, aerial, microscopy, documents, medical-grey or histology; fields given win"
+DOMAINS = "fit the views to photos, aerial, microscopy, documents, medical-grey or histology"
 BACKBONE = option("BACKBONE", BACKBONES)
 DATA = option("--data SOURCE", SOURCES, required=True)
 DATA_OF_RUN = option("--data SOURCE", SOURCES + "; that of the run or recipe if not given")

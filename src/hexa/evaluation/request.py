@@ -26,7 +26,7 @@ class ImageOptions(Config):
     size: Any = None
     """N: side of the images in pixels; the backbone's own if not given"""
     crop: Any = None
-    """SHARE: of the shorter side, what the centre crop takes; the backbone's own if not given"""
+    """SHARE: the centre crop's part of the shorter side; the backbone's own if not given"""
     interpolation: Any = None
     """NAME: bilinear or bicubic; the backbone's own if not given"""
 

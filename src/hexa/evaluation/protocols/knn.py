@@ -58,7 +58,7 @@ class KnnOptions(Config):
     temperature: float = pydantic.Field(default=0.07, gt=0)
     """T of the vote's weight exp(similarity / T)."""
     shots: few_labels.Shots = ()
-    """Labelled images per class that may vote, drawn anew for every draw; none lets all of them vote."""
+    """Labelled images per class that may vote, drawn anew for every draw; all of them if not given."""
     draws: int = pydantic.Field(default=5, gt=0)
     """Draws of labelled images for each number of them."""
 
