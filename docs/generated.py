@@ -504,7 +504,7 @@ def adapted() -> str:
     """What `hexa adapt` said in ten minutes, set by set, beside labelled images that it did not see."""
     body = []
     for row in result("2026-11-25-adapt-sets.json")["rows"]:
-        said = row["verdict"].removeprefix("the start is kept: ").removeprefix("not enough time: ").partition(";")[0]
+        said = row["verdict"].removeprefix("the start is kept: ")
         said = "it cannot be told" if "cannot be told" in said else said.partition(":")[0]
         changes = [row["change, half"][name] for name in row["start"]] if "start" in row else []
         truth = [
