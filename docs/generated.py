@@ -552,6 +552,12 @@ def hardened_objects() -> str:
     return table(rows, *found["header"], "difference by views of 160 px")
 
 
+def hardened_groceries() -> str:
+    """The table of one run of `hexa harden` on photographs of groceries."""
+    found = result("2026-11-25-harden-groceries.json")["table"]
+    return table(found["rows"], *found["header"])
+
+
 def hardened_corrupted() -> str:
     """Accuracy on corrupted images by their kind, with and without other contrast, as changes from the start."""
     rows = result("2026-11-25-harden-corrupted.json")["rows"]
@@ -980,6 +986,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "adapted": adapted,
     "hardened-photographs": hardened_photographs,
     "hardened-objects": hardened_objects,
+    "hardened-groceries": hardened_groceries,
     "start-by-size": start_by_size,
     "hardened-corrupted": hardened_corrupted,
     "hardened-search": hardened_search,

@@ -35,7 +35,7 @@ from hexa.weights.pretrained import Backbone
 #: The images of all passes together from which on a larger size is taken, and the fewest that a training is begun for.
 _ENOUGH, _LEAST = 30_000, 3000
 #: The smallest size of views as a share of the start's own, and how many times larger the images that the result is for
-#: may be: what is trained at 96 pixels is more accurate, and about as robust, at 160 (docs/robust.md).
+#: may be: there the start is more accurate, and what was trained at 96 pixels keeps its gain at 160 (docs/robust.md).
 _SMALLEST, _LARGER = 3 / 7, 7 / 4
 #: Share of the time for the verdict, its passes of an attacked image through the network, bounds on such images, and
 #: on those that clean accuracy is measured on.
