@@ -117,7 +117,8 @@ class HardenRequest(AdaptRequest):
         if by_clock:
             changes |= {"epochs": math.ceil(passes), "max_steps": max(1, int(passes * per_epoch))}
             changes |= {"training.max_seconds": room(size) / SPARE}
-        experiment = override(at_size(draft, size, self.fields), {**changes, **self.fields})
+        chosen = {path: value for path, value in changes.items() if path not in self.fields}
+        experiment = override(at_size(draft, size, self.fields), chosen)
         used = self.used(size, backbone)
         result = f"; the result is for {used} px" * (used != size)
         whose = "those of the images themselves" if labelled is source else repr(labelled)
