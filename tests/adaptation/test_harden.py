@@ -14,10 +14,12 @@ import torch
 from PIL import Image
 
 import hexa
-from hexa.adaptation.command import AdaptRequest, adapt
+from hexa import recipes
+from hexa.adaptation.command import AdaptRequest, Trained, adapt
 from hexa.adaptation.harden import HardenRequest, between, choose, halved
 from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, decide, farthest, table
 from hexa.cli import main
+from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import Judge, labels_of
 from hexa.config import UserError
 from hexa.data import open_source
@@ -132,6 +134,14 @@ def test_the_result_is_for_larger_images_than_the_views(views: int, size: int) -
     assert asked.used(views, start) == size
     assert replace(asked, fields={"views.size": views}).used(views, start) == views
     assert asked.used(views, random_backbone(VIT, 224, seed=0)) == views
+
+
+def test_start_and_result_are_judged_at_the_size_that_the_result_is_for(tmp_path: Path) -> None:
+    start, result = (random_backbone(NETWORK, size, seed=0) for size in (112, 64))
+    images, how = open_source("digits#test"), Extraction(seconds=math.inf, most=100, device="cpu", num_workers=0)
+    trained = Trained(recipes.get("teacher"), tmp_path, start, result, open_source("digits"), images, how)
+    found = HardenRequest("start.safetensors", "digits", seconds=1.0).outcome(trained, lambda *_: None)
+    assert (found.table.header[2], found.winner.image_size) == ("result, 112 px", 112)
 
 
 def costs(**more: float) -> Costs:
