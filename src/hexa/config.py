@@ -88,9 +88,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """A half-sentence to end an error with: the nearest known name; all of them if there are few, else some."""
     known = sorted(known)
     match = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    if match:
-        return f"did you mean '{match[0]}'?"
-    return f"known: {some(known, most=20)}"
+    return f"did you mean '{match[0]}'?" if match else f"known: {some(known, most=20)}"
 
 
 def some(names: Iterable[object], separator: str = ", ", most: int = 5) -> str:

@@ -247,6 +247,6 @@ def test_the_verdict(clean: tuple[int, int], robust: tuple[int, int], price: flo
     assert found is better
     assert said.startswith("it is more robust" if better else "the start is kept")
     assert ("more than --price" in said) == (clean[0] - clean[1] > 2 * price)
-    row = table(before, after, 1)[0]
+    row = table(before, after, 64, 1).rows[0]
     assert row[:3] == [f"{CLEAN}, % ↑", f"{clean[0] / 2:.1f}", f"{clean[1] / 2:.1f}"]
     assert math.isclose(float(row[3].split()[0].replace("−", "-")), (clean[1] - clean[0]) / 2)

@@ -84,7 +84,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(checkout: Path) -> None:
     }
     assert {"hexa/py.typed", "hexa/reporting/templates/report.html"} <= set(package)
     assert {name: content for name, content in found.items() if ".dist-info/" not in name} == package
-    assert b"hexa = hexa.cli:main" in found[f"{STEM}.dist-info/entry_points.txt"]
+    assert b"hexa = hexa.cli:run" in found[f"{STEM}.dist-info/entry_points.txt"]
     assert f"{STEM}.dist-info/licenses/LICENSE" in found
 
 

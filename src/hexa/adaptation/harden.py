@@ -25,7 +25,7 @@ from hexa.data.sources.source import Subset
 from hexa.evaluation.split import draw_classes, draw_images
 from hexa.measure.costs import Costs, at_size
 from hexa.recipes.experiment import override
-from hexa.reporting.tables import Table, format_duration
+from hexa.reporting.tables import format_duration
 from hexa.runtime import precision
 from hexa.runtime.progress import Progress
 from hexa.runtime.random import Stream
@@ -175,9 +175,8 @@ class HardenRequest(AdaptRequest):
             notes.append(f"for --price {self.price:g} the weights are {where}")
         record: dict[str, Any] = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}
-        header = ["", f"start, {size} px", f"result, {size} px", "difference"]
         winner = after.backbone if better else native
-        return Outcome(winner, verdict, Table(header, table(before, after, tried)), notes, judged, record)
+        return Outcome(winner, verdict, table(before, after, size, tried), notes, judged, record)
 
 
 def _convolves(backbone: Backbone) -> bool:

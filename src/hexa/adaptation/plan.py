@@ -40,7 +40,7 @@ _LAST_SHARE = 0.05
 #: Scores during training; the largest share of the time for each, and bounds on the images held out.
 SCORES, _SCORE_SHARE, _HELD, _HELD_SHARE, _FEWEST_SCORED = 4, 0.01, 500, 0.2, 64
 #: Most and fewest labelled images in the comparison, and the share of the time that one pass over them may take.
-_MOST, _LEAST, _SHARE = 2000, 200, 0.015
+_MOST, _LEAST, _SHARE = 2000, 200, 0.05
 #: Images whose clusters the report shows, seconds to draw pictures, and the share of the time from which they are left
 #: out.
 _PICTURES, _DRAWING, _PICTURES_SHARE = 500, 10.0, 0.03

@@ -21,6 +21,7 @@ from hexa.evaluation.corruptions import kinds
 from hexa.evaluation.protocols.probe import FittedProbe
 from hexa.evaluation.split import draw_images
 from hexa.evaluation.transforms import transform_of
+from hexa.reporting.tables import Table
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
@@ -177,14 +178,15 @@ def decide(before: Side, after: Side, price: float, tried: int, where: str = "")
     return better, f"{'it is more robust' if better else 'the start is kept'}{where}: {said}"
 
 
-def table(before: Side, after: Side, tried: int) -> list[list[str]]:
+def table(before: Side, after: Side, size: int, tried: int) -> Table:
     """A row for each measure: its name with an arrow for which way is good, start, result, and their difference."""
     arrow = "% ↑" if CLEAN in before.values else "features move, % of the distance between images ↓"
-    rows = []
-    for name in before.values:
-        difference = _difference(before, after, name, tried)
-        rows.append([f"{name}, {arrow}", f"{before.mean(name):.1f}", f"{after.mean(name):.1f}", str(difference)])
-    return rows
+    found = {name: _difference(before, after, name, tried) for name in before.values}
+    rows = [
+        [f"{name}, {arrow}", f"{before.mean(name):.1f}", f"{after.mean(name):.1f}", str(difference)]
+        for name, difference in found.items()
+    ]
+    return Table(["", f"start, {size} px", f"result, {size} px", "result − start"], rows)
 
 
 def _difference(before: Side, after: Side, name: str, tried: int) -> Difference:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import sys
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import hexa
@@ -67,6 +69,19 @@ def _add_fields(parser: Parser, request: str) -> None:
         is_flag = field.annotation is bool and not field.default
         settings: dict[str, Any] = {"action": "store_const", "const": "true"} if is_flag else {"metavar": metavar}
         parser.add_argument(f"--{name.replace('_', '-')}", help=text, default=argparse.SUPPRESS, **settings)
+
+
+def run() -> NoReturn:
+    """Run the command and end the process: Python would spend seconds on taking torch apart."""
+    status = 1
+    atexit.register(lambda: os._exit(status))  # the first to be registered is called last, when threads have ended
+    try:
+        status = main()
+    except SystemExit as left:  # argparse's, after help
+        status = int(left.code or 0)
+    with suppress(OSError, ValueError, AttributeError):  # it is closed
+        sys.stdout.flush()
+    sys.exit(status)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -144,6 +144,7 @@ def of_backbones(
         notes = list[str]()
         if judging.classes is not None and not judged:
             notes.append("the labels are not used: fewer than two classes have two images or more")
+        progress("timing the networks", 0, 0)
         found = affordable(several, judging, how, judged, device)
         if len(found) < len(judging):
             notes.append(f"{len(found):,} of {len(judging):,} images were drawn; more --time draws more")

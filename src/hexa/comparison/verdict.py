@@ -124,7 +124,7 @@ def without_labels(sides: Sequence[Side]) -> Verdict:
 def table(sides: Sequence[Side], verdict: Verdict) -> Table:
     """A row for each measure: its name with an arrow for which way is good, every side, its difference to the first."""
     names = [side.name for side in sides]
-    header = ["", *names, *(f"{name} − {names[0]}" if len(sides) > 2 else "difference" for name in names[1:])]
+    header = ["", *names, *(f"{name} − {names[0]}" for name in names[1:])]
     pairs = [pair for pair in verdict.pairs if pair.first == 0]
     rows = [["image size, px", *(str(side.size) for side in sides), *[""] * len(pairs)]]
     if sides[0].scores is not None:

@@ -40,14 +40,14 @@ def extract(
     not finite.
     """
     features, labels, positions, done = [], [], [], 0
-    transform = transform or transform_of(backbone)
+    transform, tell = transform or transform_of(backbone), progress or (lambda done, total: None)
+    tell(0, len(source))
     for of_batch, wanted, index in batches(backbone, backbone, source, transform, share=share, **how):
         features.append(of_batch)
         labels += [] if wanted is None else [wanted]
         positions.append(index)
         done = max(done, int(index[-1]) + 1)
-        if progress is not None:
-            progress(done, len(source))
+        tell(done, len(source))
     if not features and share[1] > 1:  # others may have some
         return torch.empty(0, backbone.num_features), None, torch.empty(0, dtype=torch.int64)
     if not features:
@@ -109,11 +109,12 @@ def extract_part(task: Task, part: Part) -> tuple[Tensor, Tensor]:
         return task.extracted[part]
     source: Source = getattr(task, part)
     assert source.labels is not None, "a task has labelled sources"
-    tell = functools.partial(task.report, f"extracting features ({source.split})")
+    which = "training" if part == "fit" else "test"
+    tell = functools.partial(task.report, f"extracting features ({which} images)")
     features, positions = extract_together(task.backbone, source, progress=tell, **task.extraction)
     if len(features) < len(source):
         lost = sorted(set(range(len(source))) - set(positions.tolist()))
-        note_lost(task, source, lost, "training" if part == "fit" else "test")
+        note_lost(task, source, lost, which)
     task.extracted[part] = features, torch.from_numpy(source.labels)[positions]
     return task.extracted[part]
 

@@ -143,11 +143,7 @@ def _moved(matrix: Callable[[Tensor], tuple[Tensor | float, ...]], most: float) 
     def numbers(_: Tensor, signed: Tensor) -> Tensor:
         return torch.stack([torch.as_tensor(entry).expand_as(signed) for entry in matrix(most * signed)], 1)
 
-    return Operation(_move, numbers)
-
-
-def _move(images: Tensor, numbers: Tensor) -> Tensor:
-    return affine(images, numbers.view(-1, 2, 3))
+    return Operation(lambda images, numbers: affine(images, numbers.view(-1, 2, 3)), numbers)
 
 
 def _blend(strength: Tensor) -> Tensor:

@@ -11,9 +11,7 @@ from torch import Tensor
 
 def entropy_share(sizes: Tensor) -> float:
     """−Σ p ln p / ln K of cluster sizes [K]: 1 for clusters of equal size, 0 if one has everything."""
-    if len(sizes) < 2:
-        return 1.0
-    return _entropy(sizes) / math.log(len(sizes))
+    return 1.0 if len(sizes) < 2 else _entropy(sizes) / math.log(len(sizes))
 
 
 def mutual_information(first: Tensor, second: Tensor) -> float:
@@ -28,9 +26,7 @@ def mutual_information(first: Tensor, second: Tensor) -> float:
     _, counts = torch.unique(a * (int(b.max()) + 1) + b, return_counts=True)
     joint = _entropy(counts)
     ours, theirs = _entropy(a.bincount()), _entropy(b.bincount())
-    if ours + theirs == 0:
-        return 1.0
-    return max(0.0, 2 * (ours + theirs - joint) / (ours + theirs))
+    return 1.0 if ours + theirs == 0 else max(0.0, 2 * (ours + theirs - joint) / (ours + theirs))
 
 
 def health(now: Tensor, before: Tensor, sizes: Sequence[int], labels: Tensor | None) -> dict[str, float]:

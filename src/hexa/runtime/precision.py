@@ -86,6 +86,4 @@ def resolve(precision: Precision, device: torch.device, learns: nn.Module | None
 
 def autocast(precision: Literal["fp32", "bf16"], device: torch.device) -> AbstractContextManager[object]:
     """The context in which forward passes run."""
-    if precision == "fp32":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
+    return nullcontext() if precision == "fp32" else torch.autocast(device.type, dtype=torch.bfloat16)

@@ -71,9 +71,7 @@ def images_of(task: Task) -> tuple[Images, Images]:
 
 def columns(labels: Labels, num_classes: int) -> Labels:
     """Labels [N, C] of 1, −1, 0 as they are; of one class per image, [N], 1 in its column and −1 elsewhere."""
-    if labels.ndim == 2:
-        return labels
-    return np.where(labels[:, None] == np.arange(num_classes), 1, -1)
+    return labels if labels.ndim == 2 else np.where(labels[:, None] == np.arange(num_classes), 1, -1)
 
 
 def scored(weights: Array, test: Images, column: int, settings: SVMSettings) -> float:
