@@ -73,10 +73,11 @@ def test_help_names_every_command_and_protocol(capsys: pytest.CaptureFixture[str
     assert {"knn", "linear", "probe", "semi-supervised"} <= set(protocols.names())
 
 
-def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = run(capsys)
-    assert status == 2
-    assert "usage: hexa" in out
+def test_no_command_prints_help_and_ends_the_process_after_all_else() -> None:
+    ours = "lambda: atexit.register(print, 'later') and main()"
+    program = f"import atexit; from hexa import cli; main = cli.main; cli.main = {ours}; cli.run()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout[:11], done.stdout[-6:]) == (2, "usage: hexa", "later\n")
 
 
 MISTAKES = {

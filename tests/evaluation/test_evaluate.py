@@ -56,13 +56,11 @@ def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     found = evaluate("knn", str(tmp_path / "b.safetensors"), "digits", k=20, seed=3, out=out, **QUIET)
     assert json.loads(out.read_text()) == found
-    assert found["protocol"] == "knn/k20-t0.07"
-    assert found["deviations"] == {"k": [200, 20]}
+    assert (found["protocol"], found["deviations"]) == ("knn/k20-t0.07", {"k": [200, 20]})
     assert (found["preset"], found["seed"], found["data"], found["precision"]) == ("default", 3, "digits", "fp32")
     assert found["backbone_facts"]["hash"] == backbone.content_hash()
     facts = found["data_facts"]
-    assert (facts["fit"]["split"], facts["fit"]["images"]) == ("train", 1347)
-    assert (facts["test"]["split"], facts["test"]["images"]) == ("test", 450)
+    assert [(one["split"], one["images"]) for one in facts.values()] == [("train", 1347), ("test", 450)]
     assert facts["fit"]["fingerprint"] != facts["test"]["fingerprint"]
     assert set(found["metrics"]) == {"top1", "top5"}
     assert {"encoder", "branch", "versions", "seconds", "transform"} <= found.keys()
@@ -73,10 +71,11 @@ def test_k_above_the_images_is_capped_and_images_that_cannot_be_read_are_said(tm
     test = pictures(tmp_path / "other", {"a": 2, "b": 2}, shade=9)
     (tmp_path / "other" / "b" / "1.png").write_bytes(b"broken")
     found = evaluate("knn", "pixels:10", data, test_data=test, num_workers=0, **QUIET)
-    assert found["protocol"] == "knn/k7-t0.07"
-    assert found["metrics"] == {"top1": 100.0}, "with two classes a top5 would say nothing"
+    assert (found["protocol"], found["metrics"]) == ("knn/k7-t0.07", {"top1": 100.0}), "a top5 would say nothing"
     assert "1 of 4 test images could not be read: b/1.png" in found["notes"]
     assert "k = 200 exceeds the 7 labelled images; k = 7 was used" in found["notes"]
+    notes = evaluate("knn", "pixels:10", data, test_data=test, k=6, num_workers=0, **QUIET)["notes"]
+    assert "k = 6 is more than a fifth of the 7 labelled images; so few suit a smaller --k" in notes
 
 
 def test_a_holdout_never_touches_the_test_split(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,9 +188,8 @@ def plan(given: Given) -> Plan:
         # the whole network lost accuracy (docs/your-own-images.md)
         last = starts.last_stages(backbone.network, _LAST_SHARE)
         given = replace(given, draft=override(given.draft, {"start.trainable_stages": last}))
-    draft, source, labelled = given.draft, given.source, given.labelled
-    costs, budget, by_clock = given.costs(), given.budget, given.by_clock
-    seconds, native = budget.seconds, draft.views.size
+    draft, source, labelled, by_clock = given.draft, given.source, given.labelled, given.by_clock
+    costs, budget, seconds, native = given.costs(), given.budget, given.budget.seconds, draft.views.size
     backbone.to(Machine.of(draft).device)
     shares: dict[int, float] = {}
     share_kept = kept_of(backbone, given.pixels, costs.score(native), native)

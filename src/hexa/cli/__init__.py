@@ -74,13 +74,17 @@ def _add_fields(parser: Parser, request: str) -> None:
 def run() -> NoReturn:
     """Run the command and end the process: Python would spend seconds on taking torch apart."""
     status = 1
-    atexit.register(lambda: os._exit(status))  # the first to be registered is called last, when threads have ended
+
+    def end() -> None:
+        with suppress(OSError, ValueError, AttributeError):  # it is closed
+            sys.stdout.flush()
+        os._exit(status)
+
+    atexit.register(end)  # the first to be registered is called last, when threads have ended
     try:
         status = main()
     except SystemExit as left:  # argparse's, after help
         status = int(left.code or 0)
-    with suppress(OSError, ValueError, AttributeError):  # it is closed
-        sys.stdout.flush()
     sys.exit(status)
 
 
