@@ -1,6 +1,6 @@
 """Is the verdict of `hexa adapt` right? Data set by data set, with labels and without, judged by images it did not see.
 
-    python benchmarks/adapt_sets.py WEIGHTS SETS OUT.json --time 10m [--only NAME …]
+    python benchmarks/adapt_sets.py WEIGHTS SETS OUT.json --time 10m [--only NAME …] [--ways labelled free]
 
 SETS/NAME/train has images without labels, SETS/NAME/labelled and SETS/NAME/test a folder a class. `hexa adapt` trains
 on the first, with the second as `--labelled` or not at all; then `hexa compare` judges start and trained network by the
@@ -54,11 +54,12 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--time", default="10m")
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--ways", nargs="+", default=["labelled", "free"], choices=["labelled", "free"])
     asked = parser.parse_args()
     rows: list[dict[str, Any]] = json.loads(asked.out.read_text())["rows"] if asked.out.is_file() else []
     done = {(one["data"], one["labelled"]) for one in rows}
     for images in sorted(path for path in asked.sets.iterdir() if not asked.only or path.name in asked.only):
-        for labelled in (True, False):
+        for labelled in [way == "labelled" for way in asked.ways]:
             if (images.name, labelled) not in done:
                 with tempfile.TemporaryDirectory() as work:
                     rows.append(row(asked.weights, images, labelled, asked.time, Path(work)))

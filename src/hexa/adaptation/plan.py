@@ -257,8 +257,6 @@ def plan(given: Given) -> Plan:
         "monitor.max_images": min(most, draft.monitor.max_images),
         "monitor.knn_every": math.ceil(epochs / SCORES),
     }
-    if labelled is not None:
-        changes |= {"monitor.keep_best": "knn"}
     if by_clock:
         changes |= {
             "max_steps": max(1, int(chosen.passes * per_epoch)),
@@ -315,4 +313,4 @@ def _labels(labelled: Source | None, apart: bool, compared: int, queries: int, b
     if labelled is None:
         return "labels: none, so whether it helped cannot be told and the start will be kept; --labelled gives some"
     whose = repr(labelled) if apart else "those of the images themselves"
-    return f"labels: {whose}; {compared:,} in the comparison, {queries + bank:,} to choose the best epoch by"
+    return f"labels: {whose}; {compared:,} in the comparison, {queries + bank:,} scored on the way"

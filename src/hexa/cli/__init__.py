@@ -158,7 +158,7 @@ def _run(arguments: list[str], begun: float) -> int:
         told = f"`{parsers[name].prog}` does not take: {some(left, ' ')}"
         raise UserError(f"{told}; quote patterns such as *.tar, and see `{parsers[name].prog} --help`")
     given.options, given.begun = options, begun
-    if name in ("pretrain", "resume", "adapt", "harden", "demo"):
+    if name in ("pretrain", "resume", "adapt", "harden", "compare", "demo"):
         by_clock = getattr(given, "time", None) and not {"epochs", "max_steps"} & extra.keys()
         # what can be repeated bit for bit keeps its number of threads
         if said := beside_others(choose=bool(by_clock) or name == "demo"):
