@@ -71,7 +71,7 @@ def test_from_a_folder_to_a_decision(
     said = capsys.readouterr().out
     assert "images: 200 images, shorter side 8 px, 100% grey" in said
     kept = json.loads((out / "adapt.json").read_text())
-    assert kept["kept"] in ("start", "result") and not (out / "best.safetensors").exists()  # no state is chosen
+    assert not (out / "best.safetensors").exists()  # no state is chosen by the labels that judge
     last = said.splitlines()[-3:]
     assert last[0] == kept["verdict"]
     assert last[1] == f"report: {out / 'report.html'}"
