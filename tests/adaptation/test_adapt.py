@@ -170,7 +170,7 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     assert "learning: the whole network, in the first pass only the head" in told.out
     assert "outlook for weights trained on photographs: unlike photographs, so a gain is likelier" in told.out
     assert "for medical-grey, 8 px" in told.out
-    assert f"labels: folder:{photos}/test#train (120 images); 120 in the comparison, " in told.out
+    assert f"labels: folder:{photos}/test#train (120 images); 120 in the comparison\n" in told.out
     assert "passes in batches of 32" in told.out
     assert "timing a few steps" in told.err
     assert not out.exists()

@@ -37,9 +37,7 @@ PASSES, SPARE, _LEAST_IMAGES = 6, 0.9, 500
 _HEAD_FIRST = 3
 #: On photographs as many of the last stages learn as hold this share of the weights.
 _LAST_SHARE = 0.05
-#: Scores during training; the largest share of the time for each, and bounds on the images held out.
-SCORES, _SCORE_SHARE, _HELD, _HELD_SHARE, _FEWEST_SCORED = 4, 0.01, 500, 0.2, 64
-#: Most and fewest labelled images in the comparison, and the share of the time that one pass over them may take.
+#: Most and fewest images in the comparison, and the share of the time that the start may take for their features.
 _MOST, _LEAST, _SHARE = 2000, 200, 0.05
 #: Images whose clusters the report shows, seconds to draw pictures, and the share of the time from which they are left
 #: out.
@@ -203,35 +201,24 @@ def plan(given: Given) -> Plan:
             return False
         return shares[size] >= _KEPT
 
-    most = max(_FEWEST_SCORED, int(_SCORE_SHARE * seconds / (4 * costs.score(native)))) if by_clock else 10**6
-    apart = labelled is not None and labelled is not source
-    held = 0 if apart else int(min(_HELD, _HELD_SHARE * len(source), most))
-    if "monitor.holdout" in fields:
-        held = round(draft.monitor.holdout * len(source))
-    queries = held or min(most, round(0.2 * len(labelled or ())))
-    bank = min(most, draft.monitor.max_images, len(labelled or ()) - queries) if labelled is not None else 0
-    compared = queries
-    if labelled is not None:
-        compared = min(_MOST, max(_LEAST, int(_SHARE * seconds / costs.score(native))), len(labelled))
+    looks = 4 if labelled is None else 1  # without labels in two views and mixed, too
+    compared = min(_MOST, max(_LEAST, int(_SHARE * seconds / looks / costs.score(native))), len(labelled or source))
 
     def pictures(size: int) -> float:
         """Seconds to draw pictures for the report."""
         return budget.here(_DRAWING) + _PICTURES * costs.score(size)
 
     def after(size: int) -> float:
-        """Seconds for all but training and the scores in it."""
-        read = queries + bank + 4 * compared
-        seen = compared if labelled is not None else 4 * compared  # without labels in two views and mixed
+        """Seconds for all but training."""
         drawn = pictures(size) if pictures(size) < _PICTURES_SHARE * seconds else 0.0
-        scored = seen * (costs.score(native) + costs.score(size))
-        return scored + read * costs.read + drawn + 1.5 * costs.setup + budget.here(_END)
+        scored = compared * (looks * (costs.score(native) + costs.score(size)) + 4 * costs.read)
+        return scored + drawn + 1.5 * costs.setup + budget.here(_END)
 
     def room(size: int) -> float:
         """Seconds for training at this size."""
-        scores = SCORES * (3 * queries + bank) * costs.score(size)
-        return budget.left - after(size) - scores
+        return budget.left - after(size)
 
-    trainable = len(source) - held
+    trainable = len(source) - round(draft.monitor.holdout * len(source))
     chosen = choose(costs, given.sizes, trainable, room, keeps, given.seen.size)
     if not by_clock:
         chosen = Choice(native, max(costs.steps), trainable, draft.epochs)
@@ -254,13 +241,13 @@ def plan(given: Given) -> Plan:
         "start.freeze_backbone": int(min(epochs * per_epoch, draft.max_steps or math.inf) >= _HEAD_FIRST * per_epoch),
         "start.trainable_stages": None if chosen.stages == stages else chosen.stages,
         "monitor.holdout": round(1 - chosen.images / len(source), 4),
-        "monitor.max_images": min(most, draft.monitor.max_images),
-        "monitor.knn_every": math.ceil(epochs / SCORES),
+        # scores of few images on the way say less than the comparison of many at the end
+        "monitor.knn_every": 0,
     }
     if by_clock:
         changes |= {
             "max_steps": max(1, int(chosen.passes * per_epoch)),
-            "training.max_seconds": budget.left - after(size),
+            "training.max_seconds": room(size),
             "training.report": pictures(size) < _PICTURES_SHARE * seconds,
         }
     experiment = override(at_size(draft, size, fields), {k: v for k, v in changes.items() if k not in fields})
@@ -268,7 +255,7 @@ def plan(given: Given) -> Plan:
     passes = min(experiment.epochs, (experiment.max_steps or math.inf) / max(1, per_epoch))
     length = f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
     length += f", {format_duration(seconds)} in all" * by_clock
-    return Plan(experiment, (*what, _labels(labelled, apart, compared, queries, bank), length), compared)
+    return Plan(experiment, (*what, _labels(labelled, source, compared), length), compared)
 
 
 def kept_of(backbone: Backbone, pixels: Tensor, cost: float, native: int) -> Callable[[int], float]:
@@ -309,8 +296,8 @@ def _lines(experiment: Experiment, seen: Seen, chosen: Choice, stages: int, shar
     )
 
 
-def _labels(labelled: Source | None, apart: bool, compared: int, queries: int, bank: int) -> str:
+def _labels(labelled: Source | None, source: Source, compared: int) -> str:
     if labelled is None:
         return "labels: none, so whether it helped cannot be told and the start will be kept; --labelled gives some"
-    whose = repr(labelled) if apart else "those of the images themselves"
-    return f"labels: {whose}; {compared:,} in the comparison, {queries + bank:,} scored on the way"
+    whose = "those of the images themselves" if labelled is source else repr(labelled)
+    return f"labels: {whose}; {compared:,} in the comparison"
