@@ -1,11 +1,11 @@
 """Is the verdict of `hexa adapt` right? Data set by data set, with labels and without, judged by images it did not see.
 
-    python benchmarks/adapt_sets.py WEIGHTS SETS OUT.json --time 10m [--only NAME …] [--ways labelled free] [--FIELD VALUE …]
+    python benchmarks/adapt_sets.py WEIGHTS SETS OUT.json --time 10m [--only NAME …] [--ways labelled free] [FIELDS]
 
 SETS/NAME/train has images without labels, SETS/NAME/labelled and SETS/NAME/test a folder a class. `hexa adapt` trains
 on the first, with the second as `--labelled` or not at all; then `hexa compare` judges start and trained network by the
-third. Other options are fields of the recipe. "wrong" is a result called better that is worse there beyond the interval, in k-NN or probe. Runs that
-are in OUT.json are not repeated.
+third. FIELDS are those of the recipe, `--method.temperature 0.1`. "wrong" is a result called better that is worse there
+beyond the interval, in k-NN or probe. Runs that are in OUT.json are not repeated.
 """
 
 from __future__ import annotations
