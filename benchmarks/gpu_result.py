@@ -43,8 +43,7 @@ def main() -> int:
     on_gpu = torch.cuda.is_available()
     result = {
         "date": date.today().isoformat(),
-        "commit": packages.commit(),
-        "source_hash": packages.source_hash() if hasattr(packages, "source_hash") else None,
+        **packages.provenance(),
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
         "torch": torch.__version__,
         "cuda": torch.version.cuda if on_gpu else None,
