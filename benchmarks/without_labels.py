@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import torch
-from from_weights import NINE_LAYERS
+from from_weights import BY_SGD, NINE_LAYERS
 from PIL import Image
 
 import hexa
@@ -164,7 +164,7 @@ def states(name: str, data: str, work: Path, shared: Path, family: str, weights:
 
     def adapted(start: str, size: int, rate: float, epochs: int) -> Callable[[], Backbone]:
         run = work / f"{name}-{size}-{rate}-{epochs}{suffix}"
-        fields = {"optimizer.learning_rate": rate, "batch_size": 50} | (HEAD_FIRST if epochs > 1 else {})
+        fields = BY_SGD | {"optimizer.learning_rate": rate, "batch_size": 50} | (HEAD_FIRST if epochs > 1 else {})
         return lambda: load_backbone(trained(run, "adapt", data, start, epochs, size, fields))
 
     if family == EFFICIENT:

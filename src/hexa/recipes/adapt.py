@@ -35,9 +35,9 @@ def adapt() -> Experiment:
         batch_size=128,
         network=NetworkConfig(name="resnet50"),
         views=ViewsConfig(),
-        method=SimCLRConfig(temperature=0.2),
+        method=SimCLRConfig(temperature=0.1),
         objective=ObjectiveConfig(reduction="mean"),
-        optimizer=OptimizerConfig(learning_rate=0.005, weight_decay=1e-4),
+        optimizer=OptimizerConfig(name="adamw", learning_rate=3e-4, weight_decay=1e-4),  # docs/speedrun.md, track C
         schedule=ScheduleConfig(kind="cosine", per="step"),
         monitor=MonitorConfig(k=15, label_free=True),
     )
