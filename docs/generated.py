@@ -503,17 +503,20 @@ def hardened(*before: tuple[str, str]) -> str:
 def adapted() -> str:
     """What `hexa adapt` said in ten minutes or thirty, set by set, beside labelled images that it did not see."""
     body = []
-    for row in [row for name in ("sets", "sets-30m") for row in result(f"2026-11-25-adapt-{name}.json")["rows"]]:
+    files = [f"2026-11-{day}-adapt-sets{length}.json" for day in (26, 25) for length in ("", "-30m")]
+    for row in [{"file": file, **row} for file in files for row in result(file)["rows"]]:
         said = row["verdict"].removeprefix("the start is kept: ").removeprefix("it helped: result is ")
         said = "it cannot be told" if "cannot be told" in said else said.partition(":")[0]
         changes = [row["change, half"][name] for name in row["start"]] if "start" in row else []
-        truth = [
+        shown = [
             f"{row['start'][name]:.1f} → {row['result'][name]:.1f} ({points:+.1f} ± {half:.1f})".replace("-", "−")
             for name, (points, half) in zip(row.get("start", ()), changes, strict=True)
         ] or ["–", "–"]
         seconds = f"{row['seconds']:,}"
-        body.append((row["data"], "yes" if row["labelled"] else "no", seconds, said, row["kept"], *truth))
-    return table(body, "images", "labels", "seconds", "verdict", "kept", "k-NN, in truth", "linear probe, in truth")
+        recipe = "now" if "-26-" in row["file"] else "before"
+        body.append((row["data"], recipe, "yes" if row["labelled"] else "no", seconds, said, row["kept"], *shown))
+    truth = ("k-NN, in truth", "linear probe, in truth")
+    return table(body, "images", "recipe", "labels", "seconds", "verdict", "kept", *truth)
 
 
 def hardened_growing() -> str:
