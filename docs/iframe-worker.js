@@ -15,7 +15,7 @@ if (location.protocol === "file:") {
       page.open(); // or Firefox would replace the empty page by another one
       page.write("<!doctype html>");
       page.close();
-      // what a worker has and a window has not; a script's load is waited for, as importScripts does
+      // importScripts exists in a worker but not in a window; a script's load is waited for, as importScripts does
       this.frame.importScripts = (...urls) =>
         urls.reduce((before, address) => before.then(() => load(page, address)), Promise.resolve());
       this.frame.postMessage = (data) => window.dispatchEvent(new MessageEvent("message", { data, source: this.frame }));

@@ -16,6 +16,7 @@ from torch.nn import functional
 from hexa import recipes
 from hexa.adaptation.looking import Seen
 from hexa.comparison import unlabelled
+from hexa.comparison.extraction import MOST_VIEWS
 from hexa.config import UserError
 from hexa.data import Source
 from hexa.measure.costs import Costs, at_size, measure, memory_of
@@ -202,7 +203,9 @@ def plan(given: Given) -> Plan:
         return shares[size] >= _KEPT
 
     looks = 4 if labelled is None else 1  # without labels in two views and mixed, too
-    compared = min(_MOST, max(_LEAST, int(_SHARE * seconds / looks / costs.score(native))), len(labelled or source))
+    each = looks * costs.score(native) + 2 * costs.read
+    most = _MOST if labelled is not None else MOST_VIEWS
+    compared = min(most, max(_LEAST, int(_SHARE * seconds / each)), len(labelled or source))
 
     def pictures(size: int) -> float:
         """Seconds to draw pictures for the report."""
@@ -241,9 +244,10 @@ def plan(given: Given) -> Plan:
         "start.freeze_backbone": int(min(epochs * per_epoch, draft.max_steps or math.inf) >= _HEAD_FIRST * per_epoch),
         "start.trainable_stages": None if chosen.stages == stages else chosen.stages,
         "monitor.holdout": round(1 - chosen.images / len(source), 4),
-        # scores of few images on the way say less than the comparison of many at the end
-        "monitor.knn_every": 0,
     }
+    if not {"monitor.keep_best", "monitor.until"} & fields.keys():
+        # scores of few images on the way say less than the comparison of many at the end
+        changes["monitor.knn_every"] = 0
     if by_clock:
         changes |= {
             "max_steps": max(1, int(chosen.passes * per_epoch)),

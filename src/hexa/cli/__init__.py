@@ -80,11 +80,14 @@ def run() -> NoReturn:
             sys.stdout.flush()
         os._exit(status)
 
-    atexit.register(end)  # the first to be registered is called last, when threads have ended
+    if not atexit._ncallbacks():  # the first to be registered is called last, when threads have ended
+        atexit.register(end)
     try:
         status = main()
     except SystemExit as left:  # argparse's, after help
-        status = int(left.code or 0)
+        status = left.code if isinstance(left.code, int) else int(left.code is not None)
+        if isinstance(left.code, str):
+            _say(left.code, status)
     sys.exit(status)
 
 

@@ -77,7 +77,7 @@ def run(task: Task, options: KnnOptions) -> Outcome:
     if options.k > most:
         note = f"k = {options.k} exceeds the {most} labelled images; k = {most} was used"
         return Outcome(metrics, notes=[note], effective={"k": most})
-    many = f"k = {options.k} is more than a fifth of the {most} labelled images; so few suit a smaller --k"
+    many = f"k = {options.k} is more than a fifth of the {most} labelled images; a smaller --k suits them better"
     return Outcome(metrics, notes=[many] * (5 * options.k > most))
 
 
