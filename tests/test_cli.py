@@ -74,9 +74,8 @@ def test_help_names_every_command_and_protocol(capsys: pytest.CaptureFixture[str
 
 
 def test_no_command_prints_help_and_ends_the_process_after_all_else() -> None:
-    ours = "lambda: atexit.register(print, 'later') and main()"
-    ends = "os._exit = lambda status: print('ended', status)"
-    program = f"import atexit, os; from hexa import cli; main = cli.main; cli.main = {ours}; {ends}; cli.run()"
+    ours = "main = cli.main; cli.main = lambda: atexit.register(print, 'later') and main()"
+    program = f"import atexit, os; from hexa import cli; {ours}; os._exit = lambda n: print('ended', n); cli.run()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout[:11], done.stdout[-14:]) == (2, "usage: hexa", "later\nended 2\n")
 
