@@ -52,7 +52,7 @@ def outcome(command: str, folder: Path, whole: Path) -> Any:
     if command == "adapt":
         kept = json.loads((out / "adapt.json").read_text())
         hashes = [load_backbone(out / name).content_hash() for name in ("backbone.safetensors", "winner.safetensors")]
-        return hashes, kept["table"], kept["verdict"], kept["scores"]
+        return hashes, kept["table"], kept["verdict"], kept["comparison"]["backbones"]
     result = json.loads((out / "result.json").read_text())
     if command == "reproduce":
         return [(row["arm"], row["seeds"], row["scores"]) for row in result["summary"]]

@@ -1,5 +1,13 @@
 // Pages from the disk may not start a Worker: there the site's search runs as a script in a hidden frame.
 if (location.protocol === "file:") {
+  const load = (page, address) => {
+    return new Promise((done, failed) => {
+      const script = page.createElement("script");
+      Object.assign(script, { src: address, onload: done, onerror: failed });
+      page.documentElement.append(script);
+    });
+  };
+
   window.Worker = class extends EventTarget {
     constructor(url) {
       super();
@@ -38,12 +46,4 @@ if (location.protocol === "file:") {
       this.frame.frameElement.remove();
     }
   };
-}
-
-function load(page, address) {
-  return new Promise((done, failed) => {
-    const script = page.createElement("script");
-    Object.assign(script, { src: address, onload: done, onerror: failed });
-    page.documentElement.append(script);
-  });
 }

@@ -16,7 +16,6 @@ from torch.nn import functional
 from hexa import recipes
 from hexa.adaptation.looking import Seen
 from hexa.comparison import unlabelled
-from hexa.comparison.extraction import MOST_VIEWS
 from hexa.config import UserError
 from hexa.data import Source
 from hexa.measure.costs import Costs, at_size, measure, memory_of
@@ -38,7 +37,7 @@ PASSES, SPARE, _LEAST_IMAGES = 6, 0.9, 500
 _HEAD_FIRST = 3
 #: On photographs as many of the last stages learn as hold this share of the weights.
 _LAST_SHARE = 0.05
-#: Most and fewest images in the comparison, and the share of the time that the start may take for their features.
+#: Most and fewest images in the comparison, these without labels, and the share of the time that one side may take.
 _MOST, _LEAST, _SHARE = 2000, 200, 0.05
 #: Images whose clusters the report shows, seconds to draw pictures, and the share of the time from which they are left
 #: out.
@@ -203,9 +202,10 @@ def plan(given: Given) -> Plan:
         return shares[size] >= _KEPT
 
     looks = 4 if labelled is None else 1  # without labels in two views and mixed, too
-    each = looks * costs.score(native) + 2 * costs.read
-    most = _MOST if labelled is not None else MOST_VIEWS
-    compared = min(most, max(_LEAST, int(_SHARE * seconds / each)), len(labelled or source))
+    compared = min(_LEAST, len(source))  # which decides nothing
+    if labelled is not None:
+        each = costs.score(native) + 2 * costs.read
+        compared = min(_MOST, max(_LEAST, int(_SHARE * seconds / each)), len(labelled))
 
     def pictures(size: int) -> float:
         """Seconds to draw pictures for the report."""

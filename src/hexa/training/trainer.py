@@ -194,7 +194,8 @@ class Trainer:
         elif steps >= max(1, self.steps_per_epoch // 4):
             if not self.optimizer.thaws_after((self.step - 1) // self.steps_per_epoch) and self.step < total:
                 epochs = (total - self.step) / self.steps_per_epoch
-                left -= self._looked * math.ceil(epochs / (self.scoring.every or math.inf))
+                # half of the time at most: the first score decodes its images, too
+                left -= min(left / 2, self._looked * math.ceil(epochs / (self.scoring.every or math.inf)))
                 total = self.step + max(0, int(left * steps / max(now - self._lap[1], 1e-9)))
             self._lap = self.step, now
         self.optimizer.total_steps = processes.of_main(total, self.device)
