@@ -21,6 +21,7 @@ from scipy import stats
 import hexa
 from hexa.adaptation.command import AdaptRequest, adapt
 from hexa.adaptation.looking import look
+from hexa.adaptation.plan import Budget
 from hexa.cli import main
 from hexa.config import UserError
 from hexa.data import open_source
@@ -203,6 +204,16 @@ def test_where_the_time_is_not_enough_the_start_is_kept(
     assert "learning: the last 1 of 3 stages" in said
     assert "labels: none, so whether it helped cannot be told" in said
     assert float(re.findall(r"length: ([\d.]+) passes", said)[0]) >= 6
+
+
+def test_the_clock_leaves_time_to_judge(weights: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hexa.adaptation.plan.measure", lambda *_, **__: Costs(8, 0.1, {3: 0.03, 0: 0.01}, 0.02))
+    monkeypatch.setattr(Budget, "left", 600.0)
+    asked = AdaptRequest(str(weights), f"folder:{photos}/train", f"folder:{photos}/test", 600.0)
+    for imported, slower in ((0.0, 1.0), (12.0, 2.0)):  # seconds that imports took: work of unknown cost is as slow
+        planned = adapt(asked, weights.parent / "run", only_plan=True, begun=time.perf_counter() - imported)
+        left = 600 - 120 * (2 * 0.02 + 4 * 0.1) - slower * (4 + 120 * 10 * 8e-5)  # 120 images of ten classes
+        assert planned["experiment"]["training"]["max_seconds"] == pytest.approx(left, abs=0.01)
 
 
 @pytest.mark.parametrize(

@@ -159,8 +159,7 @@ def costs(**more: float) -> Costs:
 )
 def test_the_size_leaves_time_for_enough_images(seconds: float, side: int, size: int, images: float) -> None:
     chosen = choose(costs(), [128, 96, 64, 48], lambda _: seconds, side)
-    assert chosen[0] == size
-    assert chosen[1] == pytest.approx(images)
+    assert chosen == (size, pytest.approx(images))
 
 
 @pytest.mark.parametrize(("bound", "share"), [(1.0, 0.875), (0.7, 0.625), (0.5, 0.5), (0.2, 0.125), (0.0, 0.125)])

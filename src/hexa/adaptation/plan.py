@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -16,6 +17,7 @@ from torch.nn import functional
 from hexa import recipes
 from hexa.adaptation.looking import Seen
 from hexa.comparison import unlabelled
+from hexa.comparison.labelled import labels_of
 from hexa.config import UserError
 from hexa.data import Source
 from hexa.measure.costs import Costs, at_size, measure, memory_of
@@ -44,8 +46,9 @@ _MOST, _LEAST, _SHARE = 2000, 200, 0.05
 _PICTURES, _DRAWING, _PICTURES_SHARE = 500, 10.0, 0.03
 #: The share of the memory that a step may take, and the smallest batch that is tried to achieve it.
 _ROOM, _LEAST_BATCH = 0.4, 16
-#: Seconds to write the results, which are not measured, and those to import torch where these were taken.
-_END, _IMPORT = 4.0, 6.0
+#: Seconds of an idle machine that are not measured: to write the results, for each judged image and class in the probes
+#: of both sides (of 1,280 features), and to import torch, of which this machine's share is known.
+_END, _PROBES, _IMPORT = 4.0, 8e-5, 6.0
 
 
 #: Told what is being done.
@@ -201,9 +204,10 @@ def plan(given: Given) -> Plan:
             return False
         return shares[size] >= _KEPT
 
-    looks = 4 if labelled is None else 1  # without labels in two views and mixed, too
+    looks, classes = 4, 0  # without labels in two views and mixed, too
     compared = min(_LEAST, len(source))  # which decides nothing
     if labelled is not None:
+        looks, classes = 1, len(np.unique(labels_of(labelled)))
         each = costs.score(native) + 2 * costs.read
         compared = min(_MOST, max(_LEAST, int(_SHARE * seconds / each)), len(labelled))
 
@@ -215,7 +219,7 @@ def plan(given: Given) -> Plan:
         """Seconds for all but training."""
         drawn = pictures(size) if pictures(size) < _PICTURES_SHARE * seconds else 0.0
         scored = compared * (looks * (costs.score(native) + costs.score(size)) + 4 * costs.read)
-        return scored + drawn + 1.5 * costs.setup + budget.here(_END)
+        return scored + drawn + 1.5 * costs.setup + budget.here(_END + _PROBES * compared * classes)
 
     def room(size: int) -> float:
         """Seconds for training at this size."""
