@@ -20,7 +20,7 @@ from hexa.adaptation.harden import HardenRequest, between, choose, halved
 from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, decide, farthest, table
 from hexa.cli import main
 from hexa.comparison.extraction import Extraction
-from hexa.comparison.labelled import Judge, labels_of
+from hexa.comparison.labelled import DECIDING, Judge, labels_of
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.sources.source import Subset
@@ -224,7 +224,7 @@ def sides(clean: tuple[int, int], robust: tuple[int, int], count: int = 200) -> 
         Side(
             load_backbone("pixels:8"),
             torch.rand(4, 2),
-            values={CLEAN: np.arange(count) < right, **dict.fromkeys(ATTACKED, np.arange(count) < held)},
+            values=dict.fromkeys(DECIDING, np.arange(count) < right) | dict.fromkeys(ATTACKED, np.arange(count) < held),
         )
         for right, held in zip(clean, robust, strict=True)
     ]
@@ -246,6 +246,6 @@ def test_the_verdict(clean: tuple[int, int], robust: tuple[int, int], price: flo
     assert found is better
     assert said.startswith("it is more robust" if better else "the start is kept")
     assert ("more than --price" in said) == (clean[0] - clean[1] > 2 * price)
-    row = table(before, after, 64, 1).rows[0]
+    row = table(before, after, 64, 1).rows[1]
     assert row[:3] == [f"{CLEAN}, % ↑", f"{clean[0] / 2:.1f}", f"{clean[1] / 2:.1f}"]
     assert math.isclose(float(row[3].split()[0].replace("−", "-")), (clean[1] - clean[0]) / 2)

@@ -31,7 +31,7 @@ from hexa.runtime.progress import Progress, ProgressBar
 from hexa.runtime.signals import Interrupted
 from hexa.weights import start as starts
 from hexa.weights.export import export
-from hexa.weights.pretrained import Backbone, load_backbone
+from hexa.weights.pretrained import Backbone, load_backbone, save_backbone
 
 #: The better of start and result, for timm.
 WINNER = "winner.safetensors"
@@ -104,9 +104,8 @@ class AdaptRequest:
         from hexa.comparison.compare import of_backbones
         from hexa.reporting.runs import read_run
 
-        monitor = trained.experiment.monitor
-        scored = sum("knn" in line for line in read_run(trained.out).monitor)
-        trials = max(1, scored) if monitor.keep_best == "knn" else 1
+        chosen = trained.experiment.monitor.keep_best == "knn"
+        trials = max(1, chosen * sum("knn" in line for line in read_run(trained.out).monitor))
         sides = {"start": trained.start, "result": trained.result}
         found = of_backbones(sides, trained.data, trained.judging, trained.how, progress, trials)
         better = found.verdict.best == 1
@@ -195,7 +194,7 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
     seen = replace(seen, domain=request.domain or seen.domain)
     changes = request.of_domain(seen.domain)
     labelled = source if can_judge(source.classes) else None
-    if request.labelled is not None:
+    if request.labelled is not None and (labelled is None or request.labelled != request.data):
         changes |= {"monitor.data": request.labelled} if "monitor.data" not in request.fields else {}
         labelled = _opened(draft, request.labelled)
         Judge(labels_of(labelled))  # raises now if they are unsuitable
@@ -214,8 +213,11 @@ def _conclude(
     from hexa.reporting.report import report  # what a plan does without: matplotlib
 
     start = starts.read(experiment.start.weights or "")
-    # both must resize images the same way: that alone is worth a point on small images
-    result = load_backbone(out / BACKBONE, crop=start.preparation.crop, interpolation=start.preparation.interpolation)
+    trained = load_backbone(out / BACKBONE)
+    # images must be resized as for the start: that alone is worth a point on small images
+    prepared = replace(trained.preparation, crop=start.preparation.crop, interpolation=start.preparation.interpolation)
+    result = Backbone(trained.network, prepared, trained.network_config, trained.info).eval()
+    save_backbone(result, out / BACKBONE)
     data = _opened(experiment, experiment.data)
     judging = data if experiment.monitor.data is None else _opened(experiment, experiment.monitor.data)
     settings = Extraction(
@@ -229,6 +231,8 @@ def _conclude(
     with ProgressBar(Console(stderr=True)) as progress:
         found = request.outcome(Trained(experiment, out, start, result, data, judging, settings), progress)
     notes = list(found.notes)
+    if experiment.max_steps and (done := int(trained.info["step"])) < 0.9 * experiment.max_steps:
+        notes.append(f"trained for {done:,} of {experiment.max_steps:,} planned steps: the machine became slower")
     if found.judged and judging is data:
         notes.append("the labelled images were also learned from, without their labels; --labelled gives others")
     checked = export(found.winner, "timm", out / WINNER)
@@ -281,7 +285,7 @@ def _read_record(out: Path, request: AdaptRequest) -> dict[str, Any] | None:
         theirs, ours, command = options(record["request"]), options(request.record), record["request"]["command"]
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give another --out") from None
-    if "verdict" in record and "table" not in record:  # the time was not enough: with more, or another time, it may be
+    if "table" not in record and not (out / CONFIG).is_file():  # not trained: perhaps with more time, or other options
         return None
     if command != request.command:
         raise UserError(f"{out} is of hexa {command}, not of hexa {request.command}; give another --out")

@@ -39,8 +39,11 @@ PASSES, SPARE, _LEAST_IMAGES = 6, 0.9, 500
 _HEAD_FIRST = 3
 #: On photographs as many of the last stages learn as hold this share of the weights.
 _LAST_SHARE = 0.05
-#: Most and fewest images in the comparison, these without labels, and the share of the time that one side may take.
-_MOST, _LEAST, _SHARE = 2000, 200, 0.05
+#: Most and fewest images in the comparison, these without labels, the share of the time that one side may take, and
+#: how few labelled ones the plan warns of.
+_MOST, _LEAST, _SHARE, _FEW = 2000, 200, 0.05, 100
+#: Lines about a training at least, as far as it has steps.
+_LINES = 20
 #: Images whose clusters the report shows, seconds to draw pictures, and the share of the time from which they are left
 #: out.
 _PICTURES, _DRAWING, _PICTURES_SHARE = 500, 10.0, 0.03
@@ -204,8 +207,8 @@ def plan(given: Given) -> Plan:
             return False
         return shares[size] >= _KEPT
 
-    looks, classes = 4, 0  # without labels in two views and mixed, too
-    compared = min(_LEAST, len(source))  # which decides nothing
+    # without labels in two views and mixed, too, of images that decide nothing
+    looks, classes, compared = 4, 0, min(_LEAST, len(source))
     if labelled is not None:
         looks, classes = 1, len(np.unique(labels_of(labelled)))
         each = costs.score(native) + 2 * costs.read
@@ -257,6 +260,7 @@ def plan(given: Given) -> Plan:
             "max_steps": max(1, int(chosen.passes * per_epoch)),
             "training.max_seconds": room(size),
             "training.report": pictures(size) < _PICTURES_SHARE * seconds,
+            "training.log_every": max(1, min(draft.training.log_every, int(chosen.passes * per_epoch) // _LINES)),
         }
     experiment = override(at_size(draft, size, fields), {k: v for k, v in changes.items() if k not in fields})
     what = _lines(experiment, given.seen, chosen, stages, shares.get(size))
@@ -293,7 +297,7 @@ def _lines(experiment: Experiment, seen: Seen, chosen: Choice, stages: int, shar
     smaller = f", where the start keeps {share:.0%} of its neighbourhoods" if share is not None else ""
     learns = f"the last {start.trainable_stages} of {stages} stages" if start.trainable_stages else "the whole network"
     head_first = ", in the first pass only the head" * (start.freeze_backbone == 1)
-    outlook = "the start is usually kept" if seen.domain == "photos" else "unlike photographs, so a gain is likelier"
+    outlook = "a gain, if any, is small" if seen.domain == "photos" else "unlike photographs, so a gain is likelier"
     fewer = f", {chosen.images:,} of them trained on" * (chosen.images < seen.count)
     return (
         f"images: {seen}{fewer}",
@@ -308,4 +312,5 @@ def _labels(labelled: Source | None, source: Source, compared: int) -> str:
     if labelled is None:
         return "labels: none, so whether it helped cannot be told and the start will be kept; --labelled gives some"
     whose = "those of the images themselves" if labelled is source else repr(labelled)
-    return f"labels: {whose}; {compared:,} in the comparison"
+    few = ", which show large differences alone: label a hundred or more" * (compared < _FEW)
+    return f"labels: {whose}; {compared:,} in the comparison{few}"

@@ -29,8 +29,8 @@ from hexa.weights.pretrained import Backbone
 EPSILONS, STEPS, _RELATIVE, _LOSSES = (1.0, 2.0, 4.0), 20, 2.5, ("cross-entropy", "margin")
 #: The severity of corruptions, of five, and images that are attacked together.
 _SEVERITY, _BATCH = 3, 32
-#: Names of measures: clean accuracy that a price is paid in, corrupted images, and attacks.
-CLEAN, CORRUPTED, ATTACKED = DECIDING[1], "corrupted images", [f"attack of ε = {epsilon:g}" for epsilon in EPSILONS]
+#: Names of measures: clean accuracy, of which the second has a price, corrupted images, and attacks.
+(NEAREST, CLEAN), CORRUPTED, ATTACKED = DECIDING, "corrupted images", [f"attack of ε = {one:g}" for one in EPSILONS]
 
 Values = dict[str, NDArray[np.generic]]
 
@@ -168,8 +168,10 @@ def decide(before: Side, after: Side, price: float, tried: int, where: str = "")
     if CLEAN in before.values:
         lost = before.mean(CLEAN) - after.mean(CLEAN)
         better = sign > 0 and lost <= price
-        said = f"under attack within {attacks}; clean {change(CLEAN)}"
-        said += f", more than --price {price:g}" if lost > price else ""
+        said = f"under attack within {attacks}; clean, by the {CLEAN}, {change(CLEAN)}"
+        said += (
+            f", more than --price {price:g}" * (lost > price) + f"; by {NEAREST}, which has no price, {change(NEAREST)}"
+        )
         said += f"; corrupted images {change(CORRUPTED)}" if CORRUPTED in before.values else ""
     else:
         better, kept = sign < 0, unlabelled.kept(before.features, after.features).mean()

@@ -56,7 +56,7 @@ def write(comparison: Comparison, request: CompareRequest, folder: Path) -> Path
         "judged": comparison.judge is not None,
         "notes": comparison.notes,
         "closest": _closest(comparison, sides, some[:_QUERIES]),
-        "moved": _closest(comparison, pair, some[np.argsort(survive, kind="stable")[:_QUERIES]]),
+        "moved": _closest(comparison, pair, some[np.lexsort((-np.arange(len(survive)), survive))[:_QUERIES]]),
         "changed": f"{pair[0].name} and {pair[1].name} share {survive.mean():.0%} of all neighbourhoods",
         "maps": _maps(comparison, sides),
         "classes": _classes(comparison, pair),

@@ -31,7 +31,7 @@ def fit_and_test(data: str, request: EvaluationRequest, channels: int) -> tuple[
     else:
         fit, test = hold_out(fit, request.holdout, Stream(request.seed).child("holdout"))
         if not len(test):
-            raise UserError(f"holdout {request.holdout:g} of {len(fit)} images selects no images; increase it")
+            raise UserError(f"holdout {request.holdout:g} of {len(fit)} images selects none; give more, such as 0.5")
     assert fit.labels is not None
     assert test.labels is not None
     if fit.labels.ndim != test.labels.ndim:

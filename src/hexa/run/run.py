@@ -196,9 +196,9 @@ class _Session:
         journal.open(step, self._trackers(trainer, warnings))
         try:
             journal.write("resume" if self.resumed else "start", step)
-            if step:
-                ended = step >= trainer.total_steps
-                way = "nothing is left to train:" if ended else "continuing after"
+            if self.resumed:
+                at_ends = {0: "no checkpoint yet:", trainer.total_steps: "nothing is left to train:"}
+                way = at_ends.get(min(step, trainer.total_steps), "continuing after")
                 journal.reporter.say(f"{way} step {step} of {trainer.total_steps}")
             trainer.warn(warnings)
             trainer.run()

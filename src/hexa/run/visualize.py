@@ -58,7 +58,7 @@ def visualize(
     look = Look.at(target, data)
     progress("making hard examples", 0, 0)
     made = look.gallery(num_images, gain=gain, seed=seed, problems=problems)
-    progress("drawing", 0, 0)
+    progress("drawing", 0, 1)
     return save(made.draw(side=SIDE), out)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hexa.config import UserError
+from hexa.config import UserError, reason
 from hexa.runtime import processes
 from hexa.runtime.files import by_plain_name, write_whole
 
@@ -66,7 +66,7 @@ def load(path: Path, device: torch.device | str = "cpu", *, mapped: bool = False
     except OSError as error:
         raise BadCheckpoint(f"{path}: {error.strerror or error}") from None
     except Exception as error:  # torch raises all sorts of exceptions on damaged bytes
-        raise BadCheckpoint(f"{path}: truncated, damaged or foreign ({_first_line(error)})") from None
+        raise BadCheckpoint(f"{path}: truncated, damaged or foreign ({reason(error)})") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BadCheckpoint(f"{path}: not a checkpoint of hexa (format {FORMAT})")
     try:
@@ -166,7 +166,3 @@ def _pieces(value: object) -> Iterator[bytes | memoryview]:
             yield from _pieces(inner)
     else:
         yield repr(value).encode()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(". ")[:120]

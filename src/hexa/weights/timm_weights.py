@@ -25,7 +25,7 @@ def load(name: str) -> nn.Module:
     Raises UserError for an unknown name, and if the weights are neither cached nor can be downloaded.
     """
     if name not in timm.list_models() and name not in timm.list_pretrained():
-        raise UserError(f"timm:{name}: timm has no such model; {nearest(name, timm.list_models()).split(':')[0]}")
+        raise UserError(f"timm:{name}: timm has no such model; {nearest(name, timm.list_models())}")
     config = timm.models.get_pretrained_cfg(name)
     overlay = None
     try:
