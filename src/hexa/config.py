@@ -81,7 +81,7 @@ def _problems(detail: Any) -> Iterator[tuple[str, str]]:
 
 def reason(error: BaseException, most: int = 160) -> str:
     """What an error says, on one line of at most `most` characters."""
-    return textwrap.shorten(str(error), most, placeholder=" …")
+    return textwrap.shorten(str(error) or type(error).__name__, most, placeholder=" …")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -212,7 +212,7 @@ def test_the_clock_leaves_time_to_judge(weights: Path, photos: Path, monkeypatch
     asked = AdaptRequest(str(weights), f"folder:{photos}/train", f"folder:{photos}/test", 600.0)
     for imported, slower in ((0.0, 1.0), (12.0, 2.0)):  # seconds that imports took: work of unknown cost is as slow
         planned = adapt(asked, weights.parent / "run", only_plan=True, begun=time.perf_counter() - imported)
-        left = 600 - 120 * (2 * 0.02 + 4 * 0.1) - slower * (4 + 120 * 10 * 8e-5)  # 120 images of ten classes
+        left = 600 - 120 * (2 * 0.02 + 4 * 0.1) - slower * (4 + 120 * 10 * 8 * 6e-8)  # 120 images of ten classes
         assert planned["experiment"]["training"]["max_seconds"] == pytest.approx(left, abs=0.01)
 
 

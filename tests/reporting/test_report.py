@@ -166,7 +166,7 @@ def test_a_missing_file_costs_its_part_only(make_run: MakeRun, tmp_path: Path, m
         assert (f"{name} is missing" in page.text) == (name in missing)
     assert bool(charts(page)) == ("metrics.jsonl" not in missing)
     assert ("no pictures (gallery)" in page.text) == ("gallery.npz" in missing)
-    assert ("Evaluate it" in page.text) == ("results.json" in missing)
+    assert ("Evaluate the run" in page.text) == ("results.json" in missing)
     sections = [attributes["id"] for attributes in page.all("section")]
     assert ("examples" in sections) == ("gallery.npz" not in missing)
     assert ("evaluation" in sections) == ("results.json" not in missing)

@@ -22,7 +22,7 @@ from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.comparison import options
 from hexa.reporting.tables import Table
-from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, is_ours
+from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, is_ours, mine
 from hexa.run.run import pretrain, resume
 from hexa.runtime import parsing, precision, processes
 from hexa.runtime.console import Console
@@ -31,7 +31,7 @@ from hexa.runtime.progress import Progress, ProgressBar
 from hexa.runtime.signals import Interrupted
 from hexa.weights import start as starts
 from hexa.weights.export import export
-from hexa.weights.pretrained import Backbone, load_backbone, save_backbone
+from hexa.weights.pretrained import Backbone, load_backbone
 
 #: The better of start and result, for timm.
 WINNER = "winner.safetensors"
@@ -171,8 +171,8 @@ def _begin(
         for line in record["plan"]:
             console.print(line)
         if not only_plan:
-            out.mkdir(parents=True, exist_ok=True)
-            _write(out, record)
+            with mine(out):  # unless a training there is about to begin
+                _write(out, record)
     elif "verdict" in record:
         console.print(f"{out} is finished:")
         _say_verdict(record, out, console)
@@ -213,11 +213,7 @@ def _conclude(
     from hexa.reporting.report import report  # what a plan does without: matplotlib
 
     start = starts.read(experiment.start.weights or "")
-    trained = load_backbone(out / BACKBONE)
-    # images must be resized as for the start: that alone is worth a point on small images
-    prepared = replace(trained.preparation, crop=start.preparation.crop, interpolation=start.preparation.interpolation)
-    result = Backbone(trained.network, prepared, trained.network_config, trained.info).eval()
-    save_backbone(result, out / BACKBONE)
+    result = load_backbone(out / BACKBONE)
     data = _opened(experiment, experiment.data)
     judging = data if experiment.monitor.data is None else _opened(experiment, experiment.monitor.data)
     settings = Extraction(
@@ -231,8 +227,9 @@ def _conclude(
     with ProgressBar(Console(stderr=True)) as progress:
         found = request.outcome(Trained(experiment, out, start, result, data, judging, settings), progress)
     notes = list(found.notes)
-    if experiment.max_steps and (done := int(trained.info["step"])) < 0.9 * experiment.max_steps:
-        notes.append(f"trained for {done:,} of {experiment.max_steps:,} planned steps: the machine became slower")
+    done, clock = int(result.info["step"]), experiment.training.max_seconds and not experiment.monitor.knn_every
+    if clock and done < 0.9 * (experiment.max_steps or 0):
+        notes.append(f"trained for {done:,} of {experiment.max_steps:,} planned steps, as far as the time went")
     if found.judged and judging is data:
         notes.append("the labelled images were also learned from, without their labels; --labelled gives others")
     checked = export(found.winner, "timm", out / WINNER)

@@ -42,16 +42,16 @@ _LAST_SHARE = 0.05
 #: Most and fewest images in the comparison, these without labels, the share of the time that one side may take, and
 #: how few labelled ones the plan warns of.
 _MOST, _LEAST, _SHARE, _FEW = 2000, 200, 0.05, 100
-#: Lines about a training at least, as far as it has steps.
+#: The fewest lines of metrics of a training that has as many steps.
 _LINES = 20
 #: Images whose clusters the report shows, seconds to draw pictures, and the share of the time from which they are left
 #: out.
 _PICTURES, _DRAWING, _PICTURES_SHARE = 500, 10.0, 0.03
 #: The share of the memory that a step may take, and the smallest batch that is tried to achieve it.
 _ROOM, _LEAST_BATCH = 0.4, 16
-#: Seconds of an idle machine that are not measured: to write the results, for each judged image and class in the probes
-#: of both sides (of 1,280 features), and to import torch, of which this machine's share is known.
-_END, _PROBES, _IMPORT = 4.0, 8e-5, 6.0
+#: Seconds of an idle machine that are not measured: to write the results, for each judged image, class and feature in
+#: the probes of both sides, and to import torch, which is timed on this machine.
+_END, _PROBES, _IMPORT = 4.0, 6e-8, 6.0
 
 
 #: Told what is being done.
@@ -208,11 +208,11 @@ def plan(given: Given) -> Plan:
         return shares[size] >= _KEPT
 
     # without labels in two views and mixed, too, of images that decide nothing
-    looks, classes, compared = 4, 0, min(_LEAST, len(source))
+    looks, probes, compared = 4, 0.0, min(_LEAST, len(source))
     if labelled is not None:
-        looks, classes = 1, len(np.unique(labels_of(labelled)))
-        each = costs.score(native) + 2 * costs.read
+        looks, each = 1, costs.score(native) + 2 * costs.read
         compared = min(_MOST, max(_LEAST, int(_SHARE * seconds / each)), len(labelled))
+        probes = _PROBES * compared * len(np.unique(labels_of(labelled))) * backbone.num_features
 
     def pictures(size: int) -> float:
         """Seconds to draw pictures for the report."""
@@ -222,7 +222,7 @@ def plan(given: Given) -> Plan:
         """Seconds for all but training."""
         drawn = pictures(size) if pictures(size) < _PICTURES_SHARE * seconds else 0.0
         scored = compared * (looks * (costs.score(native) + costs.score(size)) + 4 * costs.read)
-        return scored + drawn + 1.5 * costs.setup + budget.here(_END + _PROBES * compared * classes)
+        return scored + drawn + 1.5 * costs.setup + budget.here(_END + probes)
 
     def room(size: int) -> float:
         """Seconds for training at this size."""
@@ -312,5 +312,5 @@ def _labels(labelled: Source | None, source: Source, compared: int) -> str:
     if labelled is None:
         return "labels: none, so whether it helped cannot be told and the start will be kept; --labelled gives some"
     whose = "those of the images themselves" if labelled is source else repr(labelled)
-    few = ", which show large differences alone: label a hundred or more" * (compared < _FEW)
+    few = ", which show only large differences: label a hundred or more" * (compared < _FEW)
     return f"labels: {whose}; {compared:,} in the comparison{few}"

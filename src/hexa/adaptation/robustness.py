@@ -29,7 +29,7 @@ from hexa.weights.pretrained import Backbone
 EPSILONS, STEPS, _RELATIVE, _LOSSES = (1.0, 2.0, 4.0), 20, 2.5, ("cross-entropy", "margin")
 #: The severity of corruptions, of five, and images that are attacked together.
 _SEVERITY, _BATCH = 3, 32
-#: Names of measures: clean accuracy, of which the second has a price, corrupted images, and attacks.
+#: Names of measures: clean accuracy by k-NN and by the probe, which --price bounds, corrupted images, and attacks.
 (NEAREST, CLEAN), CORRUPTED, ATTACKED = DECIDING, "corrupted images", [f"attack of ε = {one:g}" for one in EPSILONS]
 
 Values = dict[str, NDArray[np.generic]]
@@ -169,9 +169,7 @@ def decide(before: Side, after: Side, price: float, tried: int, where: str = "")
         lost = before.mean(CLEAN) - after.mean(CLEAN)
         better = sign > 0 and lost <= price
         said = f"under attack within {attacks}; clean, by the {CLEAN}, {change(CLEAN)}"
-        said += (
-            f", more than --price {price:g}" * (lost > price) + f"; by {NEAREST}, which has no price, {change(NEAREST)}"
-        )
+        said += f", more than --price {price:g}" * (lost > price) + f"; by {NEAREST} {change(NEAREST)}"
         said += f"; corrupted images {change(CORRUPTED)}" if CORRUPTED in before.values else ""
     else:
         better, kept = sign < 0, unlabelled.kept(before.features, after.features).mean()

@@ -108,10 +108,9 @@ def rendered(template: str, **shown: Any) -> str:
 
 def _page(run: Run, name: str, slot: int) -> Shown:
     """What the template shows of one run."""
-    used = run.folder / ("winner.safetensors" if run.adaptation.get("winner") else "")
     commands = {
         "Resume it": shlex.join(["hexa", "resume", str(run.folder)]) if run.state == "interrupted" else "",
-        "Evaluate it": "" if run.results else f"hexa evaluate knn {shlex.quote(str(used))} --data SOURCE",
+        "Evaluate the run": "" if run.results else f"hexa evaluate knn {shlex.quote(str(run.folder))} --data SOURCE",
         "Run it again": comparison.command(run),
     }
     return {

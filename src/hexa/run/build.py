@@ -250,7 +250,7 @@ def fingerprint(experiment: Experiment, source: Source, pairs: Pairs | None = No
     """
     others: dict[str, Any] = dict.fromkeys(("training", "monitor", "recipe", "data"), True)
     # the paths of weights and pairs do not matter, since their digests are included
-    others |= {"start": {"weights"}, "pairs": {"of"}}
+    others |= {"start": {"weights", "crop", "interpolation"}, "pairs": {"of"}}
     parts = [*experiment.essence(others), source.fingerprint, *([] if pairs is None else [pairs.digest()])]
     text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -284,6 +284,6 @@ def backbone_of(experiment: Experiment, method: Method, step: int, epoch: float)
     info |= {"branch": "main", "step": step, "epoch": epoch, "seed": experiment.seed, "data": experiment.data}
     if experiment.start.weights is not None:
         info |= {"start": experiment.start.weights, "start_sha256": experiment.start.sha256}
-    config = experiment.network
-    preparation = Preparation(config.mean, config.std, experiment.views.size)
+    config, start = experiment.network, experiment.start
+    preparation = Preparation(config.mean, config.std, experiment.views.size, start.crop, start.interpolation)
     return Backbone(network.eval(), preparation, config, info)

@@ -43,6 +43,7 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
         crops = tuple(crop.sized(size / experiment.views.size) for crop in crops)
     changes = {f"network.{name}": value for name, value in network.items()}
     changes |= {"views.size": size, "views.extra_crops": crops}
+    changes |= {f"start.{name}": getattr(backbone.preparation, name) for name in ("crop", "interpolation")}
     return override(experiment, changes | {"start.sha256": start.digest(config.weights, backbone)})
 
 

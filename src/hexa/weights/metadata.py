@@ -70,7 +70,9 @@ def of_config(path: Path) -> Description:
     with described(f"{path}: not the config.yaml of a run"):
         fields = parsing.from_yaml(parsing.read_text(path, parsing.MOST_YAML))
         network = NetworkConfig.model_validate(fields["network"])
-        preparation = Preparation(network.mean, network.std, fields["views"]["size"])
+        like = {"crop": CROP, "interpolation": "bilinear"} | (fields.get("start") or {})
+        size = fields["views"]["size"]
+        preparation = Preparation(network.mean, network.std, size, like["crop"], like["interpolation"])
         return network, preparation, {"recipe": str(fields["recipe"])}
 
 

@@ -22,7 +22,7 @@ from hexa.nn.two_streams import TwoStreams
 from hexa.weights.external import external
 from hexa.weights.fitting import filled
 from hexa.weights.layouts import foreign_state
-from hexa.weights.preparation import DECLARED, Given, of_timm
+from hexa.weights.preparation import CROP, DECLARED, Given, of_timm
 from hexa.weights.pretrained import WEIGHTS, Backbone, load_backbone
 
 #: A vision transformer's positions, [1, prefix tokens + h·w, D].
@@ -41,6 +41,10 @@ class StartConfig(Config):
     sha256: str | None = None
     """SHA-256 of the weights' file (of their tensors if they are not a file), recorded when the run begins; other
     weights with the same name are then refused."""
+    crop: float = CROP
+    interpolation: str = "bilinear"
+    """How images are prepared for the weights (`Preparation`), recorded when the run begins: so they are for what it
+    trains."""
     batch_norm: Literal["keep", "follow"] = "keep"
     """keep: the backbone's batch-norms normalise with the statistics of the start, which stay fixed; follow: they
     normalise with batch statistics, and running statistics follow those of augmented views, as from random weights."""

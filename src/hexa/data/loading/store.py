@@ -119,8 +119,8 @@ def check_problems(source: Source, problems: Mapping[int, str], tolerance: float
         listed = describe_problems(source, problems, len(problems))
         raise UserError(
             f"data '{source.name}#{source.split}': {len(problems)} of {len(source)} images cannot be read, more than "
-            f"{100 * tolerance:g} %: {some(listed, '; ')}; remove them, or allow more of them: "
-            "training.max_corrupt_share 0.1"
+            f"{100 * tolerance:g} %: {some(listed, '; ')}; remove them, or, in training, "
+            f"raise --training.max_corrupt_share above {len(problems) / len(source):.2g}"
         )
 
 
