@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import ANY, Mock
 
 import numpy as np
 import pytest
@@ -40,7 +40,8 @@ FIXED = ["--epochs", "2", "--max_steps", "5", "--views.size", "8", "--batch_size
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_backbone(random_backbone(NETWORK, 8, seed=5), tmp_path_factory.mktemp("start") / "start.safetensors")
+    start = random_backbone(NETWORK, 8, seed=5).prepared(crop=0.9, interpolation="bicubic")
+    return save_backbone(start, tmp_path_factory.mktemp("start") / "start.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -70,20 +71,18 @@ def test_from_a_folder_to_a_decision(
     out = tmp_path / "run"
     assert main(command(weights, photos, out, "--time=20m")) == 0
     said = capsys.readouterr().out
-    assert "images: 200 images, shorter side 8 px, 100% grey" in said
     kept = json.loads((out / "adapt.json").read_text())
     assert not (out / "best.safetensors").exists()  # no state is chosen by the labels that judge
-    last = said.splitlines()[-3:]
-    assert last[0] == kept["verdict"]
-    assert last[1] == f"report: {out / 'report.html'}"
-    assert last[2] == f"the winner, the {kept['kept']} at 8 px: {kept['winner']['load']}"
+    winner = f"the winner, the {kept['kept']} at 8 px: {kept['winner']['load']}"
+    assert said.splitlines()[-3:] == [kept["verdict"], f"report: {out / 'report.html'}", winner]
     assert f"The winner, the {kept['kept']} at 8 px: <code>import" in (out / "report.html").read_text()
     assert [row[0] for row in kept["table"]["rows"]][:3] == ["image size, px", "k-NN, % ↑", "linear probe, % ↑"]
     assert (kept["comparison"]["best"] == "result") == (kept["kept"] == "result")
-    winner = load_backbone(out / "winner.safetensors")
+    assert vars(load_backbone(out).preparation) == vars(load_backbone(weights).preparation) | {"origins": ANY}
+    best = load_backbone(out / "winner.safetensors")
     better = load_backbone(out / "backbone.safetensors" if kept["kept"] == "result" else weights)
     images = torch.rand(4, 3, 8, 8)
-    assert torch.equal(winner(images), better.eval()(images))
+    assert torch.equal(best(images), better.eval()(images))
     page = (out / "report.html").read_text()
     assert page.index("Did it help?") < page.index("What ran")
     for part in (f"hexa adapt {weights}", "--time 20m", f"--labelled folder:{photos}/test", "--epochs 2"):
@@ -93,10 +92,13 @@ def test_from_a_folder_to_a_decision(
     assert "is finished" in capsys.readouterr().out
     # another request does not touch it
     assert main(command(weights, photos, out, "--time=21m")) == 2
-    said = capsys.readouterr().err
-    assert " is of another command: --time 20m, not 21m; repeat that one, or give another --out" in said
+    assert "other command: --time 20m, not 21m; repeat that one, or give another --out" in capsys.readouterr().err
     assert main([one for one in command(weights, photos, out, "--time=20m") if "labelled" not in one]) == 2
     assert f": --labelled folder:{photos}/test, not none;" in capsys.readouterr().err
+    # unless nothing was trained
+    (out / "adapt.json").write_text(json.dumps({"experiment": {}} | {k: kept[k] for k in ("request", "compared")}))
+    (out / "config.yaml").unlink()
+    assert main([*command(weights, photos, out, "--time=21m"), "--plan"]) == 0
 
 
 def test_killed_and_gone_on_with_it_is_the_same(weights: Path, photos: Path, tmp_path: Path) -> None:
@@ -131,8 +133,7 @@ def test_as_a_library(weights: Path, photos: Path, tmp_path: Path) -> None:
 
 
 def test_a_transformer_is_adapted_at_the_size_that_was_given(photos: Path, tmp_path: Path) -> None:
-    shape = {"depth": 1, "embed_dim": 48, "num_heads": 3}
-    config = NetworkConfig(name="vit_tiny_patch16_224", options=shape)
+    config = NetworkConfig(name="vit_tiny_patch16_224", options={"depth": 1, "embed_dim": 48, "num_heads": 3})
     start = save_backbone(random_backbone(config, 224, seed=5), tmp_path / "start.safetensors")
     length = ["--epochs=1", "--max_steps=1", "--batch_size=16", "--training.report=false", "--views.size=64"]
     data = f"--data=folder:{photos}/train"
