@@ -96,8 +96,8 @@ def test_from_a_folder_to_a_decision(
     assert main([one for one in command(weights, photos, out, "--time=20m") if "labelled" not in one]) == 2
     assert f": --labelled folder:{photos}/test, not none;" in capsys.readouterr().err
     # unless nothing was trained
+    (out := tmp_path / "planned").mkdir()
     (out / "adapt.json").write_text(json.dumps({"experiment": {}} | {k: kept[k] for k in ("request", "compared")}))
-    (out / "config.yaml").unlink()
     assert main([*command(weights, photos, out, "--time=21m"), "--plan"]) == 0
 
 
