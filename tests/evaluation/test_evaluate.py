@@ -210,7 +210,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         ("knn", "digits#test", {}, "learns from"),
         ("knn", "digits", {"test_data": "digits#train"}, "learns from"),
         ("knn", labelled, {}, "--test-data|--holdout"),
-        ("knn", labelled, {"holdout": 0.01}, "increase it"),
+        ("knn", labelled, {"holdout": 0.01}, "give more, such as 0.5"),
         ("knn", labelled, {"test_data": f"{renamed}#train"}, only),
         ("knn", flat, {}, "no labels"),
         ("knn", f"folder:{tmp_path / 'halves'}", {}, "its test has classes without an image in train: c"),
