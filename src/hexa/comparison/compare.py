@@ -200,6 +200,6 @@ def of_backbones(
                 side.scores.right[tuning.MEASURE] = right
     sizes = sorted({side.size for side in sides})
     if len(sizes) > 1:
-        notes.append(f"each at its own image size: {', '.join(map(str, sizes))} px; --size N compares at one")
+        notes.append(f"each at its own image size: {', '.join(map(str, sizes))} px; for one, hexa compare --size N")
     said = from_main(lambda: verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides))
     return Comparison(tuple(sides), said, images, judge, tuple(notes), twins)
