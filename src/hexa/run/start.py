@@ -42,9 +42,9 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
     if "views.extra_crops" not in given:
         crops = tuple(crop.sized(size / experiment.views.size) for crop in crops)
     changes = {f"network.{name}": value for name, value in network.items()}
-    changes |= {"views.size": size, "views.extra_crops": crops}
+    changes |= {"views.size": size, "views.extra_crops": crops, "start.sha256": start.digest(config.weights, backbone)}
     changes |= {f"start.{name}": getattr(backbone.preparation, name) for name in ("crop", "interpolation")}
-    return override(experiment, changes | {"start.sha256": start.digest(config.weights, backbone)})
+    return override(experiment, {path: value for path, value in changes.items() if path not in given})
 
 
 def _has_fixed_size(backbone: Backbone) -> bool:

@@ -41,10 +41,11 @@ class StartConfig(Config):
     sha256: str | None = None
     """SHA-256 of the weights' file (of their tensors if they are not a file), recorded when the run begins; other
     weights with the same name are then refused."""
-    crop: float = CROP
-    interpolation: str = "bilinear"
-    """How images are prepared for the weights (`Preparation`), recorded when the run begins: so they are for what it
-    trains."""
+    crop: float = pydantic.Field(default=CROP, ge=0.1, le=1)
+    """The share of the shorter side that the centre crop of evaluated images takes. That of the weights is recorded
+    unless given."""
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    """The interpolation by which evaluated images are resized. That of the weights is recorded unless given."""
     batch_norm: Literal["keep", "follow"] = "keep"
     """keep: the backbone's batch-norms normalise with the statistics of the start, which stay fixed; follow: they
     normalise with batch statistics, and running statistics follow those of augmented views, as from random weights."""
