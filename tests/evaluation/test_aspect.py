@@ -54,7 +54,7 @@ def test_features_are_those_of_each_image_alone(tmp_path: Path, data: str, optio
         with torch.no_grad():
             alone = backbone(transform(source.decode(position))[None] / 255)[0]
         torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-5)
-    out = embed(backbone, data, tmp_path / "f.npz", aspect="keep", precision="fp32", num_workers=0)
+    out = embed(backbone, data, tmp_path / "f.npz", aspect="keep", device="cpu", precision="fp32", num_workers=0)
     np.testing.assert_allclose(np.load(out.path)["features"], features.numpy(), rtol=1e-4, atol=1e-5)
 
 

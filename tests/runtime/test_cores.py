@@ -91,7 +91,7 @@ def test_beside_other_programs_what_ends_by_the_clock_takes_idle_cores_alone(
     monkeypatch.setattr(os, "environ", dict(os.environ))
     os.environ.pop("OMP_NUM_THREADS", None)
     os.environ.update({"OMP_NUM_THREADS": given} if given else {})
-    monkeypatch.setattr(cores, "usable_cores", lambda: 4)
+    monkeypatch.setattr(cores, "allowed_cores", lambda: [0, 1, 2, 3])
     monkeypatch.setattr(cores, "_idle", lambda: 2.7)
     monkeypatch.setattr(cores, "_DEVICES", Path("nowhere"))
     nothing = dataclasses.replace(COMMANDS[command[0]], run=lambda given, extra: 0)

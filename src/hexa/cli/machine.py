@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from hexa.cli.declare import ANY_SEED, JSON, PLAN, Fields, Given, command, flag, option, say, whole
@@ -91,6 +92,7 @@ def check(given: Given, extra: Fields) -> int:
     from hexa.recipes import plugins
     from hexa.testing.check import check as run
 
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # laws run on the CPU, and autograd does not fork beside a GPU
     verdicts = []
     for verdict in run(plugins.experiment_of(given.recipe)):
         verdicts.append(verdict)

@@ -109,9 +109,11 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
             setup += (time.perf_counter() - begin) * len(source) / len(some)
         optimizer = build_optimizer(experiment, method, loader.steps_per_epoch)
         with closing(loader):
-            begin = time.perf_counter()
-            batch = prepared(next(iter(loader.epoch(0))), experiment.training.channels_last)
-            read = (time.perf_counter() - begin) / count / _readers(draft, machine, loader.resident)
+            def draw() -> Batch:
+                return prepared(next(iter(loader.epoch(0))), experiment.training.channels_last)
+
+            batch = draw()  # not timed: a GPU loads its kernels
+            read = _seconds(draw, machine.device) / count / _readers(draft, machine, loader.resident)
             ready = optimizer.total_steps - 1  # the last step, in which all learns
 
             def train(batch: Batch = batch) -> None:

@@ -216,4 +216,5 @@ def stain_jitter(images: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Copy to the device without waiting for the copy."""
-    return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)
+    pinned = values.pin_memory() if device.type == "cuda" and not values.is_cuda else values
+    return pinned.to(device, non_blocking=True)

@@ -5,7 +5,8 @@ torch's Muon takes matrices alone, and timm's updates all else by AdamW; neither
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,39 +35,63 @@ class Muon(torch.optim.Optimizer):
         """Change the parameters that have a gradient."""
         for group in self.param_groups:
             rate, momentum = group["lr"], group["momentum"]
-            for parameter in group["params"]:
-                if (gradient := parameter.grad) is None:
-                    continue
-                if not group["orthogonal"]:
-                    gradient = gradient.add(parameter, alpha=group["weight_decay"])
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            gradients = [parameter.grad for parameter in parameters]
+            if not parameters:
+                continue
+            if not group["orthogonal"]:
+                gradients = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
+            for parameter in parameters:
                 if "velocity" not in self.state[parameter]:
                     self.state[parameter]["velocity"] = torch.zeros_like(parameter)
-                velocity = self.state[parameter]["velocity"].mul_(momentum).add_(gradient)
-                if not group["orthogonal"]:
-                    parameter.add_(velocity, alpha=-rate)
-                    continue
-                turn = orthogonalised(gradient.add(velocity, alpha=momentum).flatten(1)).view_as(parameter)
-                norm = parameter.norm()
-                parameter.sub_(turn.mul_(rate * norm / turn.norm().clamp_min(1e-12)))
-                parameter.mul_(norm / parameter.norm().clamp_min(1e-12))
+            velocities = [self.state[parameter]["velocity"] for parameter in parameters]
+            torch._foreach_mul_(velocities, momentum)
+            torch._foreach_add_(velocities, gradients)
+            if not group["orthogonal"]:
+                torch._foreach_add_(parameters, velocities, alpha=-rate)
+                continue
+            ahead = torch._foreach_add(gradients, velocities, alpha=momentum)
+            found = orthogonalised([kernel.flatten(1) for kernel in ahead], together=parameters[0].is_cuda)
+            turns = [turn.view_as(parameter) for turn, parameter in zip(found, parameters, strict=True)]
+            norms = torch._foreach_norm(parameters)
+            torch._foreach_mul_(turns, torch._foreach_div(torch._foreach_mul(norms, rate), _norms(turns)))
+            torch._foreach_sub_(parameters, turns)
+            torch._foreach_mul_(parameters, torch._foreach_div(norms, _norms(parameters)))
 
 
-def orthogonalised(matrix: Tensor) -> Tensor:
-    """About U·Vᵀ of a matrix X = U·S·Vᵀ [n, m]; products must have the precision of fp32, not TF32's.
+def _norms(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return torch._foreach_clamp_min(torch._foreach_norm(tensors), 1e-12)
+
+
+def orthogonalised(matrices: Sequence[Tensor], together: bool = False) -> list[Tensor]:
+    """About U·Vᵀ of each matrix X = U·S·Vᵀ [n, m]; products must have the precision of fp32, not TF32's.
 
     The iteration X ← F·X, F = a·I + b·A + c·A², A = X·Xᵀ, is of products P ← F·P and A ← F·A·F with P = I at first, all
-    of the smaller side squared, and P·X in the end: half the cost for the wide matrices of convolutions.
+    of the smaller side squared, and P·X in the end: half the cost for the wide matrices of convolutions. together: those
+    of one size are made at once, as a GPU needs, which takes longer to be told of small products than to make them.
     """
+    wide = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in matrices]
+    wide = [x.T if len(x) > x.shape[1] else x for x in torch._foreach_div(wide, _norms(wide))]
+    grams = [x @ x.T for x in wide]
+    places = defaultdict[int, list[int]](list)
+    for place, gram in enumerate(grams):
+        places[len(gram) if together else -place].append(place)
+    factors = dict[int, Tensor]()
+    for alike in places.values():
+        some = [grams[place] for place in alike]
+        factors |= zip(alike, _factor(torch.stack(some)) if together else [_factor(some[0])], strict=True)
+    made = [factors[place] @ x for place, x in enumerate(wide)]
+    return [(y.T if len(x) > x.shape[1] else y).to(x.dtype) for x, y in zip(matrices, made, strict=True)]
+
+
+def _factor(gram: Tensor) -> Tensor:
+    """P of a matrix A, or of several [k, n, n]."""
     a, b, c = _NEWTON_SCHULZ
-    x = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
-    x = x / x.norm().clamp_min(1e-12)
-    if upright := len(x) > x.shape[1]:
-        x = x.T
-    gram, product = x @ x.T, torch.eye(len(x), dtype=x.dtype, device=x.device)
+    combined = torch.addmm if gram.ndim == 2 else torch.baddbmm
+    product = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device).expand_as(gram)
     for _ in range(_STEPS):
-        factor = torch.addmm(gram, gram, gram, beta=b, alpha=c)
-        factor.diagonal().add_(a)
+        factor = combined(gram, gram, gram, beta=b, alpha=c)
+        factor.diagonal(dim1=-2, dim2=-1).add_(a)
         product = factor @ product
         gram = factor @ gram @ factor
-    found: Tensor = product @ x
-    return (found.T if upright else found).to(matrix.dtype)
+    return product

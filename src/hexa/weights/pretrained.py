@@ -73,7 +73,7 @@ class Backbone(nn.Module):
         other.deviations = self.deviations | deviations
         if "size" in deviations and self.network_config.name != "pixels":
             other.num_features = backbones.num_features_at(other.network, other.image_size, len(other.mean))
-        return other.train(self.training)
+        return other.to(self.normalize.scale.device).train(self.training)
 
     def content_hash(self) -> str:
         """The first 16 hexadecimal digits of the SHA-256 of names and values of the network's state."""
