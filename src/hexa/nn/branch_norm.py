@@ -163,13 +163,12 @@ class _FixedNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, var, weight = ctx.saved_tensors
-        dy, dx, dweight, dbias = gradients[0], None, None, None
+        dy, dx, dweight, dbias, invstd = gradients[0], None, None, None, (var + ctx.eps).rsqrt()
         if ctx.needs_input_grad[0]:
-            scale = weight * (var + ctx.eps).rsqrt()
-            dx = torch.mul(dy, scale.view(-1, *[1] * (x.ndim - 2)), out=torch.empty_like(x))
+            dx = torch.mul(dy, (weight * invstd).view(-1, *[1] * (x.ndim - 2)), out=torch.empty_like(x))
         if any(wanted := [bool(w) for w in ctx.needs_input_grad[3:5]]):
             _, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
-                dy, x, weight, mean, var, None, None, False, ctx.eps, [False, *wanted]
+                dy, x, weight, mean, var, mean, invstd, False, ctx.eps, [False, *wanted]
             )
         return dx, None, None, dweight, dbias, None
 

@@ -51,7 +51,7 @@ class SynchronizedNorm(torch.autograd.Function):
         # dx is only the first summand here; Σ dy·x̂ and Σ dy are the gradients of weight and bias
         wanted = [bool(ctx.needs_input_grad[0]), True, True]
         dx, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
-            dy, x, weight, mean, var, None, None, False, ctx.eps, wanted
+            dy, x, weight, mean, var, mean, (var + ctx.eps).rsqrt(), False, ctx.eps, wanted
         )
         if not wanted[0]:
             return None, dweight, dbias, None, None
