@@ -284,9 +284,7 @@ def test_evaluations_find_on_a_gpu_what_they_find_on_a_cpu(
 ) -> None:
     """In percent, in fp32: rounding may turn a neighbour or an attack of one image in 360 (100, 60)."""
     found = [
-        evaluate(
-            protocol, "random:small-resnet-16-32", "digits", device=device, precision="fp32", **options
-        )["metrics"]
+        evaluate(protocol, "random:small-resnet-16-32", "digits", device=device, precision="fp32", **options)["metrics"]
         for device in ("cpu", "cuda")
     ]
     assert found[0].keys() == found[1].keys()

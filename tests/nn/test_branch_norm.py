@@ -13,6 +13,7 @@ from torch import nn
 
 from hexa.config import UserError
 from hexa.core import Branch
+from hexa.nn import branch_norm
 from hexa.nn.branch_norm import convert, plain_state_dict, use_branch
 
 
@@ -56,9 +57,14 @@ def test_one_branch_equals_a_plain_batch_norm_and_leaves_the_other_alone(branch:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("count", "groups"), [(12, 4), (13, 4), (12, 1), (4, 8)])
-def test_groups_equal_one_plain_batch_norm_a_group(count: int, groups: int, layout: str) -> None:
+@pytest.mark.parametrize(("count", "groups", "on_gpu"), [(12, 4, 0), (12, 4, 1), (13, 4, 0), (12, 1, 0), (4, 8, 0)])
+def test_groups_equal_one_plain_batch_norm_a_group(
+    monkeypatch: pytest.MonkeyPatch, count: int, groups: int, on_gpu: bool, layout: str
+) -> None:
     """F5: own batch statistics a group, running statistics by the mean over groups, same gradients."""
+    if on_gpu:
+        as_there = lambda x, w, b, rows, eps: branch_norm._together(x, w, b, len(rows), eps)  # noqa: E731
+        monkeypatch.setattr(branch_norm._GroupedNorm, "apply", as_there)
     plain = seeded_norm()
     ours = convert(nn.Sequential(copy.deepcopy(plain)), groups=groups)
     x = LAYOUTS[layout](images(count)).requires_grad_()
@@ -80,6 +86,20 @@ def test_groups_equal_one_plain_batch_norm_a_group(count: int, groups: int, layo
     for name in ("running_mean", "running_var"):
         mean = torch.stack([getattr(norm, name) for norm in norms]).mean(0)
         torch.testing.assert_close(getattr(ours[0], name), mean)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_fixed_statistics_give_a_gpu_the_gradients_of_a_plain_batch_norm(layout: str) -> None:
+    plain = seeded_norm().eval()
+    x = LAYOUTS[layout](images(12)).requires_grad_()
+    statistics = plain.running_mean, plain.running_var
+    y, weights = branch_norm._FixedNorm.apply(x, *statistics, plain.weight, plain.bias, plain.eps), torch.randn_like(x)
+    torch.testing.assert_close(y, plain(x))
+    parts = [x, plain.weight, plain.bias]
+    mine, theirs = (torch.autograd.grad((made * weights).sum(), parts) for made in (y, plain(x)))
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+    assert mine[0].is_contiguous(memory_format=torch.channels_last) == (layout == "channels last")
 
 
 def test_grouped_norm_keeps_channels_last() -> None:

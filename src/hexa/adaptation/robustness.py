@@ -27,8 +27,8 @@ from hexa.weights.pretrained import Backbone
 
 #: Radii in grey levels, steps of an attack, their length as a multiple of ε / steps, and what those by labels raise.
 EPSILONS, STEPS, _RELATIVE, _LOSSES = (1.0, 2.0, 4.0), 20, 2.5, ("cross-entropy", "margin")
-#: The severity of corruptions, of five, and images that are attacked together.
-_SEVERITY, _BATCH = 3, 32
+#: The severity of corruptions, of five, and images that are attacked together, more of them on a GPU.
+_SEVERITY, _BATCH, _ON_GPU = 3, 32, 256
 #: Names of measures: clean accuracy by k-NN and by the probe, which --price bounds, corrupted images, and attacks.
 (NEAREST, CLEAN), CORRUPTED, ATTACKED = DECIDING, "corrupted images", [f"attack of ε = {one:g}" for one in EPSILONS]
 
@@ -106,7 +106,7 @@ def _classified(side: Side, shown: Shown, judge: Judge, tell: Tell) -> Values:
     for part, probe in zip(judge.parts, side.probes, strict=True):
         scores = nn.Sequential(side.backbone, probe.linear().to(labels.device))
         own = np.flatnonzero(np.isin(shown.places, part))
-        for rows in np.split(own, range(_BATCH, len(own), _BATCH)):
+        for rows in _batches(own, shown):
             radii, streams = [epsilon / 255 for epsilon in EPSILONS], [shown.streams[row] for row in rows]
             x, y = shown.pixels[rows], labels[rows]
             smallest[rows] = attack.smallest_radius(scores, x, y, radii, attacks, streams).numpy()
@@ -118,10 +118,15 @@ def _classified(side: Side, shown: Shown, judge: Judge, tell: Tell) -> Values:
     return {CORRUPTED: 100 * right.mean(1), **found} if shown.pixels.shape[1] == 3 else found
 
 
+def _batches(rows: NDArray[np.intp], shown: Shown) -> list[NDArray[np.intp]]:
+    size = _ON_GPU if shown.pixels.is_cuda else _BATCH
+    return np.split(rows, range(size, len(rows), size))
+
+
 def _moved(side: Side, shown: Shown, tell: Tell) -> Values:
     scale = 100 / torch.pdist(side.features[:1000].double()).mean().item()
     moved: dict[str, list[Tensor]] = {name: [] for name in (CORRUPTED, *ATTACKED)}
-    for rows in np.split(np.arange(len(shown.places)), range(_BATCH, len(shown.places), _BATCH)):
+    for rows in _batches(np.arange(len(shown.places)), shown):
         x = shown.pixels[rows]
         start = attack.noise(x, [shown.streams[row] for row in rows], 0)
         with torch.no_grad():

@@ -109,6 +109,7 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
             setup += (time.perf_counter() - begin) * len(source) / len(some)
         optimizer = build_optimizer(experiment, method, loader.steps_per_epoch)
         with closing(loader):
+
             def draw() -> Batch:
                 return prepared(next(iter(loader.epoch(0))), experiment.training.channels_last)
 

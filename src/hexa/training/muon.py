@@ -36,11 +36,11 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             rate, momentum = group["lr"], group["momentum"]
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            gradients = [parameter.grad for parameter in parameters]
             if not parameters:
                 continue
+            gradients: list[Any] = [parameter.grad for parameter in parameters]
             if not group["orthogonal"]:
-                gradients = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
+                gradients = list(torch._foreach_add(gradients, parameters, alpha=group["weight_decay"]))
             for parameter in parameters:
                 if "velocity" not in self.state[parameter]:
                     self.state[parameter]["velocity"] = torch.zeros_like(parameter)
@@ -59,7 +59,7 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_mul_(parameters, torch._foreach_div(norms, _norms(parameters)))
 
 
-def _norms(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _norms(tensors: list[Tensor]) -> tuple[Tensor, ...]:
     return torch._foreach_clamp_min(torch._foreach_norm(tensors), 1e-12)
 
 
@@ -67,8 +67,8 @@ def orthogonalised(matrices: Sequence[Tensor], together: bool = False) -> list[T
     """About U·Vᵀ of each matrix X = U·S·Vᵀ [n, m]; products must have the precision of fp32, not TF32's.
 
     The iteration X ← F·X, F = a·I + b·A + c·A², A = X·Xᵀ, is of products P ← F·P and A ← F·A·F with P = I at first, all
-    of the smaller side squared, and P·X in the end: half the cost for the wide matrices of convolutions. together: those
-    of one size are made at once, as a GPU needs, which takes longer to be told of small products than to make them.
+    of the smaller side squared, and P·X in the end: half the cost for the wide matrices of convolutions.
+    together: those of one size are made at once, for a GPU: telling it of small products takes longer than making them.
     """
     wide = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in matrices]
     wide = [x.T if len(x) > x.shape[1] else x for x in torch._foreach_div(wide, _norms(wide))]

@@ -145,11 +145,15 @@ def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
 
 
 def _preparation(backbone: Backbone) -> str:
-    """Further entries of timm's pretrained_cfg_overlay, as text: where images are not prepared as timm would."""
+    """Further entries of timm's pretrained_cfg_overlay, as text: where images are not prepared as timm would.
+
+    timm 1.0.29 would take the file of some ViTs for one of JAX (`custom_load`).
+    """
     own, size = backbone.preparation, backbone.image_size
     given = {"input_size": (3, size, size), "crop_pct": own.crop, "interpolation": own.interpolation}
-    given |= {"mean": own.mean, "std": own.std}
-    theirs = timm.data.resolve_model_data_config(backbone.network)
+    given |= {"mean": own.mean, "std": own.std, "custom_load": False}
+    theirs = {"custom_load": False} | cast(Any, backbone.network).pretrained_cfg
+    theirs |= timm.data.resolve_model_data_config(backbone.network)
     return "".join(f", {name}={value!r}" for name, value in given.items() if theirs[name] != value)
 
 
