@@ -27,7 +27,7 @@ RANDOM = "random:small-resnet-4-8"
         ),
         (lambda: hexa.pretrain(None), "pretrain: recipe must be str or Experiment, got None"),  # type: ignore[arg-type]
         (lambda: hexa.pretrain("digits-moco-v2", out=5), "out must be str or Path or None, got 5"),  # type: ignore[arg-type]
-        (lambda: hexa.adapt(RANDOM, "digits", time=5), "adapt: time must be str, got 5"),  # type: ignore[arg-type]
+        (lambda: hexa.adapt(RANDOM, data=5), "adapt: data must be str, got 5"),  # type: ignore[arg-type]
         (lambda: hexa.load_backbone(5), "load_backbone: spec must be str or Path, got 5"),  # type: ignore[arg-type]
         (lambda: hexa.embed(RANDOM, "digits", 5), "embed: out must be str or Path, got 5"),  # type: ignore[arg-type]
     ],

@@ -95,7 +95,7 @@ def adapt(
     data: str,
     *,
     labelled: str | None = None,
-    time: str = "30m",
+    time: str | float = "30m",
     out: str | Path = "runs/adapt",
     domain: str | None = None,
     **fields: Any,
@@ -103,9 +103,9 @@ def adapt(
     """Train a backbone further on your own images within a time, and say whether it helped.
 
     `backbone` is whatever `pretrain` may start from, `data` the images to learn from, `labelled` images to judge by,
-    whose labels are never trained on; `time` as "90s", "30m" or "2h". `out` becomes a run folder that also holds the
-    better of start and result for timm, and the same call continues it if it was interrupted. domain and fields as in
-    `pretrain`.
+    whose labels are never trained on; `time` as "90s", "30m" or "1h30m", or in seconds. `out` becomes a run folder that
+    also holds the better of start and result for timm, and the same call continues it if it was interrupted. domain and
+    fields as in `pretrain`.
 
     Returns what the run keeps of it: `request`, `table` (both sides' scores), `verdict`, and `kept`, the side that won.
     Raises ValueError.
@@ -125,7 +125,7 @@ def harden(
     data: str,
     *,
     labelled: str | None = None,
-    time: str = "30m",
+    time: str | float = "30m",
     strength: float = 4.0,
     price: float = 2.0,
     out: str | Path = "runs/harden",
@@ -197,7 +197,7 @@ def compare(
     labelled: str | None = None,
     out: str | Path | None = None,
     *,
-    time: str = "10m",
+    time: str | float = "10m",
     **options: Any,
 ) -> dict[str, Any]:
     """Compare two backbones or more on images -> verdict, best, backbones with their scores, pairs with differences.

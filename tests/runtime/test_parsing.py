@@ -110,7 +110,7 @@ def test_only_regular_files_of_a_bounded_size_in_their_folder_are_read(tmp_path:
 
 
 def test_times() -> None:
-    assert [seconds_of(text) for text in ("90s", "30m", "1.5h", "1d")] == [90, 1800, 5400, 86400]
-    for text in ("30", "m", "0m", "-1m", "1w", "1e9m", ""):
+    assert [seconds_of(text) for text in ("90s", "1.5h", "1h30m", "1d 1s", 300)] == [90, 5400, 5400, 86401, 300]
+    for text in ("30", "m", "0m", "-1m", "1w", "1e9m", "", "1h30", "9" * 400 + "s", 0, -1.0, float("inf")):
         with pytest.raises(UserError, match="must be a number > 0 followed by"):
             seconds_of(text)

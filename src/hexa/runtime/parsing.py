@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import stat
 from pathlib import Path
@@ -41,6 +42,14 @@ def read_text(path: Path, most: int, within: Path | None = None) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: is not UTF-8 text (byte {error.start})") from None
+
+
+def read_json(path: Path, remedy: str) -> Any:
+    """The value in a JSON file. Raises as `check`, and UserError, which ends with the remedy, for other content."""
+    try:
+        return from_json(read_text(path, MOST_JSON))
+    except UserError as error:
+        raise UserError(f"{path}: {str(error).removeprefix(f'{path}: ')}; {remedy}") from None
 
 
 def from_yaml(text: str) -> Any:
@@ -144,9 +153,11 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def seconds_of(text: str) -> float:
-    """A duration such as 30m, 1.5h, 90s, in seconds. Raises UserError."""
-    duration = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smhd])", text.strip())
-    if duration is None or not float(duration[1]):
-        raise UserError(f"--time must be a number > 0 followed by s, m, h or d, such as 30m; got {text}")
-    return float(duration[1]) * _UNITS[duration[2]]
+def seconds_of(given: str | float) -> float:
+    """A duration such as 30m, 1.5h, 1h30m, or a number of seconds, in seconds. Raises UserError."""
+    text = str(given) if isinstance(given, str) else f"{given}s"
+    parts = re.findall(r"(\d+(?:\.\d*)?)\s*([smhd])\s*", text)
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if not re.fullmatch(r"\s*(\d+(\.\d*)?\s*[smhd]\s*)+", text) or not 0 < seconds < math.inf:
+        raise UserError(f"--time must be a number > 0 followed by s, m, h or d, such as 30m or 1h30m; got {given}")
+    return seconds
