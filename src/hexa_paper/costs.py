@@ -13,14 +13,13 @@ from hexa.recipes.experiment import override
 from hexa.reporting.tables import counted
 from hexa.runtime.progress import Progress, silent
 from hexa_paper import storage
+from hexa_paper.plan import Costs
 from hexa_paper.studies import Arm
 
 _REPEATS = 3
 
 
-def costs_of(
-    arms: Iterable[Arm], fields: Mapping[str, Any], out: Path, *, progress: Progress = silent
-) -> dict[str, dict[str, float]]:
+def costs_of(arms: Iterable[Arm], fields: Mapping[str, Any], out: Path, *, progress: Progress = silent) -> Costs:
     """Seconds of an image by recipe and scheme: those in `out`/costs.json, or measured now and kept there.
 
     They are kept because epochs at equal time follow from them: a study that is resumed must find its runs again.

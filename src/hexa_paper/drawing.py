@@ -50,8 +50,7 @@ def _bars(plan: Plan, rows: Sequence[Outcome], column: str, title: str) -> Figur
     groups: dict[str, dict[str, Sequence[float]]] = {}
     for comparison in (EPOCHS, TIME):
         compared = [row for row in rows if row["comparison"] == comparison]
-        these = [row for row in compared if column in row["scores"]]
-        if these:
+        if these := [row for row in compared if column in row["scores"]]:
             length = counted(compared[0]["epochs"], "epoch")
             equal = "epochs as published" if len({row["epochs"] for row in these}) > 1 else f"{length} each"
             head = equal if comparison == EPOCHS else f"the time of {length} of {plan.study.arms[0].name}"

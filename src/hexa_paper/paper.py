@@ -60,8 +60,7 @@ def part(work: Work, sources: Mapping[str, str], failed: Mapping[tuple[str, str]
         reason = failed.get((work.out.name, arm.key), "")
         if done < planned:
             reason = f"not finished: {done} of {counted(planned, 'run')}" + (f"; {reason}" if reason else "")
-        diverged = sorted({seed for row in own for seed in row["diverged"]})
-        if diverged:
+        if diverged := sorted({seed for row in own for seed in row["diverged"]}):
             reason = f"diverged with seeds {', '.join(map(str, diverged))}"
         beside = row_of(study.name, arm) if study.name in TABLES else None
         results = [
@@ -87,8 +86,7 @@ def untrained(work: Work, sources: Mapping[str, str], kept: Kept, learner: str =
     scores: dict[str, list[float]] = {}
     for seed in request.seeds:
         for title, measure in titled:
-            result = kept(measure, seed)
-            if result is not None:
+            if (result := kept(measure, seed)) is not None:
                 for metric, column in metrics_of(study, {**result, "title": title}).items():
                     scores.setdefault(_named(column, sources), []).append(result["metrics"][metric])
     return {

@@ -49,10 +49,8 @@ def rows_of(plan: Plan, runs: Sequence[Stored]) -> list[Outcome]:
         if plan.compares_times:
             places = [(EPOCHS, lengths[0]), (TIME, plan.equal_time(arm))]
         for comparison, epochs in places:
-            these = [run for run in runs if (run["arm"], run["epochs"]) == (arm.key, epochs)]
-            if these:
-                time = plan.relative_time(arm, epochs)
-                rows.append(_row(plan.study, arm, comparison, epochs, time, these))
+            if these := [run for run in runs if (run["arm"], run["epochs"]) == (arm.key, epochs)]:
+                rows.append(_row(plan.study, arm, comparison, epochs, plan.relative_time(arm, epochs), these))
     return rows
 
 

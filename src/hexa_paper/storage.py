@@ -25,12 +25,9 @@ def refuse(when: object, message: str) -> None:
 def read(path: Path) -> Any:
     """The JSON in a file, None if there is no file. Raises UserError for another content."""
     try:
-        return parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
+        return parsing.read_json(path, "remove it and give the command again")
     except FileNotFoundError:
         return None
-    except UserError as error:
-        said = str(error).removeprefix(f"{path}: ")
-        raise UserError(f"{path}: {said}; remove it and give the command again") from None
 
 
 def write(path: Path, content: str | Mapping[str, Any]) -> Path:

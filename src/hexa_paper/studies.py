@@ -251,8 +251,7 @@ def with_lists(chosen: Study, folder: Path, images: Source | None = None) -> Stu
 
     images: that are learned from, if they are here. Raises UserError, also for lists of others.
     """
-    other = chosen.name != "table3"
-    refuse(other, f"--label-lists: is for table3; {chosen.name} draws no labels, leave it out")
+    refuse(chosen.name != "table3", f"--label-lists: is for table3; {chosen.name} draws no labels, leave it out")
     measures, remedy = [], "give the folder imagenet_subsets of SimCLR's code"
     for one in chosen.measures:
         file = folder / f"{one.options['percent']}percent.txt"

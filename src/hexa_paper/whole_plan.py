@@ -227,8 +227,7 @@ class WholePlan:
             lines = replace(self, epochs=epochs).lines()
             return float(sum(line["training"] + line["evaluations"] for line in lines)) / self.request.workers / _SHARE
 
-        fit = bisect.bisect_right(lengths, self.seconds, key=seconds)
-        if fit:
+        if fit := bisect.bisect_right(lengths, self.seconds, key=seconds):
             return lengths[fit - 1]
         given, seeds = format_duration(self.seconds), counted(len(self.request.seeds), "seed")
         remedy = f"give at least {math.ceil(seconds(1) / 60)}m, or fewer --seeds or images"

@@ -46,8 +46,7 @@ class Work(Plan):
         request = replace(asked, out=folder, rates=asked.rates or None)
         request = request.opened(measured_on(experiment, asked.evaluate_on or (asked.data,), asked.data_voc))
         if request.label_lists is not None:
-            images = request.images(request.targets[0].source)
-            chosen = with_lists(chosen, Path(request.label_lists), images)
+            chosen = with_lists(chosen, Path(request.label_lists), request.images(request.targets[0].source))
         work = cls(chosen, request)
         work.check()
         work.final_jobs(work.best_rates([]))  # raises for a wrong field

@@ -62,8 +62,7 @@ def markdown(plan: Plan, rows: Sequence[Outcome], notes: Sequence[str]) -> str:
         f"Data: `{plan.request.data}`; {spread}. Percent.\n",
     ]
     for comparison in (EPOCHS, TIME):
-        these = [row for row in rows if row["comparison"] == comparison]
-        if these:
+        if these := [row for row in rows if row["comparison"] == comparison]:
             length = counted(these[0]["epochs"], "epoch")
             head = "By epochs" if len(study.lengths) > 1 else f"At {comparison}"
             if until is not None:

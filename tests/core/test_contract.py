@@ -95,8 +95,7 @@ def test_a_loss_of_another_shape(monkeypatch: pytest.MonkeyPatch, change: Callab
 
 
 @pytest.mark.parametrize(
-    ("keep", "name"),
-    [(lambda x: x, "bank"), (lambda x: [x], "banks"), (lambda x: {"a": x}, "named")],
+    ("keep", "name"), [(lambda x: x, "bank"), (lambda x: [x], "banks"), (lambda x: {"a": x}, "named")]
 )
 def test_a_bank_that_no_checkpoint_would_keep(
     monkeypatch: pytest.MonkeyPatch, keep: Callable[[Tensor], Any], name: str

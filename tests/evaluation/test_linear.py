@@ -171,8 +171,7 @@ def test_the_identity_names_what_is_not_as_published() -> None:
 
 def test_fitting_by_adamax_is_a_loop_with_torchs_schedule() -> None:
     x, y = torch.randn(50, 6), torch.randint(0, 3, (50,))
-    options = AdamaxOptions(epochs=20, batch_size=16)
-    found = linear.fit_by_adamax(x, y, 3, 0.01, options, seed=4)
+    found = linear.fit_by_adamax(x, y, 3, 0.01, AdamaxOptions(epochs=20, batch_size=16), seed=4)
     stream = Stream(4).child("adamax")
     classifier = linear.new_classifier(6, 3, stream)
     optimizer = torch.optim.Adamax(classifier.parameters(), 0.01, betas=(0.9, 0.999), eps=1e-8, weight_decay=0)

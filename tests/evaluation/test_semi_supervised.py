@@ -75,8 +75,7 @@ def test_supervised_may_draw_too_and_its_first_draw_is_the_plain_one() -> None:
 
 def test_batches_hold_labelled_images_first_and_hide_all_other_labels() -> None:
     given = task(images(10, 0))
-    rows = np.array([7, 2])
-    made = list(Batches(given, rows, 4, 3, Stream(0)).steps(6))
+    made = list(Batches(given, np.array([7, 2]), 4, 3, Stream(0)).steps(6))
     for batch in made:
         assert len(batch) == 16
         assert batch.crops[0].shape == (16, 3, 8, 8)

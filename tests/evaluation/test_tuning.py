@@ -191,8 +191,7 @@ def test_a_share_and_a_batch_that_cannot_be_are_told() -> None:
     assert any("3 of 50 images are 6.0 %, not 1 %" in note for note in found.notes)
     assert found.effective["batch_size"] == 3
     assert not any("%" in note for note in semi_supervised.run(task(), SemiSupervisedOptions(percent=50)).notes)
-    tuned = fine_tune.run(task(), FineTuneOptions(epochs=1, learning_rates=(0.001,)))
-    assert tuned.effective == {"batch_size": 50}
+    assert fine_tune.run(task(), FineTuneOptions(epochs=1, learning_rates=(0.001,))).effective == {"batch_size": 50}
 
 
 def test_from_the_outside_on_digits(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from tests.paper.conftest import TINY, costs_for, jobs_of, request_for
 
 def test_one_run_is_measured_at_four_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "costs_of", costs_for)
-    quickest = [replace(KNN, source="digits")]
-    monkeypatch.setattr(plan.Plan, "measures", lambda _: quickest)
+    monkeypatch.setattr(plan.Plan, "measures", lambda _: [replace(KNN, source="digits")])
     given: dict[str, Any] = {"seeds": (0,), "epochs": 4, "rates": (0.03,), "one_run": True}
     out = reproduce("learning-curves", "digits", out=tmp_path / "study", **given, **TINY)
     found = json.loads((out / storage.RESULT).read_text())

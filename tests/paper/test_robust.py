@@ -94,8 +94,7 @@ def test_the_plan_lists_every_row(capsys: pytest.CaptureFixture[str], monkeypatc
 
 
 def test_rows_and_arms_are_those_of_the_table() -> None:
-    rows = {row.method: row.values for row in published.ROBUST.rows}
-    assert rows == ROWS
+    assert {row.method: row.values for row in published.ROBUST.rows} == ROWS
     for scale in ("small", "full"):
         chosen = studies.study("robust", scale=scale)
         assert {arm.published[0] for arm in chosen.arms if arm.published} == set(ROWS) - WITHOUT
@@ -191,5 +190,4 @@ def test_published_values_stand_beside_ours() -> None:
 
 
 def test_other_studies_list_no_rows() -> None:
-    begun = Work.begin("table1", Request("digits"))
-    assert list(writing.published_rows(begun)) == []
+    assert list(writing.published_rows(Work.begin("table1", Request("digits")))) == []

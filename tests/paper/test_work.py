@@ -114,8 +114,7 @@ def test_runs_trained_elsewhere_are_evaluated_only(tmp_path: Path, monkeypatch: 
     for job in first_jobs():
         pretrain(job.experiment, tmp_path / "runs" / job.name)
     monkeypatch.setattr(running, "pretrain", None)
-    found = result(carry_out(tmp_path, "table2"))
-    assert {row["arm"] for row in found["summary"]} == {"MoCo-v2", "HEXA-MoCo"}
+    assert {row["arm"] for row in result(carry_out(tmp_path, "table2"))["summary"]} == {"MoCo-v2", "HEXA-MoCo"}
 
 
 def test_runs_end_once_they_have_reached_an_accuracy(tmp_path: Path) -> None:

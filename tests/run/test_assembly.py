@@ -27,8 +27,7 @@ from hexa.runtime import precision as precisions
     ],
 )
 def test_branches(changes: dict[str, object], branches: tuple[str, ...]) -> None:
-    experiment = override(recipes.get("digits-moco-v2"), changes)
-    assert setting_of(experiment, 1347).branches == branches
+    assert setting_of(override(recipes.get("digits-moco-v2"), changes), 1347).branches == branches
 
 
 def test_weights_depend_on_the_seed_alone() -> None:

@@ -67,8 +67,7 @@ def test_a_truncated_file_is_passed_over_with_a_warning(tmp_path: Path, share: f
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
     said: list[str] = []
-    found = checkpoints.newest_good(tmp_path, said.append)
-    assert found[0].name == "step-00000010.pt"
+    assert checkpoints.newest_good(tmp_path, said.append)[0].name == "step-00000010.pt"
     assert len(said) == 1
     assert "step-00000020.pt" in said[0]
     assert "trying the checkpoint before it" in said[0]

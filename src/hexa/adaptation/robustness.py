@@ -28,7 +28,7 @@ from hexa.weights.pretrained import Backbone
 #: Radii in grey levels, steps of an attack, their length as a multiple of ε / steps, and what those by labels raise.
 EPSILONS, STEPS, _RELATIVE, _LOSSES = (1.0, 2.0, 4.0), 20, 2.5, ("cross-entropy", "margin")
 #: The severity of corruptions, of five, and images that are attacked together, more of them on a GPU.
-_SEVERITY, _BATCH, _ON_GPU = 3, 32, 256
+_SEVERITY, _BATCH, _ON_GPU = 3, 32, 64
 #: Names of measures: clean accuracy by k-NN and by the probe, which --price bounds, corrupted images, and attacks.
 (NEAREST, CLEAN), CORRUPTED, ATTACKED = DECIDING, "corrupted images", [f"attack of ε = {one:g}" for one in EPSILONS]
 

@@ -92,7 +92,7 @@ def check(given: Given, extra: Fields) -> int:
     from hexa.recipes import plugins
     from hexa.testing.check import check as run
 
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # laws run on the CPU, and autograd does not fork beside a GPU
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # laws need none, and what has used autograd beside one cannot fork
     verdicts = []
     for verdict in run(plugins.experiment_of(given.recipe)):
         verdicts.append(verdict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -81,15 +82,13 @@ def random_starts(steps: int, relative_step: float, restarts: int, losses: Seque
     Its steps are relative_step · radius / steps long. What is drawn for an image does not depend on its batch.
     """
 
-    def attack(loss: Loss, number: int) -> Attack:
-        def attacked(s: Scores, x: Tensor, y: Tensor, radius: float, streams: Sequence[Stream]) -> Tensor:
-            start = x + radius * noise(x, streams, number)
-            return projected_gradient(s, x, y, start, radius, relative_step * radius / steps, steps, loss)[1]
-
-        return attacked
-
     every = [LOSSES[name] for name in losses for _ in range(restarts)]
-    return [attack(loss, number) for number, loss in enumerate(every)]
+
+    def attack(number: int, s: Scores, x: Tensor, y: Tensor, radius: float, streams: Sequence[Stream]) -> Tensor:
+        start = x + radius * noise(x, streams, number)
+        return projected_gradient(s, x, y, start, radius, relative_step * radius / steps, steps, every[number])[1]
+
+    return [partial(attack, number) for number in range(len(every))]
 
 
 def smallest_radius(

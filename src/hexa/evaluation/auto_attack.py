@@ -5,9 +5,9 @@ Its fourth, FAB-T, is not here.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,20 +26,18 @@ def auto_attack(steps: int, targets: int, queries: int) -> list[Attack]:
     def untargeted(s: Scores, x: Tensor, y: Tensor, radius: float, streams: Sequence[Stream]) -> Tensor:
         return auto_pgd(s, x, y, radius, x + radius * noise(x, streams, 0), steps, cross_entropy)
 
-    def targeted(number: int) -> Attack:
-        def attacked(s: Scores, x: Tensor, y: Tensor, radius: float, streams: Sequence[Stream]) -> Tensor:
-            with torch.no_grad():
-                logits = s(x.contiguous(memory_format=torch.channels_last))
-            if number >= logits.shape[1] - 1:
-                return torch.zeros(len(x), dtype=torch.bool, device=x.device)
-            others = logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)
-            # the target goes through beside the label, as the attack leaves out images on its way
-            both = torch.stack([y, others[:, number]], 1)
-            return auto_pgd(s, x, both, radius, x + radius * noise(x, streams, 1 + number), steps, targeted_dlr)
+    def targeted(number: int, s: Scores, x: Tensor, y: Tensor, radius: float, streams: Sequence[Stream]) -> Tensor:
+        with torch.no_grad():
+            logits = s(x.contiguous(memory_format=torch.channels_last))
+        if number >= logits.shape[1] - 1:
+            return torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        others = logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)
+        # the target goes through beside the label, as the attack leaves out images on its way
+        both = torch.stack([y, others[:, number]], 1)
+        return auto_pgd(s, x, both, radius, x + radius * noise(x, streams, 1 + number), steps, targeted_dlr)
 
-        return attacked
-
-    return [untargeted, *map(targeted, range(targets)), functools.partial(square_attack, queries=queries)]
+    at_targets = [partial(targeted, number) for number in range(targets)]
+    return [untargeted, *at_targets, partial(square_attack, queries=queries)]
 
 
 def targeted_dlr(logits: Tensor, both: Tensor) -> Tensor:

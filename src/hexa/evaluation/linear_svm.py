@@ -55,5 +55,4 @@ def cross_validated(features: Array, positive: Mask, cost: float, folds: int, ma
 
 def _machine(cost: float, max_iterations: int, seed: int) -> LinearSVC:
     """L2 penalty, squared hinge loss, tolerance 1e-4 and intercept scaling 1, as published (F24)."""
-    weights = {1: 2, -1: 1}
-    return LinearSVC(C=cost, dual=True, class_weight=weights, max_iter=max_iterations, random_state=seed)
+    return LinearSVC(C=cost, dual=True, class_weight={1: 2, -1: 1}, max_iter=max_iterations, random_state=seed)

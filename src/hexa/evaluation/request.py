@@ -33,8 +33,7 @@ class ImageOptions(Config):
     @property
     def given(self) -> Given:
         """The options as `load_backbone` takes them."""
-        names = ImageOptions.model_fields
-        return {name: getattr(self, name) for name in names}  # type: ignore[return-value]
+        return {name: getattr(self, name) for name in ImageOptions.model_fields}  # type: ignore[return-value]
 
 
 class ExtractionOptions(ImageOptions):

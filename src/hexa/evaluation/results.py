@@ -82,11 +82,8 @@ def read(path: Path) -> list[Result]:
     """The results in `path`, none if it isn't there. Raises UserError if the file holds something else."""
     if not path.exists():
         return []
-    try:
-        stored = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
-    except UserError as error:
-        said = str(error).removeprefix(f"{path}: ")
-        raise UserError(f"{path}: {said}; move it away and evaluate again") from None
+    remedy = "move it away and evaluate again"
+    stored = parsing.read_json(path, remedy)
     if not isinstance(stored, list):
-        raise UserError(f"{path}: does not hold a list of results; move it away and evaluate again")
+        raise UserError(f"{path}: does not hold a list of results; {remedy}")
     return stored

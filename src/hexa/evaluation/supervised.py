@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,7 +94,7 @@ def learn(
     scorings; the last epoch is always scored. harder: (images, labels, step from 1 on) -> what is learned from instead.
     """
     total, curve, schedule = epochs * images_of.steps, Curve(), LambdaLR(optimizer, factor)
-    try:
+    with closing(images_of):
         for epoch in range(epochs):
             for step, (images, labels) in enumerate(images_of.epoch(epoch), epoch * images_of.steps + 1):
                 images = harder(images, labels, step).contiguous(memory_format=torch.channels_last)
@@ -104,8 +106,6 @@ def learn(
             schedule.step()
             if (epoch + 1) % score_every == 0 or epoch + 1 == epochs:
                 curve.append({"epoch": epoch + 1, **score()})
-    finally:
-        images_of.close()
     return Outcome(best_and_last(curve), {"curve": curve}, images_of.notes, {"batch_size": images_of.batch_size})
 
 
@@ -165,8 +165,7 @@ def tuned(
     if not frozen:
         images_of.notes.extend(slow_statistics(backbone, plan.epochs * images_of.steps))
 
-    def factor(epoch: int) -> float:
-        return decayed(plan.factor, plan.decay_at, epoch, plan.epochs)
+    factor = partial(decayed, plan.factor, plan.decay_at, epochs=plan.epochs)
 
     def scores(images: Tensor, training: bool = True) -> Tensor:
         with precisions.autocast(task.precision, task.device):

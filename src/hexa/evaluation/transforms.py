@@ -56,9 +56,10 @@ def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]
     resize: "whole", or "shorter side to N, centre S", or the share of each in percent; where the images may differ in
     size it is told from `looked_at` images, evenly spread.
     """
+    interpolation = f"{transform.interpolation}, antialiased"
     if isinstance(transform, OwnAspect):
         resized = f"shorter side to {transform.size}, own aspect, multiples of {transform.stride}"
-        return {"size": transform.size, "resize": resized, "interpolation": f"{transform.interpolation}, antialiased"}
+        return {"size": transform.size, "resize": resized, "interpolation": interpolation}
     cropped = f"shorter side to {transform.short}, centre {transform.size}"
     looked_at, whole = 0, 0.0
     for source in sources:
@@ -68,12 +69,9 @@ def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]
         whole += share * len(source) / sum(map(len, sources))
     whole = round(100 * whole, 1)
     shares = {"whole": whole, cropped: round(100 - whole, 1)}
-    return {
-        "size": transform.size,
-        "resize": {100.0: "whole", 0.0: cropped}.get(whole, shares),
-        "interpolation": f"{transform.interpolation}, antialiased",
-        **({"looked_at": looked_at} if looked_at else {}),
-    }
+    how = {100.0: "whole", 0.0: cropped}.get(whole, shares)
+    told = {"size": transform.size, "resize": how, "interpolation": interpolation}
+    return told | ({"looked_at": looked_at} if looked_at else {})
 
 
 def _sizes(source: Source) -> list[tuple[int, int]]:

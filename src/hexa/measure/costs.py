@@ -113,8 +113,10 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
             def draw() -> Batch:
                 return prepared(next(iter(loader.epoch(0))), experiment.training.channels_last)
 
-            batch = draw()  # not timed: a GPU loads its kernels
-            read = _seconds(draw, machine.device) / count / _readers(draft, machine, loader.resident)
+            begin = time.perf_counter()
+            batch = draw()
+            read = time.perf_counter() - begin if small else _seconds(draw, machine.device)  # a GPU first loads kernels
+            read /= count * _readers(draft, machine, loader.resident)
             ready = optimizer.total_steps - 1  # the last step, in which all learns
 
             def train(batch: Batch = batch) -> None:

@@ -106,9 +106,8 @@ class BranchBatchNorm(nn.Module):
         images = self.switch.images or len(x)
         sizes = run_sizes(images, min(self.groups, images, len(x) // 2))
         rows = [len(x) // images * size for size in sizes]
-        if x.is_cuda and sizes[0] == sizes[-1]:
-            return _together(x, chosen.weight, chosen.bias, len(sizes), self.eps)
-        return _GroupedNorm.apply(x, chosen.weight, chosen.bias, rows, self.eps)  # type: ignore[no-any-return]
+        together = x.is_cuda and rows[0] == rows[-1]
+        return _GroupedNorm.apply(x, chosen.weight, chosen.bias, rows, self.eps, together)  # type: ignore[no-any-return]
 
     def _synchronized(self, x: Tensor, chosen: Any) -> tuple[Tensor, ...]:
         """Normalise the images of several processes together: y, and the statistics that running ones follow."""
@@ -128,21 +127,8 @@ class BranchBatchNorm(nn.Module):
         return f"{len(self.weight)}, groups={self.groups}, processes={self.part}, kept={self.kept}, branches={branches}"
 
 
-def _together(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, ...]:
-    """As `_GroupedNorm` for groups of one size, with the channels of each beside those of the others.
-
-    Two copies more, and few large kernels: a GPU waits for the host where each group has its own small ones.
-    """
-    channels, beside = x.shape[1], x.flatten(2).transpose(1, 2) if x.ndim > 2 else x  # [B, H·W, C]
-    beside = beside.reshape(groups, -1, channels).transpose(0, 1).reshape(-1, groups * channels)
-    mean, var = (torch.zeros(groups * channels, dtype=weight.dtype, device=x.device) for _ in range(2))
-    made = torch.native_batch_norm(beside, weight.repeat(groups), bias.repeat(groups), mean, var, True, 1.0, eps)[0]
-    y = made.view(-1, groups, channels).transpose(0, 1).reshape(len(x), -1, channels).transpose(1, 2)
-    return y.view(x.shape), mean.view(groups, -1).mean(0), var.view(groups, -1).mean(0)
-
-
 def _fixed(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Batch-norm with these statistics."""
+    """Batch-norm with the given mean and variance."""
     if x.is_cuda and torch.is_grad_enabled():
         return _FixedNorm.apply(x, mean, var, weight, bias, eps)  # type: ignore[no-any-return]
     return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
@@ -151,7 +137,7 @@ def _fixed(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, e
 class _FixedNorm(torch.autograd.Function):
     """`_fixed`, with an input gradient in the layout of x.
 
-    torch's is contiguous on a GPU, and copying it back to channels_last took a quarter of an EfficientNet's step.
+    On a GPU that of torch is contiguous, and the convolution before has to copy it back to channels_last.
     """
 
     @staticmethod
@@ -165,7 +151,9 @@ class _FixedNorm(torch.autograd.Function):
         x, mean, var, weight = ctx.saved_tensors
         dy, dx, dweight, dbias, invstd = gradients[0], None, None, None, (var + ctx.eps).rsqrt()
         if ctx.needs_input_grad[0]:
-            dx = torch.mul(dy, (weight * invstd).view(-1, *[1] * (x.ndim - 2)), out=torch.empty_like(x))
+            scale = (weight * invstd).view(-1, *[1] * (x.ndim - 2))
+            again = torch.is_grad_enabled()  # for second derivatives, which no out= has
+            dx = (dy * scale).to(x.dtype) if again else torch.mul(dy, scale, out=torch.empty_like(x))
         if any(wanted := [bool(w) for w in ctx.needs_input_grad[3:5]]):
             _, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
                 dy, x, weight, mean, var, mean, invstd, False, ctx.eps, [False, *wanted]
@@ -176,21 +164,33 @@ class _FixedNorm(torch.autograd.Function):
 class _GroupedNorm(torch.autograd.Function):
     """Batch-norm of runs of consecutive images, written into one output, so that channels_last is kept.
 
+    together: of runs of one size the channels of each are copied beside those of the others and normalised at once. It
+    costs two copies each way, but launches a few large kernels instead of several small ones a run, as a GPU needs.
     Returns y and the means over groups of the batch mean and of the unbiased batch variance (for running statistics).
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, rows: list[int], eps: float) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, rows: list[int], eps: float, together: bool
+    ) -> tuple[Tensor, ...]:
         if not x.is_contiguous() and not x.is_contiguous(memory_format=torch.channels_last):
             x = x.contiguous()  # of other layouts torch's out= leaves the mean unwritten
-        y = torch.empty_like(x)
-        mean, invstd = (weight.new_empty(len(rows), x.shape[1]) for _ in range(2))
-        parts = zip(torch.split(x, rows), torch.split(y, rows), mean, invstd, strict=True)
-        for part, *out in parts:  # written in place: a copy would cost half as much again
-            _ = torch.native_batch_norm(part, weight, bias, None, None, True, 0.0, eps, out=tuple(out))
-        counts = [n * x[0, 0].numel() for n in rows]
+        y, counts = torch.empty_like(x), [n * x[0, 0].numel() for n in rows]
+        ctx.rows, ctx.eps, ctx.together, ctx.layout = rows, eps, together, (x.shape, x.stride())
+        if together:
+            groups = len(rows)
+            x = _beside(x, groups).reshape(-1, groups * x.shape[1])
+            scales = weight.repeat(groups), bias.repeat(groups)
+            made, *statistics = torch.native_batch_norm(x, *scales, None, None, True, 0.0, eps)
+            mean, invstd = (found.view(groups, -1) for found in statistics)
+            into = _beside(y, groups)
+            into.copy_(made.view(into.shape))
+        else:
+            mean, invstd = (weight.new_empty(len(rows), x.shape[1]) for _ in range(2))
+            parts = zip(torch.split(x, rows), torch.split(y, rows), mean, invstd, strict=True)
+            for part, *out in parts:  # written in place: a copy would cost half as much again
+                _ = torch.native_batch_norm(part, weight, bias, None, None, True, 0.0, eps, out=tuple(out))
         ctx.save_for_backward(x, weight, mean, invstd)
-        ctx.rows, ctx.eps = rows, eps
         var = invstd.pow(-2) - eps
         if counts[0] == counts[-1]:  # a Python number need not be copied to the device
             var = var * (counts[0] / (counts[0] - 1))
@@ -206,19 +206,33 @@ class _GroupedNorm(torch.autograd.Function):
         rows: list[int] = ctx.rows
         wanted = [bool(w) for w in ctx.needs_input_grad[:3]]
         dy = gradients[0]
-        dx = torch.empty_like(x) if wanted[0] else None
+        dx = dy.new_empty_strided(*ctx.layout) if wanted[0] else None
+        back = torch.ops.aten.native_batch_norm_backward
+        if ctx.together:
+            groups = len(rows)
+            gradient = _beside(dy, groups).reshape(x.shape)
+            statistics = mean.flatten(), invstd.flatten()
+            made, *found = back(gradient, x, weight.repeat(groups), None, None, *statistics, True, ctx.eps, wanted)
+            if dx is not None:
+                into = _beside(dx, groups)
+                into.copy_(made.view(into.shape))
+            dweight, dbias = (g.view(groups, -1).sum(0) if w else None for g, w in zip(found, wanted[1:], strict=True))
+            return dx, dweight, dbias, None, None, None
         dx_parts = torch.split(dx, rows) if dx is not None else [None] * len(rows)
         of_weight, of_bias = [], []
         for g, (part, dpart, out) in enumerate(zip(torch.split(x, rows), torch.split(dy, rows), dx_parts, strict=True)):
-            dx_g, dw_g, db_g = torch.ops.aten.native_batch_norm_backward(
-                dpart, part, weight, None, None, mean[g], invstd[g], True, ctx.eps, wanted
-            )
+            dx_g, dw_g, db_g = back(dpart, part, weight, None, None, mean[g], invstd[g], True, ctx.eps, wanted)
             if out is not None:
                 out.copy_(dx_g)
             of_weight.append(dw_g)
             of_bias.append(db_g)
         dweight = reduce(torch.add, of_weight) if wanted[1] else None
-        return dx, dweight, reduce(torch.add, of_bias) if wanted[2] else None, None, None
+        return dx, dweight, reduce(torch.add, of_bias) if wanted[2] else None, None, None, None
+
+
+def _beside(x: Tensor, groups: int) -> Tensor:
+    """x [B, C, …] seen as [B / G, H·W, G, C], a view of it if it is contiguous or channels_last."""
+    return x.reshape(groups, -1, x.shape[1], x[0, 0].numel()).permute(1, 3, 0, 2)
 
 
 def _one_more(plain: _BatchNorm) -> nn.BatchNorm2d:

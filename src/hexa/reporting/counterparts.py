@@ -21,8 +21,7 @@ def tables(runs: Sequence[Run], names: Sequence[str]) -> list[Table]:
     compared: dict[str, list[tuple[int, Comparison, Record]]] = {}
     for number, run in enumerate(runs):
         for result in scores.newest(run):
-            one = _beside(result)
-            if one is not None:
+            if (one := _beside(result)) is not None:
                 compared.setdefault(one.title, []).append((number, one, result))
     counterparts = [published.counterpart(str(run.config.get("recipe", ""))) for run in runs]
     repeated = {(row.method, row.epochs) for row in counterparts if row is not None}

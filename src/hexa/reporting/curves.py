@@ -117,8 +117,7 @@ def charts(runs: Sequence[Run]) -> list[Chart]:
             else:
                 slots = [terms.index(_term(key)) if "/" in key else 0 for key in members]
                 curves = [_series(runs[0], key, _term(key), slot) for key, slot in zip(members, slots, strict=True)]
-            drawable = [one for one in curves if len(one.x) > 1]
-            if drawable:
+            if drawable := [one for one in curves if len(one.x) > 1]:
                 made.append(_chart(name, members[0], drawable, several, over))
     return made
 

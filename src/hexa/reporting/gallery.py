@@ -65,8 +65,7 @@ def _losses(example: Example) -> list[float]:
 
 def magnify(perturbation: Tensor, gain: float) -> Pixels:
     """128 + gain·255·δ, clipped, for δ in units of the pixel range [0, 1]; [N, C, S, S] -> uint8 [N, S, S, 3]."""
-    grey = MID_GREY + gain * 255 * perturbation.double()
-    return as_pixels(grey)
+    return as_pixels(MID_GREY + gain * 255 * perturbation.double())
 
 
 def automatic_gain(perturbation: Tensor) -> float:

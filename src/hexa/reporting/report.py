@@ -92,17 +92,13 @@ def render(runs: Sequence[Run], makers: Makers | None = None) -> str:
 
 def rendered(template: str, **shown: Any) -> str:
     """A page of this package: the template with what it shows, the style and the script."""
+    loader = jinja2.PackageLoader("hexa.reporting", "templates")
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hexa.reporting", "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.filters["svg"] = Markup  # charts escape their texts themselves
-    assert environment.loader is not None
     for name in ("css", "js"):
-        shown[name] = Markup(environment.loader.get_source(environment, f"report.{name}")[0])
+        shown[name] = Markup(loader.get_source(environment, f"report.{name}")[0])
     return environment.get_template(template).render(shown)
 
 
@@ -143,8 +139,7 @@ def _state(run: Run) -> str:
 def _headline(run: Run) -> list[tuple[str, str, str]]:
     """The few numbers that one looks for first: (label, value, remark)."""
     shown = []
-    knn = [line["knn"] for line in run.monitor if is_number(line.get("knn"))]
-    if knn:
+    if knn := [line["knn"] for line in run.monitor if is_number(line.get("knn"))]:
         remark = f"best {max(knn):.1f} %" if max(knn) > knn[-1] else "its best so far" if knn[1:] else ""
         shown.append(("k-NN monitor", f"{knn[-1]:.1f} %", remark))
     for result in scores.newest(run)[-2:]:
@@ -163,9 +158,7 @@ def _headline(run: Run) -> list[tuple[str, str, str]]:
     return shown
 
 
-def _pictures(
-    runs: Sequence[Run], pages: Sequence[dict[str, Any]], kind: str, makers: Makers
-) -> Iterator[dict[str, Any]]:
+def _pictures(runs: Sequence[Run], pages: Sequence[Shown], kind: str, makers: Makers) -> Iterator[Shown]:
     """The pictures of the runs that have some; made where they are missing or outdated.
 
     Whatever fails costs these pictures only, and is noted: a page about the rest of the run is better than none.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -216,10 +216,9 @@ class _Reader:
                     spare = b'"event": "train"' in line or len(records) > _MOST_LINES
                     if not line.strip() or (number % every and spare):
                         continue
-                    try:
+                    record = None
+                    with suppress(ValueError):
                         record = parsing.from_json(line.decode())
-                    except ValueError:
-                        record = None
                     if isinstance(record, dict):
                         records.append(record)
                     else:

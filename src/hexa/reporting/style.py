@@ -64,14 +64,7 @@ def style() -> Iterator[None]:
 
 @contextmanager
 def drawing(
-    count: int,
-    title: str = "",
-    remark: str = "",
-    *,
-    width: float = 4.6,
-    height: float = 3.6,
-    rows: int = 1,
-    share_y: bool = False,
+    count: int, title: str = "", remark: str = "", *, width: float, height: float, rows: int = 1, share_y: bool = False
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """A figure of `count` panels, each `width` × `height` inches, in `rows` rows, in this look.
 

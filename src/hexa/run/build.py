@@ -67,8 +67,7 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
         name = experiment.method.name
         raise ConfigError([("pairs.of", f"{name} sees one view of an image, so another can give none; leave it out")])
     experiment.schedule.check(experiment.epochs)
-    refused = refusals(experiment)
-    if refused:
+    if refused := refusals(experiment):
         raise ConfigError(refused)
     setting = Setting(
         data_size=data_size,
@@ -171,10 +170,8 @@ def build_method(experiment: Experiment, setting: Setting, machine: Machine, *, 
         begins = filled and experiment.start.weights is not None
         network = start.begun(experiment.network, experiment.start) if begins else backbones.build(experiment.network)
         method = quicken(experiment.method.build(network, setting))
-    if experiment.training.channels_last:
-        method = precisions.place(method, machine.device)
-    else:
-        method = method.to(machine.device)
+    device = machine.device
+    method = precisions.place(method, device) if experiment.training.channels_last else method.to(device)
     processes.broadcast_state(method)
     if experiment.training.compile:
         encoders = [module for module in method.modules() if isinstance(module, Encoder)]
@@ -185,15 +182,10 @@ def build_method(experiment: Experiment, setting: Setting, machine: Machine, *, 
 
 def build_optimizer(experiment: Experiment, method: Method, steps_per_epoch: int) -> ScheduledOptimizer:
     """The optimizer of the method's parameters, with the paces of `start` for the backbone, and its schedule."""
-    optimizer = optimizers.build(
-        method.parameters(),
-        experiment.optimizer,
-        experiment.batch_size,
-        method.unscheduled(),
-        paces(method, experiment.start),
-    )
+    config, pace_of = experiment.optimizer, paces(method, experiment.start)
+    optimizer = optimizers.build(method.parameters(), config, experiment.batch_size, method.unscheduled(), pace_of)
     epochs, most = experiment.epochs, experiment.max_steps
-    return ScheduledOptimizer(optimizer, experiment.optimizer, experiment.schedule, epochs, steps_per_epoch, most)
+    return ScheduledOptimizer(optimizer, config, experiment.schedule, epochs, steps_per_epoch, most)
 
 
 def paces(method: Method, config: start.StartConfig) -> dict[nn.Parameter, Pace]:
@@ -222,14 +214,8 @@ def build_objective(
 
     steps: of all epochs; None, for looking and measuring: with every hard example from the first step on.
     """
-    return Objective(
-        method,
-        experiment.hard_examples,
-        experiment.objective,
-        autocast=machine.autocast,
-        share_gradients=share_gradients,
-        steps=steps,
-    )
+    hard, config, autocast = experiment.hard_examples, experiment.objective, machine.autocast
+    return Objective(method, hard, config, autocast=autocast, share_gradients=share_gradients, steps=steps)
 
 
 def roomy_setting(experiment: Experiment, data_size: int) -> Setting:
@@ -252,8 +238,7 @@ def fingerprint(experiment: Experiment, source: Source, pairs: Pairs | None = No
     # the paths of weights and pairs do not matter, since their digests are included
     others |= {"start": {"weights", "crop", "interpolation"}, "pairs": {"of"}}
     parts = [*experiment.essence(others), source.fingerprint, *([] if pairs is None else [pairs.digest()])]
-    text = json.dumps(parts, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @contextmanager

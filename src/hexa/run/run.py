@@ -18,6 +18,7 @@ from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment
 from hexa.reporting import scores
 from hexa.reporting.runs import flatten, read_run
+from hexa.reporting.tables import counted
 from hexa.run.build import (
     Machine,
     backbone_of,
@@ -126,8 +127,7 @@ class _Session:
         if experiment.start.weights is not None:
             self._show(_start_line(self.experiment))
         method = build_method(self.experiment, setting, self.machine, filled=not stored)
-        self._show(*settlements)
-        self._show(*method.notes(), *branch_notes(method, setting))
+        self._show(*settlements, *method.notes(), *branch_notes(method, setting))
         with closing(build_loader(self.experiment, source, self.machine)) as loader:
             if loader.pairs is not None:
                 self._show(str(loader.pairs))
@@ -258,7 +258,7 @@ def _headline(experiment: Experiment, source: Source, machine: Machine, folder: 
     )
     where = f"{machine.device.type} {machine.precision}"
     out = f"resumed in {folder}" if resumed else f"into {folder}"
-    length = f"{experiment.epochs} epoch{'s' if experiment.epochs != 1 else ''}"
+    length = counted(experiment.epochs, "epoch")
     return f"{experiment.recipe}: {experiment.method.name}{hard} on {source!r}, {length}, {where}, {out}"
 
 

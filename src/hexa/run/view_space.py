@@ -52,12 +52,7 @@ class ViewSpace:
 
 @torch.no_grad()
 def embed_views(
-    look: Look,
-    *,
-    num_images: int = 6,
-    num_views: int = 12,
-    epsilon: float | None = None,
-    seed: int = 0,
+    look: Look, *, num_images: int = 6, num_views: int = 12, epsilon: float | None = None, seed: int = 0
 ) -> ViewSpace:
     """Embed `num_views` views of each of `num_images` images, their adversarial views, and mixtures of them.
 

@@ -18,7 +18,8 @@ from hexa.data.loading.workers import alike
 from hexa.data.sources.decode import DecodeError
 from hexa.data.views.crops import cut_crops
 from hexa.data.views.making import Views
-from hexa.objective import STD, Objective
+from hexa.objective import Objective
+from hexa.objective.shares import needed
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment
 from hexa.reporting.gallery import gallery
@@ -184,14 +185,9 @@ def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | 
 
 def _for_looking(experiment: Experiment) -> Experiment:
     """On whatever device there is, uncompiled, with the hard examples that are trained on and their sources only."""
-    configs = experiment.hard_examples
-    wanted: set[str] = set()
-    for name, config in configs.items():
-        while config.weight > 0 and name != STD and name not in wanted:
-            wanted.add(name)
-            name = configs[name].source
+    wanted = needed(experiment.hard_examples)
     training = experiment.training.model_copy(update={"device": "auto", "compile": False, "num_workers": 0})
-    kept = {name: config for name, config in configs.items() if name in wanted}
+    kept = {name: config for name, config in experiment.hard_examples.items() if name in wanted}
     return experiment.model_copy(update={"training": training, "hard_examples": kept})
 
 

@@ -30,16 +30,13 @@ def pick_device(name: str = "auto") -> torch.device:
     except RuntimeError:
         raise UserError(f"device '{name}' is not known to torch; use auto, cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(
-            "device 'cuda' is not available; `hexa doctor` says what this machine has, auto or cpu runs anywhere"
-        )
+        remedy = "`hexa doctor` says what this machine has, auto or cpu runs anywhere"
+        raise UserError(f"device 'cuda' is not available; {remedy}")
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", processes.local_rank())
-    if device.type == "cuda" and device.index >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        raise UserError(
-            f"device '{device}' is not available: {count} GPUs are seen; start at most {count} processes on a machine"
-        )
+    if device.type == "cuda" and device.index >= (count := torch.cuda.device_count()):
+        seen = f"{count} GPUs are seen; start at most {count} processes on a machine"
+        raise UserError(f"device '{device}' is not available: {seen}")
     if device.type not in ("cpu", "cuda"):
         try:
             torch.zeros(1, device=device).item()

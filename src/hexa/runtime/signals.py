@@ -30,10 +30,8 @@ class Interrupted(Exception):
         self.number, self.step, self.run = number, step, run
         self.speaks, self.exit_code = processes.is_main(), 128 + number
         go_on = f"hexa resume {run}" if run is not None else go_on
-        super().__init__(
-            f"interrupted by {signal.Signals(number).name} at step {step}"
-            + (f", which is saved; go on with: {go_on}" if go_on is not None else "")
-        )
+        remedy = f", which is saved; go on with: {go_on}" if go_on is not None else ""
+        super().__init__(f"interrupted by {signal.Signals(number).name} at step {step}{remedy}")
 
 
 def stops() -> set[int]:

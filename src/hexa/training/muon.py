@@ -68,14 +68,14 @@ def orthogonalised(matrices: Sequence[Tensor], together: bool = False) -> list[T
 
     The iteration X ← F·X, F = a·I + b·A + c·A², A = X·Xᵀ, is of products P ← F·P and A ← F·A·F with P = I at first, all
     of the smaller side squared, and P·X in the end: half the cost for the wide matrices of convolutions.
-    together: those of one size are made at once, for a GPU: telling it of small products takes longer than making them.
+    together: matrices of one size are multiplied in one batch, as launching small products takes a GPU's host long.
     """
     wide = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in matrices]
     wide = [x.T if len(x) > x.shape[1] else x for x in torch._foreach_div(wide, _norms(wide))]
     grams = [x @ x.T for x in wide]
-    places = defaultdict[int, list[int]](list)
+    places = defaultdict[Any, list[int]](list)
     for place, gram in enumerate(grams):
-        places[len(gram) if together else -place].append(place)
+        places[(len(gram), gram.dtype, gram.device) if together else place].append(place)
     factors = dict[int, Tensor]()
     for alike in places.values():
         some = [grams[place] for place in alike]

@@ -147,7 +147,7 @@ def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
 def _preparation(backbone: Backbone) -> str:
     """Further entries of timm's pretrained_cfg_overlay, as text: where images are not prepared as timm would.
 
-    timm 1.0.29 would take the file of some ViTs for one of JAX (`custom_load`).
+    timm 1.0.29 would read the files of some ViTs as JAX weights (`custom_load`).
     """
     own, size = backbone.preparation, backbone.image_size
     given = {"input_size": (3, size, size), "crop_pct": own.crop, "interpolation": own.interpolation}

@@ -162,8 +162,7 @@ def test_shards_are_one_split_in_order(tmp_path: Path) -> None:
 
 def test_a_parquet_file_alone(tmp_path: Path) -> None:
     write_parquet(tmp_path / "photos.parquet", [1, 2])
-    source = open_source(f"parquet:{tmp_path / 'photos.parquet'}", "train")
-    assert source.labels is None
+    assert open_source(f"parquet:{tmp_path / 'photos.parquet'}", "train").labels is None
     write_parquet(tmp_path / "test.parquet", [1, 2], [-1, -1])
     assert open_source(f"parquet:{tmp_path / 'test.parquet'}").split == "test"
     assert open_source(f"parquet:{tmp_path / 'test.parquet'}").labels is None

@@ -79,8 +79,7 @@ def test_files_and_labels_are_those_of_torchvision(tmp_path: Path, name: str) ->
     lay_out(tmp_path)
     source = open_source(f"{name}:{tmp_path}")
     assert (source.split, labels_of(source), source.class_names) == ("train", train, classes)
-    other = open_source(f"{name}:{tmp_path}", "test")
-    assert labels_of(other) == test
+    assert labels_of(open_source(f"{name}:{tmp_path}", "test")) == test
     assert source.decode(0).shape == (3, 8, 12)
     assert not Path(source.paths[0]).is_absolute()
     dataset, _, splits = SETS[name]

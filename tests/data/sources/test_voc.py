@@ -44,8 +44,7 @@ def test_labels_are_those_of_the_lists(tmp_path: Path) -> None:
 
 def test_a_year_can_be_named_and_without_test_the_halves_serve(tmp_path: Path) -> None:
     root = kit(tmp_path, ("train", "val", "trainval"), "VOC2012")
-    source = open_source(f"voc:{root / 'VOC2012'}#test")
-    assert source.paths[0] == "JPEGImages/val0.jpg"
+    assert open_source(f"voc:{root / 'VOC2012'}#test").paths[0] == "JPEGImages/val0.jpg"
     assert open_source(f"voc:{root / 'VOC2012'}#train").paths[0] == "JPEGImages/train0.jpg"
     assert open_source(f"voc:{root / 'VOC2012'}#trainval").paths[0] == "JPEGImages/trainval0.jpg"
 

@@ -80,8 +80,7 @@ def test_views_that_differ_in_blur_and_solarisation(name: str, expected: list[tu
     """As in the papers' appendices; what a group leaves open is as in the first views."""
     groups = _views(recipe=name).groups
     assert [(g.count, g.size, g.blur_probability, g.solarize_probability) for g in groups] == expected
-    left_open = _views(recipe="swav-8crop", blur_probability=0.3).groups
-    assert [g.blur_probability for g in left_open] == [0.3, 0.3]
+    assert [g.blur_probability for g in _views(recipe="swav-8crop", blur_probability=0.3).groups] == [0.3, 0.3]
     smaller = _views(recipe="byol", size=160, scale=(0.1, 0.9)).groups
     assert [(g.size, g.scale) for g in smaller] == [(160, (0.1, 0.9))] * 2
     with pytest.raises(pydantic.ValidationError, match="less than or equal to 1"):
@@ -131,10 +130,7 @@ def test_groups_follow_another_recipe_unless_set_by_hand(
             {"randaugment_ops": 2},
             "order: must contain randaugment for randaugment_ops, for example [jitter, blur, randaug",
         ),
-        (
-            {"recipe": "infomin", "randaugment_magnitude_std": float("inf")},
-            "randaugment_magnitude_std: must be",
-        ),
+        ({"recipe": "infomin", "randaugment_magnitude_std": float("inf")}, "randaugment_magnitude_std: must be"),
         ({"sizes": 3}, "did you mean 'size'"),
         ({"extra_crops": "4x16"}, "extra_crops: must be a list of groups, for example [{count"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -84,11 +85,9 @@ def evaluation_stream(
         batch_size = max(1, batch_size // LONGEST)
     plan = _EvaluationPlan(source, transform, batch_size, range(len(source)) if positions is None else positions)
     first, step = share
-    items = Items(plan, range(first, math.ceil(len(plan.positions) / batch_size), step), device, num_workers)
-    try:
+    numbers = range(first, math.ceil(len(plan.positions) / batch_size), step)
+    with closing(Items(plan, numbers, device, num_workers)) as items:
         for by_shape, problems in items:
             for images, index in by_shape:
                 yield images, index, problems
                 problems = []
-    finally:
-        items.close()

@@ -167,9 +167,8 @@ def _groups(rows: Iterator[list[str]], source: Source, where: str) -> list[str |
         if place is None:
             unknown, example = unknown + 1, example or name
         elif place < 0:
-            raise UserError(
-                f"{where}: several images of {source!r} are called {name!r}; store the groups in its metadata"
-            )
+            called = f"several images of {source!r} are called {name!r}"
+            raise UserError(f"{where}: {called}; store the groups in its metadata")
         elif groups[place] not in (None, group or None):
             both = f"both in group {groups[place]!r} and in {group!r}"
             raise UserError(f"{where}: {name!r} is {both}; give each image one group")

@@ -192,10 +192,8 @@ class Items(Iterator[Any]):
             if "DataLoader worker" not in str(error):
                 raise
             reason = " ".join(str(error).split())
-            raise WorkerEnded(
-                f"a worker process that decodes images ended ({reason}); "
-                "lower num_workers, or give this machine more (shared) memory"
-            ) from None
+            remedy = "lower num_workers, or give this machine more (shared) memory"
+            raise WorkerEnded(f"a worker process that decodes images ended ({reason}); {remedy}") from None
         if isinstance(item, UserError):
             raise item
         return item

@@ -133,9 +133,8 @@ class _Inside:
             if "://" in file:
                 raise UserError(f"data '{self.spec}': {whose} names {file}, an address; only files are read")
             if not holds(os.path.dirname(file)) or (os.path.islink(file) and not self._holds(file)):
-                raise UserError(
-                    f"data '{self.spec}': {whose} names {file}, which is outside of the data set; {_COPY_IT}"
-                )
+                outside = f"{whose} names {file}, which is outside of the data set"
+                raise UserError(f"data '{self.spec}': {outside}; {_COPY_IT}")
 
     def _holds(self, path: str) -> bool:
         real = Path(os.path.realpath(path))
@@ -259,8 +258,7 @@ def _splits(tables: Mapping[str, Any], label: str | None) -> dict[str, str]:
     names = by_split(tables)
     if {"test", "val"} <= set(names) and label is not None:
         test = tables[names["test"]]
-        hidden = label not in test.column_names or all(value in (-1, None) for value in test.unique(label))
-        if hidden:
+        if label not in test.column_names or all(value in (-1, None) for value in test.unique(label)):
             names["unlabeled"], names["test"] = names["test"], names.pop("val")
     return names
 

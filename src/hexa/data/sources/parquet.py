@@ -48,9 +48,8 @@ class ParquetSource(Source):
         self._most = int(option[2]) if option else half_of_memory()
         root = location(argument)
         if not argument or not root.exists():
-            raise UserError(
-                f"data '{spec}': no such file or folder{f': {root}' if argument else ''}; write parquet:PATH"
-            )
+            where = f": {root}" if argument else ""
+            raise UserError(f"data '{spec}': no such file or folder{where}; write parquet:PATH")
         self._example = f"parquet:{argument},bytes={2 * self._most}"
         self._read_from = self._open_split(spec, split, _files(root, spec))
         with reported(f"data '{spec}': cannot read {some(self._read_from)}"):
@@ -117,13 +116,7 @@ def _files(root: Path, spec: str) -> dict[str, list[Path]]:
 
 def _columns(schema: Any, spec: str) -> tuple[str, str | None]:
     """The image column, and the label column if there is one. Raises UserError if there are no images."""
-    images = [
-        field.name
-        for field in schema
-        if pa.types.is_struct(field.type)
-        and field.type.get_field_index("bytes") >= 0
-        and _is_binary(field.type.field("bytes").type)
-    ]
+    images = [field.name for field in schema if _holds_files(field.type)]
     if not images:
         expected = "a struct with a binary field 'bytes'"
         raise UserError(f"data '{spec}': no image column ({expected}); its columns: {some(schema.names)}")
@@ -184,6 +177,10 @@ def class_names(schema: Any, label: str) -> list[str] | None:
     return None
 
 
-def _is_binary(kind: Any) -> bool:
+def _holds_files(column: Any) -> bool:
+    """Whether a column of this type is a struct with a binary field `bytes`."""
+    if not pa.types.is_struct(column) or column.get_field_index("bytes") < 0:
+        return False
+    kind = column.field("bytes").type
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     return any(check(value) for check in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary))

@@ -149,10 +149,8 @@ class Source:
         highest = int(numbers.max()) if len(numbers) else -1
         if highest >= most:
             where = f" ({self.paths[int(numbers.argmax())]})" if len(numbers) == len(self) else ""
-            raise UserError(
-                f"data '{self.name}': the label {highest}{where} is not a class number from 0 to {most - 1}; "
-                "number the classes from 0, or remove the labels"
-            )
+            wrong = f"the label {highest}{where} is not a class number from 0 to {most - 1}"
+            raise UserError(f"data '{self.name}': {wrong}; number the classes from 0, or remove the labels")
         known = int((numbers >= 0).sum())
         self.labels = numbers.astype(np.int64) if known == len(self) else None
         self.unlabelled = len(self) - known if known else 0

@@ -30,8 +30,7 @@ class VOCSource(Source):
         chosen = self._open_split(spec, split, _lists(self.root))
         self.class_names, names, self.labels = _read(self.root, chosen, spec)
         self.paths = [f"JPEGImages/{name}.jpg" for name in names]
-        missing = [path for path in self.paths if not (self.root / path).is_file()]
-        if missing:
+        if missing := [path for path in self.paths if not (self.root / path).is_file()]:
             raise UserError(f"data '{spec}': {len(missing)} listed images are not in {self.root}: {some(missing)}")
         self._identify(self.labels.tobytes())
 

@@ -74,8 +74,7 @@ class WebDatasetSource(Source):
         self._take_labels(np.array(labels), None)
         sizes = [str(member.size) for _, member in self._places]
         listed = digest(*self.paths, *sizes, b"" if self.labels is None else self.labels.tobytes())
-        contents = sample(len(self), lambda index: self.encoded(index, SAMPLED_BYTES))
-        self.fingerprint = digest(listed, *contents)
+        self.fingerprint = digest(listed, *sample(len(self), lambda index: self.encoded(index, SAMPLED_BYTES)))
 
     def files(self) -> list[Path]:
         return self._shards

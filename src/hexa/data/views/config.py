@@ -182,9 +182,8 @@ class ViewsConfig(Config):
         if value is None:  # from `none` on the command line
             return ()
         if not isinstance(value, list | tuple) or not all(isinstance(group, dict | Crops) for group in value):
-            raise ConfigError(
-                [("", "must be a list of groups, for example [{count: 6, size: 96, scale: [0.05, 0.14]}]")]
-            )
+            example = "[{count: 6, size: 96, scale: [0.05, 0.14]}]"
+            raise ConfigError([("", f"must be a list of groups, for example {example}")])
         return value
 
     @pydantic.model_validator(mode="after")

@@ -36,15 +36,14 @@ def snow(images: Tensor, parameters: Sequence[float], scale: float, draws: PerIm
 def fog(images: Tensor, strength: float, decay: float, draws: PerImage) -> Tensor:
     """A plasma fractal is added, and the whole scaled to the brightest pixel there was."""
     brightest = images.amax((1, 2, 3), keepdim=True)
-    size = images.shape[-1]
-    return (images + strength * plasma(size, decay, draws)) * brightest / (brightest + strength)
+    fractal = plasma(images.shape[-1], decay, draws)
+    return (images + strength * fractal) * brightest / (brightest + strength)
 
 
 def frost(images: Tensor, kept: float, added: float, draws: PerImage) -> Tensor:
     """kept · x + added · frost. The published sets have photographs of frost, here it is a bluish plasma fractal."""
-    size = images.shape[-1]
     colour = torch.tensor(_FROST, device=images.device, dtype=images.dtype).view(3, 1, 1)
-    crystals = colour + _SPREAD * (plasma(size, 1.75, draws) - 0.5)
+    crystals = colour + _SPREAD * (plasma(images.shape[-1], 1.75, draws) - 0.5)
     return kept * images + added * crystals.clamp(0, 1)
 
 

@@ -119,8 +119,7 @@ class Detector(nn.Module):
         largest = [max(image.shape[side] for image in images) for side in (1, 2)]
         high, wide = (math.ceil(side / self.multiple) * self.multiple for side in largest)
         pixels = [self.normalize(image[None].float().div_(255)) for image in images]
-        padded = [F.pad(p, (0, wide - p.shape[3], 0, high - p.shape[2])) for p in pixels]
-        batch = torch.cat(padded)
+        batch = torch.cat([F.pad(p, (0, wide - p.shape[3], 0, high - p.shape[2])) for p in pixels])
         # on CPUs torch 2.15 writes out of bounds going back through 1×1 convolutions of few channels in this format
         return batch.contiguous(memory_format=torch.channels_last) if batch.is_cuda else batch
 

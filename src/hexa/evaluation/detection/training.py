@@ -71,10 +71,9 @@ class Training:
             if not bool(total.isfinite()):
                 bad = ", ".join(name for name, value in losses.items() if not bool(value.isfinite()))
                 self.state.forget()  # it would come to the same
-                raise UserError(
-                    f"detect: {bad} is not finite at iteration {self.iteration} and learning rate {rate:g}; take a "
-                    "lower learning_rate, or a clip_norm of 1"
-                )
+                where = f"iteration {self.iteration} and learning rate {rate:g}"
+                remedy = "take a lower learning_rate, or a clip_norm of 1"
+                raise UserError(f"detect: {bad} is not finite at {where}; {remedy}")
             self.optimizer.zero_grad()
             total.backward()  # type: ignore[no-untyped-call]
         if self.options.clip_norm is not None:

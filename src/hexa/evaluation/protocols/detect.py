@@ -70,8 +70,7 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     order = batches(wide, used.batch_size, iterations + used.precise_bn, stream.child("order"))
     data = TrainingBatches(fit, boxes, order, used.shorter_side, used.longest_side, stream)
     # what changes no weight may differ between two sessions
-    exclude = {"save_every", "ap", "test_shorter_side"}
-    part = json.dumps(used.model_dump(mode="json", exclude=exclude))
+    part = json.dumps(used.model_dump(mode="json", exclude={"save_every", "ap", "test_shorter_side"}))
     with kept_state(task, fit, fingerprint_of_boxes(boxes), part) as state:
         training = Training(task, detector, data, used, state)
         try:

@@ -37,10 +37,8 @@ def run(task: Task, options: FineTuneOptions) -> Outcome:
             tried, *_ = tuned(task, kept, out, _plan(options, rate), stream, label, score_every=options.epochs)
             held_out[rate] = tried.metrics["top1_last"]
     chosen = max(rates, key=lambda rate: held_out.get(rate, 0.0))
-    how = (_plan(options, chosen), stream, "fine-tuning", options.score_every)
-    outcome, *_ = tuned(task, task.fit, task.test, *how)
-    chosen_by = {str(rate): top1 for rate, top1 in held_out.items()}
-    outcome.details |= {"learning_rate": chosen, "held_out": chosen_by}
+    outcome, *_ = tuned(task, task.fit, task.test, _plan(options, chosen), stream, "fine-tuning", options.score_every)
+    outcome.details |= {"learning_rate": chosen, "held_out": {str(rate): top1 for rate, top1 in held_out.items()}}
     return outcome
 
 

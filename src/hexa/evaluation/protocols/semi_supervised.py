@@ -31,10 +31,7 @@ RATES = {"hexa": ((5.0, 0.01, 1.0), (100.0, 0.01, 0.1)), "swav": ((5.0, 0.02, 5.
 
 def run(task: Task, options: SemiSupervisedOptions) -> Outcome:
     """Accuracy after training network and classifier, batch-norms included; of several draws their mean."""
-    outcomes = []
-    for number in range(options.draws):
-        stream = Stream(task.seed).child("semi-supervised", *([number] if number else []))
-        outcomes.append(_one(task, options, number, stream))
+    outcomes = [_one(task, options, number) for number in range(options.draws)]
     if options.draws == 1:
         return outcomes[0]
     metrics: dict[str, float] = {}
@@ -45,8 +42,9 @@ def run(task: Task, options: SemiSupervisedOptions) -> Outcome:
     return Outcome(metrics, details, notes, outcomes[0].effective)
 
 
-def _one(task: Task, options: SemiSupervisedOptions, number: int, stream: Stream) -> Outcome:
+def _one(task: Task, options: SemiSupervisedOptions, number: int) -> Outcome:
     """One training on labels of its own."""
+    stream = Stream(task.seed).child("semi-supervised", *([number] if number else []))
     rows = _labelled(task, options, number, stream)
     fit = task.fit if rows is None else Subset(task.fit, rows)
     details = {"labelled_images": len(fit), "fingerprint": fit.fingerprint}
@@ -60,10 +58,8 @@ def _one(task: Task, options: SemiSupervisedOptions, number: int, stream: Stream
     outcome.details = details | outcome.details
     share = 100 * len(fit) / len(task.fit)
     if options.labels is None and options.list_file is None and abs(share - options.percent) > 0.1 * options.percent:
-        outcome.notes.append(
-            f"{len(fit)} of {len(task.fit)} images are {share:.1f} %, not {options.percent:g} %: each class has "
-            "at least one, and only whole images"
-        )
+        differs = f"{len(fit)} of {len(task.fit)} images are {share:.1f} %, not {options.percent:g} %"
+        outcome.notes.append(f"{differs}: each class has at least one, and only whole images")
     return outcome
 
 

@@ -63,8 +63,7 @@ def images_of(task: Task) -> tuple[Images, Images]:
         for features, labels in zip(rows, (fit_labels, test_labels), strict=True)
     ]
     for name, part in zip(("train", "test"), parts, strict=True):
-        without = [task.class_names[c] for c in np.flatnonzero(~(part.labels == 1).any(0))]
-        if without:
+        if without := [task.class_names[c] for c in np.flatnonzero(~(part.labels == 1).any(0))]:
             raise UserError(f"no {name} image shows {some(without)}, so the average precision is undefined")
     return parts[0], parts[1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -36,8 +37,7 @@ def train(
     groups = param_groups_weight_decay(learner.encoder, options.weight_decay)
     optimizer = torch.optim.SGD(groups, options.learning_rate, momentum=0.9, nesterov=True)
     how = (options.labelled_batch, options.rule.ratio, stream.child("views"), options.mirrored)
-    batches = Batches(task, labelled, *how)
-    try:
+    with closing(Batches(task, labelled, *how)) as batches:
         for batch in batches.steps(options.steps):
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * math.cos(7 * math.pi * batch.step / (16 * options.steps))
@@ -47,8 +47,6 @@ def train(
             optimizer.zero_grad()
             objective.commit(batch)
             task.report(options.learner, batch.step + 1, options.steps)
-    finally:
-        batches.close()
     backbone = copy.deepcopy(task.backbone)
     backbone.network.load_state_dict(learner.twin.backbone.state_dict())
     return accuracy(task, backbone, learner.twin.head, task.test), slow_statistics(task.backbone, options.steps)
