@@ -220,7 +220,7 @@ def test_the_clock_leaves_time_to_judge(weights: Path, photos: Path, monkeypatch
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["--time=soon"], "--time must be a number > 0 followed by s, m, h or d, such as 30m; got soon"),
+        (["--time=soon"], "--time must be a number > 0 followed by s, m, h or d, such as 30m or 1h30m; got soon"),
         (["--data=folder:{few}"], "too few images to learn from; give at least 64"),
         (["--data=folder:{same}"], "images are distinct, the others are near-duplicates"),
         (["--labelled=folder:{few}"], "are of one class or have no labels; give two class folders"),
