@@ -176,6 +176,8 @@ def _begin(
     elif "verdict" in record:
         console.print(f"{out} is finished:")
         _say_verdict(record, out, console)
+    elif only_plan:
+        console.print("\n".join([f"{out} was begun by this plan:", *record["plan"]]))
     return record, (out / CONFIG).is_file()
 
 

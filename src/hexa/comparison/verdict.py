@@ -158,13 +158,13 @@ def _other(pair: Pair, place: int) -> int:
 
 
 def _scores(sides: Sequence[Side], pair: Pair, place: int) -> str:
-    """The deciding measures of the side at this place against the other of the pair."""
-    turn = 1 if place == pair.second else -1
-    before, after, parts = sides[_other(pair, place)], sides[place], []
+    """The deciding measures of the side at this place against the other of the pair; → leads from first to second."""
+    turn, between = (1, "{1:.1f} → {0:.1f} %") if place == pair.second else (-1, "{0:.1f} against {1:.1f} %")
+    side, other, parts = sides[place], sides[_other(pair, place)], []
     for name in DECIDING:
         found = pair.differences[name]
         shown = Difference(turn * found.points, found.half)
-        parts.append(f"{name} {before.reached(name):.1f} → {after.reached(name):.1f} % ({shown} points)")
+        parts.append(f"{name} {between.format(side.reached(name), other.reached(name))} ({shown} points)")
     return ", ".join(parts)
 
 

@@ -180,8 +180,8 @@ class _GroupedNorm(torch.autograd.Function):
         if together:
             groups = len(rows)
             x = _beside(x, groups).reshape(-1, groups * x.shape[1])
-            scales = weight.repeat(groups), bias.repeat(groups)
-            made, *statistics = torch.native_batch_norm(x, *scales, None, None, True, 0.0, eps)
+            scale, shift = weight.repeat(groups), bias.repeat(groups)
+            made, *statistics = torch.native_batch_norm(x, scale, shift, None, None, True, 0.0, eps)
             mean, invstd = (found.view(groups, -1) for found in statistics)
             into = _beside(y, groups)
             into.copy_(made.view(into.shape))
@@ -211,8 +211,8 @@ class _GroupedNorm(torch.autograd.Function):
         if ctx.together:
             groups = len(rows)
             gradient = _beside(dy, groups).reshape(x.shape)
-            statistics = mean.flatten(), invstd.flatten()
-            made, *found = back(gradient, x, weight.repeat(groups), None, None, *statistics, True, ctx.eps, wanted)
+            given = weight.repeat(groups), None, None, mean.flatten(), invstd.flatten()
+            made, *found = back(gradient, x, *given, True, ctx.eps, wanted)
             if dx is not None:
                 into = _beside(dx, groups)
                 into.copy_(made.view(into.shape))

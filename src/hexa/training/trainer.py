@@ -89,7 +89,7 @@ class Trainer:
         try:
             with self._interrupts:
                 self.clock.start(self.seconds)
-                self._lap = self.step, self.clock.total
+                self._lap, self._first = (self.step, self.clock.total), self.step
                 self._monitor_if_due(self.journal.there)
                 self._end_if_due(self.journal.there)
                 while self.step < self.total_steps:
@@ -211,7 +211,8 @@ class Trainer:
         seconds, waited = self.clock.lap()
         line = {"epoch": self.epoch, "seconds": self.clock.total, **dict(zip(facts, read, strict=True))}
         line["learning_rate"] = self.optimizer.learning_rate(self.step - 1)
-        line["images_per_second"] = self.window.count * self.loader.batch_size / max(seconds, 1e-9)
+        steps = min(self.window.count, self.step - self._first)  # the window may have some of an interrupted session
+        line["images_per_second"] = steps * self.loader.batch_size / max(seconds, 1e-9)
         line["data_wait"] = waited / max(seconds, 1e-9)
         self.window.clear()
         self.journal.write("train", self.step, **line)

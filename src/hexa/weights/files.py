@@ -63,10 +63,10 @@ def read(path: Path) -> Weights:
     if path.exists() and not path.is_file():  # reading a pipe may never end
         raise Unreadable(f"{path}: not a file")
     try:
-        if path.suffix == ".safetensors":
-            return _checked(_safetensors(path))
         with path.open("rb") as file:
             begin = file.read(40)
+        if path.suffix == ".safetensors":
+            return _checked(_safetensors(path))
     except OSError as error:
         raise Unreadable(f"{path}: cannot be read ({reason(error)})") from None
     if path.suffix != ".pkl" and not begin.startswith((_ZIP, _PICKLE)):

@@ -201,7 +201,7 @@ def test_torchvision_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ("spec", "split", "message"),
     [
         ("digit", None, "did you mean 'digits'"),
-        ("folder:", None, "write folder:PATH"),
+        ("folder:", None, "give the path of a folder"),
         ("folder:{}/file.txt", None, "is a file, not a folder"),
         ("folder:{}/empty", None, "no images in"),
         ("fodler:{}/one", None, "did you mean 'folder'"),

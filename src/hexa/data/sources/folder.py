@@ -28,7 +28,7 @@ class FolderSource(Source):
         root = location(argument)
         if not argument or not root.is_dir():
             problem = "is a file, not a folder" if root.is_file() else "no such folder"
-            raise UserError(f"data '{spec}': {problem}{f': {root}' if argument else ''}; write folder:PATH")
+            raise UserError(f"data '{spec}': {problem}{f': {root}' if argument else ''}; give the path of a folder")
         inside = _folders(root)
         are_splits = bool(inside) and all(name.lower() in SPLIT_NAMES for name in inside)
         folders = {key: root / name for key, name in by_split(inside).items()} if are_splits else {"train": root}
