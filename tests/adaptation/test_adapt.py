@@ -169,7 +169,7 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     assert main(["adapt", str(weights), *data, f"--out={out}", *QUICK, "--time=100s", "--plan"]) == 0
     told = capsys.readouterr()
     assert "method: simclr, from" in told.out
-    assert "learning: the whole network, in the first pass only the head" in told.out
+    assert "learning: the whole network, in the first pass the head alone" in told.out
     assert "outlook for weights trained on photographs: unlike photographs, so a gain is likelier" in told.out
     assert "for medical-grey, 8 px" in told.out
     assert f"labels: folder:{photos}/test#train (120 images); 120 in the comparison\n" in told.out
@@ -181,7 +181,7 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     assert read.call_count == 2
     assert main(["adapt", str(weights), *data, f"--out={out}", *QUICK, "--time=100s", "--plan", "--domain=photos"]) == 0
     of_photos = capsys.readouterr().out
-    assert "learning: the last 1 of 3 stages, in the first pass only the head" in of_photos
+    assert "learning: the last of 3 stages, in the first pass the head alone" in of_photos
     assert "outlook for weights trained on photographs: a gain, if any, is small" in of_photos
     assert "for photos, 8 px" in of_photos
 
@@ -202,7 +202,7 @@ def test_where_the_time_is_not_enough_the_start_is_kept(
     assert sorted(path.name for path in out.iterdir()) == ["adapt.json"]
     assert main([*asked, f"--time={needed[1]}m", "--plan"]) == 0  # the same folder, with more time
     said = capsys.readouterr().out
-    assert "learning: the last 1 of 3 stages" in said
+    assert "learning: the last of 3 stages" in said
     assert "labels: none, so whether it helped cannot be told" in said
     assert float(re.findall(r"length: ([\d.]+) passes", said)[0]) >= 6
 

@@ -295,14 +295,15 @@ def _lines(experiment: Experiment, seen: Seen, chosen: Choice, stages: int, shar
     method = " + ".join([experiment.method.name, *(n for n, h in experiment.hard_examples.items() if h.weight > 0)])
     statistics = "kept" if start.batch_norm == "keep" else start.batch_norm
     smaller = f", where the start keeps {share:.0%} of its neighbourhoods" if share is not None else ""
-    learns = f"the last {start.trainable_stages} of {stages} stages" if start.trainable_stages else "the whole network"
-    head_first = ", in the first pass only the head" * (start.freeze_backbone == 1)
+    few = {None: "whole network", 1: f"last of {stages} stages"}
+    learns = few.get(start.trainable_stages, f"last {start.trainable_stages} of {stages} stages")
+    learns += ", in the first pass the head alone" * (start.freeze_backbone == 1)
     outlook = "a gain, if any, is small" if seen.domain == "photos" else "unlike photographs, so a gain is likelier"
     fewer = f", {chosen.images:,} of them trained on" * (chosen.images < seen.count)
     return (
         f"images: {seen}{fewer}",
         f"method: {method}, from {start.weights}, batch-norm statistics {statistics}",
-        f"learning: {learns}{head_first}",
+        f"learning: the {learns}",
         f"views: {experiment.views.based_on} for {seen.domain}, {size} px{smaller}",
         f"outlook for weights trained on photographs: {outlook}",
     )

@@ -152,8 +152,8 @@ class _FixedNorm(torch.autograd.Function):
         dy, dx, dweight, dbias, invstd = gradients[0], None, None, None, (var + ctx.eps).rsqrt()
         if ctx.needs_input_grad[0]:
             scale = (weight * invstd).view(-1, *[1] * (x.ndim - 2))
-            again = torch.is_grad_enabled()  # for second derivatives, which no out= has
-            dx = (dy * scale).to(x.dtype) if again else torch.mul(dy, scale, out=torch.empty_like(x))
+            # second derivatives need another way than out=
+            dx = (dy * scale).to(x.dtype) if torch.is_grad_enabled() else torch.mul(dy, scale, out=torch.empty_like(x))
         if any(wanted := [bool(w) for w in ctx.needs_input_grad[3:5]]):
             _, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
                 dy, x, weight, mean, var, mean, invstd, False, ctx.eps, [False, *wanted]
