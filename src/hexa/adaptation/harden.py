@@ -170,7 +170,7 @@ class HardenRequest(AdaptRequest):
             clean = f"the start has {Side.of(native, features[2], judge).mean(CLEAN):.1f} % on clean images"
             larger = "" if "views.size" in self.fields else "; more --time allows larger ones"
             judged_at = f" (at {size} px; at its own {native.image_size} px {clean}{larger})"
-        notes.append(f"{len(shown.places)} of the {len(images)} images were attacked and corrupted")
+        notes.append(f"{len(shown.places)} of the {len(images):,} images were attacked and corrupted")
         better, verdict = decide(before, after, self.price, tried, judged_at)
         if better and share < 1:
             where = f"{share:.1%} of the way from the start's to those trained"
