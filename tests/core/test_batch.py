@@ -49,8 +49,11 @@ def test_grey_images_are_not_broadcast_to_a_network_of_three_channels() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (torch.rand(8, 3, 8, 8) * 255, r"pixels range from 0.* to 25.*; expected 0 to 1: divide 8-bit images by 255"),
-        (torch.rand(8, 3, 8, 8) * 4 - 2, "pixels range from -1.*leave normalisation to the network"),
+        (
+            torch.linspace(0, 255, 1536).view(8, 3, 8, 8),
+            r"pixels range from 0.* to 25.*; expected 0 to 1: divide 8-bit images by 255",
+        ),
+        (torch.linspace(-1.5, 2, 1536).view(8, 3, 8, 8), "pixels range from -1.*leave normalisation to the network"),
         (torch.full((8, 3, 8, 8), torch.nan), "pixels range from nan to nan"),
     ],
 )

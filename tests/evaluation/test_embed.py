@@ -26,8 +26,8 @@ def read(path: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 def test_features_labels_and_paths_belong_together(tmp_path: Path, suffix: str) -> None:
     backbone, source = random_backbone(SMALL, 8), open_source("digits", "test")
-    place, how = tmp_path / "new" / f"out{suffix}", {"device": "cpu", "precision": "fp32"}
-    out = embed(backbone, "digits#test", place, batch_size=100, **how).path
+    place = tmp_path / f"new/out{suffix}"
+    out = embed(backbone, "digits#test", place, batch_size=100, device="cpu", precision="fp32").path
     found = read(out)
     assert found["features"].shape == (450, 8)
     assert found["features"].dtype == np.float32

@@ -32,6 +32,10 @@ VIT = NetworkConfig(
 )
 
 
+#: As the loop over images that features are held against.
+ON_CPU = {"device": "cpu", "precision": "fp32"}
+
+
 def read(path: Path) -> dict[str, np.ndarray]:
     if path.suffix == ".npy":
         return {"maps": np.load(path, mmap_mode="r"), **np.load(maps.beside(path), allow_pickle=False)}
@@ -61,8 +65,7 @@ def photographs(folder: Path, sizes: list[tuple[int, int]]) -> str:
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
 def test_maps_labels_and_paths_belong_together(tmp_path: Path, suffix: str) -> None:
     backbone, source = random_backbone(SMALL, 8), open_source("digits", "test")
-    options = {"device": "cpu", "precision": "fp32"}
-    made = embed(backbone, "digits#test", tmp_path / f"out{suffix}", maps=True, batch_size=100, **options)
+    made = embed(backbone, "digits#test", tmp_path / f"out{suffix}", maps=True, batch_size=100, **ON_CPU)
     assert (made.num_images, made.shape) == (450, (8, 4, 4))
     found = read(made.path)
     np.testing.assert_allclose(found["maps"], naive(backbone, "digits#test"), rtol=1e-4, atol=1e-5)
@@ -86,8 +89,7 @@ def test_the_mean_of_the_maps_are_the_features(tmp_path: Path) -> None:
 def test_tokens_lie_on_the_grid_of_their_patches(tmp_path: Path) -> None:
     data = photographs(tmp_path / "images", [(40, 30), (32, 32), (50, 60)])
     backbone = random_backbone(VIT, 32).prepared(size=48)
-    made = embed(backbone, data, tmp_path / "m.npy", maps=True, device="cpu", precision="fp32", num_workers=0)
-    found = np.load(made.path)
+    found = np.load(embed(backbone, data, tmp_path / "m.npy", maps=True, num_workers=0, **ON_CPU).path)
     grid = 48 // 8
     assert found.shape == (3, 192, grid, grid)
     tokens = naive(backbone, data)[:, 1:]  # [3, h·w, 192], after the class token

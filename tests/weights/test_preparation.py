@@ -92,8 +92,8 @@ def test_what_a_user_sets_is_used_and_remembered(given: object) -> None:
     images = torch.rand(2, 3, 8, 8)
     expected = backbone.network((images - 0.5) / torch.tensor(IMAGENET_STD).view(3, 1, 1))
     torch.testing.assert_close(found(images), expected)
-    assert backbone.deviations == {}
-    assert backbone.mean == IMAGENET_MEAN
+    assert (backbone.deviations, backbone.mean) == ({}, IMAGENET_MEAN)
+    assert backbone.to("meta").prepared(crop=0.5).normalize.scale.is_meta  # it stays on its device
 
 
 def test_setting_what_was_assumed_is_no_deviation(tmp_path: Path) -> None:

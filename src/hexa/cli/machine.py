@@ -92,7 +92,7 @@ def check(given: Given, extra: Fields) -> int:
     from hexa.recipes import plugins
     from hexa.testing.check import check as run
 
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # laws need none, and what has used autograd beside one cannot fork
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # laws fork, which autograd refuses if it sees a GPU; they need none
     verdicts = []
     for verdict in run(plugins.experiment_of(given.recipe)):
         verdicts.append(verdict)

@@ -90,7 +90,7 @@ def seconds_to_read(source: Source, count: int = 4) -> float:
 
 @torch.no_grad()
 def images_per_second(backbone: Backbone, device: torch.device) -> float:
-    """How many images of its size the network takes a second, forward: 8 at once, or 32 on a GPU."""
+    """The speed of a forward pass at the network's own image size, measured on 8 images, or 32 on a GPU."""
     size, count = backbone.image_size, 32 if device.type == "cuda" else 8
     pixels = torch.rand(count, len(backbone.mean), size, size, device=device)
     precisions.place(backbone.eval(), device)

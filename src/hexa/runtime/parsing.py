@@ -156,8 +156,8 @@ _Loader.yaml_implicit_resolvers = {
 def seconds_of(given: str | float) -> float:
     """A duration such as 30m, 1.5h, 1h30m, or a number of seconds, in seconds. Raises UserError."""
     text = str(given) if isinstance(given, str) else f"{given}s"
-    parts = re.findall(r"(\d+(?:\.\d*)?)\s*([smhd])\s*", text)
-    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    if not re.fullmatch(r"\s*(\d+(\.\d*)?\s*[smhd]\s*)+", text) or not 0 < seconds < math.inf:
+    part = r"(\d+(?:\.\d*)?)\s*([smhd])"
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(part, text))
+    if re.sub(part, "", text).strip() or not 0 < seconds < math.inf:
         raise UserError(f"--time must be a number > 0 followed by s, m, h or d, such as 30m or 1h30m; got {given}")
     return seconds

@@ -68,7 +68,7 @@ def orthogonalised(matrices: Sequence[Tensor], together: bool = False) -> list[T
 
     The iteration X ← F·X, F = a·I + b·A + c·A², A = X·Xᵀ, is of products P ← F·P and A ← F·A·F with P = I at first, all
     of the smaller side squared, and P·X in the end: half the cost for the wide matrices of convolutions.
-    together: matrices of one size are multiplied in one batch, as launching small products takes a GPU's host long.
+    together: multiply matrices of one size in one batch, since a GPU would wait for many small products to be launched.
     """
     wide = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in matrices]
     wide = [x.T if len(x) > x.shape[1] else x for x in torch._foreach_div(wide, _norms(wide))]
@@ -85,7 +85,7 @@ def orthogonalised(matrices: Sequence[Tensor], together: bool = False) -> list[T
 
 
 def _factor(gram: Tensor) -> Tensor:
-    """P of a matrix A, or of several [k, n, n]."""
+    """The product P of the iteration that begins with A [n, n], or with several [k, n, n]."""
     a, b, c = _NEWTON_SCHULZ
     combined = torch.addmm if gram.ndim == 2 else torch.baddbmm
     product = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device).expand_as(gram)

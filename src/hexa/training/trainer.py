@@ -211,7 +211,7 @@ class Trainer:
         seconds, waited = self.clock.lap()
         line = {"epoch": self.epoch, "seconds": self.clock.total, **dict(zip(facts, read, strict=True))}
         line["learning_rate"] = self.optimizer.learning_rate(self.step - 1)
-        steps = min(self.window.count, self.step - self._first)  # the window may have some of an interrupted session
+        steps = min(self.window.count, self.step - self._first)  # some of the window may be of an earlier session
         line["images_per_second"] = steps * self.loader.batch_size / max(seconds, 1e-9)
         line["data_wait"] = waited / max(seconds, 1e-9)
         self.window.clear()

@@ -178,7 +178,7 @@ def class_names(schema: Any, label: str) -> list[str] | None:
 
 
 def _holds_files(column: Any) -> bool:
-    """Whether a column of this type is a struct with a binary field `bytes`."""
+    """True if a column of this type is a struct that has a binary field `bytes`."""
     if not pa.types.is_struct(column) or column.get_field_index("bytes") < 0:
         return False
     kind = column.field("bytes").type
