@@ -46,14 +46,14 @@ def test_grey_images_are_not_broadcast_to_a_network_of_three_channels() -> None:
         train(moco(), batch(torch.rand(8, 1, 8, 8)))
 
 
+RISING = torch.linspace(0, 1, 8 * 3 * 8 * 8).view(8, 3, 8, 8)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (
-            torch.linspace(0, 255, 1536).view(8, 3, 8, 8),
-            r"pixels range from 0.* to 25.*; expected 0 to 1: divide 8-bit images by 255",
-        ),
-        (torch.linspace(-1.5, 2, 1536).view(8, 3, 8, 8), "pixels range from -1.*leave normalisation to the network"),
+        (RISING * 255, r"pixels range from 0.* to 25.*; expected 0 to 1: divide 8-bit images by 255"),
+        (RISING * 4 - 1.5, "pixels range from -1.*leave normalisation to the network"),
         (torch.full((8, 3, 8, 8), torch.nan), "pixels range from nan to nan"),
     ],
 )
