@@ -50,6 +50,21 @@ sys.exit(f"imported: {heavy}" if heavy else 0)
     assert f"hexa {hexa.__version__}\n" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("adapt no.pth --data photos", "no.pth: no such run, file or network"),
+        ("compare timm:resnet18 file.pth#teacher --data photos", "file.pth#teacher: no such run, file or network"),
+        ("embed timm:resnet18 --data folder:no/where --out x.npz", "data 'folder:no/where': no such folder: no/where"),
+        ("harden timm:resnet18 --data photos --labelled ./no#train", "data './no#train': no such folder: no"),
+    ],
+)
+def test_a_wrong_path_is_answered_before_torch_is_imported(line: str, said: str) -> None:
+    program = f"import sys; from hexa.cli import main; sys.exit(main({line.split()}) + 10 * ('torch' in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n"), said in done.stderr) == (2, 1, True), done.stderr
+
+
 def test_plans_import_neither_scikit_learn_nor_scipy() -> None:
     program = """
 import gc, sys
@@ -97,11 +112,11 @@ MISTAKES = {
     "pretrain nowhere.py:recipe": "nowhere.py: no such file",
     "pretrain nowhere.py": "name the function too",
     "evaluate knn": "BACKBONE, --data",
-    "evaluate knm x --data digits": "did you mean 'knn'",
+    "evaluate knm pixels:8 --data digits": "did you mean 'knn'",
     "evaluate knn pixels:8 --data digits --kk 3": "unknown option 'kk'; did you mean 'k'?",
     "evaluate knn pixels:8 --data digits --device meta": "'meta' cannot be used here",
-    "evaluate knn x --data digits --out result.txt": "must end in .json",
-    "embed x --data digits --out features.csv": "must end in .npz or .parquet",
+    "evaluate knn pixels:8 --data digits --out result.txt": "must end in .json",
+    "embed pixels:8 --data digits --out features.csv": "must end in .npz or .parquet",
     "visualize x --data digits --out picture.png --num-images 0": "from 1 to 256, got 0",
     "visualize x --data digits --out picture.png --gain nan": "above 0, got nan",
     "benchmark digits-moco-v2 --repeats -3": "from 1 to 1000, got -3",
@@ -180,12 +195,12 @@ def test_pretrain_hands_the_experiment_over(
         return tmp_path
 
     monkeypatch.setattr("hexa.run.run.pretrain", pretend)
-    line = "pretrain digits-hexa-moco --data folder:x --epochs 3 --device cpu --compile --seed 5 --out runs/y"
+    line = "pretrain digits-hexa-moco --data parquet:x --epochs 3 --device cpu --compile --seed 5 --out runs/y"
     assert cli.main([*line.split(), "--hard_examples.adversarial", "none"]) == 0
-    assert f"next: hexa evaluate knn {tmp_path} --data folder:x" in capsys.readouterr().out
+    assert f"next: hexa evaluate knn {tmp_path} --data parquet:x" in capsys.readouterr().out
     experiment, out = seen[0]
     assert out == "runs/y"
-    assert (experiment.data, experiment.epochs, experiment.seed) == ("folder:x", 3, 5)
+    assert (experiment.data, experiment.epochs, experiment.seed) == ("parquet:x", 3, 5)
     assert (experiment.training.device, experiment.training.compile) == ("cpu", True)
     assert not experiment.hard_examples
 
@@ -304,7 +319,7 @@ def test_a_time_chooses_the_length(
     """Epochs of 600 s in nine tenths of an hour, less the seconds of the start."""
     costs, trained = Costs(16, 0.0, {4: 600 / 1347}, 0.1), list[Experiment]()
     monkeypatch.setattr("hexa.measure.costs.measure", lambda *_, **how: costs)
-    monkeypatch.setattr("hexa.run.run.pretrain", lambda experiment, out, **_: trained.append(experiment) or out)
+    monkeypatch.setattr("hexa.run.run.pretrain", lambda experiment, out, **_: trained.append(experiment) or Path(out))
     begin = ("pretrain", "digits-moco-v2", "--out", str(tmp_path / "run"))
     status, out, _ = run(capsys, *begin, "--time", "1h")
     (made,) = trained

@@ -33,6 +33,7 @@ def _public(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
 
     @functools.wraps(function)
     def checked(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        import difflib
         import inspect  # its own imports are many, and `python -m hexa` still looks in the current folder above
 
         signature = inspect.signature(function)
@@ -40,13 +41,17 @@ def _public(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
             given_by_name = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise TypeError(f"{function.__name__}(): {error}") from None
+        from hexa.config import UserError, nearest
+
+        for name in given_by_name.get("fields", ()):
+            if difflib.get_close_matches(name, signature.parameters, 1, 0.8):
+                remedy = nearest(name, signature.parameters)
+                raise UserError(f"{function.__name__}: no argument or field '{name}'; {remedy}")
         for name, value in given_by_name.items():
             parameter = signature.parameters[name]
             kinds = {"NoneType" if kind == "None" else kind for kind in str(parameter.annotation).split(" | ")}
             known = {kind.__name__ for kind in type(value).__mro__}
             if parameter.kind is not parameter.VAR_KEYWORD and not kinds & (known | {"int", "float"}):
-                from hexa.config import UserError
-
                 plain = value is None or isinstance(value, str | int | float)
                 given = repr(value) if plain else f"a {type(value).__name__}"
                 expected = parameter.annotation.replace(" | ", " or ")
@@ -98,17 +103,19 @@ def adapt(
     time: str | float = "30m",
     out: str | Path = "runs/adapt",
     domain: str | None = None,
+    plan: bool = False,
     **fields: Any,
 ) -> dict[str, Any]:
     """Train a backbone further on your own images within a time, and say whether it helped.
 
     `backbone` is whatever `pretrain` may start from, `data` the images to learn from, `labelled` images to judge by,
     whose labels are never trained on; `time` as "90s", "30m" or "1h30m", or in seconds. `out` becomes a run folder that
-    also holds the better of start and result for timm, and the same call continues it if it was interrupted. domain and
-    fields as in `pretrain`.
+    also holds the better of start and result for timm, and the same call continues it if it was interrupted. domain:
+    the kind of images, such as "aerial", which decides the views; by their look if None. plan: print and return the
+    plan, train nothing. fields as in `pretrain`.
 
-    Returns what the run keeps of it: `request`, `table` (both sides' scores), `verdict`, and `kept`, the side that won.
-    Raises ValueError.
+    Returns what the run keeps of it: `request`, `plan`, `table` (both sides' scores), `verdict`, and `kept`, the side
+    that won. Raises ValueError.
     """
     from pathlib import Path
 
@@ -116,7 +123,8 @@ def adapt(
     from hexa.adaptation.command import adapt as run
     from hexa.runtime.parsing import seconds_of
 
-    return run(AdaptRequest(str(backbone), data, labelled, seconds_of(time), domain, fields), Path(out))
+    request = AdaptRequest(str(backbone), data, labelled, seconds_of(time), domain, fields)
+    return run(request, Path(out), only_plan=plan)
 
 
 @_public
@@ -130,6 +138,7 @@ def harden(
     price: float = 2.0,
     out: str | Path = "runs/harden",
     domain: str | None = None,
+    plan: bool = False,
     **fields: Any,
 ) -> dict[str, Any]:
     """Make a backbone robust against attacks on your own images within a time, and say what it gained and cost.
@@ -144,7 +153,7 @@ def harden(
     from hexa.runtime.parsing import seconds_of
 
     asked = (str(backbone), data, labelled, seconds_of(time), domain, fields, strength, price)
-    return run(HardenRequest(*asked), Path(out))
+    return run(HardenRequest(*asked), Path(out), only_plan=plan)
 
 
 @_public
@@ -212,9 +221,13 @@ def compare(
     from hexa.comparison.compare import CompareRequest
     from hexa.comparison.compare import compare as run
     from hexa.comparison.page import write
+    from hexa.config import UserError, nearest
     from hexa.runtime.parsing import seconds_of
 
     options = {"seconds": seconds_of(time), **options}
+    known = {"time", *CompareRequest.__dataclass_fields__}
+    for name in options.keys() - known:
+        raise UserError(f"compare: unknown option '{name}'; {nearest(name, known)}")
     request = CompareRequest(backbones=tuple(map(named, backbones)), data=data, labelled=labelled, **options)
     found = run(request)
     if out is not None:

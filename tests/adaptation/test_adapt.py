@@ -127,9 +127,12 @@ def test_killed_and_gone_on_with_it_is_the_same(weights: Path, photos: Path, tmp
 def test_as_a_library(weights: Path, photos: Path, tmp_path: Path) -> None:
     fields = {"epochs": 1, "batch_size": 64, "views.size": 8, "training.device": "cpu", "training.report": False}
     options = {"labelled": f"folder:{photos}/test", "out": tmp_path / "run", **fields}
+    plan = hexa.adapt(weights, f"folder:{photos}/train", time="20m", plan=True, **options)
+    assert not (tmp_path / "run").exists()
     outcome = hexa.adapt(weights, f"folder:{photos}/train", time="20m", **options)
     assert outcome["verdict"] == json.loads((tmp_path / "run" / "adapt.json").read_text())["verdict"]
     assert hexa.adapt(weights, f"folder:{photos}/train", time="20m", **options) == outcome
+    assert outcome["plan"] == plan["plan"]
 
 
 def test_a_transformer_is_adapted_at_the_size_that_was_given(photos: Path, tmp_path: Path) -> None:
@@ -171,9 +174,9 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     assert "method: simclr, from" in told.out
     assert "learning: the whole network, in the first pass the head alone" in told.out
     assert "outlook for weights trained on photographs: unlike photographs, so a gain is likelier" in told.out
-    assert "for medical-grey, 8 px" in told.out
+    assert "for medical-grey (--domain names another kind), 8 px\n" in told.out
     assert f"labels: folder:{photos}/test#train (120 images); 120 in the comparison\n" in told.out
-    assert "passes in batches of 32" in told.out
+    assert "passes (epochs) in batches of 32, 1 min 40 s in all\n" in told.out
     assert "timing a few steps" in told.err
     assert not out.exists()
     read.assert_called_once()
@@ -183,7 +186,9 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     of_photos = capsys.readouterr().out
     assert "learning: the last of 3 stages, in the first pass the head alone" in of_photos
     assert "outlook for weights trained on photographs: a gain, if any, is small" in of_photos
-    assert "for photos, 8 px" in of_photos
+    assert "for photos, 8 px\n" in of_photos
+    assert main(["adapt", str(weights), *data, f"--out={out}", *QUICK, "--epochs=9", "--views.size=4", "--plan"]) == 0
+    assert "4 px; the start's own 8 px may be worth more than training gains\n" in capsys.readouterr().out
 
 
 def test_where_the_time_is_not_enough_the_start_is_kept(

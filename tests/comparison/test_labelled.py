@@ -60,11 +60,21 @@ def test_few_labels_are_nearest_means_of_classes_that_have_more() -> None:
 
 @pytest.mark.parametrize("comparisons", [1, 6])
 def test_intervals_are_those_of_the_paired_t_test(comparisons: int) -> None:
-    before, after = DRAW.random((2, 50)) < [[0.5], [0.8]]
+    before, after = 100 * DRAW.random((2, 5))
     found = paired(before, after, comparisons)
-    test = stats.ttest_rel(100 * after, 100 * before).confidence_interval(1 - 0.05 / comparisons)
+    test = stats.ttest_rel(after, before).confidence_interval(1 - 0.05 / comparisons)
     assert [found.points - found.half, found.points + found.half] == pytest.approx([test.low, test.high])
-    assert paired(before, before).sign == 0
+
+
+@pytest.mark.parametrize("comparisons", [1, 6])
+@pytest.mark.parametrize(("won", "lost"), [(20, 5), (1, 0), (0, 0)])
+def test_intervals_of_images_hold_half_an_image_more_in_each_cell(won: int, lost: int, comparisons: int) -> None:
+    before, after = np.arange(50) < lost, (np.arange(50) >= lost) & (np.arange(50) < won + lost)
+    found, n = paired(before, after, comparisons), 52
+    wins, losses = (won + 0.5) / n, (lost + 0.5) / n
+    variance = n / (n - 1) * (wins + losses - (wins - losses) ** 2)
+    reach = stats.t.ppf(1 - 0.025 / comparisons, n - 1)
+    assert (found.points, found.half) == pytest.approx((2 * (won - lost), 100 * reach * (variance / n) ** 0.5))
     few = paired(np.zeros(19, dtype=bool), np.ones(19, dtype=bool))
     assert (few.sign, str(few)) == (0, "+100.0 of too few images")
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
-from hexa.adaptation.plan import SIZES, SPARE, Given, Plan
+from hexa.adaptation.plan import SIZES, SPARE, Given, Plan, length
 from hexa.adaptation.robustness import CLEAN, Shown, Side, decide, table
 from hexa.comparison.extraction import common, images_per_second
 from hexa.comparison.extraction import features_of as extracted
@@ -25,7 +25,6 @@ from hexa.data.sources.source import Subset
 from hexa.evaluation.split import draw_classes, draw_images
 from hexa.measure.costs import Costs, at_size
 from hexa.recipes.experiment import override
-from hexa.reporting.tables import format_duration
 from hexa.runtime import precision
 from hexa.runtime.progress import Progress
 from hexa.runtime.random import Stream
@@ -131,10 +130,7 @@ class HardenRequest(AdaptRequest):
             "have its features of the clean images",
             f"views: the images{mirrored}{changed}, {size} px{result}",
             f"labels: {labels}",
-            f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
-            + f", {format_duration(budget.seconds)} in all" * by_clock
-            + ", by AdamW" * by_adamw
-            + ", attacked in two steps" * two,
+            length(experiment, passes, given) + ", by AdamW" * by_adamw + ", attacked in two steps" * two,
         )
         return Plan(experiment, lines, judged)
 

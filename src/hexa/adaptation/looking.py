@@ -46,7 +46,7 @@ class Seen:
         facts = [f"{self.count:,} images, shorter side {self.size} px"]
         facts += [f"{self.grey:.0%} grey"] if self.grey > 0.05 else []
         facts += [f"{self.duplicates:.0%} near-duplicates in a sample"] if self.duplicates >= 0.01 else []
-        facts += [f"{self.unreadable:.0%} unreadable (see --training.max_corrupt_share)"] if self.unreadable else []
+        facts += [f"{self.unreadable:.1%} unreadable (see --training.max_corrupt_share)"] if self.unreadable else []
         facts.append(f"{self.classes} classes" if self.classes else "no labels of their own")
         return ", ".join(facts)
 

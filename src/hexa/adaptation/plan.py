@@ -263,11 +263,15 @@ def plan(given: Given) -> Plan:
             "training.log_every": max(1, min(draft.training.log_every, int(chosen.passes * per_epoch) // _LINES)),
         }
     experiment = override(at_size(draft, size, fields), {k: v for k, v in changes.items() if k not in fields})
-    what = _lines(experiment, given.seen, chosen, stages, shares.get(size))
+    what = _lines(experiment, given.seen, chosen, stages, shares.get(size), backbone.image_size)
     passes = min(experiment.epochs, (experiment.max_steps or math.inf) / max(1, per_epoch))
-    length = f"length: {passes:.1f} passes in batches of {experiment.batch_size}"
-    length += f", {format_duration(seconds)} in all" * by_clock
-    return Plan(experiment, (*what, _labels(labelled, source, compared), length), compared)
+    return Plan(experiment, (*what, _labels(labelled, source, compared), length(experiment, passes, given)), compared)
+
+
+def length(experiment: Experiment, passes: float, given: Given) -> str:
+    """The line on how long the training is."""
+    said = f"length: {passes:.1f} passes (epochs) in batches of {experiment.batch_size}"
+    return said + f", {format_duration(given.budget.seconds)} in all" * given.by_clock
 
 
 def kept_of(backbone: Backbone, pixels: Tensor, cost: float, native: int) -> Callable[[int], float]:
@@ -290,21 +294,25 @@ def features_of(backbone: Backbone, pixels: Tensor) -> Tensor:
     return torch.cat([backbone(some.to(device)).float().cpu() for some in torch.split(small, 16)])
 
 
-def _lines(experiment: Experiment, seen: Seen, chosen: Choice, stages: int, share: float | None) -> tuple[str, ...]:
+def _lines(
+    experiment: Experiment, seen: Seen, chosen: Choice, stages: int, share: float | None, native: int
+) -> tuple[str, ...]:
     size, start = experiment.views.size, experiment.start
     method = " + ".join([experiment.method.name, *(n for n, h in experiment.hard_examples.items() if h.weight > 0)])
     statistics = "kept" if start.batch_norm == "keep" else start.batch_norm
-    smaller = f", where the start keeps {share:.0%} of its neighbourhoods" if share is not None else ""
+    smaller = f"; the start's own {native} px may be worth more than training gains" * (size < native)
+    smaller = f", where the start keeps {share:.0%} of its neighbourhoods" if share is not None else smaller
     few = {None: "whole network", 1: f"last of {stages} stages"}
     learns = few.get(start.trainable_stages, f"last {start.trainable_stages} of {stages} stages")
     learns += ", in the first pass the head alone" * (start.freeze_backbone == 1)
     outlook = "a gain, if any, is small" if seen.domain == "photos" else "unlike photographs, so a gain is likelier"
     fewer = f", {chosen.images:,} of them trained on" * (chosen.images < seen.count)
+    guessed = " (--domain names another kind)" * (seen.domain != "photos")
     return (
         f"images: {seen}{fewer}",
         f"method: {method}, from {start.weights}, batch-norm statistics {statistics}",
         f"learning: the {learns}",
-        f"views: {experiment.views.based_on} for {seen.domain}, {size} px{smaller}",
+        f"views: {experiment.views.based_on} for {seen.domain}{guessed}, {size} px{smaller}",
         f"outlook for weights trained on photographs: {outlook}",
     )
 

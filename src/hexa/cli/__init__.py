@@ -133,6 +133,7 @@ def _run(arguments: list[str], begun: float) -> int:
 
     from hexa.cli import fields
     from hexa.config import UserError, nearest, some
+    from hexa.runtime import paths
     from hexa.runtime.cores import beside_others, share_cores
 
     share_cores()  # before torch is imported
@@ -161,6 +162,10 @@ def _run(arguments: list[str], begun: float) -> int:
         told = f"`{parsers[name].prog}` does not take: {some(left, ' ')}"
         raise UserError(f"{told}; quote patterns such as *.tar, and see `{parsers[name].prog} --help`")
     given.options, given.begun = options, begun
+    if os.environ.get("WORLD_SIZE", "1") == "1":  # of several processes one alone is to say it, later
+        asked = vars(given)
+        weights = [asked.get("backbone"), asked.get("start"), *asked.get("backbones", ())]
+        paths.check(filter(None, weights), filter(None, (asked.get("data"), asked.get("labelled"))))
     if name in ("pretrain", "resume", "adapt", "harden", "compare", "demo"):
         by_clock = getattr(given, "time", None) and not {"epochs", "max_steps"} & extra.keys()
         # what can be repeated bit for bit keeps its number of threads

@@ -275,21 +275,24 @@ _SHORT = {
 
 
 def _finished(run: Path, data: str) -> int:
-    say(f"run: {run}", f"next: {shlex.join(_next(run, data))}")
+    say(f"run: {run}", f"next: {_next(run, data)}")
     return 0
 
 
-def _next(run: Path, data: str) -> list[str]:
+def _next(run: Path, data: str) -> str:
     """A command that works with these images, as far as that can be told at once."""
     from hexa.config import UserError
     from hexa.data import open_source
+    from hexa.run.folder import ADAPTATION
 
+    if (run / ADAPTATION).is_file():
+        return "the same hexa adapt or harden command, which compares it with the start"
     command = ["hexa", "evaluate", "knn", str(run), "--data", data]
     if data.startswith(("folder:", "parquet:")) or Path(data.partition("#")[0]).is_dir():
         with contextlib.suppress(UserError):
             source = open_source(data, "train")
             if source.labels is None:
-                return ["hexa", "embed", str(run), "--data", data, "--out", "features.npz"]
-            if "test" not in source.splits():
+                command = ["hexa", "embed", str(run), "--data", data, "--out", "features.npz"]
+            elif "test" not in source.splits():
                 command += ["--holdout", "0.2"]
-    return command
+    return shlex.join(command)

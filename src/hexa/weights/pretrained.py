@@ -15,6 +15,7 @@ from hexa.config import UserError, nearest
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.normalize import Normalize, mean_of
+from hexa.runtime import paths
 from hexa.runtime.files import write_whole
 from hexa.runtime.random import Stream, global_draws
 from hexa.weights import files, timm_weights
@@ -129,18 +130,8 @@ def _loaded(text: str, seed: int, branch: str) -> Backbone:
     named["python"] = lambda: _external(text)
     if kind in named and branch == "main":
         return named[kind]()
-    path, network = Path(text), None
-    if path.is_dir():
-        return _of_run(path, branch)
-    if not path.exists() and "#" in path.name:
-        file, _, network = text.rpartition("#")
-        path = Path(file)
-    if not path.is_file():
-        raise UserError(
-            f"{text}: no such run, file or network (a recipe has no weights until it is trained); give a run "
-            "folder, a file, timm:NAME or random:NAME"
-        )
-    return _of_file(path, branch, network)
+    path, network = paths.weights(text)
+    return _of_run(path, branch) if path.is_dir() else _of_file(path, branch, network)
 
 
 # -- of files ---------------------------------------------------------------------------------------------------------

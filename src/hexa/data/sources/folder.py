@@ -13,6 +13,7 @@ import numpy as np
 from hexa.config import UserError
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.source import SPLIT_NAMES, Source, by_split, location
+from hexa.runtime import paths
 
 _EXTENSIONS = decoding.EXTENSIONS | {".npy"}
 
@@ -25,10 +26,9 @@ class FolderSource(Source):
     """
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
-        root = location(argument)
-        if not argument or not root.is_dir():
-            problem = "is a file, not a folder" if root.is_file() else "no such folder"
-            raise UserError(f"data '{spec}': {problem}{f': {root}' if argument else ''}; give the path of a folder")
+        if not argument:
+            raise UserError(f"data '{spec}': no such folder; give the path of a folder")
+        root = paths.folder(spec, location(argument))
         inside = _folders(root)
         are_splits = bool(inside) and all(name.lower() in SPLIT_NAMES for name in inside)
         folders = {key: root / name for key, name in by_split(inside).items()} if are_splits else {"train": root}

@@ -1,0 +1,43 @@
+"""What users name that is to exist, without the libraries that read it, so that a wrong path is answered at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from hexa.config import UserError
+
+
+def weights(text: str) -> tuple[Path, str | None]:
+    """The run folder or file of a backbone's name, PATH or FILE#NETWORK, and the network. Raises UserError."""
+    path, network = Path(text), None
+    if not path.exists() and "#" in path.name:
+        file, _, network = text.rpartition("#")
+        path = Path(file)
+    if not path.is_file() and (network or not path.is_dir()):
+        raise UserError(
+            f"{text}: no such run, file or network (a recipe has no weights until it is trained); give a run "
+            "folder, a file, timm:NAME or random:NAME"
+        )
+    return path, network
+
+
+def folder(spec: str, path: Path) -> Path:
+    """`path`, the folder of a source named `spec`. Raises UserError."""
+    if not path.is_dir():
+        problem = "is a file, not a folder" if path.is_file() else "no such folder"
+        raise UserError(f"data '{spec}': {problem}: {path}; give the path of a folder")
+    return path
+
+
+def check(backbones: Iterable[str], sources: Iterable[str]) -> None:
+    """Raise UserError for backbones and folders of images that do not exist, as far as names tell."""
+    for name in backbones:
+        if ":" not in name:
+            weights(name)
+    for name in sources:
+        body = name.partition("#")[0]
+        path = body.removeprefix("folder:")
+        if path and ":" not in path and (path != body or os.path.sep in path) and not Path(path).exists():
+            folder(name, Path(path).expanduser())
