@@ -7,11 +7,12 @@ import sys
 import pytest
 import torch
 
-from hexa.adaptation.plan import choose, first_draft
+from hexa.adaptation.plan import choose, features_of, first_draft, found_again
 from hexa.data import open_source
 from hexa.measure.costs import Costs, measure, peak_bytes
 from hexa.nn.backbones import NetworkConfig, outline
 from hexa.weights import start
+from hexa.weights.pretrained import random_backbone
 
 #: At 100 px a second for the head, two with two stages, three with all six; reading is free.
 COSTS = Costs(size=100, read=0.0, steps={6: 3.0, 2: 2.0, 0: 1.0}, look=0.5)
@@ -67,6 +68,14 @@ def test_six_passes_fit_into_nine_tenths_of_the_time(seconds: float, keeps: bool
 def test_memory_is_that_of_the_stages_that_learn() -> None:
     costs = Costs(size=100, read=0.0, steps={6: 3.0, 2: 2.0, 0: 1.0}, look=0.5, memory=8.0)
     assert [costs.bytes(200, stages) for stages in (6, 2, 0)] == pytest.approx([32.0, 16.0, 3.2])
+
+
+def test_images_are_found_again_from_a_quarter_where_the_features_tell_them_apart() -> None:
+    colours = torch.rand(40, 3, 1, 1, generator=torch.Generator().manual_seed(0)).expand(40, 3, 8, 8)
+    backbone = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8, seed=0).eval()
+    for told, share in ((lambda pixels: pixels.mean((2, 3)), 1), (lambda pixels: pixels.mean((2, 3)) ** 0, 1 / 40)):
+        backbone.forward = told  # type: ignore[assignment]
+        assert found_again(backbone, colours, features_of(backbone, colours)) == pytest.approx(share)
 
 
 def test_costs_are_measured_by_the_stages_that_learn() -> None:
