@@ -8,6 +8,7 @@ Everything is measured in one run, in turns, and the median of the rounds is rep
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import platform
 import statistics
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -24,6 +26,7 @@ from torchvision.transforms import v2
 from hexa.data.views.config import RECIPES, ViewsConfig
 from hexa.data.views.making import Views
 from hexa.ops import geometry, photometric
+from hexa.runtime.allocator import keep_freed_memory
 from hexa.runtime.packages import provenance
 from hexa.runtime.random import Stream
 
@@ -31,10 +34,12 @@ from hexa.runtime.random import Stream
 def main() -> None:
     arguments, code = _arguments(), provenance()
     torch.set_num_threads(arguments.threads)
+    keep_freed_memory()  # as training does
     device, batch, size = torch.device(arguments.device), arguments.batch, arguments.size
     side = max(32, size if size <= 96 else round(size * 256 / 224))
     images = torch.randint(0, 256, (batch, 3, side, side), dtype=torch.uint8, device=device)
     cases = {**_recipes(images, size), **_parts(images, size), **_by_torchvision(images[: min(batch, 32)], size)}
+    cases["moco-v2 by whole matrices"] = (functools.partial(_whole, *cases["moco-v2"]), cases["moco-v2"][1])
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for round_ in range(arguments.rounds + 1):
         for name, (work, count) in cases.items():
@@ -83,6 +88,12 @@ def _recipes(images: Tensor, size: int) -> dict[str, Case]:
         views = Views(ViewsConfig.model_validate({"recipe": name, "size": size}))
         cases[name] = (lambda views=views: views(images, Stream(0)), views.config.total_views * len(images))
     return cases
+
+
+def _whole(work: Callable[[], Any], _: int) -> None:
+    """The work without the sparse products of large views."""
+    with patch.object(geometry, "SPARSE", 10**6), patch.object(photometric, "SPARSE", 10**6):
+        work()
 
 
 def _parts(images: Tensor, size: int) -> dict[str, Case]:

@@ -20,7 +20,7 @@ def _boxes(count: int, height: int, width: int, seed: int = 0) -> Boxes:
 
 @pytest.mark.parametrize(
     ("height", "width", "size"),
-    [(32, 32, 32), (8, 8, 16), (40, 57, 24), (5, 3, 11), (1, 1, 4), (64, 64, 7), (33, 32, 1)],
+    [(32, 32, 32), (8, 8, 16), (40, 57, 24), (5, 3, 11), (1, 1, 4), (64, 64, 7), (33, 32, 1), (99, 90, 64), (9, 7, 80)],
 )
 def test_crop_resize_equals_torchvision_per_image(height: int, width: int, size: int) -> None:
     generator = torch.Generator().manual_seed(1)
@@ -33,6 +33,7 @@ def test_crop_resize_equals_torchvision_per_image(height: int, width: int, size:
         expected = reference.resized_crop(image, top, left, high, wide, [size, size], antialias=True)
         expected = reference.hflip(expected) if flip[number] else expected
         torch.testing.assert_close(made[number], expected, atol=1e-5, rtol=0)
+    assert torch.equal(made[3:5], crop_resize(images[3:5], Boxes(*(value[3:5] for value in boxes)), size, flip[3:5]))
 
 
 def test_all_turns_of_a_view_are_those_of_torch() -> None:

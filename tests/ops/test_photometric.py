@@ -85,7 +85,7 @@ def test_every_order_of_the_jitter_equals_torchvision_per_image(images: Tensor, 
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize(("height", "width", "radius"), [(12, 12, 6), (12, 7, 6), (40, 31, 3), (9, 9, 8)])
+@pytest.mark.parametrize(("height", "width", "radius"), [(12, 12, 6), (12, 7, 6), (40, 31, 3), (9, 9, 8), (64, 70, 6)])
 def test_blur_equals_torchvision_per_image(height: int, width: int, radius: int) -> None:
     generator = torch.Generator().manual_seed(4)
     images = torch.rand(10, 3, height, width, generator=generator)

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from hexa.ops.geometry import separable
+from hexa.ops.geometry import SPARSE, separable
 
 LUMA = (0.2989, 0.587, 0.114)
 ORDERS = tuple(itertools.permutations(range(4)))
@@ -166,7 +167,8 @@ def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
     """Separable Gaussian blur with a standard deviation per image, `sigma` [B] in pixels, and reflected borders.
 
     w_k ∝ exp(−k² / 2σ²), |k| ≤ radius < min(H, W), normalised to sum 1: torchvision's `gaussian_blur` with kernel
-    2·radius + 1. Each axis is one product with a band matrix per image that includes the reflection.
+    2·radius + 1. On a GPU, and for small images, each axis is one product with a band matrix per image that includes
+    the reflection.
     """
     height, width = images.shape[2:]
     if radius >= min(height, width):
@@ -176,9 +178,19 @@ def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
     offset = torch.arange(-radius, radius + 1, device=images.device, dtype=torch.float32)
     kernel = torch.exp(-0.5 * (offset / sigma[:, None]).square())  # [B, K]
     kernel /= kernel.sum(1, keepdim=True)
+    if min(height, width) >= SPARSE and images.device.type == "cpu":
+        return _convolved(images, kernel, radius)
     rows = _band(kernel, radius, height)
     columns = rows if width == height else _band(kernel, radius, width)
     return separable(images, rows, columns)
+
+
+def _convolved(images: Tensor, kernel: Tensor, radius: int) -> Tensor:
+    """Images [B, C, H, W] with reflected borders, convolved along both axes with kernels [B, 2·radius + 1]."""
+    each = kernel.repeat_interleave(images.shape[1], 0)  # [B·C, K]
+    padded = functional.pad(images, 4 * (radius,), mode="reflect").flatten(0, 1)[None]
+    tall = functional.conv2d(padded, each[:, None, :, None], groups=len(each))
+    return functional.conv2d(tall, each[:, None, None], groups=len(each)).view(images.shape)
 
 
 def _band(kernel: Tensor, radius: int, size: int) -> Tensor:
