@@ -8,8 +8,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from hexa.reporting import plots
-from hexa.reporting.plots import SUFFIXES
+from hexa.reporting.plots import studies as plots
+from hexa.reporting.style import SUFFIXES, save
 from hexa.reporting.tables import counted
 from hexa.run.figure import short_name
 from hexa_paper.plan import Plan, Stored
@@ -27,7 +27,7 @@ def draw(plan: Plan, rows: Sequence[Outcome], runs: Sequence[Stored]) -> None:
     """Write every figure of a study into its folder, as PNG and as SVG."""
     for name, figure in figures(plan, rows, runs).items():
         for suffix in SUFFIXES:
-            plots.save(figure, plan.request.folder / FOLDER / f"{name}{suffix}")
+            save(figure, plan.request.folder / FOLDER / f"{name}{suffix}")
 
 
 def figures(plan: Plan, rows: Sequence[Outcome], runs: Sequence[Stored]) -> dict[str, Figure]:

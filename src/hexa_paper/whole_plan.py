@@ -11,7 +11,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import rich.table
 
 from hexa.config import UserError
 from hexa.evaluation import evaluate
@@ -30,9 +32,6 @@ from hexa_paper.running import complete
 from hexa_paper.storage import refuse
 from hexa_paper.studies import EXPERIMENTS, KNN, LEARNERS, PARTS, TABLES, Arm, Measure, Study, learned, shortened, study
 from hexa_paper.work import Work, measured_on, table
-
-if TYPE_CHECKING:
-    import rich.table
 
 #: A search takes a quarter of the epochs, so with fewer than these there is none, and rates are the recipes'.
 SEARCHED = 4
@@ -196,10 +195,8 @@ class WholePlan:
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
-    @property
-    def title(self) -> str:
-        """What is carried out, in a line."""
-        return "all experiments of the paper"
+    #: What is carried out, in a line.
+    title = "all experiments of the paper"
 
     def measured(self, progress: Progress = silent) -> Self:
         """With what an image costs in every arm, and the epochs that follow; evaluations are timed on random weights.

@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+import rich.table
 import torch
 
 from hexa.objective.schemes import SCHEMES
-from hexa.reporting.plots import SUFFIXES
+from hexa.reporting.style import SUFFIXES
 from hexa.reporting.tables import Table, format_duration
 from hexa.runtime.console import Console
 from hexa.runtime.progress import Progress, silent
@@ -24,9 +25,6 @@ from hexa_paper.rows import metrics_of, rows_of
 from hexa_paper.running import command_of, run_jobs
 from hexa_paper.storage import refuse
 from hexa_paper.studies import EXPERIMENTS, Study, study, with_lists
-
-if TYPE_CHECKING:
-    import rich.table
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def test_weak_views_are_mirrored_and_moved_by_an_eighth() -> None:
         ({"labels": 40, "percent": 5}, "labels and percent both say which labels are used"),
         ({"learner": "fixmatch", "hard": "advers"}, "unknown kind 'advers'; did you mean 'adversarial'"),
         ({"learner": "fixmatch", "hard": [{"kind:vat": None}]}, "hard.kind: is missing; .* got kind:vat"),
-        ({"learner": "fixmatch", "hard": 1}, "hard: kinds of hard examples are needed"),
+        ({"learner": "fixmatch", "hard": 1}, "hard: a list of hard examples is needed"),
         ({"learner": "fixmatch", "hard": "cutmix,cutmix"}, "give each kind once"),
         ({"learner": "mixmatch"}, "learner: must be 'supervised'"),
         ({"rates_of": "x"}, "'hexa' or 'swav'"),

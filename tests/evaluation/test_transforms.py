@@ -32,7 +32,7 @@ def pictures(folder: Path, third: tuple[int, int] = (8, 8)) -> str:
 
 def test_a_backbone_brings_its_transform() -> None:
     found = transform_of(load_backbone("random:resnet18"))
-    assert vars(found) == {"size": 224, "crop": 0.95, "interpolation": "bicubic"}
+    assert vars(found) == {"size": 224, "short": 236, "interpolation": "bicubic"}
     assert vars(transform_of(random_backbone(SMALL, 16))) == vars(EvaluationTransform(16))
 
 

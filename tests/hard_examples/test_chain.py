@@ -55,6 +55,6 @@ def test_steps_are_written_as_a_list() -> None:
     chain = experiment.hard_examples["chain"]
     assert [step.kind for step in chain.steps] == ["mixup", "vat"]
     with pytest.raises(ConfigError, match=r"hard_examples\.chain\.steps.*a list of hard examples is needed"):
-        override(get("digits-moco-v2"), {"hard_examples.chain.steps": "mixup"})
+        override(get("digits-moco-v2"), {"hard_examples.chain.steps": "1"})
     with pytest.raises(ConfigError, match=r"hard_examples\.chain\.steps.*unknown kind 'mixop'; did you mean 'mixup'"):
         override(get("digits-moco-v2"), {"hard_examples.chain.steps": "[{kind: mixop}]"})

@@ -27,7 +27,7 @@ def jigsaw(**fields: object) -> Jigsaw:
 
 def test_every_image_is_turned_four_ways_and_knows_by_how_much() -> None:
     made, data = rotation(), batch(12)
-    crops, turns = made.anchors(data), made.pseudo_labels(data, None).turns
+    crops, turns = made.anchors(data), made.pseudo_labels(data, None).classes
     assert turns.shape == (4, BATCH)
     for i in range(BATCH):
         assert sorted(turns[:, i].tolist()) == [0, 1, 2, 3]
@@ -43,7 +43,7 @@ def test_rotations_loss_is_cross_entropy_over_four() -> None:
     embedding = made.embed(made.anchors(data), MAIN)
     assert embedding.shape == (4, BATCH, 4)
     for v in range(4):
-        expected = F.cross_entropy(embedding[v], labels.turns[v], reduction="none")
+        expected = F.cross_entropy(embedding[v], labels.classes[v], reduction="none")
         torch.testing.assert_close(made.loss(embedding, labels)[v], expected)
     assert made.chance_loss == pytest.approx(math.log(4))
 
@@ -54,14 +54,14 @@ def test_mixed_images_show_their_own_turns() -> None:
     different = 0
     for step in range(4):
         own, other = made.pseudo_labels(batch(12, step=step), None).mixed(torch.tensor([1, 0, 3, 2]))
-        different += int((own.turns != other.turns).sum())
+        different += int((own.classes != other.classes).sum())
     assert different > 0
 
 
 def test_a_puzzle_shows_the_tiles_in_the_order_of_its_number() -> None:
     made, data = jigsaw(puzzle={"grid": 2, "tile_share": 1.0}), batch(12)
     (puzzle,) = made.anchors(data)
-    numbers = made.pseudo_labels(data, None).number
+    numbers = made.pseudo_labels(data, None).classes[0]
     for i in range(BATCH):
         order = made.permutations[numbers[i]].tolist()
         cells = [data.crops[0][i][:, 6 * r : 6 * r + 6, 6 * c : 6 * c + 6] for r in range(2) for c in range(2)]
@@ -107,7 +107,7 @@ def test_jigsaws_loss_is_cross_entropy_over_permutations_of_features_tile_by_til
     for i in range(BATCH):
         each = [head.each(made.encoder.features(tile[None]))[0] for tile in tiles.cut(puzzle[i : i + 1], 2)]  # type: ignore[union-attr,operator]
         torch.testing.assert_close(embedding[0, i], head.joined(torch.cat(each)))  # type: ignore[union-attr,operator]
-    expected = F.cross_entropy(embedding[0], labels.number, reduction="none")
+    expected = F.cross_entropy(embedding[0], labels.classes[0], reduction="none")
     torch.testing.assert_close(made.loss(embedding, labels)[0], expected)
 
 

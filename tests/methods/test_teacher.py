@@ -72,7 +72,7 @@ def test_kl_is_that_of_soft_assignments_to_clusters_of_the_teachers_features() -
         mean = rows[nearest == number].sum(0)
         assert float(nn.functional.cosine_similarity(mean, prototypes[number], dim=0)) > 0.999
     embedding = method.embed(data.crops, MAIN).detach()
-    loss, features = method.loss(embedding, labels := method.pseudo_labels(data, None)), labels.features
+    loss, features = method.loss(embedding, labels := method.pseudo_labels(data, None)), labels.targets
     for view in range(2):
         for number in range(8):
             logits = [
@@ -108,9 +108,9 @@ def test_a_mixed_view_has_both_images_features_by_area() -> None:
     method, data = built(teacher="means", projector="linear"), batch(12)
     mixed = Objective(method, {"cutmix": CutMix(branch="main")}).examples(data)["cutmix"]
     (own, kept), (other, given) = mixed.mixture
-    features = method.pseudo_labels(data, None).features
-    assert torch.equal(own.features, features)
-    assert sorted(other.features[0, :, 0].tolist()) == sorted(features[0, :, 0].tolist())
+    features = method.pseudo_labels(data, None).targets
+    assert torch.equal(own.targets, features)
+    assert sorted(other.targets[0, :, 0].tolist()) == sorted(features[0, :, 0].tolist())
     embedding = method.embed(mixed.crops, MAIN)
     scores = kept * method.loss(embedding, own) + given * method.loss(embedding, other)
     torch.testing.assert_close(mixed.score(mixed), scores)

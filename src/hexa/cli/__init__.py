@@ -19,6 +19,9 @@ from hexa.cli import pictures as pictures
 from hexa.cli.declare import COMMANDS, commands
 from hexa.runtime.output import forgiving, one_line
 
+#: Commands that read weights and images at once.
+_READING = ("pretrain", "adapt", "harden", "compare", "evaluate", "embed")
+
 
 class Parser(argparse.ArgumentParser):
     """argparse that reports an error in one line, as UserError."""
@@ -162,7 +165,7 @@ def _run(arguments: list[str], begun: float) -> int:
         told = f"`{parsers[name].prog}` does not take: {some(left, ' ')}"
         raise UserError(f"{told}; quote patterns such as *.tar, and see `{parsers[name].prog} --help`")
     given.options, given.begun = options, begun
-    if os.environ.get("WORLD_SIZE", "1") == "1":  # of several processes one alone is to say it, later
+    if name in _READING and os.environ.get("WORLD_SIZE", "1") == "1":  # of several processes one says it, later
         asked = vars(given)
         weights = [asked.get("backbone"), asked.get("start"), *asked.get("backbones", ())]
         paths.check(filter(None, weights), filter(None, (asked.get("data"), asked.get("labelled"))))

@@ -177,6 +177,7 @@ class Method(nn.Module, ABC, Generic[Labels]):
 
     Everything it remembers exists once it is constructed and is a parameter or a buffer. `embed`, `pseudo_labels` and
     `loss` change nothing but the batch-norm statistics of the passes that count; `commit` is the only mutation.
+    `pseudo_labels`, `commit` and `start_epoch` run without gradients, whatever a sub-class writes.
     """
 
     #: The network of `embed`, a `hexa.nn.encoder.Encoder`; a method without one overrides `backbone` and `embed`.
@@ -201,6 +202,9 @@ class Method(nn.Module, ABC, Generic[Labels]):
         super().__init_subclass__(**options)
         if config is not None:
             config.method, cls.num_views = cls, config.num_views
+        for name in ("pseudo_labels", "commit", "start_epoch"):  # what a method remembers carries no gradient
+            if name in vars(cls):
+                setattr(cls, name, torch.no_grad()(vars(cls)[name]))
 
     def check_remembered(self) -> None:
         """Raise UserError for a tensor that is neither a parameter nor a buffer: no checkpoint would have it."""
@@ -248,7 +252,6 @@ class Method(nn.Module, ABC, Generic[Labels]):
         """Parameters whose learning rate stays at its largest value, whatever the schedule (SimSiam's predictor)."""
         return ()
 
-    @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor, labels: Labels) -> None:
         """Remember the step: momentum twin, queue, bank … Called once, after the optimizer's step, on clean data only.
 
@@ -264,7 +267,6 @@ class Method(nn.Module, ABC, Generic[Labels]):
             if isinstance(module, Branching):
                 module.copy_main(branch)
 
-    @torch.no_grad()
     def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
         """Called before the first step of every epoch (DeepCluster-v2 and PCL cluster here); returns facts to log.
 
@@ -297,10 +299,8 @@ class Method(nn.Module, ABC, Generic[Labels]):
         """
         return embedding
 
-    @property
-    def chance_loss(self) -> float | None:
-        """The loss of a network that outputs a constant, to recognise a run that does not learn; None if unknown."""
-        return None
+    #: The loss of a network that outputs a constant, to recognise a run that does not learn; None if unknown.
+    chance_loss: float | None = None
 
     def notes(self) -> list[str]:
         """What a user should know before the run starts, a line each: the memory it will take …"""

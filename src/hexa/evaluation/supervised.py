@@ -51,10 +51,10 @@ class AugmentedImages:
         views = Views(ViewsConfig.model_validate({"recipe": "crop-flip", "size": task.backbone.image_size}))
         self.batch_size = min(batch_size, len(source))
         self._labels = torch.from_numpy(source.classes).to(task.device)
-        self._loader = PretrainLoader(source, views, self.batch_size, stream, task.device, task.num_workers)
+        self.loader = PretrainLoader(source, views, self.batch_size, stream, task.device, task.num_workers)
         rest = len(source) % self.batch_size
-        self._keeps_rest = self._loader.resident and rest >= max(1, smallest)
-        self.steps = self._loader.steps_per_epoch + self._keeps_rest
+        self._keeps_rest = self.loader.resident and rest >= max(1, smallest)
+        self.steps = self.loader.steps_per_epoch + self._keeps_rest
         self.notes: list[str] = []
         if self.batch_size != batch_size:
             self.notes.append(f"batch_size {batch_size} exceeds the {len(source)} labelled images: all are one batch")
@@ -63,17 +63,13 @@ class AugmentedImages:
 
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """(images float [B, 3, S, S] in [0, 1], labels int64 [B]) of every batch, on the task's device."""
-        for batch in self._loader.epoch(epoch):
+        for batch in self.loader.epoch(epoch):
             yield batch.crops[0], self._labels[batch.index]
         if self._keeps_rest:
-            loader = self._loader
+            loader = self.loader
             order = epoch_order(loader.stream, epoch, len(loader.source))
             images, _, index = loader.stored(order, None, loader.steps_per_epoch)
             yield loader.views(images, loader.stream.child("last batch", epoch))[0], self._labels[index]
-
-    def close(self) -> None:
-        """End the workers, if there are any."""
-        self._loader.close()
 
 
 def learn(
@@ -94,7 +90,7 @@ def learn(
     scorings; the last epoch is always scored. harder: (images, labels, step from 1 on) -> what is learned from instead.
     """
     total, curve, schedule = epochs * images_of.steps, Curve(), LambdaLR(optimizer, factor)
-    with closing(images_of):
+    with closing(images_of.loader):
         for epoch in range(epochs):
             for step, (images, labels) in enumerate(images_of.epoch(epoch), epoch * images_of.steps + 1):
                 images = harder(images, labels, step).contiguous(memory_format=torch.channels_last)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
 from torch import Tensor
@@ -13,6 +13,20 @@ from hexa.core import Branch, Example, HardExample, MethodConfig
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
 from hexa.runtime.random import Stream
+
+
+def chosen(value: Any) -> Any:
+    """Validator: hard examples by their kinds alone, such as adversarial,cutmix, or each by its fields, in a list."""
+    named = [name.strip() for name in value.split(",")] if isinstance(value, str) else value or ()
+    entries = [named] if isinstance(named, dict) else named
+    if not isinstance(entries, list | tuple):
+        raise ValueError("a list of hard examples is needed, for instance [{kind: cutmix}, {kind: adversarial}]")
+    fields = ({"kind": entry} if isinstance(entry, str) else entry for entry in entries)
+    return tuple(choose(HardExample, "kind", "hexa.hard_examples", entry) for entry in fields)
+
+
+#: The type of a field that lists hard examples.
+HardExamples = Annotated[tuple[pydantic.SerializeAsAny[HardExample], ...], pydantic.BeforeValidator(chosen)]
 
 
 class Chain(HardExample):
@@ -26,16 +40,9 @@ class Chain(HardExample):
     """
 
     kind: Literal["chain"] = "chain"
-    steps: tuple[pydantic.SerializeAsAny[HardExample], ...] = (CutMix(), Adversarial())
+    steps: HardExamples = pydantic.Field(default=(CutMix(), Adversarial()), min_length=1)
     """Hard examples in the order in which they are made; their own weight, final_weight, source, fraction,
     start and replays are ignored."""
-
-    @pydantic.field_validator("steps", mode="before")
-    @classmethod
-    def _steps(cls, value: Any) -> Any:
-        if not isinstance(value, list | tuple) or not value:
-            raise ValueError("a list of hard examples is needed, for instance [{kind: cutmix}, {kind: adversarial}]")
-        return tuple(choose(HardExample, "kind", "hexa.hard_examples", entry) for entry in value)
 
     def refusal(self, method: MethodConfig) -> str:
         return next((why for step in self.steps if (why := step.refusal(method))), "")

@@ -31,13 +31,13 @@ class BYOLConfig(EncoderConfig):
 
 
 @dataclass(frozen=True, eq=False)
-class OtherViews(PseudoLabels):
-    """What is to be predicted from each view: unit vectors [V, B, D], made of the other one."""
+class ViewTargets(PseudoLabels):
+    """What is to be predicted from each view, [V, B, D]: unit vectors of the other view, or features of a teacher."""
 
     targets: Tensor
 
-    def __getitem__(self, index: Index) -> OtherViews:
-        return OtherViews(self.targets[:, index])
+    def __getitem__(self, index: Index) -> ViewTargets:
+        return ViewTargets(self.targets[:, index])
 
     def nearest_is_own(self, prediction: Tensor) -> Tensor:
         """Whether of all images' targets the own one is nearest to a prediction [V, B, D]; bool [V, B]."""
@@ -46,7 +46,7 @@ class OtherViews(PseudoLabels):
         return (prediction @ targets.mT).argmax(-1) == images
 
 
-class BYOL(Method[OtherViews], config=BYOLConfig):
+class BYOL(Method[ViewTargets], config=BYOLConfig):
     """L = 2 − 2·cos(p_v, z_w), p_v the prediction of a view, z_w the momentum projection of the other, both ways added.
 
     Pseudo-labels are vectors to regress, made of clean views; a hard example is to predict them from its own views, a
@@ -58,6 +58,8 @@ class BYOL(Method[OtherViews], config=BYOLConfig):
     def __init__(self, config: BYOLConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
+        #: Two terms of 2 each, for predictions that have nothing to do with their targets.
+        self.chance_loss = 4.0
         self.total_steps = setting.epochs * setting.steps_per_epoch
         projector = normalized_head(num_features(backbone), config.hidden, config.dim)
         predictor = normalized_head(config.dim, config.hidden, config.dim)
@@ -68,27 +70,20 @@ class BYOL(Method[OtherViews], config=BYOLConfig):
         assert isinstance(twin_head, nn.Sequential)
         twin_head[1] = nn.Identity()
 
-    @property
-    def chance_loss(self) -> float:
-        """4: two terms of 2 each, for predictions that have nothing to do with their targets."""
-        return 4.0
-
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         return self.encoder.embed(crops, branch, together=False)
 
-    @torch.no_grad()
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> OtherViews:
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ViewTargets:
         with use_branch(self.target):
-            return OtherViews(torch.stack([unit(self.target(crop)) for crop in reversed(batch.crops)]))
+            return ViewTargets(torch.stack([unit(self.target(crop)) for crop in reversed(batch.crops)]))
 
-    def loss(self, embedding: Tensor, labels: OtherViews) -> Tensor:
+    def loss(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
         # the two published terms are added, not averaged
         return len(embedding) * (2 - 2 * (embedding * labels.targets[: len(embedding)]).sum(-1))
 
-    def correct(self, embedding: Tensor, labels: OtherViews) -> Tensor:
+    def correct(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
         """Whether the own target is nearer than those of the other images of the batch."""
         return labels.nearest_is_own(embedding)
 
-    @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor, labels: OtherViews) -> None:
+    def commit(self, batch: Batch, embedding: Tensor, labels: ViewTargets) -> None:
         follow(self.target, self.encoder, cosine_momentum(self.config.momentum, batch.step, self.total_steps))

@@ -72,14 +72,10 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         head = EachStream(nn.Linear(width, config.dim), nn.Linear(width, config.dim))
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         drawn = config.objective == "nce"
+        self.chance_loss = None if drawn else 2 * math.log(setting.data_size)
         self.lightness = Memory(config, setting.data_size, setting.seed, drawn)
         other = Stream(setting.seed).child("colour").integer()  # another seed, or both memories would start identical
         self.colour = Memory(config, setting.data_size, other, drawn)
-
-    @property
-    def chance_loss(self) -> float | None:
-        """2 ln N with the softmax."""
-        return None if self.colour.drawn else 2 * math.log(len(self.colour.rows))
 
     def notes(self) -> list[str]:
         return [f"lightness: {self.lightness.note()}", f"colour: {self.colour.note()}"]
@@ -92,7 +88,6 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         """Both as one unit vector."""
         return embedding / math.sqrt(2)
 
-    @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> CMCLabels:
         lightness, colour = (None, None) if embedding is None else embedding.chunk(2, -1)
         return CMCLabels(self.colour.labels(batch, colour), self.lightness.labels(batch, lightness))
@@ -106,9 +101,7 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         lightness, colour = embedding.chunk(2, -1)
         return labels.lightness.nearest(lightness) & labels.colour.nearest(colour)
 
-    @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: CMCLabels) -> None:
-        assert embedding is not None
+    def commit(self, batch: Batch, embedding: Tensor, labels: CMCLabels) -> None:
         lightness, colour = embedding.chunk(2, -1)
         self.lightness.update(batch, lightness)
         self.colour.update(batch, colour)

@@ -109,12 +109,8 @@ class CPC(Method[SimCLRLabels], config=CPCConfig):
         self.config = config
         self.encoder = Encoder.branched(backbone, PatchHead(num_features(backbone), config), setting, config.bn_groups)
         grid = 0 if setting.view_size is None else config.grid(setting.view_size)
-        self.num_compared = setting.batch_size * grid**2
-
-    @property
-    def chance_loss(self) -> float | None:
-        """The logarithm of the number of patches in a batch."""
-        return math.log(self.num_compared) if self.num_compared else None
+        #: All patches of a batch equally likely.
+        self.chance_loss = math.log(setting.batch_size * grid**2) if grid else None
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         """Patches and predictions of each image, one behind the other: [1, B, (1 + K)·D·G²]."""
@@ -136,7 +132,6 @@ class CPC(Method[SimCLRLabels], config=CPCConfig):
         """The mean patch of each image."""
         return unit(self._parts(embedding)[0].mean((-1, -2)))
 
-    @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SimCLRLabels:
         assert embedding is not None, "the patches are those of the clean embedding"
         own = torch.arange(batch.rows.start, batch.rows.stop, device=embedding.device)

@@ -102,6 +102,8 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     def __init__(self, config: DeepClusterConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
+        #: The mean over heads: all clusters equally likely.
+        self.chance_loss = sum(math.log(count) for count in config.num_prototypes) / len(config.num_prototypes)
         head = normalized_head(num_features(backbone), config.hidden, config.dim)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         self.prototypes = nn.ModuleList(nn.Linear(config.dim, count, bias=False) for count in config.num_prototypes)
@@ -110,12 +112,6 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         table = torch.full((len(config.num_prototypes), setting.data_size), UNASSIGNED, dtype=torch.int32)
         self.clusters = nn.Buffer(table)  # [H, N]
 
-    @property
-    def chance_loss(self) -> float:
-        """The mean of ln K over heads: all clusters equally likely."""
-        return sum(math.log(count) for count in self.config.num_prototypes) / len(self.config.num_prototypes)
-
-    @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ClusterLabels:
         clusters = self.clusters[:, batch.index].long() if batch.known else self._nearest(embedding)
         steps = self.config.freeze_prototypes_steps
@@ -150,7 +146,6 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
                 weight = prototypes.detach() if labels.frozen else prototypes
                 yield rows @ weight.T, clusters.repeat(len(embedding))
 
-    @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor, labels: ClusterLabels) -> None:
         chosen = torch.stack([embedding[crop] for crop in self.config.crops_for_assign])
         count = embedding.shape[1]
@@ -167,7 +162,6 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
 
     # -- between epochs -----------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
         """Cluster what the epoch before left in the bank; returns the health of the clusterings."""
         if epoch == 0:  # each crop on its own, in training mode, as published (F8)

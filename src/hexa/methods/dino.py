@@ -82,6 +82,7 @@ class DINO(Method[SoftClasses], config=DINOConfig):
     def __init__(self, config: DINOConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
+        self.chance_loss = math.log(config.num_prototypes)  # all classes equally likely
         head = _head(num_features(backbone), config.hidden, config.bottleneck, config.head_norm)
         self.student, self.teacher = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         self.prototypes = nn.Linear(config.bottleneck, config.num_prototypes, bias=False)
@@ -95,15 +96,9 @@ class DINO(Method[SoftClasses], config=DINOConfig):
         """The teacher's, which is better than the student's, as published."""
         return self.teacher.backbone
 
-    @property
-    def chance_loss(self) -> float:
-        """ln K: all classes equally likely."""
-        return math.log(self.config.num_prototypes)
-
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         return self.student.embed(crops, branch)
 
-    @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SoftClasses:
         rows = self.teacher.embed(batch.crops[: self.config.teacher_crops], MAIN)
         scores = _cosines(rows, self.teacher_prototypes.weight)
@@ -126,7 +121,6 @@ class DINO(Method[SoftClasses], config=DINOConfig):
         targets = targets_of_others(labels.classes, range(self.config.teacher_crops), len(embedding))
         return _cosines(embedding, self.prototypes.weight).argmax(-1) == targets.argmax(-1)
 
-    @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor, labels: SoftClasses) -> None:
         momentum = cosine_momentum(self.config.momentum, batch.step, self.total_steps)
         follow(self.teacher, self.student, momentum)

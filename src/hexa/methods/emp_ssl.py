@@ -61,26 +61,20 @@ class EMPSSL(Method[MeanCrops], config=EMPSSLConfig):
     images by area, and spreads itself. The published evaluation averages features of many crops; here it sees one.
     """
 
-    encoder: Encoder
     labels_from_embedding = True
 
     def __init__(self, config: EMPSSLConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
-        self.config, self.batch_size = config, setting.batch_size
+        self.config = config
+        #: R_max − ½ log(1 + d / ε²): all crops of all images in one direction.
+        self.chance_loss = largest_rate(setting.batch_size, config.dim, config.distortion)
+        self.chance_loss -= 0.5 * math.log(1 + config.dim / config.distortion)
         layers: list[nn.Module] = []
         for before, after in ((num_features(backbone), config.hidden), (config.hidden, config.hidden)):
             layers += [nn.Linear(before, after), nn.BatchNorm1d(after), nn.ReLU(inplace=True)]
         head = nn.Sequential(*layers, nn.Linear(config.hidden, config.dim))
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
 
-    @property
-    def chance_loss(self) -> float:
-        """R_max − ½ log(1 + d / ε²): all crops of all images in one direction."""
-        config = self.config
-        one = 0.5 * math.log(1 + config.dim / config.distortion)
-        return largest_rate(self.batch_size, config.dim, config.distortion) - one
-
-    @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> MeanCrops:
         assert embedding is not None, "the mean is that of the clean embedding"
         return MeanCrops(unit(embedding.mean(0)))

@@ -54,16 +54,12 @@ class InfoMin(Method[MoCoLabels], config=InfoMinConfig):
         self.config = config
         dim, width, count = config.contrast.dim, num_features(backbone), config.puzzle.grid**2
         self.contrast = MoCo(config.contrast, backbone, replace(setting, num_crops=2))
+        self.chance_loss = self.contrast.chance_loss  # both terms are told apart from the same queue
         self.puzzle_head = TileHead(config.puzzle.grid, mlp_head(width, dim), nn.Linear(count * dim, dim))
 
     @property
     def backbone(self) -> nn.Module:
         return self.contrast.backbone
-
-    @property
-    def chance_loss(self) -> float:
-        """ln(1 + K): both terms are told apart from the same queue."""
-        return self.contrast.chance_loss
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
         return batch.crops[0], self.config.puzzle.shuffled(batch.crops[2], batch)

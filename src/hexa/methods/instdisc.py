@@ -104,9 +104,8 @@ class Memory(nn.Module):
             return info_nce(embedding, labels.keys, labels.others, temperature, positive_included=not self.drawn)
         return nce(embedding, labels.keys, labels.others, temperature, self.partition, len(self.rows))
 
-    def update(self, batch: Batch, clean: Tensor | None) -> None:
+    def update(self, batch: Batch, clean: Tensor) -> None:
         """Follow the clean embedding [V, b, D] of a batch's first view; every process calls it."""
-        assert clean is not None
         index = processes.all_gather(batch.index[: clean.shape[1]])
         embedding = processes.all_gather(clean[0]).to(self.rows.dtype)
         # an image that replaces an unreadable one occurs twice; all processes must keep the same embedding of it
@@ -129,16 +128,12 @@ class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
         head = nn.Linear(num_features(backbone), config.dim)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         self.bank = Memory(config, setting.data_size, setting.seed, drawn=config.objective == "nce")
-
-    @property
-    def chance_loss(self) -> float | None:
-        """ln N with the softmax: all images equally likely; NCE's depends on more."""
-        return None if self.bank.drawn else math.log(len(self.bank.rows))
+        #: With the softmax all images are equally likely; NCE's depends on more.
+        self.chance_loss = None if self.bank.drawn else math.log(setting.data_size)
 
     def notes(self) -> list[str]:
         return [self.bank.note()]
 
-    @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> InstanceLabels:
         return self.bank.labels(batch, embedding)
 
@@ -149,6 +144,5 @@ class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
         """Whether no other image's memory is nearer."""
         return labels.nearest(embedding)
 
-    @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: InstanceLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor, labels: InstanceLabels) -> None:
         self.bank.update(batch, embedding)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import pydantic
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hexa.config import Config, ConfigError
-from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
-from hexa.core.batch import Index
+from hexa.core import Batch, Branch, EncoderConfig, Method, Setting
+from hexa.methods.rotation import DrawnClasses
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder
 from hexa.nn.tiles import TileHead
@@ -72,17 +69,7 @@ class JigsawConfig(EncoderConfig):
             raise ConfigError([("method.num_permutations", message)])
 
 
-@dataclass(frozen=True, eq=False)
-class Orders(PseudoLabels):
-    """The number of each image's permutation, int64 [B]."""
-
-    number: Tensor
-
-    def __getitem__(self, index: Index) -> Orders:
-        return Orders(self.number[index])
-
-
-class Jigsaw(Method[Orders], config=JigsawConfig):
+class Jigsaw(Method[DrawnClasses], config=JigsawConfig):
     """L = −log softmax(W·[h_1 … h_T])_p: the tiles of an image, encoded apart, and their permutation p.
 
     The anchor is the puzzle as one picture, so an adversarial view is attacked where it is seen. The published code
@@ -94,17 +81,13 @@ class Jigsaw(Method[Orders], config=JigsawConfig):
     def __init__(self, config: JigsawConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
+        self.chance_loss = math.log(config.num_permutations)
         count = config.puzzle.grid**2
         each = nn.Sequential(nn.Linear(num_features(backbone), config.hidden), nn.ReLU(inplace=True))
         head = TileHead(config.puzzle.grid, each, nn.Linear(count * config.hidden, config.num_permutations))
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         generator = Stream(setting.seed).child("permutations").generator()
         self.permutations = nn.Buffer(tiles.permutations(count, config.num_permutations, generator))  # [P, G²]
-
-    @property
-    def chance_loss(self) -> float:
-        """ln P."""
-        return math.log(self.config.num_permutations)
 
     def _numbers(self, batch: Batch) -> Tensor:
         numbers = draws.integers(len(batch), len(self.permutations), batch.stream.child("permutation"))
@@ -121,13 +104,11 @@ class Jigsaw(Method[Orders], config=JigsawConfig):
     def directions(self, embedding: Tensor) -> None:
         return None
 
-    @torch.no_grad()
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Orders:
-        return Orders(self._numbers(batch))
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> DrawnClasses:
+        return DrawnClasses(self._numbers(batch)[None])
 
-    def loss(self, embedding: Tensor, labels: Orders) -> Tensor:
-        scores = embedding[0].to(torch.promote_types(embedding.dtype, torch.float32))
-        return F.cross_entropy(scores, labels.number, reduction="none")[None]
+    def loss(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
+        return labels.cross_entropy(embedding)
 
-    def correct(self, embedding: Tensor, labels: Orders) -> Tensor:
-        return embedding.argmax(-1) == labels.number
+    def correct(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
+        return embedding.argmax(-1) == labels.classes

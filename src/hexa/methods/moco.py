@@ -126,6 +126,8 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
     def __init__(self, config: MoCoConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
+        #: ln(1 + K) of an encoder that maps everything to one point, per published term.
+        self.chance_loss = config.keys_per_image * float(torch.log1p(torch.tensor(float(config.queue_size))))
         keys = setting.batch_size * config.keys_per_image
         self._epoch_keys, self._half = setting.steps_per_epoch * keys, math.ceil(setting.steps_per_epoch / 2) * keys
         head = (mlp_head if config.head == "mlp" else nn.Linear)(num_features(backbone), config.dim)
@@ -145,11 +147,6 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         better = f"half an epoch, --method.queue_size {self._half}, did better on 2,000 images (docs/speedrun.md)"
         return [f"{held}: earlier keys of an image are among its negatives; {better}"]
 
-    @property
-    def chance_loss(self) -> float:
-        """ln(1 + K) of an encoder that maps everything to one point, per published term."""
-        return self.config.keys_per_image * float(torch.log1p(torch.tensor(float(self.config.queue_size))))
-
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
         """The query view alone, since keys are labels (F16), or both if symmetric; and all further views."""
         return batch.crops[: self.config.keys_per_image] + batch.crops[2:]
@@ -157,7 +154,6 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         return self.query.embed(crops, branch, together=False)  # as the published code does
 
-    @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> MoCoLabels:
         views = batch.crops[1::-1] if self.config.symmetric else batch.crops[1:2]
         keys = [self._keys(view, batch.stream.child("key shuffle", number)) for number, view in enumerate(views)]
@@ -188,7 +184,6 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         further, keys = labels.further_similarities(embedding), labels.keys[: len(embedding)]
         return is_nearest(embedding, keys, self.queue, further)
 
-    @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor, labels: MoCoLabels) -> None:
         keys = torch.cat([processes.all_gather(keys) for keys in labels.keys[: self.config.keys_per_image]])
         keys = keys.to(self.queue.dtype)

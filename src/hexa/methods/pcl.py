@@ -115,7 +115,6 @@ class PCL(Method[PCLLabels], config=PCLConfig):
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         return self.contrast.embed(crops, branch)
 
-    @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> PCLLabels:
         contrast = self.contrast.pseudo_labels(batch, embedding)
         own = self.clusters[:, batch.index].long() if batch.known else self._nearest(contrast.keys[0])
@@ -156,7 +155,6 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         """Whether the key is found; prototypes are left out, so that the warm-up and later epochs compare."""
         return self.contrast.correct(embedding, labels.contrast)
 
-    @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor, labels: PCLLabels) -> None:
         self.contrast.commit(batch, embedding, labels.contrast)
 
@@ -167,7 +165,6 @@ class PCL(Method[PCLLabels], config=PCLConfig):
 
     # -- between epochs -----------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
         """Cluster, from the end of the warm-up on; returns the same facts as DeepCluster-v2, means over clusterings."""
         if epoch < self.config.warmup_epochs:

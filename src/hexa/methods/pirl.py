@@ -45,15 +45,12 @@ class PIRL(Method[InstanceLabels], config=PIRLConfig):
     def __init__(self, config: PIRLConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
+        #: For the softmax; NCE's depends on more.
+        self.chance_loss = math.log1p(config.num_negatives) if config.objective == "softmax" else None
         width, grid = num_features(backbone), config.puzzle.grid
         self.encoder = Encoder.branched(backbone, nn.Linear(width, config.dim), setting, config.bn_groups)
         self.puzzle_head = TileHead(grid, nn.Linear(width, config.dim), nn.Linear(grid**2 * config.dim, config.dim))
         self.bank = Memory(config, setting.data_size, setting.seed, drawn=True)
-
-    @property
-    def chance_loss(self) -> float | None:
-        """ln(1 + n) for softmax; NCE's depends on more."""
-        return math.log1p(self.config.num_negatives) if self.config.objective == "softmax" else None
 
     def notes(self) -> list[str]:
         return [self.bank.note()]
@@ -66,7 +63,6 @@ class PIRL(Method[InstanceLabels], config=PIRLConfig):
         puzzles = (self.puzzle_head.embed(puzzle, self.encoder, branch) for puzzle in crops[1:])
         return torch.stack([self.encoder.embed(crops[:1], branch)[0], *puzzles])
 
-    @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> InstanceLabels:
         return self.bank.labels(batch, embedding)
 
@@ -80,6 +76,5 @@ class PIRL(Method[InstanceLabels], config=PIRLConfig):
         """Whether no other image's memory is nearer."""
         return labels.nearest(embedding)
 
-    @torch.no_grad()
-    def commit(self, batch: Batch, embedding: Tensor | None, labels: InstanceLabels) -> None:
+    def commit(self, batch: Batch, embedding: Tensor, labels: InstanceLabels) -> None:
         self.bank.update(batch, embedding)

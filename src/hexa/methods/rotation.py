@@ -25,16 +25,21 @@ class RotationConfig(EncoderConfig):
 
 
 @dataclass(frozen=True, eq=False)
-class RotationLabels(PseudoLabels):
-    """Quarter turns of every crop, int64 [V, B]."""
+class DrawnClasses(PseudoLabels):
+    """The class of every crop, int64 [V, B], known because it was drawn: what was done to the image."""
 
-    turns: Tensor
+    classes: Tensor
 
-    def __getitem__(self, index: Index) -> RotationLabels:
-        return RotationLabels(self.turns[:, index])
+    def __getitem__(self, index: Index) -> DrawnClasses:
+        return DrawnClasses(self.classes[:, index])
+
+    def cross_entropy(self, scores: Tensor) -> Tensor:
+        """−log softmax(scores) at the class, [V, B], of scores [V, B, K], in fp32 or better."""
+        rows = scores.to(torch.promote_types(scores.dtype, torch.float32)).flatten(0, 1)
+        return F.cross_entropy(rows, self.classes.flatten(), reduction="none").view_as(self.classes)
 
 
-class Rotation(Method[RotationLabels], config=RotationConfig):
+class Rotation(Method[DrawnClasses], config=RotationConfig):
     """L = −log softmax(W·h)_r, h the features of an image turned by r quarters; mean over all four turns.
 
     The four turned copies of an image stand in an order drawn for each image, so that two images that are mixed show
@@ -45,12 +50,8 @@ class Rotation(Method[RotationLabels], config=RotationConfig):
 
     def __init__(self, config: RotationConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
+        self.chance_loss = math.log(4)
         self.encoder = Encoder.branched(backbone, nn.Linear(num_features(backbone), 4), setting, config.bn_groups)
-
-    @property
-    def chance_loss(self) -> float:
-        """ln 4."""
-        return math.log(4)
 
     def _turns(self, batch: Batch) -> Tensor:
         """Quarter turns [4, B] of the crops: a first one drawn for each image, then the others in turn."""
@@ -69,13 +70,11 @@ class Rotation(Method[RotationLabels], config=RotationConfig):
     def directions(self, embedding: Tensor) -> None:
         return None
 
-    @torch.no_grad()
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> RotationLabels:
-        return RotationLabels(self._turns(batch))
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> DrawnClasses:
+        return DrawnClasses(self._turns(batch))
 
-    def loss(self, embedding: Tensor, labels: RotationLabels) -> Tensor:
-        scores = embedding.to(torch.promote_types(embedding.dtype, torch.float32))
-        return F.cross_entropy(scores.flatten(0, 1), labels.turns.flatten(), reduction="none").view_as(labels.turns)
+    def loss(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
+        return labels.cross_entropy(embedding)
 
-    def correct(self, embedding: Tensor, labels: RotationLabels) -> Tensor:
-        return embedding.argmax(-1) == labels.turns
+    def correct(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
+        return embedding.argmax(-1) == labels.classes

@@ -87,7 +87,7 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
         width = num_features(backbone)
         head = normalized_layers([width] * config.head_layers + [config.dim], last_weight=True)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.num_compared = 2 * setting.batch_size - 1
+        self.chance_loss = math.log(2 * setting.batch_size - 1)  # all other views equally likely
         self.average = twin_of(self.encoder) if config.average else None
 
     @property
@@ -96,12 +96,6 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
         encoder = self.encoder if self.average is None else self.average
         return encoder.backbone
 
-    @property
-    def chance_loss(self) -> float:
-        """ln(2N − 1): all other views equally likely."""
-        return math.log(self.num_compared)
-
-    @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SimCLRLabels:
         assert embedding is not None, "the dictionary is made of the clean embedding"
         own = torch.arange(batch.rows.start, batch.rows.stop, device=embedding.device)
@@ -133,7 +127,6 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
     def correct(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
         return finds_other_view(embedding, labels.dictionary, labels.own, labels.shown)
 
-    @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor, labels: SimCLRLabels) -> None:
         if self.average is not None:
             follow(self.average, self.encoder, self.config.average)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hexa.core import Batch, Branch, EncoderConfig, Method, Setting
-from hexa.methods.byol import OtherViews
+from hexa.methods.byol import ViewTargets
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder, normalized_head, normalized_layers, unit
 
@@ -43,7 +43,7 @@ class PredictorHead(nn.Module):
         return torch.cat([unit(self.predictor(projection)), unit(projection)], -1)
 
 
-class SimSiam(Method[OtherViews], config=SimSiamConfig):
+class SimSiam(Method[ViewTargets], config=SimSiamConfig):
     """L = mean over views v of −cos(p_v, z_w), z_w the detached projection of the other view.
 
     The embedding is p and z side by side, so that pseudo-labels cost no pass: they are the clean z. A hard example is
@@ -72,13 +72,13 @@ class SimSiam(Method[OtherViews], config=SimSiamConfig):
     def directions(self, embedding: Tensor) -> Tensor:
         return embedding[..., self.config.dim :]
 
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> OtherViews:
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ViewTargets:
         assert embedding is not None, "targets are made of the clean embedding"
-        return OtherViews(embedding.detach()[..., self.config.dim :].flip(0))
+        return ViewTargets(embedding.detach()[..., self.config.dim :].flip(0))
 
-    def loss(self, embedding: Tensor, labels: OtherViews) -> Tensor:
+    def loss(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
         return -(embedding[..., : self.config.dim] * labels.targets[: len(embedding)]).sum(-1)
 
-    def correct(self, embedding: Tensor, labels: OtherViews) -> Tensor:
+    def correct(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
         """Whether the own target is nearer than those of the other images of the batch."""
         return labels.nearest_is_own(embedding[..., : self.config.dim])

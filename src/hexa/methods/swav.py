@@ -84,6 +84,7 @@ class SwAV(Method[Codes], config=SwAVConfig):
     def __init__(self, config: SwAVConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
+        self.chance_loss = math.log(config.num_prototypes)  # all prototypes equally likely
         head = normalized_head(num_features(backbone), config.hidden, config.dim)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         self.prototypes = nn.Linear(config.dim, config.num_prototypes, bias=False)
@@ -93,12 +94,6 @@ class SwAV(Method[Codes], config=SwAVConfig):
         self.queue_start = config.queue_start_epoch * setting.steps_per_epoch
         self.queue_full = self.queue_start + length // setting.batch_size
 
-    @property
-    def chance_loss(self) -> float:
-        """ln K: all prototypes equally likely."""
-        return math.log(self.config.num_prototypes)
-
-    @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Codes:
         assert embedding is not None, "codes are made of the clean embedding"
         codes = []
@@ -126,7 +121,6 @@ class SwAV(Method[Codes], config=SwAVConfig):
         with torch.autocast(embedding.device.type, enabled=False):
             return embedding @ weight.T
 
-    @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor, labels: Codes) -> None:
         self._normalize_prototypes()
         length = self.queue.shape[1]

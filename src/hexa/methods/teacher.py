@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import pydantic
@@ -17,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.config import ConfigError
-from hexa.core import Batch, Branch, EncoderConfig, Method, Passes, PseudoLabels, Setting
-from hexa.core.batch import Index
-from hexa.methods.byol import OtherViews
+from hexa.core import Batch, Branch, EncoderConfig, Method, Passes, Setting
+from hexa.methods.byol import ViewTargets
 from hexa.nn.backbones import num_features, num_features_at
 from hexa.nn.encoder import Encoder, mlp_head, unit
 from hexa.nn.normalize import Normalize
@@ -57,16 +55,6 @@ class TeacherConfig(EncoderConfig):
         return self.teacher is None and self.projector == "none"
 
 
-@dataclass(frozen=True, eq=False)
-class TeacherFeatures(PseudoLabels):
-    """The teacher's features of each clean view, [V, B, D]."""
-
-    features: Tensor
-
-    def __getitem__(self, index: Index) -> TeacherFeatures:
-        return TeacherFeatures(self.features[:, index])
-
-
 class FrozenNetwork(nn.Module):
     """A network of pixels in [0, 1] -> features [B, D], without gradients and always in evaluation mode.
 
@@ -87,7 +75,7 @@ class FrozenNetwork(nn.Module):
         return features.to(torch.promote_types(features.dtype, torch.float32))
 
 
-class Teacher(Method[TeacherFeatures], config=TeacherConfig):
+class Teacher(Method[ViewTargets], config=TeacherConfig):
     """L = d(g(f(x)), t(x_clean)): f the student, g its projector, t the frozen teacher, d a distance.
 
     Of an adversarial view the teacher sees the clean one (FARE: Schlarmann et al., ICML 2024, equation 3; DeACL: Zhang
@@ -129,7 +117,6 @@ class Teacher(Method[TeacherFeatures], config=TeacherConfig):
         embedding = self.encoder.project(crops, branch)
         return embedding.to(torch.promote_types(embedding.dtype, torch.float32))
 
-    @torch.no_grad()
     def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
         """Find the prototypes of kl, once, since the teacher stays. Raises ConfigError for too few images."""
         if epoch or self.prototypes is None:
@@ -142,12 +129,11 @@ class Teacher(Method[TeacherFeatures], config=TeacherConfig):
         self.prototypes.copy_(found.centroids)
         return {"prototypes/objective": float(found.objective)}
 
-    @torch.no_grad()
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> TeacherFeatures:
-        return TeacherFeatures(torch.stack([self.teacher(crop) for crop in batch.crops]))
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ViewTargets:
+        return ViewTargets(torch.stack([self.teacher(crop) for crop in batch.crops]))
 
-    def loss(self, embedding: Tensor, labels: TeacherFeatures) -> Tensor:
-        targets = labels.features[: len(embedding)]
+    def loss(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
+        targets = labels.targets[: len(embedding)]
         if self.config.distance == "cosine":
             return 1 - (unit(embedding) * unit(targets)).sum(-1)
         if self.prototypes is not None:
@@ -156,9 +142,9 @@ class Teacher(Method[TeacherFeatures], config=TeacherConfig):
         scale = targets.square().sum(-1).clamp_min(torch.finfo(targets.dtype).tiny)
         return (embedding - targets).square().sum(-1) / scale
 
-    def correct(self, embedding: Tensor, labels: TeacherFeatures) -> Tensor:
+    def correct(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
         """Whether the teacher's features of the own image are nearer, by angle, than those of others of the batch."""
-        return OtherViews(unit(labels.features)).nearest_is_own(unit(embedding))
+        return ViewTargets(unit(labels.targets)).nearest_is_own(unit(embedding))
 
     def directions(self, embedding: Tensor) -> Tensor:
         """Relative to the mean of the batch: features after a ReLU all lie in one corner of the sphere."""

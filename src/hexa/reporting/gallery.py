@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -38,7 +37,8 @@ def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float
     """
     with unchanged(objective.method):
         examples = objective.examples(batch)
-        losses = {name: _losses(example)[:num_images] for name, example in examples.items()}
+        # of the first anchor of each image, through the batch-norms that it is trained through
+        losses = {name: example.score_at(example.crops)[0, :num_images].tolist() for name, example in examples.items()}
     shown = {name: example.select(slice(0, num_images)) for name, example in examples.items()}
     columns = [_column("view", shown[STD], losses[STD])]
     if not objective.hard_examples:
@@ -54,13 +54,6 @@ def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float
     heads, tiles, captions = zip(*columns, strict=True)
     texts = list(zip(*captions, strict=True))
     return Gallery(np.stack(tiles, 1), heads, texts if any(map(any, texts)) else ())
-
-
-def _losses(example: Example) -> list[float]:
-    """The loss of the first anchor of each image, through the batch-norms that it is trained through."""
-    branch = replace(example.branch, update=False)
-    losses: list[float] = example.score(replace(example, branch=branch))[0].tolist()
-    return losses
 
 
 def magnify(perturbation: Tensor, gain: float) -> Pixels:

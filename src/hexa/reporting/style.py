@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +55,9 @@ SIDE = 1.7
 SUFFIXES = (".png", ".svg")
 
 
-@contextmanager
-def style() -> Iterator[None]:
+def style() -> AbstractContextManager[None]:
     """The look, for figures made inside."""
-    with matplotlib.rc_context(_STYLE):
-        yield
+    return matplotlib.rc_context(_STYLE)
 
 
 @contextmanager

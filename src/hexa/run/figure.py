@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from hexa.config import UserError, nearest
 from hexa.data import open_source
-from hexa.reporting import plots
 from hexa.reporting.pictures import Gallery
-from hexa.reporting.style import SIDE
+from hexa.reporting.plots.neighbours import EmbeddedImages, class_of, clusters, nearest_neighbours
+from hexa.reporting.style import SIDE, save
 from hexa.run.view_space import embed_views, view_space
 from hexa.run.visualize import Look
 from hexa.runtime.progress import Progress, silent
@@ -24,12 +24,12 @@ OF_VIEWS = ("hard-examples", "view-space")
 #: Figures of features, which any backbone gives: the function that makes the gallery, and what to say under it.
 OF_FEATURES: dict[str, tuple[Callable[..., Gallery], str, str]] = {
     "neighbours": (
-        plots.nearest_neighbours,
+        nearest_neighbours,
         "Cosine similarity of the features below each neighbour.",
         "Frames: blue for the query's class, orange for another; the backbone never saw a label.",
     ),
     "clusters": (
-        plots.clusters,
+        clusters,
         "Spherical k-means on the features of {:,} images; the most typical first.",
         "Percent: the share of the most frequent class, which the backbone never saw.",
     ),
@@ -47,9 +47,9 @@ def figure(
     if kind in OF_VIEWS:
         if isinstance(target, Backbone):
             raise UserError(f"{kind} is a figure of a method; give a run or a recipe, or take neighbours or clusters")
-        return plots.save(_of_views(kind, target, data, seed, progress), out)
+        return save(_of_views(kind, target, data, seed, progress), out)
     if kind in OF_FEATURES:
-        return plots.save(_of_features(kind, target, data, seed, progress), out)
+        return save(_of_features(kind, target, data, seed, progress), out)
     raise UserError(f"unknown figure '{kind}'; {nearest(kind, [*OF_VIEWS, *OF_FEATURES])}")
 
 
@@ -74,13 +74,13 @@ def _of_features(kind: str, target: Target, data: str | None, seed: int, progres
     if not data:
         raise UserError("a backbone without a run has no images of its own; give some with --data SOURCE")
     source = open_source(str(data), "train", channels=len(backbone.mean))
-    embedded = plots.EmbeddedImages.of(
+    embedded = EmbeddedImages.of(
         backbone, source, seed=seed, progress=lambda done, total: progress("extracting features", done, total)
     )
     name = backbone.info.get("spec", "a backbone") if isinstance(target, Backbone) else target
     make, remark, of_classes = OF_FEATURES[kind]
     made = make(embedded, seed=seed)
-    remark = remark.format(len(embedded.features)) + f" {of_classes}" * bool(embedded.class_of(0))
+    remark = remark.format(len(embedded.features)) + f" {of_classes}" * bool(class_of(embedded.source, 0))
     title = f"{kind}: {Path(str(name)).name} on {short_name(source.name)}"
     return made.draw(title, remark)
 

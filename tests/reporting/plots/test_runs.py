@@ -15,9 +15,8 @@ from hexa import cli, recipes
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.recipes.experiment import Experiment, override
-from hexa.reporting import plots
 from hexa.reporting.pictures import MID_GREY
-from hexa.reporting.plots.neighbours import EmbeddedImages, grouped, nearest
+from hexa.reporting.plots.neighbours import EmbeddedImages, class_of, clusters, grouped, nearest, nearest_neighbours
 from hexa.run.figure import short_name
 from hexa.run.view_space import embed_views, partners, view_space
 from hexa.run.visualize import Look
@@ -102,14 +101,14 @@ def test_neighbours_are_those_of_scikit_learn(embedded: EmbeddedImages) -> None:
 
 
 def test_frames_tell_the_query_s_class_from_others(embedded: EmbeddedImages) -> None:
-    drawn = plots.nearest_neighbours(embedded, num_queries=4, k=5)
+    drawn = nearest_neighbours(embedded, num_queries=4, k=5)
     order = torch.randperm(300, generator=Stream(0).child("queries").generator())[:4].tolist()
     found = nearest(embedded.features, order, 5)
     for row, query in enumerate(order):
-        assert drawn.labels[row] == embedded.class_of(query)
+        assert drawn.labels[row] == class_of(embedded.source, query)
         assert np.array_equal(drawn.tiles[row], embedded.tiles([query, *found[row]]))
         for place, neighbour in enumerate(found[row], start=1):
-            same = embedded.class_of(query) == embedded.class_of(neighbour)
+            same = class_of(embedded.source, query) == class_of(embedded.source, neighbour)
             assert drawn.frames[row][place] == ("#0072b2" if same else "#d55e00")
             cosine = embedded.features[query] @ embedded.features[neighbour]
             assert drawn.captions[row][place] == f"{cosine:.2f}"
@@ -129,10 +128,10 @@ def test_clusters_hold_every_image_once_where_it_is_near(embedded: EmbeddedImage
 
 
 def test_clusters_tell_their_size_and_their_commonest_class(embedded: EmbeddedImages) -> None:
-    drawn = plots.clusters(embedded, num_clusters=5, k=200)
+    drawn = clusters(embedded, num_clusters=5, k=200)
     expected = []
     for members, tiles in zip(grouped(embedded, 5), drawn.tiles, strict=True):
-        names = Counter(embedded.class_of(place) for place in members)
+        names = Counter(class_of(embedded.source, place) for place in members)
         expected.append((f"{len(members)} images", f"{100 * names.most_common(1)[0][1] / len(members):.0f} %"))
         assert np.array_equal(tiles[: len(members)], embedded.tiles(members.tolist()))
         assert (tiles[len(members) :] == MID_GREY).all()
@@ -144,9 +143,9 @@ def test_clusters_tell_their_size_and_their_commonest_class(embedded: EmbeddedIm
 def test_too_few_images_are_one_line(embedded: EmbeddedImages) -> None:
     few = EmbeddedImages(embedded.features[:4], embedded.source, embedded.size)
     with pytest.raises(UserError, match="4 images are too few for 8 neighbours"):
-        plots.nearest_neighbours(few)
+        nearest_neighbours(few)
     with pytest.raises(UserError, match="too few for 8 clusters"):
-        plots.clusters(few)
+        clusters(few)
 
 
 # -- the command --------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 
 from hexa.config import UserError
-from hexa.reporting import plots
+from hexa.reporting.plots import studies as plots
+from hexa.reporting.style import save
 
 VALUES = {"Std": [50.0, 51.0, 52.5], "Std+Adv": [53.0, 52.0, 55.0], "Std+Adv+Cmx+CmxA": [54.0]}
 
@@ -95,12 +96,12 @@ def test_the_study_of_beta_shows_densities_and_scores() -> None:
 
 def test_figures_are_written_as_png_and_as_svg_with_text_and_equal_ones_are_equal_files(tmp_path: Path) -> None:
     for name in ("a.png", "b.png", "a.svg", "b.svg"):
-        plots.save(plots.bars({"": {"Std": [50.0, 51.0]}}, y_label="top-1 (%)"), tmp_path / name)
+        save(plots.bars({"": {"Std": [50.0, 51.0]}}, y_label="top-1 (%)"), tmp_path / name)
     for suffix in ("png", "svg"):
         assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
     figure = plots.bars({"": {"Std": [50.0]}}, y_label="top-1 (%)", title="a title")
-    assert plots.save(figure, tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert "top-1 (%)</text>" in plots.save(figure, tmp_path / "sub/a.svg").read_text()
+    assert save(figure, tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert "top-1 (%)</text>" in save(figure, tmp_path / "sub/a.svg").read_text()
     with pytest.raises(UserError, match=r"must end in .png or .svg"):
-        plots.save(figure, tmp_path / "a.jpg")
+        save(figure, tmp_path / "a.jpg")
     assert not (tmp_path / "a.jpg").exists()

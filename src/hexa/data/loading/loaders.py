@@ -129,7 +129,7 @@ class PretrainLoader:
                 del images, others  # not kept while the batch is used
             else:
                 cut, index, problems = crops.take(number)
-                self._note(problems)
+                stores.check_problems(self.source, self._problems, self.tolerance, *problems)
                 made = views.finish(cut, own, self.rows)
                 del cut
             yield Batch(made, to_device(index, self.device), own, number)
@@ -145,11 +145,6 @@ class PretrainLoader:
             others = self.store.take(to_device(second, self.device))
         index = to_device(index, self.device)
         return self.store.take(index), others, index
-
-    def _note(self, problems: workers.Problems) -> None:
-        if problems:
-            self._problems.update(problems)
-            stores.check_problems(self.source, self._problems, self.tolerance)
 
     def close(self) -> None:
         """End the workers, which otherwise end with the loader or the process."""
@@ -209,7 +204,7 @@ class EpochPasses:
             return
         stream = evaluation_stream(loader.source, transform, batch_size, loader.device, loader._num_workers, share)
         for images, index, problems in stream:
-            loader._note(problems)
+            stores.check_problems(loader.source, loader._problems, loader.tolerance, *problems)
             if len(index):
                 yield images, index
 
@@ -234,9 +229,7 @@ def evaluation_batches(
     target = torch.device(device)
     labels = None if source.labels is None else torch.from_numpy(source.labels)
     for images, index, unreadable in evaluation_stream(source, transform, batch_size, target, num_workers, share=share):
-        if unreadable:
-            problems.update(unreadable)
-            stores.check_problems(source, problems, tolerance)
+        stores.check_problems(source, problems, tolerance, *unreadable)
         if len(index):
             chosen = None if labels is None else to_device(labels[index], target)
             # one pass over the pixels, into the memory layout that networks prefer

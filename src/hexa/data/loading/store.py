@@ -112,8 +112,11 @@ def stand_ins(count: int, problems: Mapping[int, str]) -> Tensor:
     return readable[torch.searchsorted(readable, torch.arange(count)) % len(readable)]
 
 
-def check_problems(source: Source, problems: Mapping[int, str], tolerance: float) -> None:
-    """Raise UserError if a larger share of the images is unreadable; one is allowed unless `tolerance` is 0."""
+def check_problems(source: Source, problems: dict[int, str], tolerance: float, *new: tuple[int, str]) -> None:
+    """Add `new` problems to the known ones. Raise UserError if a larger share of the images than `tolerance` is
+    unreadable; one is allowed unless that is 0.
+    """
+    problems.update(new)
     allowed = max(1.0, tolerance * len(source)) if tolerance > 0 else 0.0
     if len(problems) > allowed:
         listed = describe_problems(source, problems, len(problems))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
 from PIL.ImageFile import ImageFile
@@ -52,16 +52,8 @@ _READERS: tuple[tuple[type[ImageFile], tuple[bytes, ...]], ...] = (
     (Jpeg2KImageFile, (b"\xff\x4f\xff\x51", b"\0\0\0\x0cjP  \r\n\x87\n")),
     (PpmImageFile, (b"P1", b"P2", b"P3", b"P4", b"P5", b"P6", b"Pf")),
 )
-#: EXIF orientation -> the operation that turns the image upright.
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+#: The EXIF orientations of images that lie on their side.
+_ON_SIDE = (5, 6, 7, 8)
 #: Most pixels times scans of a JPEG, some seconds of work; usual files have at most ten scans.
 _MOST_SCANNED = 10**10
 #: Pixels converted to RGB at a time, so that intermediate results stay in the cache and small beside a large image.
@@ -140,8 +132,9 @@ def upright(data: bytes, max_pixels: int, shrink: int = 1) -> Image.Image:
     if shrink > 1:
         image.draft("RGB", (image.width // shrink, image.height // shrink))
     image.load()
-    turn = _TURNS.get(_orientation(image))
-    return image if turn is None else image.transpose(turn)
+    with suppress(Exception):  # damaged EXIF says nothing about the pixels
+        ImageOps.exif_transpose(image, in_place=True)
+    return image
 
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:
@@ -149,7 +142,10 @@ def jpeg_size(data: bytes) -> tuple[int, int] | None:
     if data.startswith(jpeg.BEGINNING):
         with suppress(Exception):  # see decode_with_pil
             image = JpegImageFile(io.BytesIO(data))
-            return (image.width, image.height) if _orientation(image) >= 5 else (image.height, image.width)
+            with suppress(Exception):  # damaged EXIF says nothing about the pixels
+                if image.getexif().get(ExifTags.Base.Orientation) in _ON_SIDE:
+                    return image.width, image.height
+            return image.height, image.width
     return None
 
 
@@ -223,14 +219,6 @@ def _check_frame(data: bytes, frame: jpeg.Frame, max_pixels: int) -> None:
         scans = np.count_nonzero((content[:-1] == 0xFF) & (content[1:] == 0xDA))
         if pixels * scans > _MOST_SCANNED:
             raise DecodeError(f"a JPEG of {size} in {scans:,} scans, which would take minutes to decode")
-
-
-def _orientation(image: ImageFile) -> int:
-    """The EXIF orientation, 1 (upright) to 8."""
-    with suppress(Exception):  # damaged EXIF says nothing about the pixels
-        orientation: int = image.getexif().get(0x0112, 1)
-        return orientation if orientation in _TURNS else 1
-    return 1
 
 
 def _to_tensor(image: Image.Image) -> Tensor:

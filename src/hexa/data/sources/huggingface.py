@@ -85,9 +85,6 @@ class HuggingFaceSource(Source):
             values = pc.index_in(values, pa.array(names, values.type))
         self._take_labels(values.drop_null().to_numpy(), names)
 
-    def files(self) -> list[str]:
-        return self._read_from
-
     def encoded(self, index: int) -> bytes:
         row = self._images[index]
         if row[f"{self._column}.bytes"] is not None:

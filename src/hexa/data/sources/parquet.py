@@ -41,6 +41,8 @@ class ParquetSource(Source):
     memory. UserError if a split unpacks to more; an image of more than a gigabyte is unreadable.
     """
 
+    _read_from: list[Path]
+
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
         option = None if location(argument).exists() else re.fullmatch(r"(.*),bytes=(\d{1,18})", argument)
         if option is not None:
@@ -78,9 +80,6 @@ class ParquetSource(Source):
         table = pa.concat_tables(parts, promote_options="permissive")
         table.validate(full=True)
         return table
-
-    def files(self) -> list[Path]:
-        return self._read_from
 
     def metadata(self, kind: str, name: str) -> list[str | None]:
         if kind != "column":

@@ -62,6 +62,8 @@ class Source:
     _splits: list[str]
     _home: str = ""
     """What makes `paths` the names of files, if they are stored one by one: their folder, with a slash."""
+    _read_from: Sequence[str | Path] = ()
+    """The files that images are read from otherwise; none if all images are in memory and in the fingerprint."""
     labels: Labels | None = None
     """int64 [N], one class per image; or multi-label [N, C], 1 for present, −1 for absent, 0 for difficult."""
     unlabelled: int = 0
@@ -104,7 +106,7 @@ class Source:
 
     def files(self) -> Iterable[str | Path]:
         """Every file that images are read from; none if all images are in memory and in the fingerprint."""
-        return [self._home + path for path in self.paths] if self._home else ()
+        return [self._home + path for path in self.paths] if self._home else self._read_from
 
     def metadata(self, kind: str, name: str) -> list[str | None]:
         """The value of a column or key (`kind`) called `name` for each image; None where there is no value.

@@ -48,17 +48,15 @@ class PhotographSource(Source):
         root = _root(argument)
         with reported(f"data '{spec}': the lists of {dataset} in {root} are damaged"):
             data = _download(dataset, root, arguments, spec)
-            self._files, labels = _listed(data, listing)
-        self.paths = [str(file.relative_to(root)) if file.is_relative_to(root) else file.name for file in self._files]
+            files, labels = _listed(data, listing)
+        self._read_from = files
+        self.paths = [str(file.relative_to(root)) if file.is_relative_to(root) else file.name for file in files]
         names = getattr(data, "classes", getattr(data, "categories", None))
         self._take_labels(np.array(labels), [str(name) for name in names or ()])
         self._identify(b"" if self.labels is None else self.labels.tobytes())
 
-    def files(self) -> list[Path]:
-        return self._files
-
     def encoded(self, index: int) -> bytes:
-        return decoding.read(self._files[index])
+        return decoding.read(self._read_from[index])
 
 
 def builders() -> dict[str, Build]:

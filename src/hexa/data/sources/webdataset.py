@@ -61,23 +61,20 @@ class WebDatasetSource(Source):
         named = files_by_prefix(shards)
         # shards that all have the same prefix, whatever it is, are the split `train`
         groups = {s: named[name] for s, name in by_split(named).items()} if len(named) > 1 else {"train": shards}
-        self._shards = self._open_split(spec, split, groups)
+        self._read_from = shards = self._open_split(spec, split, groups)
         self._places: list[tuple[Path, Member]] = []
         labels: list[int] = []
-        for shard in self._shards:
+        for shard in shards:
             for member, label in _index(shard, spec, _label):
                 self._places.append((shard, member))
                 labels += [] if label is None else [label]
         self.paths = [f"{shard.name}/{member.name}" for shard, member in self._places]
         if not self.paths:
-            raise UserError(f"data '{spec}': no images in {self._shards[0]}")
+            raise UserError(f"data '{spec}': no images in {shards[0]}")
         self._take_labels(np.array(labels), None)
         sizes = [str(member.size) for _, member in self._places]
         listed = digest(*self.paths, *sizes, b"" if self.labels is None else self.labels.tobytes())
         self.fingerprint = digest(listed, *sample(len(self), lambda index: self.encoded(index, SAMPLED_BYTES)))
-
-    def files(self) -> list[Path]:
-        return self._shards
 
     def metadata(self, kind: str, name: str) -> list[str | None]:
         if kind != "key":
@@ -88,7 +85,7 @@ class WebDatasetSource(Source):
             value = fields.get(name) if isinstance(fields, dict) else None
             return str(value) if isinstance(value, str | int | float) else None
 
-        texts = [text for shard in self._shards for _, text in _index(shard, self.name, text_of)]
+        texts = [text for shard in self.files() for _, text in _index(Path(shard), self.name, text_of)]
         if all(text is None for text in texts):
             raise UserError(f"data '{self.name}': none of its .json files has a text or number '{name}'")
         return texts

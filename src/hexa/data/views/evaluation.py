@@ -22,12 +22,9 @@ class EvaluationTransform:
     """
 
     def __init__(self, size: int, crop: float = 224 / 256, interpolation: str = "bilinear") -> None:
-        self.size, self.crop, self.interpolation = size, crop, interpolation
-
-    @property
-    def short(self) -> int:
-        """Pixels of the shorter side before the cut."""
-        return round(self.size / self.crop)
+        self.size, self.interpolation = size, interpolation
+        #: Pixels of the shorter side before the cut.
+        self.short = round(size / crop)
 
     def takes_whole(self, height: int, width: int) -> bool:
         """Whether images of this size are used whole, without a crop."""

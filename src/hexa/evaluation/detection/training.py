@@ -85,9 +85,7 @@ class Training:
 
     def _given(self, item: Any) -> tuple[list[torch.Tensor], list[Objects]]:
         images, objects, problems = item
-        if problems:
-            self.problems.update(problems)
-            check_problems(self.data.source, self.problems, 0.01)
+        check_problems(self.data.source, self.problems, 0.01, *problems)
         device = self.task.device
         moved = [{name: value.to(device, non_blocking=True) for name, value in one.items()} for one in objects]
         return [image.to(device, non_blocking=True) for image in images], moved

@@ -168,14 +168,13 @@ def fit_probe(
     num_classes: int,
     *,
     weight_decays: Sequence[float] = WEIGHT_DECAYS,
-    num_folds: int = 5,
     enough: float = math.inf,
     seed: int = 0,
 ) -> FittedProbe:
     """Softmax regression on standardised features.
 
     Every feature is shifted and scaled to mean 0 and standard deviation 1 over the training images. The weight decay is
-    the best of `weight_decays` on a held-out fifth (1/num_folds) of the training images, drawn class by class, and the
+    the best of `weight_decays` on a held-out fifth of the training images, drawn class by class, and the
     probe is then fitted to all of them; with fewer than 50 labels per class the folds take turns, until `enough` images
     were held out. train_x: [N, D], train_y: int64 [N].
     """
@@ -192,7 +191,7 @@ def fit_probe(
         decay = float(weight_decays[0])
         if len(weight_decays) > 1:
             few = np.bincount(y)[np.unique(y)].min() < 50
-            parts = folds(y, num_folds, Stream(seed).child("probe", "weight-decay"))
+            parts = folds(y, 5, Stream(seed).child("probe", "weight-decay"))
             before = np.cumsum([0, *map(len, parts)])[:-1]  # images held out before each part's turn
             turns = max(1, int((before < enough).sum())) if few else 1
             decay = choose_weight_decay(x, y, num_classes, weight_decays, parts[:turns])

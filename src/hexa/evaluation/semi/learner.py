@@ -94,7 +94,6 @@ class Learner(Method[Guesses]):
             scores = torch.cat([scores, self.encoder.project(unlabelled, replace(branch, update=False))], 1)
         return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
-    @torch.no_grad()
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Guesses:
         assert embedding is not None
         target, weight = self.rule.guess(embedding[0])
@@ -122,7 +121,6 @@ class Learner(Method[Guesses]):
     def directions(self, embedding: Tensor) -> None:
         return None
 
-    @torch.no_grad()
     def commit(self, batch: Batch, embedding: Tensor, labels: Guesses) -> None:
         follow(self.twin, self.encoder, min(self.momentum, (1 + batch.step) / (10 + batch.step)))
         fast = dict(self.encoder.named_buffers())

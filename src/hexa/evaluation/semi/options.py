@@ -7,10 +7,10 @@ from typing import Any, Literal, Self
 
 import pydantic
 
-from hexa.config import Config, choose
+from hexa.config import Config
 from hexa.core import HardExample
-from hexa.evaluation.protocol import listed
 from hexa.evaluation.semi.learner import Rule, Strong
+from hexa.hard_examples.chain import HardExamples
 from hexa.hard_examples.randaugment import RandAugment
 from hexa.hard_examples.vat import VAT
 from hexa.objective import STD
@@ -77,18 +77,9 @@ class SemiSupervisedOptions(Config):
     strong: Strong | None = None
     """The strong views: randaugment of the weak ones, or weak: none; none is as published (uda, fixmatch: the first).
     The weak views themselves are trained on (pseudo-label) where nothing is harder."""
-    hard: tuple[pydantic.SerializeAsAny[HardExample], ...] = ()
+    hard: HardExamples = ()
     """Hard examples made of the strong views, trained on beside them, or instead where these are weak: kinds such as
     adversarial,cutmix or [{kind: adversarial, epsilon: 2}]."""
-
-    @pydantic.field_validator("hard", mode="before")
-    @classmethod
-    def _kinds(cls, value: Any) -> Any:
-        entries = listed(value) if isinstance(value, str) else [value] if isinstance(value, dict) else value or ()
-        if not isinstance(entries, list | tuple):
-            raise ValueError("kinds of hard examples are needed, for instance adversarial,cutmix")
-        fields = ({"kind": entry} if isinstance(entry, str) else entry for entry in entries)
-        return tuple(choose(HardExample, "kind", "hexa.hard_examples", entry) for entry in fields)
 
     @pydantic.model_validator(mode="after")
     def _belong_together(self) -> Self:

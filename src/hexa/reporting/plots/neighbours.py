@@ -57,10 +57,6 @@ class EmbeddedImages:
         """Images as the backbone sees them, uint8 [K, S, S, 3]."""
         return tiles_of(self.source, places, EvaluationTransform(self.size))
 
-    def class_of(self, place: int) -> str:
-        """The name of an image's class; empty where it has none, or several."""
-        return class_of(self.source, place)
-
 
 def class_of(source: Source, place: int) -> str:
     """The name of the class of the image at this place; empty where it has none, or several."""
@@ -89,7 +85,7 @@ def nearest_neighbours(embedded: EmbeddedImages, *, num_queries: int = 6, k: int
     queries = torch.randperm(count, generator=Stream(seed).child("queries").generator())[:num_queries].tolist()
     found = nearest(embedded.features, queries, k)
     rows = [[query, *nearby] for query, nearby in zip(queries, found.tolist(), strict=True)]
-    names = [[embedded.class_of(place) for place in row] for row in rows]
+    names = [[class_of(embedded.source, place) for place in row] for row in rows]
     cosines = [embedded.features[row[1:]] @ embedded.features[row[0]] for row in rows]
     tiles, heads = np.stack([embedded.tiles(row) for row in rows]), ("query", *map(str, range(1, k + 1)))
     captions = [("", *(f"{cosine:.2f}" for cosine in row)) for row in cosines]
@@ -127,7 +123,7 @@ def clusters(embedded: EmbeddedImages, *, num_clusters: int = 8, k: int = 9, see
 
 def _described(embedded: EmbeddedImages, members: NDArray[np.int64]) -> str:
     """How many images a cluster has and, where there are labels, how pure it is; two lines."""
-    names = [embedded.class_of(place) for place in members]
+    names = [class_of(embedded.source, place) for place in members]
     if not any(names):
         return f"{len(members):,} images"
     most = max(sorted(set(names)), key=names.count)
