@@ -57,6 +57,7 @@ sys.exit(f"imported: {heavy}" if heavy else 0)
         ("compare timm:resnet18 file.pth#teacher --data photos", "file.pth#teacher: no such run, file or network"),
         ("embed timm:resnet18 --data folder:no/where --out x.npz", "data 'folder:no/where': no such folder: no/where"),
         ("harden timm:resnet18 --data photos --labelled ./no#train", "data './no#train': no such folder: no"),
+        ("embed timm:resnet18 --data ~nouser/photos --out x.npz", "no such folder: ~nouser/photos"),
     ],
 )
 def test_a_wrong_path_is_answered_before_torch_is_imported(line: str, said: str) -> None:
@@ -195,12 +196,12 @@ def test_pretrain_hands_the_experiment_over(
         return tmp_path
 
     monkeypatch.setattr("hexa.run.run.pretrain", pretend)
-    line = "pretrain digits-hexa-moco --data parquet:x --epochs 3 --device cpu --compile --seed 5 --out runs/y"
+    line = "pretrain digits-hexa-moco --data folder:x --epochs 3 --device cpu --compile --seed 5 --out runs/y"
     assert cli.main([*line.split(), "--hard_examples.adversarial", "none"]) == 0
-    assert f"next: hexa evaluate knn {tmp_path} --data parquet:x" in capsys.readouterr().out
+    assert f"next: hexa evaluate knn {tmp_path} --data folder:x" in capsys.readouterr().out
     experiment, out = seen[0]
     assert out == "runs/y"
-    assert (experiment.data, experiment.epochs, experiment.seed) == ("parquet:x", 3, 5)
+    assert (experiment.data, experiment.epochs, experiment.seed) == ("folder:x", 3, 5)
     assert (experiment.training.device, experiment.training.compile) == ("cpu", True)
     assert not experiment.hard_examples
 

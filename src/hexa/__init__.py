@@ -43,10 +43,10 @@ def _public(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
             raise TypeError(f"{function.__name__}(): {error}") from None
         from hexa.config import UserError, nearest
 
+        named = signature.parameters.keys() - {"fields"}
         for name in given_by_name.get("fields", ()):
-            if difflib.get_close_matches(name, signature.parameters, 1, 0.8):
-                remedy = nearest(name, signature.parameters)
-                raise UserError(f"{function.__name__}: no argument or field '{name}'; {remedy}")
+            if difflib.get_close_matches(name, named, 1, 0.8):
+                raise UserError(f"{function.__name__}: no argument or field '{name}'; {nearest(name, named)}")
         for name, value in given_by_name.items():
             parameter = signature.parameters[name]
             kinds = {"NoneType" if kind == "None" else kind for kind in str(parameter.annotation).split(" | ")}

@@ -173,7 +173,7 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     told = capsys.readouterr()
     assert "method: simclr, from" in told.out
     assert "learning: the whole network, in the first pass the head alone" in told.out
-    assert re.search(r"outlook: from a quarter of each image the start finds \d+% of 40 again, so a gain", told.out)
+    assert re.search(r"outlook: shown a quarter of an image, the start finds it among 40 in \d+% of cases", told.out)
     assert "for medical-grey (--domain names another kind), 8 px\n" in told.out
     assert f"labels: folder:{photos}/test#train (120 images); 120 in the comparison\n" in told.out
     assert "passes (epochs) in batches of 32, 1 min 40 s in all\n" in told.out

@@ -10,33 +10,31 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 
 from hexa.config import UserError
 from hexa.data.loading import evaluation_stream
 from hexa.evaluation import collective, evaluate, features
-from hexa.nn.backbones import NetworkConfig
 from hexa.runtime import processes
 from hexa.weights.pretrained import random_backbone, save_backbone
 from tests.distributed.together import run_together
+from tests.evaluation.given import QUIET, SMALL, noise_images
 
-QUIET: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
-SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
+#: 26 images to learn from and 10 to be asked about.
+FILES = {
+    f"{split}/{name}/{number:02d}.png": (12, 9 + number)
+    for split, count in (("train", 13), ("test", 5))
+    for name in ("ant", "bee")
+    for number in range(count)
+}
 #: How long a result took, and nothing else, differs.
 TIMES = ("seconds",)
 
 
 def photographs(folder: Path, broken: tuple[str, ...] = ()) -> str:
-    generator = torch.Generator().manual_seed(0)
-    for split, count in (("train", 13), ("test", 5)):
-        for name in ("ant", "bee"):
-            (folder / split / name).mkdir(parents=True)
-            for number in range(count):
-                pixels = torch.randint(0, 256, (9 + number, 12, 3), generator=generator, dtype=torch.uint8)
-                Image.fromarray(pixels.numpy()).save(folder / split / name / f"{number:02d}.png")
+    data = noise_images(folder, FILES)
     for path in broken:
         (folder / path).write_bytes(b"no picture")
-    return f"folder:{folder}"
+    return data
 
 
 @contextmanager
@@ -115,9 +113,7 @@ def fails(backbone: str, data: str, said: str, lacking: bool) -> None:
 
 @pytest.mark.parametrize("problem", ["no source", "a helper has none", "broken in the helper's share", "no image"])
 def test_a_mistake_ends_the_evaluation_in_all_processes(tmp_path: Path, problem: str) -> None:
-    parts = [(split, name, count) for split, count in (("train", 13), ("test", 5)) for name in ("ant", "bee")]
-    every = [f"{split}/{name}/{number:02d}.png" for split, name, count in parts for number in range(count)]
-    broken = {"broken in the helper's share": every[4:6], "no image": every}.get(problem, [])
+    broken = {"broken in the helper's share": [*FILES][4:6], "no image": [*FILES]}.get(problem, [])
     data = photographs(tmp_path / "photos", tuple(broken))
     backbone = str(save_backbone(random_backbone(SMALL, 12), tmp_path / "b.safetensors"))
     said = "no such folder" if problem in ("no source", "a helper has none") else "cannot be read"

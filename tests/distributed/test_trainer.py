@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,6 +19,7 @@ from hexa.training.journal import METRICS
 from hexa.training.losses import LossWindow, NonFiniteError
 from hexa.training.trainer import Trainer
 from tests.distributed.together import run_together
+from tests.end_to_end.endings import metric_lines
 from tests.training import toy
 from tests.training.toy import BATCH, ToyLoader
 
@@ -63,15 +63,7 @@ def work(home: str) -> None:
 
     made = trainer(folder / "nan")
     if rank == 1:
-        losses = made.objective.losses
-
-        def poisoned(batch: Batch, update: int) -> Any:
-            for term in losses(batch):
-                if made.step == 6 and "adversarial" in term.parts:
-                    term.parts["adversarial"].loss.fill_(float("inf"))
-                yield term
-
-        made.objective.losses = poisoned  # type: ignore[method-assign]
+        toy.poison(made, "adversarial", float("inf"))
     try:
         made.run()
     except NonFiniteError as error:
@@ -106,11 +98,10 @@ def test_losses_are_averaged_over_processes(both: tuple[Path, list[dict[str, Any
     home, _ = both
     trainer(tmp_path / "alone").run()
 
-    def losses(folder: Path) -> list[float]:
-        lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
-        return [line["loss/std"] for line in lines if line["event"] == "train"]
-
-    assert losses(home / "whole") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
+    both_losses, losses = (
+        [line["loss/std"] for line in metric_lines(run, "train")] for run in (home / "whole", tmp_path / "alone")
+    )
+    assert both_losses == pytest.approx(losses, rel=1e-5)
 
 
 def test_one_process_writes_the_files(both: tuple[Path, list[dict[str, Any]]]) -> None:

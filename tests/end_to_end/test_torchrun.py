@@ -145,12 +145,10 @@ def test_asked_to_stop_it_saves(tmp_path: Path, whole: Path) -> None:
 def test_a_folder_of_another_run_is_refused_however_often_torchrun_tries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    experiments.dump(recipes.get(RECIPE), folder / "config.yaml")
-    (folder / "environment.json").write_text('{"launcher": "another"}')
+    experiments.dump(recipes.get(RECIPE), tmp_path / "config.yaml")
+    (tmp_path / "environment.json").write_text('{"launcher": "another"}')
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "this")
     for restarts in ("0", "1"):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
         with pytest.raises(UserError, match="holds a run"):
-            pretrain(recipes.get(RECIPE), folder)
+            pretrain(recipes.get(RECIPE), tmp_path)

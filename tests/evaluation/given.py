@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
@@ -25,6 +26,15 @@ def task_of(
     how: dict[str, Any] = {"device": torch.device("cpu"), "precision": "fp32", "num_workers": 0, "seed": 0}
     how |= {"transform": EvaluationTransform(backbone.image_size), "extraction_batch": 16}
     return Task(backbone, fit, test, list(names), **how | more)
+
+
+def noise_images(folder: Path, files: dict[str, tuple[int, int]]) -> str:
+    """A source of images of noise. files: {path: (width, height)}."""
+    generator = np.random.default_rng(0)
+    for name, (width, height) in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(folder / name)
+    return f"folder:{folder}"
 
 
 def plain_images(folder: Path, files: dict[str, tuple[int, int]]) -> str:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import timm
 import torch
-from PIL import Image
 
 from hexa import cli
 from hexa.config import UserError
@@ -22,7 +21,7 @@ from hexa.evaluation.transforms import transform_of
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.feature_maps import stride
 from hexa.weights.pretrained import load_backbone, random_backbone
-from tests.evaluation.given import QUIET, SMALL, plain_images
+from tests.evaluation.given import QUIET, SMALL, noise_images, plain_images
 
 VIT = {"img_size": 32, "patch_size": 8, "depth": 2}
 ALONE = QUIET | {"num_workers": 0}
@@ -31,14 +30,11 @@ SIZES = [(20, 30), (30, 20), (16, 16), (20, 30), (90, 20), (5000, 1)]
 
 @pytest.fixture
 def data(tmp_path: Path) -> str:
-    generator = np.random.default_rng(0)
-    for split, name, count in (("train", "a", 6), ("train", "b", 6), ("test", "a", 3), ("test", "b", 3)):
-        (tmp_path / "data" / split / name).mkdir(parents=True)
+    files = {}
+    for folder, count in (("train/a", 6), ("train/b", 6), ("test/a", 3), ("test/b", 3)):
         for number in range(count):
-            width, height = SIZES[(number + (name == "b")) % len(SIZES)]
-            pixels = generator.integers(0, 256, (height, width, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "data" / split / name / f"{number}.png")
-    return f"folder:{tmp_path / 'data'}"
+            files[f"{folder}/{number}.png"] = SIZES[(number + folder.endswith("b")) % len(SIZES)]
+    return noise_images(tmp_path / "data", files)
 
 
 @pytest.mark.parametrize("options", [None, VIT | {"dynamic_img_size": True}])

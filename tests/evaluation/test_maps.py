@@ -11,7 +11,6 @@ import pyarrow.parquet
 import pytest
 import timm
 import torch
-from PIL import Image
 from torch import nn
 
 from hexa import cli
@@ -24,7 +23,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.nn.feature_maps import last_maps
 from hexa.weights.external import External
 from hexa.weights.pretrained import Backbone, random_backbone
-from tests.evaluation.given import SMALL
+from tests.evaluation.given import SMALL, noise_images
 from tests.refusals import one_line
 
 VIT = NetworkConfig(
@@ -54,14 +53,6 @@ def naive(backbone: Backbone, data: str) -> np.ndarray:
     return torch.stack(found).numpy()
 
 
-def photographs(folder: Path, sizes: list[tuple[int, int]]) -> str:
-    generator = np.random.default_rng(0)
-    folder.mkdir()
-    for number, (width, height) in enumerate(sizes):
-        Image.fromarray(generator.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(folder / f"{number}.png")
-    return f"folder:{folder}"
-
-
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
 def test_maps_labels_and_paths_belong_together(tmp_path: Path, suffix: str) -> None:
     backbone, source = random_backbone(SMALL, 8), open_source("digits", "test")
@@ -87,7 +78,7 @@ def test_the_mean_of_the_maps_are_the_features(tmp_path: Path) -> None:
 
 
 def test_tokens_lie_on_the_grid_of_their_patches(tmp_path: Path) -> None:
-    data = photographs(tmp_path / "images", [(40, 30), (32, 32), (50, 60)])
+    data = noise_images(tmp_path / "images", {"0.png": (40, 30), "1.png": (32, 32), "2.png": (50, 60)})
     backbone = random_backbone(VIT, 32).prepared(size=48)
     found = np.load(embed(backbone, data, tmp_path / "m.npy", maps=True, num_workers=0, **ON_CPU).path)
     grid = 48 // 8
@@ -135,7 +126,7 @@ def test_a_network_without_maps_is_one_line(network: nn.Module) -> None:
 
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
 def test_an_unreadable_image_is_left_out_and_nothing_is_left_of_what_fails(tmp_path: Path, suffix: str) -> None:
-    data = photographs(tmp_path / "images", [(8, 8)] * 3)
+    data = noise_images(tmp_path / "images", {f"{number}.png": (8, 8) for number in range(3)})
     whole = np.load(embed(random_backbone(SMALL, 8), data, tmp_path / "w.npy", maps=True, num_workers=0).path)
     (tmp_path / "images" / "1.png").write_bytes(b"broken")
     made = embed(random_backbone(SMALL, 8), data, tmp_path / f"m{suffix}", maps=True, num_workers=0)

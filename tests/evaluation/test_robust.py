@@ -286,20 +286,14 @@ def test_official_files_are_scored_instead_of_our_own(tmp_path: Path) -> None:
         evaluate("robust", backbone, "digits", official=tmp_path, **how)
 
 
-def test_official_files_need_corruptions(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="official: holds corrupted images; give --corruptions true, or leave it out"):
-        evaluate("robust", random_backbone(SMALL, 8), "digits", official=tmp_path, **QUIET)
-
-
-def test_options_of_a_head_that_is_not_trained_are_refused() -> None:
-    with pytest.raises(UserError, match="head_epochs: not for head slf; leave it out, or give head alf or aff"):
-        evaluate("robust", random_backbone(SMALL, 8), "digits", head_epochs=3, **QUIET)
-
-
-def test_corruptions_want_squares() -> None:
-    backbone = random_backbone(SMALL, 8)
-    with pytest.raises(UserError, match="--preset pgd"):
-        evaluate("robust", backbone, "digits", preset="corruptions", aspect="keep", **QUIET)
+def test_options_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
+    for options, said in (
+        ({"official": tmp_path}, "official: holds corrupted images; give --corruptions true, or leave it out"),
+        ({"head_epochs": 3}, "head_epochs: not for head slf; leave it out, or give head alf or aff"),
+        ({"preset": "corruptions", "aspect": "keep"}, "--preset pgd"),
+    ):
+        with pytest.raises(UserError, match=said):
+            evaluate("robust", random_backbone(SMALL, 8), "digits", **options, **QUIET)
 
 
 @pytest.mark.parametrize("preset", ["pgd", "corruptions"])

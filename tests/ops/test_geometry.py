@@ -33,7 +33,10 @@ def test_crop_resize_equals_torchvision_per_image(height: int, width: int, size:
         expected = reference.resized_crop(image, top, left, high, wide, [size, size], antialias=True)
         expected = reference.hflip(expected) if flip[number] else expected
         torch.testing.assert_close(made[number], expected, atol=1e-5, rtol=0)
-    assert torch.equal(made[3:5], crop_resize(images[3:5], Boxes(*(value[3:5] for value in boxes)), size, flip[3:5]))
+    grey = crop_resize(images[:, :1], boxes, size, flip)
+    one = Boxes(*(value[4:5] for value in boxes))
+    assert torch.equal(grey[4:5], crop_resize(images[4:5, :1], one, size, flip[4:5]))
+    assert torch.equal(made[4:5], crop_resize(images[4:5], one, size, flip[4:5]))
 
 
 def test_all_turns_of_a_view_are_those_of_torch() -> None:

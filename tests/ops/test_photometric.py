@@ -85,7 +85,7 @@ def test_every_order_of_the_jitter_equals_torchvision_per_image(images: Tensor, 
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize(("height", "width", "radius"), [(12, 12, 6), (12, 7, 6), (40, 31, 3), (9, 9, 8), (64, 70, 6)])
+@pytest.mark.parametrize(("height", "width", "radius"), [(12, 12, 6), (12, 7, 6), (40, 31, 3), (9, 9, 8), (96, 99, 6)])
 def test_blur_equals_torchvision_per_image(height: int, width: int, radius: int) -> None:
     generator = torch.Generator().manual_seed(4)
     images = torch.rand(10, 3, height, width, generator=generator)
@@ -93,6 +93,8 @@ def test_blur_equals_torchvision_per_image(height: int, width: int, radius: int)
     kernel = [2 * radius + 1] * 2
     single: Single = lambda image, value: reference.gaussian_blur(image, kernel, [value, value])  # noqa: E731
     _assert_equal(gaussian_blur(images, sigma, radius), images, sigma, single)
+    grey = gaussian_blur(images[:, :1], sigma, radius)
+    assert torch.equal(grey[4:5], gaussian_blur(images[4:5, :1], sigma[4:5], radius))
 
 
 def test_blur_radius_covers_three_sigma_and_fits_the_image() -> None:

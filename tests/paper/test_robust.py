@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from hexa import cli, published, recipes
 from hexa.config import UserError
@@ -18,6 +16,7 @@ from hexa_paper.plan import Plan
 from hexa_paper.request import Request, Target
 from hexa_paper.rows import metrics_of, rows_of
 from hexa_paper.work import Work
+from tests.evaluation.given import noise_images
 from tests.paper.conftest import costs_for
 
 #: Clean, on CIFAR-10-C, under AutoAttack, under PGD of 4 and 8, minutes.
@@ -38,15 +37,10 @@ CHEAP = {"autoattack": {"steps": 1, "targets": 1, "queries": 1}, "pgd": {"steps"
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, draw = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
-    for split, number, label in (
-        (s, n, c) for s, count in (("train", 8), ("test", 2)) for n in range(count) for c in "ab"
-    ):
-        (folder / split / label).mkdir(parents=True, exist_ok=True)
-        pixels = draw.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / split / label / f"{number}.png")
-    return folder
+def images(tmp_path_factory: pytest.TempPathFactory) -> str:
+    parts = [(split, label, count) for split, count in (("train", 8), ("test", 2)) for label in "ab"]
+    files = [f"{split}/{label}/{number}.png" for split, label, count in parts for number in range(count)]
+    return noise_images(tmp_path_factory.mktemp("images"), dict.fromkeys(files, (32, 32)))
 
 
 @pytest.fixture
@@ -63,9 +57,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return made
 
 
-def carry_out(out: Path, images: Path, **changes: Any) -> Path:
+def carry_out(out: Path, images: str, **changes: Any) -> Path:
     given: dict[str, Any] = TINY | {"seeds": (0,), "epochs": 1} | changes
-    return reproduce("robust", f"folder:{images}", out=out, **given)
+    return reproduce("robust", images, out=out, **given)
 
 
 def test_the_plan_lists_every_row(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +100,7 @@ def test_rows_and_arms_are_those_of_the_table() -> None:
 
 
 def test_a_tiny_run_writes_the_table_and_nothing_is_made_twice(
-    tmp_path: Path, images: Path, calls: list[dict[str, Any]]
+    tmp_path: Path, images: str, calls: list[dict[str, Any]]
 ) -> None:
     out = carry_out(tmp_path / "out", images)
     page = (out / "table.md").read_text()
@@ -129,7 +123,7 @@ def test_a_tiny_run_writes_the_table_and_nothing_is_made_twice(
 
 
 def test_a_teacher_that_diverged_is_told_of(
-    tmp_path: Path, images: Path, calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, images: str, calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its student has no score, and the other arms have theirs."""
     trained = running._pretrain

@@ -318,8 +318,7 @@ def test_several_workers_find_what_one_finds(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_failed_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "cache"))
+def test_a_failed_run_is_named(tmp_path: Path) -> None:
     out = begun(tmp_path / "study", "table2")
     blocked = out / "runs/i-1ep-lr0.03-seed0"
     blocked.mkdir(parents=True)

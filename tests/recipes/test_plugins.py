@@ -137,7 +137,7 @@ def test_the_file_that_a_run_names_is_imported_with_trust_alone(stored: Stored) 
     "command",
     [
         ["resume", "run"],
-        ["pretrain", "--config", "run/config.yaml", "--data", "parquet:nowhere"],
+        ["pretrain", "--config", "run/config.yaml", "--data", "folder:nowhere"],
         ["visualize", "run", "--data", "digits", "--out", "views.png"],
         ["figure", "view-space", "run", "--data", "digits", "--out", "views.png"],
     ],

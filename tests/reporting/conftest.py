@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from hexa.reporting.pictures import Gallery
+from hexa.reporting.runs import Run, read_run
 
 MakeRun = Callable[..., Path]
 
@@ -98,6 +99,18 @@ def made_up_gallery(num_images: int = 5, size: int = 16) -> Gallery:
     captions = [("", f"mean |δ| 0.9{number}", "", "λ = 0.78") for number in range(num_images)]
     heads = ("view", "perturbation × 64", "adversarial", "cutmix")
     return Gallery(np.stack([tiles, delta, tiles, mixed], 1), heads, captions)
+
+
+def append(folder: Path, *lines: dict[str, Any]) -> None:
+    """Further lines for the journal of a run."""
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+def run_with(folder: Path, *results: dict[str, Any]) -> Run:
+    """A run as it is read with these results instead of its own."""
+    (folder / "results.json").write_text(json.dumps(results))
+    return read_run(folder)
 
 
 @pytest.fixture

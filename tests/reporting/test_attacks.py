@@ -8,17 +8,15 @@ from typing import Any
 
 from hexa.reporting import attacks
 from hexa.reporting.report import render
-from hexa.reporting.runs import Run, read_run
-from tests.reporting.conftest import MakeRun
+from hexa.reporting.runs import Run
+from tests.reporting.conftest import MakeRun, run_with
 
 PGD = "robust/pgd20x2-eps1,8"
 
 
 def attacked(folder: Path, metrics: dict[str, Any], protocol: str = PGD, branch: str = "main") -> Run:
-    path = folder / "results.json"
     result = {"protocol": protocol, "preset": "pgd", "metrics": metrics, "data": "digits", "branch": branch}
-    path.write_text(json.dumps([*json.loads(path.read_text()), result]))
-    return read_run(folder)
+    return run_with(folder, *json.loads((folder / "results.json").read_text()), result)
 
 
 def test_arms_stand_side_by_side(make_run: MakeRun) -> None:

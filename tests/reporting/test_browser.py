@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hexa.reporting.report import report
-from tests.reporting.conftest import write_run
+from tests.reporting.conftest import append, run_with, write_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
@@ -76,13 +76,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_run(root / long, seed=1, optimizer={"learning_rate": 0.1}),
         write_run(root / "c", hard_examples={}),
     ]
-    with (folders[0] / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"event": "warning", "step": 40, "message": "the loss is stuck"}) + "\n")
+    append(folders[0], {"event": "warning", "step": 40, "message": "the loss is stuck"})
     voc = {"test": {"known_as": "VOC07", "images": 4952, "fingerprint": "x"}}
     shots = {"protocol": "low-shot/pcl", "metrics": {f"mAP@{n}": 40.0 + n for n in (2, 4, 8, 16, 32)}}
-    (folders[1] / "results.json").write_text(
-        json.dumps([shots | {"data_facts": voc, "data": "voc:somewhere/VOCdevkit"}])
-    )
+    run_with(folders[1], shots | {"data_facts": voc, "data": "voc:somewhere/VOCdevkit"})
     return report(folders, root / "report.html")
 
 

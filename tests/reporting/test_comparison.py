@@ -77,19 +77,8 @@ def test_the_command_of_an_adaptation_is_quoted_too_and_a_forged_request_falls_b
     request |= {"seconds": 3e6, "fields": {"epochs": "3"}}
     run = read_run(make_run())
     words = shlex.split(comparison.command(replace(run, adaptation={"request": request})).replace("\\\n", " "))
-    expected = [
-        "adapt",
-        "my start",
-        "--data",
-        "$(touch sang)",
-        "--time",
-        "50000m",
-        "--epochs",
-        "3",
-        "--out",
-        str(run.folder),
-    ]
-    assert words == ["hexa", *expected]
+    given = {"--data": "$(touch sang)", "--time": "50000m", "--epochs": "3", "--out": str(run.folder)}
+    assert words == ["hexa", "adapt", "my start", *(word for option in given.items() for word in option)]
     for wrong in ({}, request | {"seconds": "soon"}, request | {"fields": [1]}, request | {"data": "a\x1b[31m"}):
         assert comparison.command(replace(run, adaptation={"request": wrong})).startswith("hexa pretrain --config")
 

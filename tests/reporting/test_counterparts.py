@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 from hexa.reporting import counterparts
-from hexa.reporting.runs import Run, read_run
-from tests.reporting.conftest import MakeRun
-
-
-def run_with(folder: Path, *results: dict[str, Any]) -> Run:
-    (folder / "results.json").write_text(json.dumps(results))
-    return read_run(folder)
+from tests.reporting.conftest import MakeRun, run_with
 
 
 def result(protocol: str, metrics: dict[str, float], known_as: str, images: int, **more: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 from hexa.reporting import curves
 from hexa.reporting.curves import Series, condense, line_chart
 from hexa.reporting.runs import read_run
-from tests.reporting.conftest import MakeRun
+from tests.reporting.conftest import MakeRun, append
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -33,9 +33,7 @@ def test_one_run_gives_a_chart_a_group_with_a_curve_a_term(make_run: MakeRun) ->
 
 def test_an_unknown_quantity_gets_a_chart_too(make_run: MakeRun) -> None:
     folder = make_run()
-    with (folder / "metrics.jsonl").open("a") as file:
-        for step in (5, 10):
-            file.write(json.dumps({"event": "train", "step": step, "prototype_entropy/mine": step / 7}) + "\n")
+    append(folder, *({"event": "train", "step": step, "prototype_entropy/mine": step / 7} for step in (5, 10)))
     charts = {chart.key: chart for chart in curves.charts([read_run(folder)])}
     assert charts["prototype_entropy"].title == "Prototype entropy"
     assert charts["prototype_entropy"].values.header == ("epoch", "mine")

@@ -19,7 +19,7 @@ from PIL import Image
 from hexa.config import UserError
 from hexa.recipes.experiment import override
 from hexa.reporting.report import Makers, report
-from tests.reporting.conftest import MakeRun, made_up_gallery
+from tests.reporting.conftest import MakeRun, append, made_up_gallery
 
 VOID = {"meta", "img", "br", "wbr", "hr", "input", "link", "base", "source", "path"}
 LOADS = {"src", "href", "srcset", "data", "poster", "action", "xlink:href", "formaction", "background"}
@@ -118,9 +118,8 @@ def test_nothing_is_loaded_from_anywhere(make_run: MakeRun, tmp_path: Path) -> N
 def test_texts_of_files_are_escaped(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run("a", recipe=EVIL, data=EVIL, hard_examples={EVIL: {"kind": EVIL, "weight": 2}})
     (folder / "environment.json").write_text(json.dumps({"device": EVIL, EVIL: [EVIL]}))
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"event": "warning", "step": EVIL, "message": EVIL}) + "\n")
-        file.write(json.dumps({"event": "train", "step": 400, f"loss/{EVIL}": 1.0, EVIL: 2.0}) + "\n")
+    append(folder, {"event": "warning", "step": EVIL, "message": EVIL})
+    append(folder, {"event": "train", "step": 400, f"loss/{EVIL}": 1.0, EVIL: 2.0})
     result = {"protocol": EVIL, "preset": EVIL, "data": EVIL, "metrics": {EVIL: 12.0, "top1": EVIL}}
     (folder / "results.json").write_text(json.dumps([result]))
     texts: dict[str, Any] = {"heads": (EVIL,), "captions": [(EVIL,)] * 5, "labels": (EVIL,) * 5}
@@ -286,8 +285,7 @@ def test_a_page_of_very_long_journals_is_small(
     folder = make_run(epochs=2)
     lines = [{"event": "train", "step": step, "epoch": step / 10, "loss": 1.5} for step in range(100, 10_000)]
     lines += [{"event": "warning", "step": 1, "message": f"m{number}"} for number in range(500)]
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.writelines(json.dumps(line) + "\n" for line in lines)
+    append(folder, *lines)
     page = page_of([folder], tmp_path)
     assert re.search(r"metrics\.jsonl is long: one in [34] of its training lines is shown", page.text)
     assert "500 warnings, of which the first 100 are shown" in page.text

@@ -11,7 +11,7 @@ import pytest
 from hexa.config import UserError
 from hexa.reporting.report import render
 from hexa.reporting.runs import flatten, is_number, read_run
-from tests.reporting.conftest import MakeRun
+from tests.reporting.conftest import MakeRun, append
 
 
 def test_a_complete_run(make_run: MakeRun) -> None:
@@ -33,8 +33,7 @@ def test_the_last_event_decides_the_state(make_run: MakeRun) -> None:
     folder = make_run(finished=False)
     states = {"end": "finished", "interrupted": "interrupted", "resume": "unfinished", "non-finite": "stopped"}
     for last, state in states.items():
-        with (folder / "metrics.jsonl").open("a") as file:
-            file.writelines(json.dumps({"event": event, "step": 1}) + "\n" for event in (last, "checkpoint"))
+        append(folder, {"event": last, "step": 1}, {"event": "checkpoint", "step": 1})
         assert read_run(folder).state == state
 
 
@@ -47,8 +46,7 @@ def test_a_run_knows_how_often_its_training_was_interrupted(make_run: MakeRun) -
     (folder / "environment.json").write_text(json.dumps({**environment, "resumed": resumed}))
     assert read_run(folder).interruptions == 3
     assert ", in 4 sessions" in render([read_run(folder)])
-    with (folder / "metrics.jsonl").open("a") as file:  # of step 40 too, if it went on without logging
-        file.write(json.dumps({"event": "ended", "step": 43}) + "\n")
+    append(folder, {"event": "ended", "step": 43})  # of step 40 too, if it went on without logging
     assert read_run(folder).interruptions == 4
     (folder / "environment.json").write_text(json.dumps({**environment, "resumed": "x"}))
     assert read_run(folder).interruptions == 0
@@ -70,8 +68,7 @@ def test_broken_lines_are_left_out_and_told(make_run: MakeRun) -> None:
 
 def test_repeated_steps_of_a_resumed_run_count_once(make_run: MakeRun) -> None:
     folder = make_run(epochs=2)
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"event": "train", "step": 10, "epoch": 1.0, "loss/std": -7.0}) + "\n")
+    append(folder, {"event": "train", "step": 10, "epoch": 1.0, "loss/std": -7.0})
     run = read_run(folder)
     assert [line["step"] for line in run.train] == [5, 10, 15, 20]
     assert run.train[1]["loss/std"] == -7.0
@@ -79,9 +76,8 @@ def test_repeated_steps_of_a_resumed_run_count_once(make_run: MakeRun) -> None:
 
 def test_a_warning_is_kept_once_with_its_count(make_run: MakeRun) -> None:
     folder = make_run()
-    with (folder / "metrics.jsonl").open("a") as file:
-        for event, step, message in (("warning", 40, "a"), ("warning", 60, "a"), ("non-finite", 61, "the loss is nan")):
-            file.write(json.dumps({"event": event, "step": step, "message": message}) + "\n")
+    for event, step, message in (("warning", 40, "a"), ("warning", 60, "a"), ("non-finite", 61, "the loss is nan")):
+        append(folder, {"event": event, "step": step, "message": message})
     nan = {"message": "the loss is nan", "step": 61, "count": 1}
     assert read_run(folder).warnings == [{"message": "a", "step": 40, "count": 2}, nan]
 

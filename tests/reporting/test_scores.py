@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from pathlib import Path
 
 from hexa.reporting import scores
 from hexa.reporting.runs import Run, read_run
-from tests.reporting.conftest import MakeRun
+from tests.reporting.conftest import MakeRun, run_with
 
 
 def test_one_run_lists_every_evaluation_with_its_protocol(make_run: MakeRun) -> None:
@@ -45,30 +43,21 @@ def test_seeds_are_averaged_when_nothing_else_differs(make_run: MakeRun) -> None
 
 
 def test_an_odd_value_is_shown_as_it_is(make_run: MakeRun) -> None:
-    folder = make_run()
-    odd = [{"protocol": None, "metrics": {"top1": "n/a", "top5": None}, "seconds": "long"}]
-    (folder / "results.json").write_text(json.dumps(odd))
-    grid = scores.evaluations([read_run(folder)], ["run"])
+    odd = {"protocol": None, "metrics": {"top1": "n/a", "top5": None}, "seconds": "long"}
+    grid = scores.evaluations([run_with(make_run(), odd)], ["run"])
     assert grid.header == ("protocol", "top1", "top5")
     assert grid.rows == (("–", "n/a", "–"),)
-
-
-def with_results(folder: Path, *results: dict[str, object]) -> Path:
-    (folder / "results.json").write_text(json.dumps(results))
-    return folder
 
 
 def test_a_later_evaluation_of_the_same_kind_replaces_the_earlier(make_run: MakeRun) -> None:
     """A demo that is started twice appends the same evaluation; it is not a second measurement."""
     base = {"protocol": "knn", "data": "digits", "seed": 0}
-    run = read_run(
-        with_results(
-            make_run(),
-            base | {"metrics": {"top1": 50.0}},
-            base | {"metrics": {"top1": 60.0}},
-            base | {"metrics": {"top1": 70.0}, "seed": 1},
-            base | {"metrics": {"top1": 80.0}, "data": "other"},
-        )
+    run = run_with(
+        make_run(),
+        base | {"metrics": {"top1": 50.0}},
+        base | {"metrics": {"top1": 60.0}},
+        base | {"metrics": {"top1": 70.0}, "seed": 1},
+        base | {"metrics": {"top1": 80.0}, "data": "other"},
     )
     assert [result["metrics"]["top1"] for result in scores.newest(run)] == [60.0, 70.0, 80.0]
     grid = scores.evaluations([run, run], ["a", "b"])
@@ -77,7 +66,7 @@ def test_a_later_evaluation_of_the_same_kind_replaces_the_earlier(make_run: Make
 
 def test_a_spread_stands_beside_its_metric(make_run: MakeRun) -> None:
     few = {"protocol": "probe/few", "metrics": {"top1": 91.25, "top1_std": 1.5, "top1_interval": 2.5, "odd_std": 3.0}}
-    run = read_run(with_results(make_run(), few | {"deviations": {"epochs": [100, 5]}}))
+    run = run_with(make_run(), few | {"deviations": {"epochs": [100, 5]}})
     grid = scores.evaluations([run], ["run"])
     assert dict(zip(grid.header, grid.rows[0], strict=True)) == {
         "protocol": "probe/few",
@@ -93,7 +82,7 @@ def test_encoders_are_told_apart_where_there_are_several(make_run: MakeRun) -> N
     base = {"protocol": "knn", "metrics": {"top1": 1.0}}
     one = base | {"backbone_facts": {"encoder": "query", "branch": "main"}}
     two = {"protocol": "knn", "metrics": {"top1": 2.0}, "backbone_facts": {"encoder": "key", "branch": "main"}}
-    run = read_run(with_results(make_run(), one, two))
+    run = run_with(make_run(), one, two)
     rows = scores.evaluations([run, run], ["a", "b"]).rows
     assert [row[0] for row in rows] == ["knn (query · main)", "knn (key · main)"]
 
@@ -107,7 +96,7 @@ def test_methods_meet_in_one_row_though_their_encoders_and_sources_have_other_na
             "data_facts": {"test": {"fingerprint": fingerprint, "known_as": "CIFAR-10"}},
             "backbone_facts": {"encoder": encoder},
         }
-        return read_run(with_results(make_run(name), result))
+        return run_with(make_run(name), result)
 
     runs = [
         run("a", 1.0, "parquet:here", "query"),
@@ -124,14 +113,14 @@ def test_few_labels_are_compared_draw_by_draw(make_run: MakeRun) -> None:
         return {"protocol": "knn/few", "data": "d", "seed": seed, "metrics": {"top1@1": 1.0}, "details": details}
 
     first, second = {"1": [10.0, 20.0, 30.0], "8": [60.0, 61.0, 62.0]}, {"1": [11.0, 22.0, 33.0], "4": [1.0, 2.0]}
-    folders = [with_results(make_run(name), few(draws)) for name, draws in (("a", first), ("b", second))]
-    folders.append(with_results(make_run("c"), few({"1": [10.0, 20.0, 30.0]}, seed=1)))
-    grid = scores.few_labels([read_run(folder) for folder in folders], list("abc"))
+    runs = [run_with(make_run(name), few(draws)) for name, draws in (("a", first), ("b", second))]
+    runs.append(run_with(make_run("c"), few({"1": [10.0, 20.0, 30.0]}, seed=1)))
+    grid = scores.few_labels(runs, list("abc"))
     assert grid.header == ("protocol", "data", "labels per class", "a", "b", "c", "b − a", "c − a")
     rows = {row[2]: row[3:] for row in grid.rows}
     # t(2 degrees of freedom, 97.5 %) = 4.3027, of a table: 4.3027 · 10 / √3, · 11 / √3 and · 1 / √3
     assert rows["1"] == ("20.0 ± 24.8", "22.0 ± 27.3", "20.0 ± 24.8", "+2.0 ± 2.5", "–")
     assert rows["8"][1:] == rows["4"][:1] + ("–",) * 3 == ("–",) * 4
-    fewer = scores.few_labels([read_run(folder) for folder in reversed(folders[:2])], ["b", "a"])
+    fewer = scores.few_labels(runs[1::-1], ["b", "a"])
     assert [row[-1] for row in fewer.rows if row[2] == "1"] == ["−2.0 ± 2.5"]
     assert scores.few_labels([read_run(make_run("plain"))], ["plain"]).rows == ()

@@ -36,11 +36,6 @@ TINY = ALONE | {"batch_size": 16, "epochs": 1, "method.queue_size": 32, "monitor
 TINY |= {"network.channels": BANDS, "network.mean": "auto", "network.std": "auto"}
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "cache"))
-
-
 def _values(number: int, kind: str = "uint16") -> Any:
     values = np.random.default_rng(number).random((SIDE, SIDE, BANDS)) * (1 + number % 2) / 2
     return (values * 65535).astype(kind) if kind == "uint16" else values.astype(kind)

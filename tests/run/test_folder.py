@@ -20,6 +20,7 @@ from hexa.runtime import files
 from hexa.runtime.peers import Peer
 from hexa.training.journal import Journal
 from hexa.weights.pretrained import load_backbone
+from tests.end_to_end.endings import metric_lines
 
 from .test_run import events, quiet, tiny
 
@@ -123,8 +124,7 @@ def test_reports_and_trackers_that_fail_are_warnings(
     folder = pretrain(looked, tmp_path / "run", console=(console := quiet()))
     assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()
     assert [event for event in events(folder) if event != "warning"] == events(whole)
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    said = [line["message"] for line in lines if line["event"] == "warning"]
+    said = [line["message"] for line in metric_lines(folder, "warning")]
     assert ["TensorBoard failed" in said[0], "report.html failed" in said[1], len(said)] == [True, True, 2]
     assert console.file.getvalue().count("No space") == 2  # type: ignore[attr-defined]
 

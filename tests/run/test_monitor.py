@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from hexa.run.build import Machine, build_method, setting_of
 from hexa.run.monitor import KnnMonitor
 from hexa.run.run import pretrain
 from hexa.weights.pretrained import Backbone, load_backbone
+from tests.end_to_end.endings import metric_lines
 
 from .test_run import quiet, tiny
 
@@ -48,8 +48,7 @@ def test_it_votes_as_published_and_leaves_the_run_as_it_is(tmp_path: Path, whole
     with_it = pretrain(tiny(monitor__knn_every=1, monitor__k=20), tmp_path / "with", console=quiet())
     backbone = load_backbone(with_it)
     assert backbone.content_hash() == load_backbone(whole).content_hash()
-    lines = [json.loads(line) for line in (with_it / "metrics.jsonl").read_text().splitlines()]
-    found = [line["knn"] for line in lines if line["event"] == "monitor"]
+    found = [line["knn"] for line in metric_lines(with_it, "monitor")]
     (bank, bank_labels), (queries, labels) = features(backbone, "train"), features(backbone, "test")
     right = 0
     for query, label in zip(queries, labels, strict=True):

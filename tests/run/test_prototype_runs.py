@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import signal
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from hexa.run.build import Machine
 from hexa.run.run import pretrain, resume
 from hexa.run.visualize import visualize
 from hexa.runtime.signals import Interrupted
-from hexa.training.journal import METRICS
+from tests.end_to_end.endings import metric_lines
 from tests.run.test_every_method import experiment as of_every
 
 METHODS = ("deepcluster-v2", "pcl-v2")
@@ -44,7 +43,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def test_memory_is_stated_first_and_the_health_of_clusters_is_logged(run: tuple[str, Path, str]) -> None:
     name, folder, said = run
-    epochs = [line for line in map(json.loads, (folder / METRICS).open()) if line["event"] == "epoch"]
+    epochs = metric_lines(folder, "epoch")
     assert said.index(" MB more") < said.index("step 2/10")
     assert [line["epoch"] for line in epochs] == ([1] if name == "pcl-v2" else [0, 1])
     assert epochs[0]["clusters/nmi_labels"] > 0
@@ -94,5 +93,4 @@ def test_ctrl_c_in_a_pass_between_epochs_stops_there_and_loses_nothing(
 def test_images_beyond_the_clean_share_keep_their_last_embedding(tmp_path: Path) -> None:
     changes = {"objective.clean_fraction": 0.5, "method.num_prototypes": [700], "epochs": 2}
     out = pretrain(experiment("deepcluster-v2", **changes), tmp_path / "run", console=Console(file=io.StringIO()))
-    epochs = [line for line in map(json.loads, (out / METRICS).open()) if line["event"] == "epoch"]
-    assert len(epochs) == 2
+    assert len(metric_lines(out, "epoch")) == 2

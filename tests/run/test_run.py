@@ -109,17 +109,15 @@ def test_a_mistake_leaves_nothing_behind(tmp_path: Path, changes: dict[str, Any]
 
 
 def test_a_folder_that_is_taken_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "notes.txt").write_text("mine")
+    (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="another --out"):
-        pretrain(tiny(), folder, console=quiet())
-    (folder / "config.yaml").write_text("recipe: x")
-    (folder / "checkpoints").mkdir()
+        pretrain(tiny(), tmp_path, console=quiet())
+    (tmp_path / "config.yaml").write_text("recipe: x")
+    (tmp_path / "checkpoints").mkdir()
     with pytest.raises(UserError, match="hexa resume"):
-        pretrain(tiny(), folder, console=quiet())
-    assert (folder / "notes.txt").read_text() == "mine"
-    assert len(list(folder.iterdir())) == 3
+        pretrain(tiny(), tmp_path, console=quiet())
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_on_a_full_disk_resume_names_no_option_that_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,13 +143,11 @@ def test_resuming_a_finished_run_trains_nothing_and_keeps_what_began_it(copied: 
 
 
 def test_a_run_without_a_checkpoint_yet_starts_anew(tmp_path: Path, whole: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    experiments.dump(tiny(), folder / "config.yaml")
-    (folder / "metrics.jsonl").write_text('{"event": "train", "step": 5, "loss": 1.0}\n')
-    resume(folder, console=quiet())
-    assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()
-    assert events(folder).count("train") == 5
+    experiments.dump(tiny(), tmp_path / "config.yaml")
+    (tmp_path / "metrics.jsonl").write_text('{"event": "train", "step": 5, "loss": 1.0}\n')
+    resume(tmp_path, console=quiet())
+    assert load_backbone(tmp_path).content_hash() == load_backbone(whole).content_hash()
+    assert events(tmp_path).count("train") == 5
 
 
 def test_an_edited_config_is_refused_and_no_intact_checkpoint_is_no_silent_restart(copied: Path) -> None:
@@ -167,19 +163,17 @@ def test_an_edited_config_is_refused_and_no_intact_checkpoint_is_no_silent_resta
 
 
 def test_a_folder_in_which_no_step_was_made_is_begun_anew(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "config.yaml").write_text("recipe: x")
-    (folder / "metrics.jsonl").write_text('{"event": "start", "step": 0}\n')
+    (tmp_path / "config.yaml").write_text("recipe: x")
+    (tmp_path / "metrics.jsonl").write_text('{"event": "start", "step": 0}\n')
     with pytest.raises(UserError, match="hexa resume"):  # nothing says whose it is
-        pretrain(tiny(), folder, console=quiet())
+        pretrain(tiny(), tmp_path, console=quiet())
     process = asdict(Peer.here(0))
-    (folder / "environment.json").write_text(json.dumps({"process": process}))
+    (tmp_path / "environment.json").write_text(json.dumps({"process": process}))
     with pytest.raises(UserError, match="hexa resume"):  # it still goes
-        pretrain(tiny(), folder, console=quiet())
-    (folder / "environment.json").write_text(json.dumps({"process": {**process, "started": "0"}}))
-    pretrain(tiny(), folder, console=quiet())
-    assert (folder / "backbone.safetensors").exists()
+        pretrain(tiny(), tmp_path, console=quiet())
+    (tmp_path / "environment.json").write_text(json.dumps({"process": {**process, "started": "0"}}))
+    pretrain(tiny(), tmp_path, console=quiet())
+    assert (tmp_path / "backbone.safetensors").exists()
 
 
 def test_a_run_that_diverged_before_its_first_checkpoint_is_begun_anew(

@@ -17,12 +17,6 @@ from hexa.recipes.experiment import Experiment, override
 from hexa.run.build import settled
 from tests.distributed.together import run_together
 
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "cache"))
-
-
 AUTO = {"network.mean": "auto", "network.std": "auto"}
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -13,21 +15,25 @@ from rich.console import Console
 from hexa import recipes
 from hexa.cli import main
 from hexa.config import UserError
+from hexa.core import Batch, Setting
 from hexa.data import open_source
+from hexa.methods.simclr import SimCLRConfig
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
+from hexa.nn.trunk import Trunk
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment
 from hexa.run.build import Machine, build_method, fingerprint, setting_of
 from hexa.run.run import pretrain, resume
 from hexa.run.start import begin_from_weights
-from hexa.runtime import checkpoints
+from hexa.runtime.random import Stream
 from hexa.training import optimizers
 from hexa.training.optimizers import Pace
 from hexa.training.schedules import ScheduleConfig
 from hexa.weights import start
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 from tests.end_to_end.endings import ALONE
+from tests.run.test_every_method import stopped
 
 NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
 TINY = ALONE | {"batch_size": 64, "epochs": 1, "method.queue_size": 256}
@@ -199,23 +205,73 @@ def test_stages_of_timms_networks() -> None:
 
 
 def test_a_resumed_run_needs_its_start_no_more_and_ends_the_same(weights: Path, tmp_path: Path) -> None:
-    fields = {
-        "epochs": 2,
-        "start__freeze_backbone": 1,
-        "start__layer_decay": 0.5,
-        "training__checkpoint_every_steps": 4,
-    }
-    experiment = begun(weights, **fields)
-    whole = trained(experiment, tmp_path / "whole")
-    cut = tmp_path / "cut"
-    pretrain(experiments.override(experiment, {"training.keep": 20}), cut, console=Console(file=io.StringIO()))
-    for path in checkpoints.checkpoints(cut / "checkpoints"):
-        if checkpoints.step_of(path) > 12:
-            path.unlink()
-    (cut / "backbone.safetensors").unlink()
+    fields = {"epochs": 2, "training__checkpoint_every_steps": 4, "training__keep": 20}
+    whole = trained(begun(weights, start__freeze_backbone=1, start__layer_decay=0.5, **fields), tmp_path / "whole")
+    cut = stopped(tmp_path / "whole", tmp_path / "cut", 12)
     weights.unlink()
     resume(cut, console=Console(file=io.StringIO()))
     assert load_backbone(cut).content_hash() == whole.content_hash()
+
+
+REPEATING = {"data": "digits", "epochs": 5, "batch_size": 256, "views.size": 8, "start.view_sets": 2}
+REPEATING |= {"start.trainable_stages": 1, "start.freeze_backbone": 1, "training.checkpoint_every_steps": 1}
+
+
+def repeating(weights: Path, **changes: Any) -> Experiment:
+    given = ALONE | REPEATING | changes | {"start.weights": str(weights), "training.keep": 30}
+    return begin_from_weights(experiments.override(recipes.get("adapt"), given), given)
+
+
+@pytest.mark.parametrize("room", [None, 600_000], ids=["all", "a batch"])
+def test_maps_below_the_stages_that_learn_are_computed_once(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int | None
+) -> None:
+    """Ten of 25 batches, or all but two where there is room for one; resumed, with none in memory, it ends the same."""
+    limits = {} if room is None else {"training.resident_limit_bytes": room, "training.num_workers": 0}
+    made, called = repeating(weights, **limits), Mock(side_effect=Trunk.__call__, autospec=True)
+    monkeypatch.setattr(Trunk, "__call__", lambda self, batch: called(self, batch))
+    whole = trained(made, tmp_path / "whole")
+    steps = 1347 // 256
+    assert called.call_count == (2 * steps if room is None else 5 * steps - 2)
+    cut = stopped(tmp_path / "whole", tmp_path / "cut", 3 * steps + 2)
+    resume(cut, console=Console(file=io.StringIO()))
+    assert load_backbone(cut).content_hash() == whole.content_hash()
+    before, after = load_backbone(weights).network.state_dict(), whole.network.state_dict()
+    assert {name.split(".")[0] for name in after if not torch.equal(before[name], after[name])} == {"layer2"}
+    if room is None:  # on pixels it is the same, within rounding
+        monkeypatch.setattr(Trunk, "of", lambda *_: None)
+        plain = trained(made, tmp_path / "plain").network.state_dict()
+        assert all(torch.allclose(plain[name], after[name], atol=1e-4) for name in after)
+        fresh = trained(repeating(weights, **{"start.view_sets": None}), tmp_path / "fresh")
+        assert fresh.content_hash() != whole.content_hash()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "learns", "modules"),
+    [
+        ("small-resnet", {}, "layer2", 4),
+        ("resnet18", {}, "layer4", 10),
+        ("tf_efficientnet_lite0", {}, "conv_head", 9),
+        ("vit_tiny_patch16_224", {"img_size": 32, "depth": 2}, "blocks.1", None),
+        ("small-resnet", {}, "", None),
+    ],
+)
+def test_a_trunk_is_found_where_a_network_is_a_sequence(
+    name: str, options: dict[str, Any], learns: str, modules: int | None
+) -> None:
+    config = NetworkConfig(name=name, options=options, widths=(4, 8) if name == "small-resnet" else ())
+    method = SimCLRConfig().build(backbones.build(config), Setting(64, 8, keep_statistics=True))
+    of = {parameter: path for path, parameter in method.encoder.backbone.named_parameters()}
+    pixels = torch.rand(3, 3, 32, 32)
+    expected = method.encoder.eval().features(pixels)
+    trunk = Trunk.of(method, lambda parameter: of[parameter].startswith(learns), pixels, contextlib.nullcontext)
+    assert (None if trunk is None else len(trunk.modules)) == modules
+    if trunk is not None:
+        maps = trunk(Batch((pixels,), torch.arange(3), Stream(0)))
+        assert torch.equal(method.encoder.features(maps.crops[0]), expected)
+        assert torch.equal(method.backbone(method.encoder.normalize(pixels)), expected)
+        trunk.remove()
+    assert torch.equal(method.encoder.features(pixels), expected)
 
 
 def test_other_weights_under_the_same_name_are_refused(weights: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from hexa.testing.laws import differing, state
 from hexa.training import trainer
 from hexa.training.monitor import Watch
 from hexa.training.overfitting import one_step_and_many
+from tests.end_to_end.endings import metric_lines
 from tests.laws.cases import Case, batch
 
 
@@ -82,6 +82,5 @@ def test_a_run_warns_at_the_end_of_an_epoch(tmp_path: Path, monkeypatch: pytest.
     quiet = {"training.report": False, "training.tensorboard": False, "monitor.knn_every": 0, "views.size": 8}
     small = {"network.widths": [4, 8], "training.device": "cpu"}
     run = hexa.pretrain("digits-moco-v2", epochs=2, out=tmp_path / "run", **quiet, **small)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert seen == [9, 19]
-    assert [line["step"] for line in lines if "catastrophic" in line.get("message", "")] == [20]
+    assert [line["step"] for line in metric_lines(run, "warning") if "catastrophic" in line["message"]] == [20]

@@ -21,6 +21,7 @@ from hexa.run.run import pretrain, resume
 from hexa.training import trackers
 from hexa.training.journal import METRICS, Journal
 from hexa.weights.pretrained import load_backbone
+from tests.end_to_end.endings import metric_lines
 from tests.run.test_run import events, quiet, tiny
 
 
@@ -58,8 +59,7 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
 
 
 def logged(folder: Path, event: str) -> dict[int, dict[str, float]]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return {line["step"]: line for line in lines if line["event"] == event}
+    return {line["step"]: line for line in metric_lines(folder, event)}
 
 
 def test_metrics_configuration_and_results_arrive(wandb: FakeWandb, tmp_path: Path) -> None:
@@ -132,14 +132,12 @@ def test_mlflow_for_real_without_a_server(tmp_path: Path, monkeypatch: pytest.Mo
     from mlflow.tracking import MlflowClient
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    folder = tmp_path / "run"
-    folder.mkdir()
-    first = trackers.start("mlflow", folder, {f"field.{n}": "x" * 600 for n in range(150)})
+    first = trackers.start("mlflow", tmp_path, {f"field.{n}": "x" * 600 for n in range(150)})
     first.log({"loss": 2.0, "loss/std": 1.5}, 10)
     first.finish("interrupted", {})
     client = MlflowClient()
     assert client.get_run(first.identity).info.status == "KILLED"
-    again = trackers.start("mlflow", folder, {"field.0": "another"}, resumed=True)
+    again = trackers.start("mlflow", tmp_path, {"field.0": "another"}, resumed=True)
     assert again.identity == first.identity
     again.log({"loss": 1.0, "perturbation/adversarial σ": 0.5}, 20)
     again.finish("finished", {"results/knn/k200/digits/top1": 50.0})
@@ -150,7 +148,7 @@ def test_mlflow_for_real_without_a_server(tmp_path: Path, monkeypatch: pytest.Mo
     assert history == [(10, 2.0), (20, 1.0)]
     assert run.data.metrics["loss/std"] == 1.5
     assert run.data.metrics["results/knn/k200/digits/top1"] == 50.0
-    other = trackers.start("mlflow", folder, {})
+    other = trackers.start("mlflow", tmp_path, {})
     assert other.identity != first.identity  # begun anew, not resumed
 
 
@@ -158,16 +156,14 @@ def test_wandb_for_real_without_a_network(tmp_path: Path, monkeypatch: pytest.Mo
     pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    folder = tmp_path / "run"
-    folder.mkdir()
-    first = trackers.start("wandb", folder, {"epochs": 3})
+    first = trackers.start("wandb", tmp_path, {"epochs": 3})
     first.log({"loss": 2.0}, 10)
     first.finish("interrupted", {})
-    again = trackers.start("wandb", folder, {"epochs": 3}, resumed=True)
+    again = trackers.start("wandb", tmp_path, {"epochs": 3}, resumed=True)
     assert again.identity == first.identity
     again.log({"loss": 1.0}, 20)
     again.finish("finished", {"results/knn/top1": 50.0})
-    kept = sorted(folder.glob("wandb/offline-run-*/*.wandb"))
+    kept = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))
     assert kept
     assert {path.stem for path in kept} == {f"run-{first.identity}"}
     assert all(path.stat().st_size > 0 for path in kept)

@@ -27,7 +27,7 @@ from hexa.training.trainer import Trainer
 
 from ..end_to_end.endings import TIMES
 from ..end_to_end.endings import metric_lines as metrics
-from .toy import BATCH, FREE, LATE, NOW, STEPS, ToyLoader, assert_identical, method, trainer
+from .toy import BATCH, FREE, LATE, NOW, STEPS, ToyLoader, assert_identical, method, poison, trainer
 
 
 def newest(folder: Path) -> checkpoints.State:
@@ -150,15 +150,7 @@ def test_a_term_is_logged_from_where_it_sets_in_and_is_a_mean_over_its_own_steps
 @pytest.mark.parametrize("term", ["std", "adversarial", "cutmix"])
 def test_a_loss_that_is_not_finite_stops_before_the_weights_change(tmp_path: Path, term: str) -> None:
     made = trainer(tmp_path, checkpoint_every_steps=2)
-    objective, losses = made.objective, made.objective.losses
-
-    def poisoned(batch: Any, update: int) -> Any:
-        for found in losses(batch):
-            if made.step == 6 and found.name == term:
-                found.parts[term].loss.fill_(float("nan"))
-            yield found
-
-    objective.losses = poisoned  # type: ignore[method-assign]
+    poison(made, term, float("nan"))
     with pytest.raises(NonFiniteError) as caught:
         made.run()
     error = caught.value
@@ -171,7 +163,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_change(tmp_path: Pat
     assert state["step"] == 6
     # batch-norm statistics move in the forward passes of the step that failed; everything else must not
     moved = {name: value for name, value in state["method"].items() if "running_" in name or "num_batches" in name}
-    assert_identical(state["method"], objective.method.state_dict() | moved)
+    assert_identical(state["method"], made.objective.method.state_dict() | moved)
     assert metrics(tmp_path, "non-finite")[0]["step"] == 7
 
 

@@ -39,7 +39,7 @@ class ToyLoader:
     def __init__(self, before: Callable[[int], None] = lambda step: None, steps_per_epoch: int = STEPS) -> None:
         self.steps_per_epoch = steps_per_epoch
         self.batch_size = BATCH
-        self.wait_seconds = 0.0
+        self.wait_seconds, self.sets = 0.0, None
         self.problems: list[str] = []
         self.before = before
         self.asked: list[int] = []
@@ -107,6 +107,19 @@ def trainer(
                 p += 1
         restore(made, state)
     return made
+
+
+def poison(made: Trainer, term: str, value: float) -> None:
+    """Makes the loss of this term one that is not finite, in the seventh step."""
+    losses = made.objective.losses
+
+    def poisoned(batch: Batch, update: int) -> Iterator[Any]:
+        for found in losses(batch):
+            if made.step == 6 and term in found.parts:
+                found.parts[term].loss.fill_(value)
+            yield found
+
+    made.objective.losses = poisoned  # type: ignore[method-assign]
 
 
 def assert_identical(left: object, right: object) -> None:

@@ -13,7 +13,6 @@ import safetensors.torch
 import timm.data
 import torch
 import torchvision
-import yaml
 from torch import Tensor, nn
 
 from hexa.config import UserError
@@ -28,6 +27,7 @@ from hexa.weights.pretrained import Backbone, load_backbone, random_backbone
 from tests.laws.cases import Case
 from tests.refusals import one_line
 from tests.weights.test_layouts import assert_same
+from tests.weights.test_pretrained import run_folder
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
 RESNET, STEM = NetworkConfig(name="resnet18"), NetworkConfig(name="resnet18", small_stem=True)
@@ -197,10 +197,7 @@ def test_law_8_a_trained_method_and_its_export_give_the_same_features(tmp_path: 
     """Of MoCo trained on adversarial and mixed queries, through two batch-norm sets, the main one."""
     case = Case("moco", {}, {"adversarial": {}, "cutmix": {}})
     method = train(case.made(), steps=1, method=case.build(network=build(STEM))).float().eval()
-    run, out = tmp_path / "run", tmp_path / "out.safetensors"
-    (run / "checkpoints").mkdir(parents=True)
-    fields = {"recipe": "r", "network": STEM.model_dump(mode="json"), "views": {"size": 12}}
-    (run / "config.yaml").write_text(yaml.safe_dump(fields))
+    run, out = run_folder(tmp_path / "run", STEM, 12), tmp_path / "out.safetensors"
     torch.save({"method": method.state_dict()}, run / "checkpoints" / "step-00000002.pt")
     assert not torch.equal(method.backbone.bn1.running_mean, method.backbone.bn1.aux.running_mean)
 

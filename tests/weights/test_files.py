@@ -9,22 +9,17 @@ import pytest
 import safetensors
 import safetensors.torch
 import torch
-import yaml
 from torch import Tensor
 
 from hexa.config import UserError
-from hexa.nn.backbones import NetworkConfig
 from hexa.runtime import checkpoints
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.torture.harness import forked
-
-SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
+from tests.weights.test_pretrained import SMALL, run_folder
 
 
 def run_of(folder: Path, steps: dict[int, dict[str, Tensor]], **beside: Any) -> Path:
-    (folder / "checkpoints").mkdir(parents=True)
-    fields = {"recipe": "r", "network": SMALL.model_dump(mode="json"), "views": {"size": 16}}
-    (folder / "config.yaml").write_text(yaml.safe_dump(fields))
+    run_folder(folder)
     for step, state in steps.items():
         method = {f"query.backbone.{name}": value for name, value in state.items()} | beside.get("method", {})
         checkpoints.save(folder / "checkpoints", step, {"method": method, "optimizer": beside.get("optimizer", {})})

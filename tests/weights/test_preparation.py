@@ -13,16 +13,15 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError
-from hexa.nn.backbones import NetworkConfig
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD
 from hexa.weights import layouts
 from hexa.weights.export import export
 from hexa.weights.preparation import NAMES, Preparation, of_timm
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from tests.evaluation.given import SMALL
 from tests.refusals import one_line
 
 HALF = (0.5, 0.5, 0.5)
-SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 
 
 def resnet18() -> dict[str, Tensor]:

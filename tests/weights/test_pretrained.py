@@ -27,9 +27,10 @@ from tests.weights.test_layouts import assert_same, stirred
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.4, 0.5), std=(0.2, 0.25, 0.3))
 
 
-def run_folder(path: Path) -> Path:
+def run_folder(path: Path, network: NetworkConfig = SMALL, size: int = 16) -> Path:
+    """The folder of a run without a checkpoint."""
     (path / "checkpoints").mkdir(parents=True)
-    fields = {"recipe": "a-recipe", "network": SMALL.model_dump(mode="json"), "views": {"size": 16}}
+    fields = {"recipe": "a-recipe", "network": network.model_dump(mode="json"), "views": {"size": size}}
     (path / "config.yaml").write_text(yaml.safe_dump(fields))
     return path
 

@@ -192,7 +192,7 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
     if len(source) < FEWEST:
         raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
     draft = first_draft(request.recipe, request.backbone, request.data, len(source), request.fields)
-    seen, pixels = look(source, draft.views.size)
+    seen, pixels = look(source, starts.read(draft.start.weights or "").image_size)
     seen = replace(seen, domain=request.domain or seen.domain)
     changes = request.of_domain(seen.domain)
     labelled = source if can_judge(source.classes) else None

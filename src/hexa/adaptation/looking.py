@@ -54,6 +54,7 @@ class Seen:
 def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
     """Inspect a sample; returns also its images as evaluation sees them at this size, float [n, C, S, S] in [0, 1].
 
+    Those without a near-duplicate before them come first.
     Raises UserError if there are too few distinct images, or too few can be read.
     """
     order = torch.randperm(len(source), generator=Stream(seed).child("looking").generator())[:_SAMPLE].tolist()
@@ -78,7 +79,8 @@ def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
         thumbs.append(small.mean(0).flatten())
     if len(sides) < tried / 2:
         raise UserError(f"{source!r}: {tried - len(sides)} of {tried} images cannot be read; repair the data")
-    distinct = int((leakage.duplicates(leakage.standardised(torch.stack(thumbs))) < 0).sum())
+    twins = leakage.duplicates(leakage.standardised(torch.stack(thumbs))) >= 0
+    distinct = int((~twins).sum())
     if distinct < _FEWEST_DISTINCT:
         raise UserError(
             f"{source!r}: only {distinct} of {len(thumbs)} sampled images are distinct, the others are "
@@ -94,4 +96,4 @@ def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
         unreadable=1 - len(sides) / tried,
         domain=domain,
     )
-    return seen, torch.stack(kept)
+    return seen, torch.stack([kept[row] for row in np.argsort(twins, kind="stable")])

@@ -19,6 +19,7 @@ from hexa.comparison import unlabelled
 from hexa.comparison.labelled import labels_of
 from hexa.config import UserError
 from hexa.data import Source
+from hexa.data.loading.loaders import RESIDENT_LIMIT_BYTES
 from hexa.measure.costs import Costs, at_size, measure, memory_of
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.tables import format_duration
@@ -38,6 +39,9 @@ _FAMILIAR = 0.55
 #: The fewest passes over the images, the share of the time that they may take by the measurement, and the fewest images
 #: (or all) that they are worth making over.
 PASSES, SPARE, _LEAST_IMAGES = 6, 0.9, 500
+#: Where maps can be remembered: the share of the passes that would fit without whose views are drawn, for later ones to
+#: repeat, and the most passes in all.
+_DRAWN, _MOST_PASSES = 0.7, 60
 #: With this number of passes or more only the head learns in the first: a random head would damage the backbone.
 _HEAD_FIRST = 3
 #: On photographs as many of the last stages learn as hold this share of the weights.
@@ -81,12 +85,16 @@ class Budget:
 
 @dataclass(frozen=True)
 class Choice:
-    """Views of `size` pixels; the last `stages` of the network learn from `images` images, `passes` times."""
+    """Views of `size` pixels; the last `stages` of the network learn from `images` images, `passes` times.
+
+    sets: passes with views of their own, which later ones repeat; None if all have.
+    """
 
     size: int
     stages: int
     images: int
     passes: float
+    sets: int | None = None
 
 
 def choose(
@@ -121,7 +129,14 @@ def choose(
     if not fits(size, stages):
         images = max(0, int(SPARE * room(size) / once(size, stages)))
     left = room(size) / max(1, images) - costs.train(size, 0)
-    return Choice(size, stages, images, 1 + left / costs.train(size, stages))
+    passes = 1 + left / costs.train(size, stages)
+    if stages in costs.again and images:
+        kept = images * costs.again[stages][1] * (size / costs.size) ** 2  # bytes of a set
+        sets = min(math.ceil(_DRAWN * passes), int(RESIDENT_LIMIT_BYTES / kept))
+        repeated = (left - (sets - 1) * costs.train(size, stages)) / costs.repeat(size, stages)
+        if sets >= PASSES and sets + repeated > passes:
+            return Choice(size, stages, images, min(_MOST_PASSES, sets + repeated), sets)
+    return Choice(size, stages, images, passes)
 
 
 @dataclass(frozen=True)
@@ -199,9 +214,12 @@ def plan(given: Given) -> Plan:
     costs, budget, seconds, native = given.costs(), given.budget, given.budget.seconds, draft.views.size
     given.say("looking at the images with the start")
     backbone.to(Machine.of(draft).device)
-    some, shares = given.pixels[: max(_SEEN, int(_LOOKING / costs.score(native)))], dict[int, float]()
+    many = max(_SEEN, int(_LOOKING / costs.score(backbone.image_size))) if given.sizes[1:] else _SEEN
+    some, shares = given.pixels[:many], dict[int, float]()
     features = features_of(backbone, some)
     again = found_again(backbone, some[:_SEEN], features[:_SEEN])
+    outlook = f"shown a quarter of an image, the start finds it among {len(some[:_SEEN])} in {again:.0%} of cases, so "
+    outlook += "a gain is likely, given enough passes" if again < _FAMILIAR else "a gain, if any, is small"
 
     def keeps(size: int) -> bool:
         """Whether most neighbourhoods of the start are the same at this image size."""
@@ -256,6 +274,7 @@ def plan(given: Given) -> Plan:
         "batch_size": batch,
         "start.freeze_backbone": int(min(epochs * per_epoch, draft.max_steps or math.inf) >= _HEAD_FIRST * per_epoch),
         "start.trainable_stages": None if chosen.stages == stages else chosen.stages,
+        "start.view_sets": chosen.sets,
         "monitor.holdout": round(1 - chosen.images / len(source), 4),
     }
     if not {"monitor.keep_best", "monitor.until"} & fields.keys():
@@ -269,7 +288,7 @@ def plan(given: Given) -> Plan:
             "training.log_every": max(1, min(draft.training.log_every, int(chosen.passes * per_epoch) // _LINES)),
         }
     experiment = override(at_size(draft, size, fields), {k: v for k, v in changes.items() if k not in fields})
-    what = _lines(experiment, given.seen, chosen, stages, shares.get(size), backbone.image_size, again)
+    what = _lines(experiment, given.seen, chosen, stages, shares.get(size), backbone.image_size, outlook)
     passes = min(experiment.epochs, (experiment.max_steps or math.inf) / max(1, per_epoch))
     return Plan(experiment, (*what, _labels(labelled, source, compared), length(experiment, passes, given)), compared)
 
@@ -303,7 +322,7 @@ def features_of(backbone: Backbone, pixels: Tensor) -> Tensor:
 
 
 def _lines(
-    experiment: Experiment, seen: Seen, chosen: Choice, stages: int, share: float | None, native: int, again: float
+    experiment: Experiment, seen: Seen, chosen: Choice, stages: int, share: float | None, native: int, outlook: str
 ) -> tuple[str, ...]:
     size, start = experiment.views.size, experiment.start
     method = " + ".join([experiment.method.name, *(n for n, h in experiment.hard_examples.items() if h.weight > 0)])
@@ -313,7 +332,6 @@ def _lines(
     few = {None: "whole network", 1: f"last of {stages} stages"}
     learns = few.get(start.trainable_stages, f"last {start.trainable_stages} of {stages} stages")
     learns += ", in the first pass the head alone" * (start.freeze_backbone == 1)
-    outlook = "a gain is likely, given enough passes" if again < _FAMILIAR else "a gain, if any, is small"
     fewer = f", {chosen.images:,} of them trained on" * (chosen.images < seen.count)
     guessed = " (--domain names another kind)" * (seen.domain != "photos")
     return (
@@ -321,7 +339,7 @@ def _lines(
         f"method: {method}, from {start.weights}, batch-norm statistics {statistics}",
         f"learning: the {learns}",
         f"views: {experiment.views.based_on} for {seen.domain}{guessed}, {size} px{smaller}",
-        f"outlook: from a quarter of each image the start finds {again:.0%} of {_SEEN} again, so {outlook}",
+        f"outlook: {outlook}",
     )
 
 

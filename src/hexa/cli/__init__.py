@@ -19,8 +19,8 @@ from hexa.cli import pictures as pictures
 from hexa.cli.declare import COMMANDS, commands
 from hexa.runtime.output import forgiving, one_line
 
-#: Commands that read weights and images at once.
-_READING = ("pretrain", "adapt", "harden", "compare", "evaluate", "embed")
+#: Commands that begin by reading weights and images.
+_READING = ("adapt", "harden", "compare", "evaluate", "embed")
 
 
 class Parser(argparse.ArgumentParser):
@@ -165,16 +165,20 @@ def _run(arguments: list[str], begun: float) -> int:
         told = f"`{parsers[name].prog}` does not take: {some(left, ' ')}"
         raise UserError(f"{told}; quote patterns such as *.tar, and see `{parsers[name].prog} --help`")
     given.options, given.begun = options, begun
-    if name in _READING and os.environ.get("WORLD_SIZE", "1") == "1":  # of several processes one says it, later
-        asked = vars(given)
-        weights = [asked.get("backbone"), asked.get("start"), *asked.get("backbones", ())]
-        paths.check(filter(None, weights), filter(None, (asked.get("data"), asked.get("labelled"))))
+    # of several processes one says it, later; what was adapted is told of without its start and images
+    if name in _READING and os.environ.get("WORLD_SIZE", "1") == "1" and not _adapted(getattr(given, "out", None)):
+        weights = filter(None, [getattr(given, "backbone", None), *getattr(given, "backbones", ())])
+        paths.check(weights, filter(None, (given.data, getattr(given, "labelled", None))))
     if name in ("pretrain", "resume", "adapt", "harden", "compare", "demo"):
         by_clock = getattr(given, "time", None) and not {"epochs", "max_steps"} & extra.keys()
         # what can be repeated bit for bit keeps its number of threads
         if said := beside_others(choose=bool(by_clock) or name == "demo"):
             print(said, file=sys.stderr)
     return COMMANDS[name].run(given, extra)
+
+
+def _adapted(out: str | None) -> bool:
+    return out is not None and os.path.isfile(os.path.join(out, "adapt.json"))
 
 
 def _say(line: str, status: int) -> int:

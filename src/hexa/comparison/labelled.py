@@ -91,7 +91,7 @@ class Judge:
         self.draws: dict[int, list[Rows]] = {}
         for shots in SHOTS:
             rows = np.flatnonzero(counts[labels] > shots)  # one image at least is left to classify
-            if len(np.unique(labels[rows])) > max(1, (counts > 1).sum() / 2):  # of few of the classes it tells little
+            if len(np.unique(labels[rows])) >= max(2, (counts > 1).sum() / 2):  # of few of the classes it tells little
                 streams = (stream.child("draw", shots, number) for number in range(DRAWS))
                 self.draws[shots] = [rows[draw_per_class(labels[rows], shots, one)] for one in streams]
 

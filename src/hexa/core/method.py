@@ -177,7 +177,7 @@ class Method(nn.Module, ABC, Generic[Labels]):
 
     Everything it remembers exists once it is constructed and is a parameter or a buffer. `embed`, `pseudo_labels` and
     `loss` change nothing but the batch-norm statistics of the passes that count; `commit` is the only mutation.
-    `pseudo_labels`, `commit` and `start_epoch` run without gradients, whatever a sub-class writes.
+    `pseudo_labels`, `commit` and `start_epoch` of its classes run without gradients.
     """
 
     #: The network of `embed`, a `hexa.nn.encoder.Encoder`; a method without one overrides `backbone` and `embed`.
@@ -195,6 +195,8 @@ class Method(nn.Module, ABC, Generic[Labels]):
 
     #: Pseudo-labels are made of the clean embedding of the same images (SwAV's codes, SimCLR's dictionary).
     labels_from_embedding: bool = False
+    #: All that is done with crops is that one encoder embeds them.
+    embeds_plainly: bool = False
     #: That of its configuration, unless one of its fields asks for more.
     num_views: tuple[int, int | None, str] = MethodConfig.num_views
 
@@ -300,6 +302,7 @@ class Method(nn.Module, ABC, Generic[Labels]):
         return embedding
 
     #: The loss of a network that outputs a constant, to recognise a run that does not learn; None if unknown.
+    #: A number that sub-classes assign.
     chance_loss: float | None = None
 
     def notes(self) -> list[str]:

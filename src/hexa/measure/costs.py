@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import time
@@ -19,7 +20,16 @@ from hexa.data import Source
 from hexa.data.loading.workers import choose_workers
 from hexa.data.sources.source import Subset
 from hexa.recipes.experiment import Experiment, override
-from hexa.run.build import Machine, build_loader, build_method, build_objective, build_optimizer, kernels, setting_of
+from hexa.run.build import (
+    Machine,
+    build_loader,
+    build_method,
+    build_objective,
+    build_optimizer,
+    kernels,
+    remembering,
+    setting_of,
+)
 from hexa.run.start import begin_from_weights
 from hexa.runtime.allocator import return_freed_memory
 from hexa.runtime.cores import usable_cores
@@ -37,8 +47,9 @@ class Costs:
 
     read: to decode an image and cut its views, at any size. steps: forward and backward, by the number of the network's
     last stages that learn, 0 for the head alone; the largest number is all that may learn. updates: the optimizer's
-    part of a step, divided by the batch, by the same number and at any size. look: features alone. memory: bytes of a
-    step where all of that learns. setup: seconds to build a run, once.
+    part of a step, divided by the batch, by the same number and at any size. again: a step on maps that are remembered
+    (`start.view_sets`), and their bytes, by the same number; none where they can't be. look: features alone. memory:
+    bytes of a step where all of that learns. setup: seconds to build a run, once.
     """
 
     size: int
@@ -48,10 +59,15 @@ class Costs:
     memory: float = 0.0
     setup: float = 0.0
     updates: Mapping[int, float] = field(default_factory=dict)
+    again: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     def train(self, size: int, stages: int) -> float:
         """Seconds of training on an image once."""
         return self.read + self.updates.get(stages, 0.0) + self.steps[stages] * (size / self.size) ** 2
+
+    def repeat(self, size: int, stages: int) -> float:
+        """Seconds of training on the remembered maps of an image once."""
+        return self.updates.get(stages, 0.0) + self.again[stages][0] * (size / self.size) ** 2
 
     def run(self, experiment: Experiment, images: int) -> float:
         """Seconds of a whole training on that number of images.
@@ -77,7 +93,8 @@ class Costs:
     def shared(self, processes: int) -> Costs:
         """The costs of each of several processes that share the images of a step."""
         steps = {stages: seconds / processes for stages, seconds in self.steps.items()}
-        return replace(self, read=self.read / processes, steps=steps, memory=self.memory / processes)
+        again = {stages: (seconds / processes, size / processes) for stages, (seconds, size) in self.again.items()}
+        return replace(self, read=self.read / processes, steps=steps, memory=self.memory / processes, again=again)
 
 
 def at_size(draft: Experiment, size: int, fields: Iterable[str]) -> Experiment:
@@ -129,7 +146,7 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
 
             train()  # not timed, nor its memory taken: the optimizer's state is made
             memory = peak_bytes(train, machine.device) / count
-            steps, updates = dict[int, float](), dict[int, float]()
+            steps, updates, again = dict[int, float](), dict[int, float](), dict[int, tuple[float, float]]()
             every = _learning(method, draft, "start.trainable_stages" in fields)
             for stages in every if partly else [max(every)]:
                 learning = every[stages]
@@ -138,6 +155,11 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
                 alone = _seconds(update, machine.device)  # of few images as of many
                 steps[stages] = max(0.0, _seconds(train, machine.device) - alone) / count
                 updates[stages] = alone / draft.batch_size
+                if stages and (trunk := remembering(experiment, method, machine, learning)) is not None:
+                    maps = trunk(batch).repeated(max(1, draft.batch_size // count))  # few images say little of a head
+                    seconds = max(0.0, _seconds(functools.partial(train, maps), machine.device) - alone)
+                    again[stages] = seconds / len(maps), sum(crop.nbytes for crop in maps.crops) / len(maps)
+                    trunk.remove()
             pixels = batch.crops[0]
 
             @torch.no_grad()
@@ -147,7 +169,7 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
                     method.backbone(pixels)
 
             look()
-            return Costs(size, read, steps, _seconds(look, machine.device) / count, memory, setup, updates)
+            return Costs(size, read, steps, _seconds(look, machine.device) / count, memory, setup, updates, again)
 
 
 def _readers(experiment: Experiment, machine: Machine, resident: bool) -> int:

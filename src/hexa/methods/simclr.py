@@ -79,7 +79,7 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
     """
 
     encoder: Encoder
-    labels_from_embedding = True
+    labels_from_embedding = embeds_plainly = True
 
     def __init__(self, config: SimCLRConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()

@@ -163,7 +163,7 @@ def _mixed(table: Tensor, index: Tensor, weights: Tensor) -> Tensor:
     """Σ_k weights[b, i, k] · table[b, index[b, i, k]]: [B, n, …], index and weights [B, m, K] -> [B, m, …]."""
     (batch, count), (rows, taps) = table.shape[:2], index.shape[1:]
     index = index + count * torch.arange(batch)[:, None, None]
-    flat = table.reshape(batch * count, -1)
+    flat = table.reshape(batch * count, -1).contiguous()  # else one image is summed in another order than several
     mixed = functional.embedding_bag(index.view(-1, taps), flat, per_sample_weights=weights.view(-1, taps), mode="sum")
     return mixed.view(batch, rows, *table.shape[2:])
 

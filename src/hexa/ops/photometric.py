@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hexa.ops.geometry import SPARSE, separable
+from hexa.ops.geometry import separable
 
 LUMA = (0.2989, 0.587, 0.114)
+#: The side of an image from which on a blur is a convolution on a CPU, which is faster where its kernel is small.
+_CONVOLVED = 96
 ORDERS = tuple(itertools.permutations(range(4)))
 _PLACE = torch.tensor(ORDERS).argsort(1)  # [24, 4]: when each operation comes
 _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)
@@ -178,7 +180,7 @@ def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
     offset = torch.arange(-radius, radius + 1, device=images.device, dtype=torch.float32)
     kernel = torch.exp(-0.5 * (offset / sigma[:, None]).square())  # [B, K]
     kernel /= kernel.sum(1, keepdim=True)
-    if min(height, width) >= SPARSE and images.device.type == "cpu":
+    if min(height, width) >= max(_CONVOLVED, 4 * radius) and images.device.type == "cpu":
         return _convolved(images, kernel, radius)
     rows = _band(kernel, radius, height)
     columns = rows if width == height else _band(kernel, radius, width)
@@ -188,9 +190,12 @@ def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
 def _convolved(images: Tensor, kernel: Tensor, radius: int) -> Tensor:
     """Images [B, C, H, W] with reflected borders, convolved along both axes with kernels [B, 2·radius + 1]."""
     each = kernel.repeat_interleave(images.shape[1], 0)  # [B·C, K]
-    padded = functional.pad(images, 4 * (radius,), mode="reflect").flatten(0, 1)[None]
-    tall = functional.conv2d(padded, each[:, None, :, None], groups=len(each))
-    return functional.conv2d(tall, each[:, None, None], groups=len(each)).view(images.shape)
+    planes = functional.pad(images.float(), 4 * (radius,), mode="reflect").flatten(0, 1)[None]
+    if len(each) == 1:  # one plane has a kernel of its own, which rounds otherwise
+        each, planes = each.repeat(2, 1), planes.repeat(1, 2, 1, 1)
+    tall = functional.conv2d(planes, each[:, None, :, None], groups=len(each))
+    wide = functional.conv2d(tall, each[:, None, None], groups=len(each))
+    return wide[:, : images.shape[:2].numel()].view(images.shape)
 
 
 def _band(kernel: Tensor, radius: int, size: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +27,7 @@ from hexa.nn import backbones
 from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
 from hexa.nn.depthwise import quicken
 from hexa.nn.encoder import Encoder
+from hexa.nn.trunk import Trunk
 from hexa.objective import STD, Objective
 from hexa.objective.shares import branches, needed
 from hexa.recipes.experiment import Experiment, override
@@ -157,6 +158,7 @@ def build_loader(experiment: Experiment, source: Source, machine: Machine) -> Pr
         resident_limit_bytes=training.resident_limit_bytes,
         tolerance=training.max_corrupt_share,
         pairs=Pairs.of(experiment.pairs, source),
+        sets=experiment.start.view_sets,
     )
 
 
@@ -197,6 +199,22 @@ def paces(method: Method, config: start.StartConfig) -> dict[nn.Parameter, Pace]
         if not rate:
             parameter.requires_grad_(False)
     return {parameter: Pace(rate, config.freeze_backbone) for parameter, rate in rates.items()}
+
+
+def remembering(
+    experiment: Experiment, method: Method, machine: Machine, learns: Mapping[nn.Parameter, float] | None = None
+) -> Trunk | None:
+    """What makes of a batch its maps below the stages that learn; None where attacks or all stages need the pixels.
+
+    learns: each parameter's rate; that of the experiment if None.
+    """
+    if experiment.start.weights is None or any(hard.weight for hard in experiment.hard_examples.values()):
+        return None
+    shares, size = learns or start.rates(method, experiment.start), experiment.views.size
+    pixels = torch.rand(2, experiment.network.channels, size, size, generator=torch.Generator().manual_seed(0))
+    layout = torch.channels_last if experiment.training.channels_last else torch.contiguous_format
+    pixels = pixels.to(machine.device, memory_format=layout)
+    return Trunk.of(method, lambda parameter: shares.get(parameter, 1.0) > 0, pixels, machine.autocast)
 
 
 def branch_notes(method: Method, setting: Setting) -> list[str]:

@@ -29,6 +29,7 @@ from hexa.run.build import (
     build_optimizer,
     fingerprint,
     kernels,
+    remembering,
     setting_of,
     settled,
 )
@@ -144,10 +145,13 @@ class _Session:
     def _trainer(self, source: Source, held: Source | None, method: Method, loader: PretrainLoader) -> Trainer:
         experiment = self.experiment
         steps = loader.steps_per_epoch
+        optimizer = build_optimizer(experiment, method, steps)
+        if loader.sets is not None:
+            loader.remember = remembering(experiment, method, self.machine)
         knn = KnnMonitor.of(experiment, source, method, self.machine, held)
         trainer = Trainer(
             build_objective(experiment, method, self.machine, steps=experiment.epochs * steps),
-            build_optimizer(experiment, method, steps),
+            optimizer,
             loader,
             experiment.training,
             self.machine.device,

@@ -40,4 +40,4 @@ def check(backbones: Iterable[str], sources: Iterable[str]) -> None:
         body = name.partition("#")[0]
         path = body.removeprefix("folder:")
         if path and ":" not in path and (path != body or os.path.sep in path) and not Path(path).exists():
-            folder(name, Path(path).expanduser())
+            folder(name, Path(os.path.expanduser(path)))

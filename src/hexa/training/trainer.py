@@ -192,11 +192,15 @@ class Trainer:
         if left <= 0:
             total = min(total, self.step)
         elif steps >= max(1, self.steps_per_epoch // 4):
-            if not self.optimizer.thaws_after((self.step - 1) // self.steps_per_epoch) and self.step < total:
+            each, drawn = max(now - self._lap[1], 1e-9) / steps, (self.loader.sets or 0) * self.steps_per_epoch
+            # steps that repeat views are much faster than those before
+            known = self._lap[0] >= drawn or (drawn - self.step) * each > left
+            thaws = self.optimizer.thaws_after((self.step - 1) // self.steps_per_epoch)
+            if known and not thaws and self.step < total:
                 epochs = (total - self.step) / self.steps_per_epoch
                 # half of the time at most: the first score decodes its images, too
                 left -= min(left / 2, self._looked * math.ceil(epochs / (self.scoring.every or math.inf)))
-                total = self.step + max(0, int(left * steps / max(now - self._lap[1], 1e-9)))
+                total = self.step + max(0, int(left / each))
             self._lap = self.step, now
         self.optimizer.total_steps = processes.of_main(total, self.device)
 

@@ -53,6 +53,9 @@ class StartConfig(Config):
     """Number of epochs at the beginning in which only the head learns."""
     trainable_stages: int | None = pydantic.Field(default=None, gt=0)
     """Number of the backbone's last stages that learn (a ViT's blocks are stages); none for the whole backbone."""
+    view_sets: int | None = pydantic.Field(default=None, gt=0)
+    """Number of epochs with views of their own, which later ones repeat; none draws new ones for every epoch. Where
+    only the last stages learn (SimCLR without hard examples), the maps below them are computed once."""
     backbone_rate: float = pydantic.Field(default=1.0, gt=0, le=1)
     """The learning rate of the backbone as a share of the head's."""
     layer_decay: float = pydantic.Field(default=1.0, gt=0, le=1)

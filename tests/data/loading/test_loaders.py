@@ -31,12 +31,9 @@ from hexa.data.views.making import Views
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from tests.data.batches import SIZE, SMALL, array, assert_share, each_process, flat, loader_of, photographs, same
+from tests.data.image_files import exif
+from tests.evaluation.given import noise_images
 from tests.refusals import one_line
-
-
-@pytest.fixture(params=["resident", "workers"])
-def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
-    return array() if request.param == "resident" else photographs(tmp_path / "photographs", 50)
 
 
 @pytest.mark.parametrize("pairs", [False, True], ids=["alone", "pairs"])
@@ -152,10 +149,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Source:
     waves = np.stack([np.sin(y * k) * np.cos(x * (k + 1)) for k in (1, 2, 3)], 2) * 110 + 128
     noise = np.random.default_rng(0).normal(0, 12, waves.shape)
     picture = Image.fromarray((waves + noise).clip(0, 255).astype(np.uint8))
-    exif = Image.Exif()
-    exif[0x0112] = 6
     folder = tmp_path_factory.mktemp("large")
-    picture.save(folder / "large.jpg", quality=95, exif=exif)
+    picture.save(folder / "large.jpg", quality=95, exif=exif())
     assert (folder / "large.jpg").stat().st_size > 200_000
     return open_source(f"folder:{folder}")
 
@@ -243,10 +238,8 @@ def test_images_are_transformed_together_or_alone_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
     sizes = [(20, 20)] * 5 + [(30, 20), (20, 30), (30, 20), (30, 20), (9, 9)]
-    for number, (height, width) in enumerate(sizes):
-        noise = np.random.default_rng(number).integers(0, 256, (height, width, 3), dtype=np.uint8)
-        Image.fromarray(noise).save(tmp_path / f"{number}.png")
-    source, transform = open_source(f"folder:{tmp_path}"), EvaluationTransform(SIZE)
+    data = noise_images(tmp_path, {f"{number}.png": size for number, size in enumerate(sizes)})
+    source, transform = open_source(data), EvaluationTransform(SIZE)
     monkeypatch.setattr(stream, "_TOGETHER", together)
     (images, _, _), (more, _, _) = evaluation_batches(source, transform, 8, num_workers=0)
     expected = torch.stack([transform(source.decode(number)) for number in range(len(source))])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections import Counter
@@ -23,6 +22,7 @@ from hexa.data.loading.pairs import Pairs, PairsConfig
 from hexa.data.sources.source import Subset
 from hexa.runtime.random import Stream
 from tests.data.batches import SMALL, array, flat, loader_of, photographs, same
+from tests.data.image_files import saved
 from tests.data.sources.test_webdataset import pack
 from tests.refusals import one_line
 
@@ -51,11 +51,6 @@ def csv(folder: Path, text: str | bytes, name: str = "pairs.csv") -> str:
 def members(found: Pairs, image: int) -> set[int]:
     begin = int(found.first[image])
     return set(found.order[begin : begin + int(found.size[image])].tolist())
-
-
-@pytest.fixture(params=["resident", "workers"])
-def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
-    return array() if request.param == "resident" else photographs(tmp_path / "photographs", 50)
 
 
 # -- who is drawn -----------------------------------------------------------------------------------------------------
@@ -224,15 +219,12 @@ def test_an_effect_needs_a_cause() -> None:
         PairsConfig(of="x.csv", probability=1.5)
 
 
-def picture() -> bytes:
-    made = io.BytesIO()
-    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(made, "PNG")
-    return made.getvalue()
+PICTURE = saved(Image.new("RGB", (4, 4)), "PNG")
 
 
 @pytest.mark.parametrize("values", [["a", "b", "a", None], [7.5, 8.0, 7.5, float("nan")]])
 def test_a_column_of_parquet(tmp_path: Path, values: list[Any]) -> None:
-    images = [{"bytes": picture(), "path": f"{number}.png"} for number in range(6)]
+    images = [{"bytes": PICTURE, "path": f"{number}.png"} for number in range(6)]
     for number, part in enumerate(((0, 4), (4, 6))):
         chosen = [*values, values[1], values[3]][slice(*part)]
         table = pa.table({"image": images[slice(*part)], "patient": pa.array(chosen, pa.array(values).type)})
@@ -248,11 +240,11 @@ def test_a_key_of_webdataset(tmp_path: Path) -> None:
     told: list[Any] = [{"patient": 3, "label": 1}, {"patient": "x"}, {"patient": 3}, {"patient": [3]}, ["patient"]]
     files: dict[str, bytes] = {}
     for number, value in enumerate(told):
-        files |= {f"{number}.png": picture(), f"{number}.json": json.dumps(value).encode(), f"{number}.cls": b"1"}
+        files |= {f"{number}.png": PICTURE, f"{number}.json": json.dumps(value).encode(), f"{number}.cls": b"1"}
     pack(tmp_path / "train-0.tar", files)
     pack(
         tmp_path / "train-1.tar",
-        {"a.png": picture(), "a.json": b"{", "b.json": b'{"patient": "x"}', "b.png": picture()},
+        {"a.png": PICTURE, "a.json": b"{", "b.json": b'{"patient": "x"}', "b.png": PICTURE},
     )
     source = open_source(f"webdataset:{tmp_path}")
     found = of("key:patient", source)

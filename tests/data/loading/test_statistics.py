@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,6 @@ from PIL import Image
 from hexa.config import UserError
 from hexa.data import ArraySource, open_source
 from hexa.data.loading import statistics
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEXA_CACHE", str(tmp_path / "cache"))
 
 
 def _folder(root: Path, count: int = 7) -> Path:
@@ -59,7 +55,7 @@ def test_it_is_measured_again_only_when_a_file_is_another(tmp_path: Path, monkey
 def test_what_is_kept_is_not_trusted(tmp_path: Path) -> None:
     root = _folder(tmp_path / "images")
     first = statistics.measured(open_source(f"folder:{root}"))
-    (kept,) = (tmp_path / "cache" / "statistics").iterdir()
+    (kept,) = Path(os.environ["HEXA_CACHE"], "statistics").iterdir()
     for damaged in (
         "",
         "[]",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,9 @@ from PIL import Image
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation import evaluate
+from tests.data.image_files import saved
 from tests.data.sources.looks import labels_of, reds_of
+from tests.data.sources.test_opening import write_image
 from tests.refusals import one_line
 
 datasets = pytest.importorskip("datasets")
@@ -28,9 +29,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def picture(value: int) -> bytes:
-    written = io.BytesIO()
-    Image.new("RGB", (8, 6), (value, 20, 200)).save(written, "PNG")
-    return written.getvalue()
+    return saved(Image.new("RGB", (8, 6), (value, 20, 200)), "PNG")
 
 
 def table(values: list[int], **columns: tuple[Any, list[Any]]) -> Any:
@@ -64,16 +63,15 @@ def test_splits_labels_and_names_are_those_of_the_features(tmp_path: Path, writt
 
 def test_it_is_our_decoder_that_decodes(tmp_path: Path) -> None:
     """16 bits are scaled, which PIL's own conversion does not do; `datasets` would hand over PIL's image."""
-    written = io.BytesIO()
-    Image.fromarray(np.full((5, 5), 65535 // 2, dtype=np.uint16)).save(written, "PNG")
-    rows = {"image": [{"bytes": written.getvalue(), "path": "a.png"}, {"bytes": b"broken", "path": "b.png"}]}
+    data = saved(Image.fromarray(np.full((5, 5), 65535 // 2, dtype=np.uint16)), "PNG")
+    rows = {"image": [{"bytes": data, "path": "a.png"}, {"bytes": b"broken", "path": "b.png"}]}
     made = datasets.Dataset.from_dict(rows, features=datasets.Features({"image": datasets.Image()}))
     made.save_to_disk(tmp_path / "set")
     source = open_source(f"hf:{tmp_path / 'set'}")
     assert torch.equal(source.decode(0), torch.full((3, 5, 5), 127, dtype=torch.uint8))
     assert source.paths == ["a.png", "b.png"]
     assert source.labels is None
-    assert source.encoded(0) == written.getvalue()
+    assert source.encoded(0) == data
 
 
 def test_rows_that_were_picked_and_shuffled(tmp_path: Path) -> None:
@@ -86,12 +84,10 @@ def test_rows_that_were_picked_and_shuffled(tmp_path: Path) -> None:
 
 def test_folders_of_images(tmp_path: Path) -> None:
     for number, name in enumerate(("train/ant/a.png", "train/bee/b.png", "test/ant/c.png", "test/bee/d.png")):
-        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "set" / name).write_bytes(picture(number))
+        write_image(tmp_path / "set" / name, number)
     test = open_source(f"hf:{tmp_path / 'set'}", "test")
     assert (test.paths, test.class_names) == (["test/ant/c.png", "test/bee/d.png"], ["ant", "bee"])
     assert reds_of(test) == [2, 3]
-    (tmp_path / "moved").parent.mkdir(exist_ok=True)
     (tmp_path / "set").rename(tmp_path / "moved")
     assert open_source(f"hf:{tmp_path / 'moved'}", "test").fingerprint == test.fingerprint
 

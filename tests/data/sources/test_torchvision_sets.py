@@ -7,23 +7,18 @@ from pathlib import Path
 
 import pytest
 import torchvision.datasets
-from PIL import Image
 
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.sources.torchvision_sets import SETS
 from tests.data.sources.looks import labels_of
-
-
-def picture(path: Path, shade: int = 100) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (12, 8), (shade, 50, 20)).save(path)
+from tests.data.sources.test_opening import write_image
 
 
 def dtd(root: Path) -> None:
     for split, names in (("train", ["a_1", "b_1"]), ("val", ["a_2"]), ("test", ["a_3", "b_3", "b_4"])):
         for name in names:
-            picture(root / "dtd" / "dtd" / "images" / name[0] / f"{name}.jpg")
+            write_image(root / "dtd" / "dtd" / "images" / name[0] / f"{name}.jpg", 100)
         (root / "dtd" / "dtd" / "labels").mkdir(exist_ok=True)
         (root / "dtd" / "dtd" / "labels" / f"{split}1.txt").write_text("".join(f"{n[0]}/{n}.jpg\n" for n in names))
 
@@ -33,7 +28,7 @@ def food101(root: Path) -> None:
     for split, names in (("train", ["1", "2"]), ("test", ["3"])):
         for food in ("pie", "soup"):
             for name in names:
-                picture(base / "images" / food / f"{name}.jpg")
+                write_image(base / "images" / food / f"{name}.jpg", 100)
         (base / "meta").mkdir(exist_ok=True)
         listed = {food: [f"{food}/{name}" for name in names] for food in ("pie", "soup")}
         (base / "meta" / f"{split}.json").write_text(json.dumps(listed))
@@ -45,15 +40,15 @@ def pets(root: Path) -> None:
     for split, names in (("trainval", ["Boxer_1", "Ragdoll_1"]), ("test", ["Ragdoll_2"])):
         rows = []
         for name in names:
-            picture(base / "images" / f"{name}.jpg")
+            write_image(base / "images" / f"{name}.jpg", 100)
             rows.append(f"{name} {1 + name.startswith('R')} 1 1\n")
         (base / "annotations" / f"{split}.txt").write_text("".join(rows))
 
 
 def aircraft(root: Path) -> None:
     base = root / "fgvc-aircraft-2013b" / "data"
-    picture(base / "images" / "1.jpg")
-    picture(base / "images" / "2.jpg")
+    write_image(base / "images" / "1.jpg", 100)
+    write_image(base / "images" / "2.jpg", 100)
     (base / "variants.txt").write_text("707\n747\n")
     (base / "images_variant_trainval.txt").write_text("1 707\n2 747\n")
     (base / "images_variant_test.txt").write_text("2 747\n")
@@ -61,7 +56,7 @@ def aircraft(root: Path) -> None:
 
 def caltech101(root: Path) -> None:
     for name in ("ant", "bee", "BACKGROUND_Google"):
-        picture(root / "caltech101" / "101_ObjectCategories" / name / "image_0001.jpg")
+        write_image(root / "caltech101" / "101_ObjectCategories" / name / "image_0001.jpg", 100)
     (root / "caltech101" / "Annotations").mkdir()
 
 
@@ -80,7 +75,7 @@ def test_files_and_labels_are_those_of_torchvision(tmp_path: Path, name: str) ->
     source = open_source(f"{name}:{tmp_path}")
     assert (source.split, labels_of(source), source.class_names) == ("train", train, classes)
     assert labels_of(open_source(f"{name}:{tmp_path}", "test")) == test
-    assert source.decode(0).shape == (3, 8, 12)
+    assert source.decode(0).shape == (3, 5, 6)
     assert not Path(source.paths[0]).is_absolute()
     dataset, _, splits = SETS[name]
     theirs = getattr(torchvision.datasets, dataset)(tmp_path, **splits["train"])
@@ -92,7 +87,7 @@ def test_caltech101_has_one_split(tmp_path: Path) -> None:
     source = open_source(f"caltech101:{tmp_path}")
     assert source.splits() == ["train"]
     assert labels_of(source) == [0, 1]
-    assert source.decode(1).shape == (3, 8, 12)
+    assert source.decode(1).shape == (3, 5, 6)
 
 
 def test_a_set_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from PIL import Image
 
 from hexa.config import UserError
 from hexa.data import open_source
+from tests.data.image_files import saved
 from tests.data.sources.looks import labels_of
 
 
@@ -31,9 +32,8 @@ def shard(path: Path, first: int, count: int = 3, label: str | None = "cls") -> 
     path.parent.mkdir(parents=True, exist_ok=True)
     members = {}
     for number in range(first, first + count):
-        picture = io.BytesIO()
-        Image.new("RGB", (10, 6), (40 * (number % 5), 20, 200)).save(picture, "PNG")
-        members |= {f"part/{number:04d}.png": picture.getvalue(), f"part/{number:04d}.txt": b"a caption"}
+        picture = saved(Image.new("RGB", (10, 6), (40 * (number % 5), 20, 200)), "PNG")
+        members |= {f"part/{number:04d}.png": picture, f"part/{number:04d}.txt": b"a caption"}
         if label == "cls":
             members[f"part/{number:04d}.cls"] = str(number % 5).encode()
         elif label == "json":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -46,7 +47,9 @@ class PretrainLoader:
     UserError lists them; fewer are replaced by their neighbours and appear in `problems`. Raises UserError if the
     batch is larger than the data or not a multiple of the number of processes.
 
-    pairs: images that may give views of each other; an unreadable partner gives none.
+    pairs: images that may give views of each other; an unreadable partner gives none. sets: epochs whose batches are
+    drawn, None for all; later epochs repeat them. remember: makes of a batch what is to be trained on, once for all
+    epochs that repeat it, while what is remembered fits into `resident_limit_bytes`.
     wait_seconds: total time the caller waited for batches (on a GPU: until they were queued).
     """
 
@@ -61,11 +64,14 @@ class PretrainLoader:
         resident_limit_bytes: float = RESIDENT_LIMIT_BYTES,
         tolerance: float = 0.01,
         pairs: Pairs | None = None,
+        sets: int | None = None,
     ) -> None:
         check_batch_size(batch_size, len(source), f"{source.name}#{source.split}")
         self.source, self.views, self.stream, self.pairs = source, views, stream, pairs
         self.batch_size, self.device, self.tolerance = batch_size, torch.device(device), tolerance
-        self.steps_per_epoch = len(source) // batch_size
+        self.steps_per_epoch, self.sets = len(source) // batch_size, sets
+        self.remember: Callable[[Batch], Batch] | None = None
+        self._remembered, self._room = dict[int, Batch](), resident_limit_bytes
         share = batch_size // processes.world_size()
         self.rows = slice(processes.rank() * share, (processes.rank() + 1) * share)
         self.wait_seconds = 0.0
@@ -97,14 +103,28 @@ class PretrainLoader:
         Their order is a permutation drawn from (seed, epoch); the last, incomplete batch is dropped. This process gets
         its block of every global batch.
         """
-        batches = self._batches(self.stream, epoch, start_step, self._crops, self.pairs)
-        while True:
-            began = time.perf_counter()
-            batch = next(batches, None)
-            self.wait_seconds += time.perf_counter() - began
+        first, batches = (epoch if self.sets is None else epoch % self.sets) * self.steps_per_epoch, None
+        for step in range(start_step, self.steps_per_epoch):
+            batch = self._remembered.get(first + step)
             if batch is None:
-                return
-            yield batch
+                began = time.perf_counter()
+                drawn = first // self.steps_per_epoch
+                batches = batches or self._batches(self.stream, drawn, step, self._crops, self.pairs)
+                batch = next(batches)
+                self.wait_seconds += time.perf_counter() - began
+                batch = self._kept(batch)
+            else:
+                batches = None
+            yield batch if self.sets is None else replace(batch, step=epoch * self.steps_per_epoch + step)
+
+    def _kept(self, batch: Batch) -> Batch:
+        """What is to be trained on instead of a batch that was drawn, remembered if there is room."""
+        if self.remember is not None:
+            batch = self.remember(batch)
+            self._room -= sum(crop.nbytes for crop in batch.crops)
+            if self._room >= 0:
+                self._remembered[batch.step] = batch
+        return batch
 
     def passes(self, epoch: int, prepare: Callable[[Batch], Batch] = lambda batch: batch) -> EpochPasses:
         """Passes over the data for a method to use before the first step of this epoch.

@@ -1,0 +1,104 @@
+"""The part of an encoder that does not learn: its maps of a view never change, so they are computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import takewhile
+
+import torch
+from torch import Tensor, nn
+
+from hexa.core import MAIN, Batch, Method
+from hexa.nn.branch_norm import use_branch
+from hexa.nn.encoder import Encoder
+
+Autocast = Callable[[], AbstractContextManager[object]]
+
+
+class Maps(Batch):
+    """A batch with maps of its crops, of any values, in their place."""
+
+    def check_values(self) -> None:
+        """They were pixels."""
+
+    def repeated(self, times: int) -> Maps:
+        """Every image that number of times, to time a step of many."""
+        crops = tuple(crop.repeat(times, 1, 1, 1) for crop in self.crops)
+        return Maps(crops, self.index.repeat(times), self.stream, self.step, self.known)
+
+
+class Trunk:
+    """Normalisation and the modules of a backbone before the first that learns, run one after another.
+
+    From then on the encoder takes their maps instead of pixels; `backbone` alone still takes pixels.
+    """
+
+    def __init__(self, encoder: Encoder, modules: Collection[nn.Module], autocast: Autocast) -> None:
+        self.encoder, self.modules, self.autocast = encoder, modules, autocast
+
+    @classmethod
+    def of(
+        cls, method: Method, learns: Callable[[nn.Parameter], bool], pixels: Tensor, autocast: Autocast
+    ) -> Trunk | None:
+        """The trunk of the method's one encoder; None if it has none.
+
+        learns: whether a parameter ever does. pixels: [B, C, S, S], for which what is above the trunk has to make the
+        features of the whole backbone of the trunk's maps: not so where a network is no sequence of its modules.
+        """
+        if not method.embeds_plainly:
+            return None
+        (encoder,) = (module for module in method.modules() if isinstance(module, Encoder))
+        units = (unit for child in encoder.backbone.children() for unit in _units(child))
+        trunk = cls(encoder, list(takewhile(lambda unit: not any(map(learns, unit.parameters())), units)), autocast)
+        if not any(True for module in trunk.modules for _ in module.parameters()):
+            return None
+        with torch.no_grad(), autocast(), use_branch(encoder, MAIN, len(pixels)):
+            try:
+                maps = trunk._maps(pixels)
+                same = maps.ndim == 4 and torch.equal(trunk._above(maps), encoder.features(pixels))
+            except (RuntimeError, TypeError, ValueError):
+                same = False
+        if same:
+            encoder.features = trunk._above  # type: ignore[assignment, method-assign]
+        return trunk if same else None
+
+    def remove(self) -> None:
+        """Let the encoder take pixels again."""
+        del self.encoder.features
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch) -> Maps:
+        """The maps of its crops."""
+        with self.autocast(), use_branch(self.encoder, MAIN, len(batch)):
+            return Maps(tuple(map(self._maps, batch.crops)), batch.index, batch.stream, batch.step, batch.known)
+
+    def _maps(self, pixels: Tensor) -> Tensor:
+        maps: Tensor = self.encoder.normalize(pixels)
+        for module in self.modules:
+            maps = module(maps)
+        return maps
+
+    def _above(self, maps: Tensor) -> Tensor:
+        with self._passed():
+            features: Tensor = self.encoder.backbone(maps)
+        return features
+
+    @contextmanager
+    def _passed(self) -> Iterator[None]:
+        """Within it the modules of the trunk return what they are given."""
+        for module in self.modules:
+            module.forward = _same
+        try:
+            yield
+        finally:
+            for module in self.modules:
+                del module.forward
+
+
+def _units(module: nn.Module) -> Iterator[nn.Module]:
+    return iter(module) if isinstance(module, nn.Sequential) else iter([module])
+
+
+def _same(maps: Tensor) -> Tensor:
+    return maps
