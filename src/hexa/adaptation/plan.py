@@ -40,8 +40,8 @@ _FAMILIAR = 0.55
 #: (or all) that they are worth making over.
 PASSES, SPARE, _LEAST_IMAGES = 6, 0.9, 500
 #: Where maps can be remembered: the share of the passes that would fit without whose views are drawn, for later ones to
-#: repeat, and the most passes in all.
-_DRAWN, _MOST_PASSES = 0.7, 60
+#: repeat, how many these are at least, and the most passes in all.
+_DRAWN, _LEAST_SETS, _MOST_PASSES = 0.7, 4, 60
 #: With this number of passes or more only the head learns in the first: a random head would damage the backbone.
 _HEAD_FIRST = 3
 #: On photographs as many of the last stages learn as hold this share of the weights.
@@ -134,7 +134,7 @@ def choose(
         kept = images * costs.again[stages][1] * (size / costs.size) ** 2  # bytes of a set
         sets = min(math.ceil(_DRAWN * passes), int(RESIDENT_LIMIT_BYTES / kept))
         repeated = (left - (sets - 1) * costs.train(size, stages)) / costs.repeat(size, stages)
-        if sets >= PASSES and sets + repeated > passes:
+        if sets >= _LEAST_SETS and sets + repeated > passes:
             return Choice(size, stages, images, min(_MOST_PASSES, sets + repeated), sets)
     return Choice(size, stages, images, passes)
 
