@@ -38,12 +38,16 @@ def _public(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
 
         signature = inspect.signature(function)
         try:
-            given_by_name = signature.bind(*args, **kwargs).arguments
+            bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{function.__name__}(): {error}") from None
         from hexa.config import UserError, nearest
 
         named = signature.parameters.keys() - {"fields"}
+        given_by_name = bound.arguments
+        for name in {"data", "labelled"} & given_by_name.keys():
+            if hasattr(given_by_name[name], "__fspath__"):
+                given_by_name[name] = str(given_by_name[name])
         for name in given_by_name.get("fields", ()):
             if difflib.get_close_matches(name, named, 1, 0.8):
                 raise UserError(f"{function.__name__}: no argument or field '{name}'; {nearest(name, named)}")
@@ -59,7 +63,7 @@ def _public(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
         import torch
 
         with torch.inference_mode(False):
-            return function(*args, **kwargs)
+            return function(*bound.args, **bound.kwargs)
 
     return checked
 

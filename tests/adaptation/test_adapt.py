@@ -188,6 +188,9 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     assert "for photos, 8 px\n" in of_photos
     assert main(["adapt", str(weights), *data, f"--out={out}", *QUICK, "--epochs=9", "--views.size=4", "--plan"]) == 0
     assert "4 px; the start's own 8 px may be worth more than training gains\n" in capsys.readouterr().out
+    inside = [f"--data={photos}/test", f"--labelled={photos}/train/../test", "--epochs=9", "--plan"]
+    assert main(["adapt", str(weights), *inside, f"--out={out}", *QUICK]) == 0
+    assert ", 120 of which are among the images to learn from; 120 in the comparison\n" in capsys.readouterr().out
 
 
 def test_where_the_time_is_not_enough_the_start_is_kept(

@@ -13,7 +13,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from hexa import cli
-from hexa.comparison import labelled, tuning, unlabelled, verdict
+from hexa.comparison import labelled, leakage, tuning, unlabelled, verdict
 from hexa.comparison.compare import CompareRequest, compare
 from hexa.comparison.compare import _names as names_of
 from hexa.comparison.extraction import Extraction
@@ -82,10 +82,7 @@ def test_without_labels_it_says_that_it_cannot_be_told(folder: Path) -> None:
 def test_the_same_backbone_is_not_better_than_itself_and_sizes_are_told_apart() -> None:
     found = compare(CompareRequest(backbones=("pixels:8", "pixels:8", "pixels:4"), data="digits#test", seconds=60))
     assert found.verdict.best is None
-    assert (
-        "pixels:8 (1) is not significantly better than pixels:8 (2): against pixels:8 (2): k-NN"
-        in found.verdict.sentence
-    )
+    assert "pixels:8 (1) is not significantly better than pixels:8 (2): k-NN" in found.verdict.sentence
     assert "each at its own image size: 4, 8 px; for one, hexa compare --size N" in found.notes
     assert [side.size for side in found.sides] == [8, 8, 4]
     assert found.verdict.pairs[1].better == -1
@@ -167,12 +164,12 @@ def side(name: str, knn: float, probe: float) -> verdict.Side:
         (
             [side("A", 80.2, 80), side("B", 80, 90), side("C", 80, 90)],
             None,
-            "B is not significantly better than C: against C: ",
+            "B is not significantly better than C: k-NN 80.0 against 80.0 % (+0.0 ± 0.3 points), ",
         ),
         (
             [side("A", 80, 90), side("B", 79.8, 80), side("C", 79.9, 90)],
             None,
-            "A is not significantly better than C: against C: ",
+            "% (+0.0 ± 0.3 points); it is better than B",
         ),
         (
             [side("A", 70, 90), side("B", 90, 95), side("C", 60, 80)],
@@ -217,6 +214,13 @@ def test_classes_of_one_image_fall_back_to_what_needs_no_labels(tmp_path: Path) 
     found = compare(CompareRequest(backbones=(RANDOM, "pixels:8"), data=f"folder:{tmp_path}", size=8, seconds=30))
     assert found.judge is None
     assert "the labels are not used: fewer than two classes have two images or more" in found.notes
+
+
+def test_labelled_images_within_the_images_are_told_by_their_files(folder: Path) -> None:
+    """However few of the images are looked at."""
+    judging = open_source(f"folder:{folder}/photos/../labelled", "train")
+    for data, share in ((f"folder:{folder}", 1), (f"folder:{folder}/photos", 0), ("digits", 0)):
+        assert leakage.shared(open_source(data, "train"), judging).mean() == share
 
 
 def test_labelled_images_that_are_all_alike_stay(tmp_path: Path) -> None:

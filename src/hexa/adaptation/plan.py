@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from hexa import recipes
 from hexa.adaptation.looking import Seen
-from hexa.comparison import unlabelled
+from hexa.comparison import leakage, unlabelled
 from hexa.comparison.labelled import labels_of
 from hexa.config import UserError
 from hexa.data import Source
@@ -296,6 +296,8 @@ def plan(given: Given) -> Plan:
 def length(experiment: Experiment, passes: float, given: Given) -> str:
     """The line on how long the training is."""
     said = f"length: {passes:.1f} passes (epochs) in batches of {experiment.batch_size}"
+    if sets := experiment.start.view_sets:
+        said += f", {sets} of them with views of their own"
     return said + f", {format_duration(given.budget.seconds)} in all" * given.by_clock
 
 
@@ -348,4 +350,6 @@ def _labels(labelled: Source | None, source: Source, compared: int) -> str:
         return "labels: none, so whether it helped cannot be told and the start will be kept; --labelled gives some"
     whose = "those of the images themselves" if labelled is source else repr(labelled)
     few = ", which show only large differences: label a hundred or more" * (compared < _FEW)
-    return f"labels: {whose}; {compared:,} in the comparison{few}"
+    both = 0 if labelled is source else int(leakage.shared(source, labelled).sum())
+    known = f", {both:,} of which are among the images to learn from" if both else ""
+    return f"labels: {whose}{known}; {compared:,} in the comparison{few}"

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 NEIGHBOURS, FOLDS, SHOTS, DRAWS = 15, 5, (1, 2, 4, 8, 16), 5
 #: Fewer judged images decide nothing: differences of so few are far from normal.
 _FEWEST = 20
-#: Differences of two more images, of which intervals are: half an image in each cell of the table of right and wrong.
-#: Without them, where few images differ, 95 % intervals held in as few as 60 % of draws (Agresti and Min, 2005).
+#: Differences of two pseudo-images, half an image in each cell of the table of right and wrong. Without them, where few
+#: images differ, 95 % intervals held in as few as 60 % of draws (Agresti and Min, 2005).
 _ADDED = np.array([-100, 100]) / math.sqrt(2)
 #: The measures that decide, by the names that tables use.
 DECIDING = ("k-NN", "linear probe")
@@ -137,9 +137,9 @@ class Judge:
 def paired(before: NDArray[np.generic], after: NDArray[np.generic], comparisons: int = 1) -> Difference:
     """after − before in percentage points, d paired by image or by draw: mean d ± t · s / √n.
 
-    bool [M], right or not, n = M + 2 with a difference of ±100 / √2 added (Agresti and Min, 2005); or accuracies in
-    percent, one per draw. t is Student's for n − 1 degrees of freedom at a confidence of 1 − 0.05 / `comparisons`
-    (Bonferroni), so that all intervals hold together with 95 %. Under 20 images the interval is infinite.
+    bool [M], right or not, with two pseudo-images of ±100 / √2 in s and n (Agresti and Min, 2005, but centred on the
+    images' own mean); or accuracies in percent, one per draw. t is Student's for n − 1 degrees of freedom at a
+    confidence of 1 − 0.05 / `comparisons` (Bonferroni), so that all intervals hold together with 95 %. Under 20 images the interval is infinite.
     """
     d, by_image = percent(after) - percent(before), before.dtype == np.bool_
     if len(d) < (_FEWEST if by_image else 2):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -62,6 +64,15 @@ def duplicates(asked: Tensor, others: Tensor | None = None) -> NDArray[np.int64]
     return found
 
 
+def shared(data: Source, judging: Source) -> NDArray[np.bool_]:
+    """Whether each image of `judging` is a file that `data` has, too; bool [N]. False where a file holds several."""
+    mine, theirs = list(judging.files()), list(data.files())
+    if len(mine) != len(judging) or len(theirs) != len(data):
+        return np.zeros(len(judging), dtype=np.bool_)
+    known = set(map(os.path.abspath, theirs))
+    return np.array([os.path.abspath(file) in known for file in mine])
+
+
 def apart(
     data: Source, judging: Source, rows: NDArray[np.int64], how: Extraction, notes: list[str], progress: Progress
 ) -> tuple[NDArray[np.int64], tuple[tuple[str, str], ...]]:
@@ -89,12 +100,14 @@ def apart(
         others, found = thumbnails(Subset(data, learned), how.num_workers)
         learned = learned[found]
         same = duplicates(thumbs, others)
-        seen = (same >= 0) & ~drop
+        seen = ((same >= 0) | shared(data, judging)[places]) & ~drop
         if 2 * seen.sum() > (~drop).sum():
             notes.append(f"{seen.sum()} of {len(seen)} labelled images are among --data, where no label is used")
         elif seen.any():
             drop |= seen
-            twins += [(judging.paths[places[row]], data.paths[learned[same[row]]]) for row in np.flatnonzero(seen)]
+            for row in np.flatnonzero(seen):
+                own = judging.paths[places[row]]
+                twins.append((own, data.paths[learned[same[row]]] if same[row] >= 0 else own))
             notes.append(f"left out: {counted(int(seen.sum()), 'labelled near-duplicate')} of images of --data")
         if len(learned) < len(data):
             notes.append(f"near-duplicates were sought among only {len(learned):,} of {len(data):,} images of --data")

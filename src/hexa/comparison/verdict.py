@@ -98,7 +98,7 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
     others = [place for place in every if place != highest and (best is not None or place not in beaten[highest])]
     against = [pair for pair in pairs if {pair.first, pair.second} in [{highest, one} for one in others]]
     nearest = min(against, key=lambda pair: abs(pair.differences[DECIDING[0]].points))
-    several = f"against {sides[_other(nearest, highest)].name}: " if len(sides) > 2 else ""
+    several = f"against {sides[_other(nearest, highest)].name}: " if len(others) > 1 else ""
     names = _listed([sides[place].name for place in others])
     if best is not None:
         said = f"{sides[best].name} is better than {names}: {several}{_scores(sides, nearest, best)}"
@@ -109,6 +109,8 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
     else:
         said = f"{sides[highest].name} is not significantly better than {names}: {several}"
         said += _scores(sides, nearest, highest)
+        worse = [sides[place].name for place in beaten[highest]]
+        said += f"; it is better than {_listed(worse)}" if worse else ""
     return Verdict(best, said, tuple(pairs))
 
 
