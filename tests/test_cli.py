@@ -244,7 +244,7 @@ def test_help_of_a_recipe_lists_every_field_with_its_value_and_meaning(
 ) -> None:
     status, out, _ = run(capsys, "pretrain", name, "--help")
     assert status == 0
-    listed = fields.of_experiment(recipes.get(name))
+    listed = list(fields.of_experiment(recipes.get(name)))
     flat = flattened("", recipes.get(name).model_dump())
     assert {field.path for field in listed} == set(flat)
     for field in listed:

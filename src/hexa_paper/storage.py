@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,8 @@ def refuse(when: object, message: str) -> None:
 
 def read(path: Path) -> Any:
     """The JSON in a file, None if there is no file. Raises UserError for another content."""
-    try:
+    with suppress(FileNotFoundError):
         return parsing.read_json(path, "remove it and give the command again")
-    except FileNotFoundError:
-        return None
 
 
 def write(path: Path, content: str | Mapping[str, Any]) -> Path:

@@ -114,16 +114,13 @@ class WholePlan:
                 self.left_out[part] = str(error).removeprefix(f"{name}: ")
                 continue
             arms = [arm for arm in chosen.arms if name not in TABLES or not arm.published or paper.row_of(name, arm)]
-            arms = [self._with_rate(arm, rates or {}) for arm in arms]
+            found = {key: {"optimizer.learning_rate": rate} for key, rate in (rates or {}).items()}
+            arms = [replace(arm, changes={**arm.changes, **found.get(self.arm_key(arm), {})}) for arm in arms]
             measures = tuple(shortened(measure, self.epochs) for measure in chosen.measures)
             chosen = replace(chosen, arms=tuple(arms), measures=measures, equal_time=False, search=False)
             if arms:
                 made[part] = replace(work, study=chosen)
         return made
-
-    def _with_rate(self, arm: Arm, rates: Mapping[str, float]) -> Arm:
-        rate = rates.get(self.arm_key(arm))
-        return arm if rate is None else replace(arm, changes={**arm.changes, "optimizer.learning_rate": rate})
 
     def arm_key(self, arm: Arm) -> str:
         """The same for arms of several studies that train alike, whatever their rates."""

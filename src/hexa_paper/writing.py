@@ -118,6 +118,10 @@ def result(
 ) -> dict[str, Any]:
     """Everything, as JSON: the summary first, then every single run."""
     study, request = plan.study, plan.request
+    of_run = ("name", "arm", "epochs", "rate", "seed", "pretrain_seconds", "environment", "interruptions", "diverged")
+    of_result = ("title", "protocol", "metrics", "data", "seed", "notes", "commit")
+    results = [[{key: result.get(key) for key in of_result} for result in run["results"]] for run in runs]
+    briefly = [{key: run.get(key) for key in of_run} for run in runs]
     return {
         "experiment": study.name,
         **{key: getattr(study, key) for key in ("question", "method", "scale")},
@@ -131,20 +135,13 @@ def result(
         "summary": rows,
         "notes": list(notes),
         **({} if request.shared else {"search": search_scores(search)}),
-        "runs": [_brief(run) for run in runs],
+        "runs": [run | {"results": of} for run, of in zip(briefly, results, strict=True)],
     }
 
 
 def search_scores(search: Iterable[Stored]) -> list[dict[str, Any]]:
     """What every rate of every arm reached on held-out training images, as JSON."""
     return [{key: job[key] for key in ("arm", "epochs", "rate")} | {"score": search_score(job)} for job in search]
-
-
-def _brief(run: Stored) -> dict[str, Any]:
-    of_run = ("name", "arm", "epochs", "rate", "seed", "pretrain_seconds", "environment", "interruptions", "diverged")
-    of_result = ("title", "protocol", "metrics", "data", "seed", "notes", "commit")
-    results = [{key: result.get(key) for key in of_result} for result in run["results"]]
-    return {key: run.get(key) for key in of_run} | {"results": results}
 
 
 # -- notes ------------------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def test_the_same_backbone_is_not_better_than_itself_and_sizes_are_told_apart() 
     found = compare(CompareRequest(backbones=("pixels:8", "pixels:8", "pixels:4"), data="digits#test", seconds=60))
     assert found.verdict.best is None
     assert "pixels:8 (1) is not significantly better than pixels:8 (2): k-NN" in found.verdict.sentence
-    assert "each at its own image size: 4, 8 px; for one, hexa compare --size N" in found.notes
+    assert "each at its own image size: 8, 4 px; for one, hexa compare --size N" in found.notes
     assert [side.size for side in found.sides] == [8, 8, 4]
     assert found.verdict.pairs[1].better == -1
 

@@ -189,7 +189,7 @@ def test_split_goes_through_the_network_once_per_branch_on_disjoint_parts() -> N
     handle = method.query.register_forward_hook(lambda _m, args, _o: rows.append(args[0]))
     terms = list(objective.losses(data))
     handle.remove()
-    assert [term.name for term in terms] == ["std+cutmix"]
+    assert [[*term.parts] for term in terms] == [["std", "cutmix"]]
     assert [len(r) for r in rows] == [BATCH]
     assert torch.equal(rows[0][: BATCH // 2], data.crops[0][: BATCH // 2])
     assert not torch.equal(rows[0][BATCH // 2 :], data.crops[0][BATCH // 2 :])
@@ -202,7 +202,7 @@ def test_split_parts_of_large_crops_alone_get_a_pass_of_their_own() -> None:
     crops = {}
     for term in objective.losses(case.batch()):
         term.loss.backward()
-        crops[term.name] = len(term.parts[term.name].example.crops)
+        crops |= {name: len(part.example.crops) for name, part in term.parts.items()}
     assert crops == {"std": 3, "adversarial": 2}
 
 

@@ -108,7 +108,7 @@ def test_captions_are_the_losses_of_training() -> None:
     losses = {}
     for term in made.losses(batch):
         term.loss.backward()
-        losses[term.name] = next(iter(term.parts.values())).loss.item()
+        losses["+".join(term.parts)] = next(iter(term.parts.values())).loss.item()
     for place, name in ((0, "std"), (2, "attack")):
         shown = [float(caption.removeprefix("loss ")) for caption in column(grid, place)]
         assert sum(shown) / 16 == pytest.approx(losses[name], abs=0.006)

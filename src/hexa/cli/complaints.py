@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 
 from hexa.config import ConfigError, UserError
 from hexa.runtime.files import describe
@@ -11,7 +12,9 @@ from hexa.runtime.files import describe
 def complaint(error: Exception) -> tuple[int, str]:
     """The exit status and the line; status 0 for a bug of ours, and no line where another process says it."""
     status = getattr(error, "exit_code", 2 if _is_users(error) else 0)
-    if status and not (getattr(error, "speaks", True) and _is_first_to(error)):
+    # a wrong field is noticed by all processes of a run, and named by the first
+    silent = isinstance(error, ConfigError) and os.environ.get("RANK", "0") != "0"
+    if status and (silent or not getattr(error, "speaks", True)):
         return status, ""
     stopped = status > 128  # by a signal, having saved: not an error
     return status, sentence(error) if stopped else f"error: {sentence(error)}"
@@ -35,11 +38,6 @@ def sentence(error: Exception) -> str:
     return text
 
 
-def _is_first_to(error: Exception) -> bool:
-    """Whether this process is to name a wrong field, which all processes of a run notice alike."""
-    return not isinstance(error, ConfigError) or os.environ.get("RANK", "0") == "0"
-
-
 def _is_users(error: Exception) -> bool:
     """Whether a user can fix it: a ValueError of ours, an error of the system about a file, or memory that is full.
 
@@ -47,11 +45,8 @@ def _is_users(error: Exception) -> bool:
     """
     if isinstance(error, UserError | OSError) or _is_of_memory(error):
         return True
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    raised_in = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
-    return isinstance(error, ValueError) and str(raised_in).split(".")[0].startswith("hexa")
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return isinstance(error, ValueError) and any(name.startswith("hexa") for name in modules[-1:])
 
 
 def _is_of_memory(error: Exception) -> bool:

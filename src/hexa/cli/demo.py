@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,39 +50,35 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
     demo is under way there.
     """
     what = f"is already running the demo in {out}; wait until it ends, or give another --out"
+    console = console or Console()
     with locked(out / LOCK, what, patience=PATIENCE):
-        _demo(out, epochs, console or Console())
+        folders = {name: out / recipe for name, recipe in ARMS.items()}
+        experiments = {name: _experiment(recipe, epochs) for name, recipe in ARMS.items()}
+        for name, folder in folders.items():
+            _clear(folder, experiments[name])
+        to_train = [experiments[name] for name, folder in folders.items() if not (folder / BACKBONE).is_file()]
+        if to_train:
+            console.print(f"this machine needs about {format_duration(_seconds(to_train))}")
+        for name, folder in folders.items():
+            console.rule(f"{name}: {experiments[name].epochs} epochs without labels", align="left")
+            if (folder / "config.yaml").is_file():
+                resume(folder, console=console)
+            else:
+                pretrain(experiments[name], folder, console=console)
 
-
-def _demo(out: Path, epochs: int | None, console: Console) -> None:
-    folders = {name: out / recipe for name, recipe in ARMS.items()}
-    experiments = {name: _experiment(recipe, epochs) for name, recipe in ARMS.items()}
-    for name, folder in folders.items():
-        _clear(folder, experiments[name])
-    to_train = [experiments[name] for name, folder in folders.items() if not (folder / BACKBONE).is_file()]
-    if to_train:
-        console.print(f"this machine needs about {format_duration(_seconds(to_train))}")
-    for name, folder in folders.items():
-        console.rule(f"{name}: {experiments[name].epochs} epochs without labels", align="left")
-        if (folder / "config.yaml").is_file():
-            resume(folder, console=console)
-        else:
-            pretrain(experiments[name], folder, console=console)
-
-    some_run = str(folders["MoCo-v2"])
-    backbones = {"raw pixels": PIXELS, "random init": f"random:{some_run}"}
-    backbones |= {name: str(folder) for name, folder in folders.items()}
-    console.rule("held-out images", align="left")
-    console.print("accuracy on held-out digits, %")
-    console.print(Table(_HEADER, tuple(_row(*one) for one in backbones.items())).terminal())
-    console.print(_CAPTION)
-    page = report(list(folders.values()), out / "report.html")
-    console.print(f"report: {page}")
+        some_run = str(folders["MoCo-v2"])
+        backbones = {"raw pixels": PIXELS, "random init": f"random:{some_run}"}
+        backbones |= {name: str(folder) for name, folder in folders.items()}
+        console.rule("held-out images", align="left")
+        console.print("accuracy on held-out digits, %")
+        console.print(Table(_HEADER, tuple(_row(*one) for one in backbones.items())).terminal())
+        console.print(_CAPTION)
+        page = report(list(folders.values()), out / "report.html")
+        console.print(f"report: {page}")
 
 
 def _experiment(recipe: str, epochs: int | None) -> Experiment:
-    experiment = recipes.get(recipe)
-    return experiment if epochs is None else override(experiment, {"epochs": epochs})
+    return override(recipes.get(recipe), {} if epochs is None else {"epochs": epochs})
 
 
 def _seconds(experiments: Sequence[Experiment]) -> float:
@@ -101,11 +98,9 @@ def _clear(folder: Path, experiment: Experiment) -> None:
     if not config.is_file():
         is_ours(folder)  # says what is wrong with it, unless it is as good as empty
         return
-    try:
+    with suppress(UserError):  # a config of another version
         if load_experiment(config) == experiment:
             return
-    except UserError:
-        pass  # a config of another version
     if fields_of(config).get("recipe") != experiment.recipe:
         raise UserError(f"{folder}: holds a run of another recipe; give another --out")
     with mine(folder):  # nobody trains it

@@ -80,11 +80,6 @@ def check_names(given: Iterable[str], known: Iterable[str], options: Iterable[st
         raise ConfigError(problems)
 
 
-def of_experiment(config: pydantic.BaseModel) -> list[Field]:
-    """Every field of an experiment, or of any other configuration, by its dotted path."""
-    return list(_walk(config, ""))
-
-
 def of_absent_hard_examples(experiment: Experiment) -> list[Field]:
     """The fields of the kinds of hard examples that this experiment lacks; naming one of them adds it."""
     from hexa.config import choices
@@ -93,7 +88,7 @@ def of_absent_hard_examples(experiment: Experiment) -> list[Field]:
     present = {example.kind for example in experiment.hard_examples.values()}
     kinds = choices(HardExample, "kind", "hexa.hard_examples")
     absent = [kind for kind in sorted(kinds) if kind not in present]
-    return [field for kind in absent for field in _walk(kinds[kind](kind=kind), f"hard_examples.{kind}.")]
+    return [field for kind in absent for field in of_experiment(kinds[kind](kind=kind), f"hard_examples.{kind}.")]
 
 
 def describe(fields: Iterable[Field], width: int = 100) -> str:
@@ -111,7 +106,8 @@ def describe(fields: Iterable[Field], width: int = 100) -> str:
     return "\n".join(lines).lstrip("\n")
 
 
-def _walk(config: pydantic.BaseModel, prefix: str) -> Iterator[Field]:
+def of_experiment(config: pydantic.BaseModel, prefix: str = "") -> Iterator[Field]:
+    """Every field of an experiment, or of any other configuration, by its dotted path after `prefix`."""
     groups: dict[str, pydantic.BaseModel] = {}
     for name, info in type(config).model_fields.items():
         value = getattr(config, name)
@@ -126,7 +122,7 @@ def _walk(config: pydantic.BaseModel, prefix: str) -> Iterator[Field]:
         else:
             yield Field(prefix + name, value, _kind(info.annotation), description)
     for name, group in groups.items():  # plain fields first, so that a group's fields stand together
-        yield from _walk(group, f"{prefix}{name}.")
+        yield from of_experiment(group, f"{prefix}{name}.")
 
 
 def _kind(annotation: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from hexa.config import UserError, some
 from hexa.data import Source, open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.collective import from_main
+from hexa.reporting.tables import told_apart
 from hexa.runtime import precision as precisions
 from hexa.runtime import processes
 from hexa.runtime.progress import Progress, silent
@@ -111,10 +111,7 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
 def _names(given: Sequence[str | Path | Backbone]) -> list[str]:
     """Backbones by as much of the ends of their paths as tells them apart; equal ones are numbered."""
     full = [one.network_config.name if isinstance(one, Backbone) else str(one) for one in given]
-    parts = [(name,) if ":" in name else Path(name).parts for name in full]
-    ends = ([str(Path(*one[-depth:])) for one in parts] for depth in itertools.count(1))
-    short = next(names for names in ends if len(set(names)) == len({str(Path(*one)) for one in parts}))
-    return [name if short.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(short, 1)]
+    return told_apart([name if ":" in name else Path(name) for name in full])
 
 
 @processes.alone()  # so that no work of the main process alone, such as k-means, waits for the others
@@ -198,7 +195,7 @@ def of_backbones(
             for side, right in zip(sides, found_right, strict=False):  # empty where the time is too short
                 assert side.scores is not None
                 side.scores.right[tuning.MEASURE] = right
-    sizes = sorted({side.size for side in sides})
+    sizes = list(dict.fromkeys(side.size for side in sides))
     if len(sizes) > 1:
         notes.append(f"each at its own image size: {', '.join(map(str, sizes))} px; for one, hexa compare --size N")
     said = from_main(lambda: verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides))

@@ -139,7 +139,8 @@ def paired(before: NDArray[np.generic], after: NDArray[np.generic], comparisons:
 
     bool [M], right or not, with two pseudo-images of ±100 / √2 in s and n (Agresti and Min, 2005, but centred on the
     images' own mean); or accuracies in percent, one per draw. t is Student's for n − 1 degrees of freedom at a
-    confidence of 1 − 0.05 / `comparisons` (Bonferroni), so that all intervals hold together with 95 %. Under 20 images the interval is infinite.
+    confidence of 1 − 0.05 / `comparisons` (Bonferroni), so that all intervals hold together with 95 %. Under 20
+    images the interval is infinite.
     """
     d, by_image = percent(after) - percent(before), before.dtype == np.bool_
     if len(d) < (_FEWEST if by_image else 2):

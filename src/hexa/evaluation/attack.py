@@ -16,13 +16,10 @@ from hexa.runtime.random import Stream
 Scores = Callable[[Tensor], Tensor]
 #: Class scores [B, K] and labels [B] -> what an attack raises, [B].
 Loss = Callable[[Tensor, Tensor], Tensor]
+#: −log softmax(z)_y, [B].
+cross_entropy: Loss = partial(F.cross_entropy, reduction="none")
 #: (scores, images, labels, radius, streams of the images) -> whether each is misclassified somewhere, bool [B].
 Attack = Callable[[Scores, Tensor, Tensor, float, Sequence[Stream]], Tensor]
-
-
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """−log softmax(z)_y, [B]."""
-    return F.cross_entropy(logits, labels, reduction="none")
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:

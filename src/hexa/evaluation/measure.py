@@ -44,7 +44,10 @@ def measure(
 ) -> dict[str, Any]:
     """`hexa.evaluation.evaluate`."""
     made_by = provenance()
-    asked = _asked(protocol, options)
+    chosen, common = protocols.get(protocol), EvaluationRequest.model_fields
+    request = EvaluationRequest.from_fields({name: value for name, value in options.items() if name in common})
+    settings = {name: value for name, value in options.items() if name not in common}
+    asked = _Asked(protocol, chosen, request, *chosen.options(request.preset, settings, common), frozenset(settings))
     run = Path(backbone) if isinstance(backbone, str | Path) else None
     collected = run / "results.json" if run is not None and (run / "config.yaml").is_file() else None
     with processes.alone():
@@ -68,16 +71,6 @@ def measure(
             return result
 
         return from_main(finish)
-
-
-def _asked(protocol: str, options: Mapping[str, Any]) -> _Asked:
-    """Sort the options into those of every protocol and this one's. Raises UserError for any other."""
-    chosen = protocols.get(protocol)
-    common = EvaluationRequest.model_fields
-    request = EvaluationRequest.from_fields({name: value for name, value in options.items() if name in common})
-    settings = {name: value for name, value in options.items() if name not in common}
-    preset, used = chosen.options(request.preset, settings, common)
-    return _Asked(protocol, chosen, request, preset, used, frozenset(settings))
 
 
 def _load(asked: _Asked, backbone: str | Path | Backbone, data: str, target: Path | None, progress: Progress) -> Task:

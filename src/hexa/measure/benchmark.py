@@ -118,8 +118,7 @@ def table(measured: dict[str, Any]) -> Table:
     rows = measured["schemes"] | {f"naive {name}": row for name, row in measured["naive"].items()}
     for name, row in (rows | ({"the recipe's own": measured["own"]} if "own" in measured else {})).items():
         counted = f"{1 + q * (name.count('+') + name.startswith('naive')):.2f}" if name in rows else ""
-        memory = row["peak_memory_bytes"]
-        memory = f"{memory / 2**20:,.0f} MiB" if memory else "GPU only"
+        memory = f"{row['peak_memory_bytes'] / 2**20:,.0f} MiB" if row["peak_memory_bytes"] else "GPU only"
         shown.add_row(name, f"{row['images_per_second']:,.0f}", f"{row['relative_cost']:.2f}", counted, memory)
     for name, key in (("views alone", "views"), ("end to end", "end_to_end")):
         shown.add_row(name, f"{measured[f'{key}_images_per_second']:,.0f}")

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -40,23 +41,18 @@ class Finding:
 
 def diagnose(folder: Path) -> list[Finding]:
     """Run all checks; `folder` is where runs would be written. Never raises: errors become findings."""
-    above = "fix the failures above first, then install again"
-    checks: dict[str, tuple[Callable[[], Iterator[Finding]], str]] = {
-        "packages": (_packages, above),
-        "processor": (_processor, above),
-        "gpus": (_gpus, above),
-        "convolutions": (_convolutions, above),
-        "precision": (_precision, above),
-        "decoders": (_decoders, above),
-        "disk": (lambda: _disk(folder), "go to a folder you may write to, or use --out"),
-    }
+    plain = (_packages, _processor, _gpus, _convolutions, _precision, _decoders)
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {check.__name__.strip("_"): check for check in plain}
+    checks["disk"] = partial(_disk, folder)
     where = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.prefix}"
     findings = [Finding("python", "ok", where)]
-    for name, (check, remedy) in checks.items():
+    for name, check in checks.items():
         try:
             findings.extend(check())
         except Exception as error:  # broken installations raise all sorts of exceptions
-            findings.append(Finding(name, "failure", _line(error), remedy))
+            remedy = "fix the failures above first, then install again"
+            elsewhere = "go to a folder you may write to, or use --out"
+            findings.append(Finding(name, "failure", _line(error), elsewhere if name == "disk" else remedy))
     return findings
 
 

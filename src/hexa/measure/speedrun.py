@@ -9,7 +9,7 @@ import os
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,22 @@ def speedrun(
     about: dict[str, Any] = {"track": name, "recipe": recipe, "fields": changes, "held_out": held_out}
     busy = f"is running a track in {out}; wait until it ends, or give another --out"
     with locked(out / ".lock", busy), _one_core():
-        return _carried_out(one, about, made, data, out, seeds)
+        stored = _stored(out, about)
+        for seed in seeds:
+            if any(row["seed"] == seed for row in stored["rows"]):
+                continue
+            images, scored = _images(one, data, out, seed, held_out)
+            clock, begun = time.perf_counter(), time.process_time()
+            run = pretrain(override(made, {"data": images, "seed": seed}), _new(out / f"seed-{seed}"))
+            seconds, wall = time.process_time() - begun, time.perf_counter() - clock
+            row: dict[str, Any] = {"seed": seed, "seconds": seconds, "wall_seconds": wall}
+            row |= {"metrics": _measured(one, str(run), scored, held_out), "losses": _losses(run)}
+            if made.start.weights is not None and one.not_below:
+                row["start"] = _measured(one, made.start.weights, scored, held_out)
+            row |= provenance() | {"device": processor_name(), "torch": version("torch")}
+            stored["rows"].append(row)
+            write_text(out / RESULT, json.dumps(stored, indent=1) + "\n")
+        return stored
 
 
 def foreseen(name: str, data: str, start: str | None, fields: Mapping[str, Any]) -> str:
@@ -159,31 +174,15 @@ def attempt(one: Track, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
     return recipe, (one.fields if recipe == one.recipe else {}) | {n: v for n, v in fields.items() if n != "recipe"}
 
 
-def _carried_out(
-    one: Track, about: dict[str, Any], made: Experiment, data: str, out: Path, seeds: Sequence[int]
-) -> dict[str, Any]:
-    file, stored, held_out = out / RESULT, about | {"rows": []}, about["held_out"]
-    if file.exists():
-        try:
-            stored = json.loads(file.read_text())
-        except ValueError:
-            stored = {}
-        if any(stored.get(key) != value for key, value in about.items()):
-            raise UserError(f"{out} has another attempt; give another --out")
-    for seed in seeds:
-        if any(row["seed"] == seed for row in stored["rows"]):
-            continue
-        images, scored = _images(one, data, out, seed, held_out)
-        clock, begun = time.perf_counter(), time.process_time()
-        run = pretrain(override(made, {"data": images, "seed": seed}), _new(out / f"seed-{seed}"))
-        seconds, wall = time.process_time() - begun, time.perf_counter() - clock
-        row: dict[str, Any] = {"seed": seed, "seconds": seconds, "wall_seconds": wall}
-        row |= {"metrics": _measured(one, str(run), scored, held_out), "losses": _losses(run)}
-        if made.start.weights is not None and one.not_below:
-            row["start"] = _measured(one, made.start.weights, scored, held_out)
-        row |= provenance() | {"device": processor_name(), "torch": version("torch")}
-        stored["rows"].append(row)
-        write_text(file, json.dumps(stored, indent=1) + "\n")
+def _stored(out: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """The record in `out`, without rows if there is none. Raises UserError if it is that of another attempt."""
+    if not (out / RESULT).exists():
+        return about | {"rows": []}
+    stored = {}
+    with suppress(ValueError):
+        stored = json.loads((out / RESULT).read_text())
+    if any(stored.get(key) != value for key, value in about.items()):
+        raise UserError(f"{out} has another attempt; give another --out")
     return stored
 
 

@@ -37,7 +37,3 @@ class Term:
 
     loss: Tensor
     parts: dict[str, Part]
-
-    @property
-    def name(self) -> str:
-        return "+".join(self.parts)

@@ -10,7 +10,7 @@ prototypes a head, because 3000 clusters of 50,000 images are poor pseudo-labels
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from hexa.data.views.making import ViewsConfig
 from hexa.methods.byol import BYOLConfig
@@ -43,9 +43,8 @@ def views_at_32(recipe: str = "moco-cifar", **fields: Any) -> ViewsConfig:
     return ViewsConfig.model_validate({"recipe": recipe, "size": 32, **fields})
 
 
-def _moco(bn_groups: int, head: str = "linear") -> MoCoConfig:
-    fields: Fields = {"head": head, "bn_groups": bn_groups}
-    return MoCoConfig(queue_size=4096, momentum=0.99, temperature=0.1, **fields)
+def _moco(bn_groups: int, head: Literal["linear", "mlp"] = "linear") -> MoCoConfig:
+    return MoCoConfig(queue_size=4096, momentum=0.99, temperature=0.1, head=head, bn_groups=bn_groups)
 
 
 def _resnet(**fields: Any) -> NetworkConfig:

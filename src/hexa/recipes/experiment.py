@@ -104,7 +104,9 @@ def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
     problems = []
     method = changes.get("method.name", experiment.method.name)
     if method != experiment.method.name:
-        fields["method"] = {"name": method} | {group: {} for group in _groups_of_method(method)}
+        known = choices(MethodConfig, "name", "hexa.methods").get(str(method))
+        defaults = {} if known is None else {key: info.default for key, info in known.model_fields.items()}
+        fields["method"] = {"name": method} | {key: {} for key, value in defaults.items() if isinstance(value, Config)}
     for path, value in changes.items():
         *parents, last = path.split(".")
         place = fields
@@ -122,13 +124,6 @@ def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
     if problems:
         raise ConfigError(problems)
     return validate(fields)
-
-
-def _groups_of_method(name: Any) -> list[str]:
-    """The fields of a method that have fields themselves."""
-    known = choices(MethodConfig, "name", "hexa.methods").get(str(name))
-    defaults = {} if known is None else {key: info.default for key, info in known.model_fields.items()}
-    return [key for key, value in defaults.items() if isinstance(value, Config)]
 
 
 def load(path: Path | str) -> Experiment:

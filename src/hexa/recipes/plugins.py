@@ -117,15 +117,10 @@ def _import(path: Path, content: bytes) -> ModuleType:
         del sys.modules[name]
         if not isinstance(error, Exception) or isinstance(error, UserError):
             raise
-        line = error.lineno if isinstance(error, SyntaxError) else _line_in(path, error)
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = error.lineno if isinstance(error, SyntaxError) else own[-1].lineno if own else "?"
         raise UserError(f"{path}, line {line}: {type(error).__name__}: {error}") from error
     return module
-
-
-def _line_in(path: Path, error: BaseException) -> int | str:
-    """The last line of this file that the error went through."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    return lines[-1] if lines and lines[-1] is not None else "?"
 
 
 def own_line(error: BaseException) -> str | None:

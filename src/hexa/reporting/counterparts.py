@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from hexa import published
@@ -44,10 +45,9 @@ def tables(runs: Sequence[Run], names: Sequence[str]) -> list[Table]:
 
 def _beside(result: Record) -> Comparison | None:
     """`published.beside` of whatever a file held."""
-    try:
+    with suppress(LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
         return published.beside(result)
-    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
-        return None
+    return None
 
 
 def _own(

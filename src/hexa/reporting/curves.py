@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 
 from hexa.reporting.runs import MOST_QUANTITIES, Record, Run, is_number
 from hexa.reporting.style import COLOURS, INK, MUTED, RULE, style
-from hexa.reporting.tables import NOTHING, Table, format_number
+from hexa.reporting.tables import NOTHING, Table, format_number, told_apart
 
 POINTS = 160
 """Points drawn of a longer curve: the mean of each stretch, on its range."""
 WIDTH, HEIGHT = 380, 226
+#: Rows of a table of values: evenly spaced places of the longest series, and each curve's nearest value there.
+_ROWS = 8
 _IN_PAGE = {colour: f"var(--s{slot})" for slot, colour in enumerate(COLOURS)}
 _IN_PAGE |= {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)"}
 
@@ -124,12 +126,7 @@ def charts(runs: Sequence[Run]) -> list[Chart]:
 
 def labels(runs: Sequence[Run]) -> list[str]:
     """A distinct name for every run: its folder's name, with as much of the path before it as tells them apart."""
-    paths = [run.folder.resolve().parts for run in runs]
-    for depth in range(1, max((len(path) for path in paths), default=0) + 1):
-        names = ["/".join(path[-depth:]) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{run.name} ({number})" for number, run in enumerate(runs, start=1)]
+    return told_apart([run.folder.resolve() for run in runs])
 
 
 def group(key: str) -> str:
@@ -177,15 +174,11 @@ def drawn(key: str, known: Quantity, series: Sequence[Series], over: str) -> Cha
     label = escape(f"{known.title} over {over}. Last values: {said}.")
     svg = line_chart(series, key, over, known.unit, known.from_zero)
     svg = svg.replace("<svg ", f'<svg aria-label="{label}" ', 1)
-    values = Table((over, *(one.name for one in series)), _sample(series))
-    return Chart(key, known.title, known.about, svg, legend, values)
-
-
-def _sample(series: Sequence[Series], count: int = 8) -> tuple[tuple[str, ...], ...]:
-    """Rows of the value table: evenly spaced places of the longest series, and each curve's nearest value there."""
     longest = max((one.x for one in series), key=len)
-    places = longest[sorted({round(part) for part in np.linspace(0, len(longest) - 1, count)})]
-    return tuple((format_number(x), *(_value_at(one, x) for one in series)) for x in places)
+    places = longest[sorted({round(part) for part in np.linspace(0, len(longest) - 1, _ROWS)})]
+    rows = tuple((format_number(x), *(_value_at(one, x) for one in series)) for x in places)
+    values = Table((over, *(one.name for one in series)), rows)
+    return Chart(key, known.title, known.about, svg, legend, values)
 
 
 def _value_at(series: Series, x: float) -> str:

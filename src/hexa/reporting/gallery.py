@@ -49,7 +49,11 @@ def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float
         example, source = shown[name], hard_example.source
         # where images were mixed on the way, the difference is not what was added to a view
         if "perturbation" in example.facts and len(example.mixture) == len(shown[source].mixture):
-            columns.append(_perturbation(example.crops[0] - shown[source].crops[0], gain))
+            delta = example.crops[0] - shown[source].crops[0]
+            times = automatic_gain(delta) if gain is None else gain
+            moved = 255 * delta.abs().flatten(1).double()
+            remarks = [f"|δ| {mean:.2f}" for mean in moved.mean(1).tolist()]
+            columns.append((f"perturbation × {times:g}", magnify(delta, times), remarks))
         columns.append(_column(name if source == STD else f"{name} of {source}", example, losses[name]))
     heads, tiles, captions = zip(*columns, strict=True)
     texts = list(zip(*captions, strict=True))
@@ -65,13 +69,6 @@ def automatic_gain(perturbation: Tensor) -> float:
     """The largest power of two by which no pixel leaves the grey scale; 1 for no perturbation at all."""
     largest = 255 * perturbation.abs().max().item()
     return 2.0 ** math.floor(math.log2((MID_GREY - 1) / largest) + 1e-6) if largest > 1e-6 else 1.0
-
-
-def _perturbation(delta: Tensor, gain: float | None) -> _Column:
-    gain = automatic_gain(delta) if gain is None else gain
-    moved = 255 * delta.abs().flatten(1).double()
-    captions = [f"|δ| {mean:.2f}" for mean in moved.mean(1).tolist()]
-    return f"perturbation × {gain:g}", magnify(delta, gain), captions
 
 
 def _shown(images: Tensor) -> Pixels:
@@ -96,6 +93,5 @@ def tiles_of(source: Source, places: Iterable[int], transform: EvaluationTransfo
 def as_pixels(images: Tensor) -> Pixels:
     """Values from 0 to 255, [N, C, S, S], as uint8 [N, S, S, 3]: the first three channels, or the first as grey."""
     shown = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
-    levels = shown.round().clamp(0, 255) if shown.is_floating_point() else shown
-    pixels: Pixels = levels.to("cpu", torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
+    pixels: Pixels = shown.round().clamp(0, 255).to("cpu", torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
     return pixels

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,6 +36,14 @@ def mean_std(values: Sequence[float], digits: int = 1) -> str:
 def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
     """The mean, and the sample standard deviation (n − 1) of two or more values; None for a single one."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def told_apart(paths: Sequence[Path | str]) -> list[str]:
+    """As much of the ends of these paths as tells them apart; equal ones are numbered. A string is not cut."""
+    parts = [path.parts if isinstance(path, Path) else (path,) for path in paths]
+    ends = ([str(Path(*one[-depth:])) for one in parts] for depth in itertools.count(1))
+    short = next(names for names in ends if len(set(names)) == len({str(Path(*one)) for one in parts}))
+    return [name if short.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(short, 1)]
 
 
 def counted(count: int, what: str) -> str:

@@ -54,19 +54,15 @@ def mine(folder: Path, say: Callable[[str], object] | None = None) -> Iterator[b
 
 def is_ours(folder: Path) -> bool:
     """Whether this torchrun began the run in `folder`. Raises UserError if the folder has anything else of value."""
-    if _is_empty(folder) or _is_stillborn(folder):
+    there = {path.name for path in folder.iterdir()} - {LOCK, ADAPTATION}
+    # with its first file alone, a run was killed immediately
+    if not there or _is_stillborn(folder) or (there == {ENVIRONMENT} and _process(folder) is not None):
         return False
     if peers.restarts() and _noted(folder, "launcher") == peers.launcher():
         return (folder / CONFIG).is_file()
     if (folder / CONFIG).is_file():
         raise UserError(f"{folder} holds a run; continue it with 'hexa resume {folder}', or give another --out")
     raise UserError(f"{folder} is not an empty folder; give another --out")
-
-
-def _is_empty(folder: Path) -> bool:
-    """Whether a folder is empty, or has only the first files of a run that was killed immediately."""
-    there = {path.name for path in folder.iterdir()} - {LOCK, ADAPTATION}
-    return not there or (there == {ENVIRONMENT} and _process(folder) is not None)
 
 
 def _is_stillborn(folder: Path) -> bool:
@@ -116,6 +112,6 @@ def way_on(folder: Path) -> str:
         return f"the run stops; {folder} has nothing to continue from"
     saved = checkpoints.checkpoints(folder / CHECKPOINTS)
     last = f"its last checkpoint is {saved[-1]}" if saved else "it has no checkpoint yet"
-    if peers.restarts_left() > 0:
+    if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > peers.restarts():
         return f"the run stops; {last}; torchrun starts it again"
     return f"the run stops; {last}; go on with: hexa resume {folder}"

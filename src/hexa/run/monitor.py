@@ -18,6 +18,7 @@ from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views
 from hexa.evaluation.label_free import label_free
 from hexa.evaluation.protocols.knn import knn_classify
+from hexa.evaluation.split import draw_images
 from hexa.ops.photometric import unit
 from hexa.recipes.experiment import Experiment
 from hexa.run.build import Machine
@@ -89,11 +90,9 @@ class KnnMonitor:
         (_, bank_labels), (asking, labels) = self._images
         queries = self._features(asking)
         measured = {}
-        if bank_labels is not None and labels is not None and self.num_classes is not None:
+        if bank_labels is not None and labels is not None:
             bank = self._features(self._images[0][0])
-            classes = max(self.num_classes, int(labels.max()) + 1)
-            k = min(self.config.k, len(bank))
-            scores = knn_classify(bank, bank_labels.to(bank.device), queries, k, self.config.temperature, classes)
+            scores = knn_classify(bank, bank_labels, queries, self.config.k, self.config.temperature)
             measured["knn"] = 100 * float((scores.argmax(1).cpu() == labels).double().mean())
         if self.config.label_free:
             asking, queries = asking[:_LABEL_FREE], queries[:_LABEL_FREE]
@@ -113,8 +112,8 @@ class KnnMonitor:
         source, most = self.source, self.config.max_images
         order = torch.randperm(len(source), generator=self.stream.child("train").generator())
         if self.held is not None:
-            drawn = torch.randperm(len(self.held), generator=self.stream.child("held").generator())[:most]
-            return Subset(source, order[:most].numpy()), Subset(self.held, drawn.sort().values.numpy())
+            drawn = draw_images(len(self.held), most, self.stream.child("held"))
+            return Subset(source, order[:most].numpy()), Subset(self.held, drawn)
         if source.split != "test" and "test" in source.splits():
             test = open_source(source.name, "test", source.max_image_pixels, source.channels)
             if test.classes is not None or source.classes is None:
@@ -146,9 +145,8 @@ class KnnMonitor:
         """
         features = []
         for start in range(0, len(images), _BATCH):
-            part = images[start : start + _BATCH]
-            pixels = part.to(self.machine.device, non_blocking=True)
-            rows = slice(start, start + len(part))
+            rows = slice(start, min(start + _BATCH, len(images)))
+            pixels = images[rows].to(self.machine.device, non_blocking=True)
             pixels = unit(pixels) if seen is None else self.views(pixels, seen, rows)[0]
             if self.channels_last:
                 pixels = pixels.contiguous(memory_format=torch.channels_last)

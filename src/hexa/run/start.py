@@ -8,7 +8,7 @@ from hexa.config import ConfigError
 from hexa.recipes.experiment import Experiment, override
 from hexa.runtime.files import cache_folder
 from hexa.weights import start
-from hexa.weights.pretrained import Backbone, save_backbone
+from hexa.weights.pretrained import save_backbone
 
 
 def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> Experiment:
@@ -36,7 +36,8 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
         message = f"the weights {config.weights} are of {backbone.network_config.name}; leave the name out"
         raise ConfigError([("network.name", message)])
     size = experiment.views.size if "views.size" in given else backbone.image_size
-    if size != backbone.image_size and _has_fixed_size(backbone) and "network.options" not in given:
+    fixed = getattr(getattr(backbone.network, "patch_embed", None), "strict_img_size", False)  # as in most ViTs
+    if size != backbone.image_size and fixed and "network.options" not in given:
         network["options"] = {**network["options"], "img_size": size}
     crops = experiment.views.extra_crops
     if "views.extra_crops" not in given:
@@ -45,8 +46,3 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
     changes |= {"views.size": size, "views.extra_crops": crops, "start.sha256": start.digest(config.weights, backbone)}
     changes |= {f"start.{name}": getattr(backbone.preparation, name) for name in ("crop", "interpolation")}
     return override(experiment, {path: value for path, value in changes.items() if path not in given})
-
-
-def _has_fixed_size(backbone: Backbone) -> bool:
-    """Whether the network takes images of one size only, as most ViTs do."""
-    return bool(getattr(getattr(backbone.network, "patch_embed", None), "strict_img_size", False))

@@ -84,7 +84,11 @@ class Look:
     def at(cls, target: Path | str | Experiment, data: str | None, opens_own: bool = True) -> Look:
         """Open a target, with the images of `data` or its own. Raises UserError as `visualize` does."""
         experiment, folder = _experiment_of(target)
-        experiment = _for_looking(experiment)
+        # on whatever device there is, uncompiled, with the hard examples that are trained on and their sources only
+        wanted = needed(experiment.hard_examples)
+        training = experiment.training.model_copy(update={"device": "auto", "compile": False, "num_workers": 0})
+        kept = {name: config for name, config in experiment.hard_examples.items() if name in wanted}
+        experiment = experiment.model_copy(update={"training": training, "hard_examples": kept})
         data = None if data == experiment.data else data
         split = "train" if data is None else None
         limit, channels = experiment.training.max_image_pixels, experiment.network.channels
@@ -181,14 +185,6 @@ def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | 
         return plugins.experiment_of(target), None
     except UserError as error:
         raise UserError(f"'{target}' is neither a run folder nor a recipe: {error}") from None
-
-
-def _for_looking(experiment: Experiment) -> Experiment:
-    """On whatever device there is, uncompiled, with the hard examples that are trained on and their sources only."""
-    wanted = needed(experiment.hard_examples)
-    training = experiment.training.model_copy(update={"device": "auto", "compile": False, "num_workers": 0})
-    kept = {name: config for name, config in experiment.hard_examples.items() if name in wanted}
-    return experiment.model_copy(update={"training": training, "hard_examples": kept})
 
 
 def _own_source(experiment: Experiment) -> Source | None:

@@ -23,7 +23,9 @@ class Console(RichConsole):
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
-        target = Forgiving(lambda: _standard("stderr" if stderr else "stdout"))
+        name = "stderr" if stderr else "stdout"
+        # a progress bar replaces the stream by a proxy that prints through us
+        target = Forgiving(lambda: getattr(getattr(sys, name), "rich_proxied_file", getattr(sys, name)))
         quiet = os.environ.get("RANK", "0") != "0"
         super().__init__(file=cast(TextIO, target), quiet=quiet, markup=False, highlight=False, emoji=False)
 
@@ -38,9 +40,3 @@ class Console(RichConsole):
         for segment in super().render(renderable, options):  # of `Text` too
             text, style, control = segment
             yield segment if control else Segment(printable(text), style)
-
-
-def _standard(name: str) -> Any:
-    """The current sys.stdout or sys.stderr: a progress bar replaces it by a proxy that prints through us."""
-    stream = getattr(sys, name)
-    return getattr(stream, "rich_proxied_file", stream)

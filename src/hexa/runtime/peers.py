@@ -61,13 +61,12 @@ class Peers:
     """All processes of the group, as known when it was formed; `watched` are those this process can see end."""
 
     def __init__(self, store: Store) -> None:
-        rank, size = dist.get_rank(), dist.get_world_size()
-        self.store = store
-        everyone: list[Peer] = [Peer.here(rank)] * size
-        dist.all_gather_object(everyone, Peer.here(rank))
-        self.rank, self.size = rank, size
+        self.store, self.rank, self.size = store, dist.get_rank(), dist.get_world_size()
+        own = Peer.here(self.rank)
+        everyone = [own] * self.size
+        dist.all_gather_object(everyone, own)
         # on another machine, or in another container, a process cannot be seen
-        self.watched = [p for p in everyone if p.rank != rank and p.host == everyone[rank].host and not p.has_ended()]
+        self.watched = [p for p in everyone if p.rank != own.rank and p.host == own.host and not p.has_ended()]
 
     def ended(self) -> list[Peer]:
         """The watched processes that have ended."""
@@ -79,11 +78,12 @@ class Peers:
         The first process to see which one ended leaves a note for all, because those that noticed it end as well and
         could be mistaken for the cause. Waits up to `PATIENCE` seconds.
         """
-        if not self.ended() and not _is_of_connection(error):
+        of_connection = any(word in str(error).lower() for word in ("gloo", "nccl", "connection", "socket"))
+        if not (self.ended() or of_connection or isinstance(error, dist.DistError)):
             return None
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            ended = " and ".join(self._name(peer) for peer in self.ended())
+            ended = " and ".join(f"process {p.rank} of {self.size} (pid {p.pid}, on {p.host})" for p in self.ended())
             if (found := self._noted(ended and f"{ended} ended")) is not None:
                 return found
             time.sleep(0.02)
@@ -102,9 +102,6 @@ class Peers:
             there = own
         said = there.partition("\n")[0]
         return ProcessEnded(said, speaks=there == own) if said else None
-
-    def _name(self, peer: Peer) -> str:
-        return f"process {peer.rank} of {self.size} (pid {peer.pid}, on {peer.host})"
 
 
 def agree_on_start(store: Store, rank: int, size: int) -> str:
@@ -152,19 +149,9 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def restarts_left() -> int:
-    """How many more times torchrun may start this process again."""
-    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) - restarts()
-
-
 def _stat(pid: int) -> tuple[str, str] | None:
     """State and start time of a process from /proc; None if there is none."""
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0], fields[19]
     return None
-
-
-def _is_of_connection(error: RuntimeError) -> bool:
-    words = str(error).lower()
-    return isinstance(error, dist.DistError) or any(word in words for word in ("gloo", "nccl", "connection", "socket"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -10,7 +11,6 @@ import torch
 from torch import nn
 
 from hexa.config import UserError, reason
-from hexa.runtime import processes
 from hexa.runtime.allocator import keep_freed_memory
 
 Precision = Literal["auto", "fp32", "bf16"]
@@ -33,7 +33,7 @@ def pick_device(name: str = "auto") -> torch.device:
         remedy = "`hexa doctor` says what this machine has, auto or cpu runs anywhere"
         raise UserError(f"device 'cuda' is not available; {remedy}")
     if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", processes.local_rank())
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))  # one process for each GPU
     if device.type == "cuda" and device.index >= (count := torch.cuda.device_count()):
         seen = f"{count} GPUs are seen; start at most {count} processes on a machine"
         raise UserError(f"device '{device}' is not available: {seen}")

@@ -130,13 +130,9 @@ def make_parts(size: int) -> None:
 
     `size` must divide the number of processes. Groups are created once.
     """
-    assert world_size() % size == 0
     if size in (1, world_size()) or size in _world.parts:
         return
-    for first in range(0, world_size(), size):  # torch requires that each process creates all of them
-        group = _together(dist.new_group, list(range(first, first + size)))
-        if isinstance(group, dist.ProcessGroup):  # processes outside of the group get a number
-            _world.parts[size] = group
+    _world.parts[size], _ = _together(dist.new_subgroups, size)
 
 
 def world_size() -> int:
@@ -147,11 +143,6 @@ def world_size() -> int:
 def rank() -> int:
     """The number of this process, 0 … world_size − 1."""
     return dist.get_rank() if dist.is_initialized() else 0
-
-
-def local_rank() -> int:
-    """The number of this process on its machine, which is that of its GPU."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def is_main() -> bool:

@@ -107,10 +107,8 @@ class CasePasses:
             yield replace(whole, index=index)
 
     def images(self) -> Iterator[Batch]:
-        size = DATA // processes.world_size()
         crops = torch.rand(DATA, 3, SIZE, SIZE, generator=self.stream.generator(), dtype=self.dtype)
-        rows = slice(processes.rank() * size, (processes.rank() + 1) * size)
-        yield Batch((crops[rows],), torch.arange(DATA)[rows], self.stream)
+        yield share(Batch((crops,), torch.arange(DATA), self.stream))
 
 
 def train(case: Case, steps: int = 2, method: Method | None = None, first: int = 0, **options: Any) -> Method:

@@ -54,16 +54,21 @@ def test_the_partner_of_a_mixed_view_is_read_off_its_pixels() -> None:
     assert partners(clean, mixed).tolist() == [3, 0, 5, 1, 2, 5]
 
 
+def attacked(look: Look, radius: float) -> Look:
+    fields = {f"hard_examples.adversarial.{name}": radius for name in ("epsilon", "step_size")}
+    return replace(look, experiment=override(look.experiment, fields))
+
+
 def test_view_space_is_a_projection_of_the_embeddings_and_changes_nothing(moco: Look) -> None:
     before = {name: value.clone() for name, value in moco.method.state_dict().items()}
-    space = embed_views(moco, num_images=3, num_views=5, epsilon=0.0)
+    space = embed_views(attacked(moco, 0.0), num_images=3, num_views=5)
     assert space.image.tolist() == [0] * 5 + [1] * 5 + [2] * 5
     assert space.adversarial == pytest.approx(space.clean)  # an attack of radius 0 moves nothing
     everything = np.concatenate([space.clean, space.adversarial, space.mixed])
     assert everything.mean(0) == pytest.approx([0, 0], abs=1e-6)  # principal components
     assert everything[:, 0].var() >= everything[:, 1].var()
     assert abs(np.corrcoef(everything.T)[0, 1]) < 1e-6
-    moved = embed_views(moco, num_images=3, num_views=5, epsilon=8.0)
+    moved = embed_views(attacked(moco, 8.0), num_images=3, num_views=5)
     assert np.abs(moved.adversarial - moved.clean).max() > 1e-3
     assert all(torch.equal(value, before[name]) for name, value in moco.method.state_dict().items())
 

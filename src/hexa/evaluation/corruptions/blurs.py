@@ -6,6 +6,7 @@ Images are float [B, 3, H, W] in [0, 1]; lengths are in pixels.
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,16 +16,10 @@ from torch.nn import functional as F
 from hexa.evaluation.corruptions.per_image import PerImage
 
 
-def _whole_pixels(length: float) -> int:
-    """The nearest whole number of pixels, but at least one."""
-    return max(1, round(length))
-
-
-def smoothed(images: Tensor, sigma: float, border: str, truncate: float = 4.0) -> Tensor:
+def smoothed(images: Tensor, sigma: float, border: Literal["edge", "symmetric"], truncate: float = 4.0) -> Tensor:
     """Gaussian blur of [..., H, W] by kernels of int(truncate · σ + ½) pixels to either side.
 
-    border: nearest repeats the pixel at the edge; reflect mirrors at the edge itself (c b a | a b c), as often as the
-    kernel is long.
+    border: as in numpy.pad; edge repeats the pixel at the edge, symmetric mirrors at the edge itself (c b a | a b c).
     """
     radius = int(truncate * sigma + 0.5)
     if radius == 0:
@@ -34,12 +29,7 @@ def smoothed(images: Tensor, sigma: float, border: str, truncate: float = 4.0) -
     weights /= weights.sum()
 
     def matrix(size: int) -> Tensor:  # [size, size]
-        seen = torch.arange(size)[:, None] + offsets  # [size, taps]
-        if border == "nearest":
-            seen = seen.clamp(0, size - 1)
-        else:
-            seen = seen.remainder(2 * size)
-            seen = torch.minimum(seen, 2 * size - 1 - seen)
+        seen = torch.from_numpy(np.pad(np.arange(size), radius, border)).unfold(0, len(offsets), 1)  # [size, taps]
         made = torch.zeros(size, size, dtype=torch.float64)
         made.scatter_add_(1, seen, weights.expand(size, -1))
         return made.to(images.device, images.dtype)
@@ -71,8 +61,8 @@ def glass(images: Tensor, sigma: float, length: float, times: int, draws: PerIma
 
     As in the published sets, the neighbour is copied, not swapped: assigning views of an array swaps nothing.
     """
-    (batch, _, height, width), reach = images.shape, _whole_pixels(length)
-    blurred = (smoothed(images, sigma, "nearest") * 255 + 1e-3).floor().div_(255)
+    (batch, _, height, width), reach = images.shape, max(1, round(length))
+    blurred = (smoothed(images, sigma, "edge") * 255 + 1e-3).floor().div_(255)
     source = np.tile(np.arange(height * width), (batch, 1))  # [B, H·W]: where each pixel is from
     moves = draws.integers(-reach, reach, times, height, width, 2).cpu().numpy()
     every = np.arange(batch)
@@ -82,7 +72,7 @@ def glass(images: Tensor, sigma: float, length: float, times: int, draws: PerIma
                 step = moves[:, again, row, column]  # [B, 2]
                 source[:, row * width + column] = source[every, (row + step[:, 1]) * width + column + step[:, 0]]
     index = torch.from_numpy(source).to(images.device)[:, None].expand(-1, images.shape[1], -1)
-    return smoothed(blurred.flatten(2).gather(2, index).view_as(images), sigma, "nearest")
+    return smoothed(blurred.flatten(2).gather(2, index).view_as(images), sigma, "edge")
 
 
 def motion(images: Tensor, radius: float, sigma: float, degrees: Tensor) -> Tensor:
@@ -91,7 +81,7 @@ def motion(images: Tensor, radius: float, sigma: float, degrees: Tensor) -> Tens
     degrees: [B], the direction of the line; pixels at the edge are repeated. As ImageMagick's MotionBlurImage.
     """
     batch, _, height, width = images.shape
-    taps = torch.arange(2 * _whole_pixels(radius) + 1, dtype=torch.float64)
+    taps = torch.arange(2 * max(1, round(radius)) + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * (taps / sigma).square())
     weights /= weights.sum()
     angle = torch.deg2rad(degrees.cpu().double())[:, None]
@@ -145,7 +135,7 @@ def elastic(images: Tensor, alpha: float, sigma: float, affine: float, draws: Pe
     mapped = (here.view(1, -1, 3) @ back).view(batch, height, width, 2).to(images)
     out = _sampled(images, mapped, corners=True)
     noise = torch.stack([draws.uniform(height, width, low=-1, high=1) for _ in range(2)], -1)  # dx, dy
-    shift = alpha * smoothed(noise.movedim(-1, 1), sigma, "reflect", truncate=3).movedim(1, -1)
+    shift = alpha * smoothed(noise.movedim(-1, 1), sigma, "symmetric", truncate=3).movedim(1, -1)
     return _sampled(out, here[..., :2].to(images) + shift, corners=False)
 
 

@@ -27,7 +27,8 @@ def find(
     Raises Interrupted after a signal, what was found being kept below `state`.
     """
     detector.eval()
-    kept = state.below(f"{SEEN}{digest(source.version(), str(len(source)), str(shorter), str(longest))}")
+    name = f"{SEEN}{digest(source.version(), str(len(source)), str(shorter), str(longest))}"
+    kept = State(None if state.folder is None else state.folder / name)
     before = kept.newest() or {"step": 0, "objects": {}, "problems": {}}
     objects: dict[int, Objects] = before["objects"]
     problems: dict[int, str] = before["problems"]

@@ -34,10 +34,6 @@ class State:
         if folder is not None:
             sweep(folder)
 
-    def below(self, name: str) -> State:
-        """A folder in it."""
-        return State(None if self.folder is None else self.folder / name)
-
     def save(self, step: int, content: dict[str, Any]) -> None:
         """Keep this in place of what an earlier step kept."""
         if self.folder is None:

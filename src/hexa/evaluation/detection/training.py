@@ -54,11 +54,6 @@ class Training:
         self._recalibrate(item)
         return "statistics of batch-norms", self.iteration - self.iterations, self.options.precise_bn
 
-    @property
-    def done(self) -> bool:
-        """Whether the detector has learnt and its batch-norms are recalibrated."""
-        return self.iteration >= self.total
-
     def _step(self, item: Any) -> None:
         images, objects = self._given(item)
         rate = self.options.rate(self.iteration)

@@ -77,7 +77,7 @@ def run(task: Task, options: DetectOptions) -> Outcome:
             training.run()
             detected = find(task, detector, task.test, used.test_shorter_side, used.longest_side, state)
         except KeyboardInterrupt:
-            if not training.done:  # in a hurry, and not saved
+            if training.iteration < training.total:  # in a hurry, and not saved
                 raise
             raise state.interrupted(signal.SIGINT, training.iteration) from None
         state.forget()

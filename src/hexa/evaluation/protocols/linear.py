@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from typing import Literal
 
 import pydantic
@@ -26,7 +25,6 @@ from hexa.evaluation.split import stratified_part
 from hexa.evaluation.supervised import AugmentedImages, decayed, learn, new_classifier
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
-from hexa.weights.pretrained import Backbone
 
 
 class LinearOptions(Config):
@@ -92,7 +90,10 @@ def train(task: Task, options: LinearOptions) -> Outcome:
         return classifier(features)  # type: ignore[no-any-return]
 
     def score() -> dict[str, float]:
-        _check_frozen(task.backbone, before)
+        # every tensor, batch-norm statistics included, as the published code does (F23)
+        after = task.backbone.state_dict().items()
+        if changed := [name for name, value in after if not torch.equal(value.cpu(), before[name])]:
+            raise RuntimeError(f"the backbone changed while a classifier was trained on it: {', '.join(changed[:8])}")
         return accuracy(classifier, test, test_labels)
 
     how = (options.epochs, lambda epoch: factor(options, epoch), scores, score, options.score_every)
@@ -107,13 +108,6 @@ def factor(options: LinearOptions, epoch: int) -> float:
     if options.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * epoch / options.epochs))
     return float(0.1 ** sum(epoch >= share * options.epochs for share in (0.6, 0.8)))
-
-
-def _check_frozen(backbone: Backbone, before: Mapping[str, Tensor]) -> None:
-    """Compare every tensor, batch-norm statistics included, as the published code does (F23)."""
-    changed = [name for name, value in backbone.state_dict().items() if not torch.equal(value.cpu(), before[name])]
-    if changed:
-        raise RuntimeError(f"the backbone changed while a classifier was trained on it: {', '.join(changed[:8])}")
 
 
 @torch.no_grad()

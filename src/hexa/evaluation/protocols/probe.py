@@ -15,6 +15,7 @@ import numpy as np
 import pydantic
 import torch
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
@@ -113,10 +114,8 @@ def choose_weight_decay(
         for number, decay in enumerate(candidates):
             start = softmax_regression(x[kept], y[kept], num_classes, decay, start, tolerance=1e-3)
             scores = _scores(x[part], start).astype(np.float64)
-            scores -= scores.max(1, keepdims=True)
-            own = scores[np.arange(len(part)), y[part]]
             right[number] += float((scores.argmax(1) == y[part]).sum())
-            loss[number] += float((np.log(np.exp(scores).sum(1)) - own).sum())
+            loss[number] -= float(log_softmax(scores, axis=1)[np.arange(len(part)), y[part]].sum())
     return float(candidates[int(np.lexsort((loss, -right))[0])])
 
 

@@ -75,14 +75,13 @@ def _objective(task: Task, labelled: Labels, options: SemiSupervisedOptions, str
     classes = torch.full((len(task.fit),), -1)
     classes[labelled] = torch.from_numpy(task.fit.classes)[labelled]
     backbone = copy.deepcopy(task.backbone)
-    normalize = backbone.network_config
     setting = Setting(
         data_size=len(task.fit),
         batch_size=options.labelled_batch * (1 + options.rule.ratio),
         num_crops=1,
         branches=("main", *sorted(branches(options.hard_examples))),
-        mean=normalize.mean,
-        std=normalize.std,
+        mean=backbone.network_config.mean,
+        std=backbone.network_config.std,
         seed=task.seed,
     )
     rotates = options.rule.rotates
