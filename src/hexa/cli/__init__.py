@@ -165,8 +165,8 @@ def _run(arguments: list[str], begun: float) -> int:
         told = f"`{parsers[name].prog}` does not take: {some(left, ' ')}"
         raise UserError(f"{told}; quote patterns such as *.tar, and see `{parsers[name].prog} --help`")
     given.options, given.begun = options, begun
-    # of several processes one says it, later; what was adapted is told of without its start and images
-    if name in _READING and os.environ.get("WORLD_SIZE", "1") == "1" and not _adapted(getattr(given, "out", None)):
+    adapted = os.path.join(getattr(given, "out", None) or "", "adapt.json")  # which tells its verdict without images
+    if name in _READING and os.environ.get("WORLD_SIZE", "1") == "1" and not os.path.isfile(adapted):
         weights = filter(None, [getattr(given, "backbone", None), *getattr(given, "backbones", ())])
         paths.check(weights, filter(None, (given.data, getattr(given, "labelled", None))))
     if name in ("pretrain", "resume", "adapt", "harden", "compare", "demo"):
@@ -175,10 +175,6 @@ def _run(arguments: list[str], begun: float) -> int:
         if said := beside_others(choose=bool(by_clock) or name == "demo"):
             print(said, file=sys.stderr)
     return COMMANDS[name].run(given, extra)
-
-
-def _adapted(out: str | None) -> bool:
-    return out is not None and os.path.isfile(os.path.join(out, "adapt.json"))
 
 
 def _say(line: str, status: int) -> int:

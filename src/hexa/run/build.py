@@ -210,10 +210,9 @@ def remembering(
     """
     if experiment.start.weights is None or any(hard.weight for hard in experiment.hard_examples.values()):
         return None
-    shares, size = learns or start.rates(method, experiment.start), experiment.views.size
-    pixels = torch.rand(2, experiment.network.channels, size, size, generator=torch.Generator().manual_seed(0))
-    layout = torch.channels_last if experiment.training.channels_last else torch.contiguous_format
-    pixels = pixels.to(machine.device, memory_format=layout)
+    shares, side = learns or start.rates(method, experiment.start), experiment.views.size
+    number = 2 * experiment.network.channels * side**2
+    pixels = torch.linspace(0, 1, number, device=machine.device).view(2, -1, side, side)
     return Trunk.of(method, lambda parameter: shares.get(parameter, 1.0) > 0, pixels, machine.autocast)
 
 

@@ -14,7 +14,7 @@ from sklearn.decomposition import PCA
 from torch import Tensor
 
 from hexa.config import UserError
-from hexa.core import MAIN, Example
+from hexa.core import MAIN, Batch, Example
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.objective import STD
 from hexa.reporting.gallery import tiles_of
@@ -51,36 +51,36 @@ class ViewSpace:
 
 
 @torch.no_grad()
-def embed_views(look: Look, *, num_images: int = 6, num_views: int = 12, seed: int = 0) -> ViewSpace:
+def embed_views(
+    look: Look, *, num_images: int = 6, num_views: int = 12, epsilon: float | None = None, seed: int = 0
+) -> ViewSpace:
     """Embed `num_views` views of each of `num_images` images, their adversarial views, and mixtures of them.
 
-    All go through the main batch-norms, so that one function maps views to points. The attack is the run's own, or the
-    default one. The axes are the principal components of all points. Raises UserError for too few images, or a method
-    that can't mix them.
+    All go through the main batch-norms, so that one function maps views to points. The attack is the run's own (or the
+    default one), with another radius and step if `epsilon` is given, in grey levels. The axes are the
+    principal components of all points. Raises UserError for too few images, or a method that can't mix them.
     """
     if not (2 <= num_images <= len(COLOURS) and num_views >= 2):
         raise UserError(f"2 to {len(COLOURS)} images can be told apart, in 2 views or more each")
     if look.experiment.method.unmixable:
         raise UserError(f"view space is not for {look.experiment.method.name}: {look.experiment.method.unmixable}")
     attack = {**own_fields(look.experiment, "adversarial"), "branch": "main", "generation": "main_train", "weight": 1.0}
+    attack |= {} if epsilon is None else {"epsilon": epsilon, "step_size": epsilon}
     mixing = {**own_fields(look.experiment, "cutmix"), "branch": "main", "weight": 1.0, "per_sample": True}
     objective = look.objective({"adversarial": attack, "cutmix": mixing})
-    stream = Stream(seed).child("view space")
-    batches = [look.batch(num_images, stream, stream.child("view", number)) for number in range(num_views)]
-    views = zip(*(batch.crops for batch in batches), strict=True)
-    crops = tuple(torch.stack(same, 1).flatten(0, 1) for same in views)  # the views of an image follow each other
-    batch = replace(batches[0], crops=crops, index=batches[0].index.repeat_interleave(num_views))
+    batch = _views_of(look, num_images, num_views, Stream(seed).child("view space"))
     with unchanged(objective.method):
         examples = objective.examples(batch)
         points = [_embedding(look, examples[kind]) for kind in (STD, "adversarial", "cutmix")]
     every = np.concatenate(points)
     axes = PCA(2, svd_solver="full").fit(every)
     clean, adversarial, mixed = np.split(axes.transform(every), 3)
+    explained = float(axes.explained_variance_ratio_.sum())
     image = np.arange(num_images).repeat(num_views)
-    clean_views = examples[STD].crops[0]
-    partner = image[partners(clean_views, examples["cutmix"].crops[0]).cpu().numpy()]
-    tiles = tiles_of(look.source, batch.index[::num_views].tolist(), EvaluationTransform(clean_views.shape[-1]))
-    return ViewSpace(clean, adversarial, mixed, image, partner, tiles, float(axes.explained_variance_ratio_.sum()))
+    crops = examples[STD].crops[0]
+    partner = image[partners(crops, examples["cutmix"].crops[0]).cpu().numpy()]
+    tiles = tiles_of(look.source, batch.index[::num_views].tolist(), EvaluationTransform(crops.shape[-1]))
+    return ViewSpace(clean, adversarial, mixed, image, partner, tiles, explained)
 
 
 def partners(clean: Tensor, mixed: Tensor) -> Tensor:
@@ -97,10 +97,18 @@ def partners(clean: Tensor, mixed: Tensor) -> Tensor:
     return torch.stack(partner)
 
 
+def _views_of(look: Look, num_images: int, num_views: int, stream: Stream) -> Batch:
+    """Each image `num_views` times in a row, in views of their own."""
+    batches = [look.batch(num_images, stream, stream.child("view", number)) for number in range(num_views)]
+    crops = tuple(torch.stack(same, 1).flatten(0, 1) for same in zip(*(batch.crops for batch in batches), strict=True))
+    return replace(batches[0], crops=crops, index=batches[0].index.repeat_interleave(num_views))
+
+
 def _embedding(look: Look, example: Example) -> Points:
     """The embedding of the first crop of an example, [B, D]."""
+    method = look.method
     embedding = example.score.embed(example.crops, replace(MAIN, update=False))
-    directions = look.method.directions(embedding)
+    directions = method.directions(embedding)
     chosen = embedding if directions is None else directions
     points: Points = chosen[0].float().cpu().numpy().astype(np.float64)
     return points

@@ -108,8 +108,8 @@ class PretrainLoader:
             batch = self._remembered.get(first + step)
             if batch is None:
                 began = time.perf_counter()
-                drawn = first // self.steps_per_epoch
-                batches = batches or self._batches(self.stream, drawn, step, self._crops, self.pairs)
+                if batches is None:
+                    batches = self._batches(self.stream, first // self.steps_per_epoch, step, self._crops, self.pairs)
                 batch = next(batches)
                 self.wait_seconds += time.perf_counter() - began
                 batch = self._kept(batch)

@@ -15,7 +15,6 @@ import numpy as np
 import pydantic
 import torch
 from numpy.typing import NDArray
-from scipy.special import log_softmax
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
@@ -105,6 +104,8 @@ def choose_weight_decay(
     `candidates` go from strong to weak: each solution starts from the one before. With nothing to hold out (one label a
     class) 0.01 is used.
     """
+    from scipy.special import log_softmax  # a quarter of a second, which plans do without
+
     if not parts:
         return 1e-2
     right, loss = np.zeros(len(candidates)), np.zeros(len(candidates))
