@@ -503,7 +503,8 @@ def hardened(*before: tuple[str, str]) -> str:
 def adapted() -> str:
     """What `hexa adapt` said in ten minutes or thirty, set by set, beside labelled images that it did not see."""
     body = []
-    files = [f"2026-11-{day}-adapt-sets{length}.json" for day in (26, 25) for length in ("", "-30m")]
+    files = ["2026-11-26-adapt-repeating.json"]
+    files += [f"2026-11-{day}-adapt-sets{length}.json" for day in (26, 25) for length in ("", "-30m")]
     for row in [{"file": file, **row} for file in files for row in result(file)["rows"]]:
         said = row["verdict"].removeprefix("the start is kept: ").removeprefix("it helped: result is ")
         said = "it cannot be told" if "cannot be told" in said else said.partition(":")[0]
@@ -513,7 +514,7 @@ def adapted() -> str:
             for name, (points, half) in zip(row.get("start", ()), changes, strict=True)
         ] or ["–", "–"]
         seconds = f"{row['seconds']:,}"
-        recipe = "now" if "-26-" in row["file"] else "before"
+        recipe = "now" if "repeating" in row["file"] else "without repeats" if "-26-" in row["file"] else "by SGD"
         body.append((row["data"], recipe, "yes" if row["labelled"] else "no", seconds, said, row["kept"], *shown))
     truth = ("k-NN, in truth", "linear probe, in truth")
     return table(body, "images", "recipe", "labels", "seconds", "verdict", "kept", *truth)
