@@ -111,7 +111,7 @@ def test_each_update_on_a_batch_is_looked_at_before_the_weights_change(tmp_path:
 
     def poisoned(batch: Any, update: int) -> Any:
         for found in losses(batch, update):
-            if (made.step, update, found.name) == (6, 0, "std"):  # the first of three updates
+            if (made.step, update, [*found.parts]) == (6, 0, ["std"]):  # the first of three updates
                 found.parts["std"].loss.fill_(float("nan"))
             yield found
 

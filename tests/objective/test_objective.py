@@ -104,13 +104,13 @@ def test_without_a_clean_term_only_hard_examples_teach(hard: dict[str, Any]) -> 
         objective = Objective(method, case.hard(), config, share_gradients=shared)
         terms = []
         for term in objective.losses(case.batch()):
-            if term.name == STD:
+            if STD in term.parts:
                 method.zero_grad()
                 term.loss.backward()  # its inputs' gradient; that of weights is put aside
                 method.zero_grad()
             else:
                 term.loss.backward()
-            terms.append(term.name)
+            terms += term.parts
         gradients.append(torch.cat([p.grad.flatten() for p in method.parameters() if p.grad is not None]))
         states.append(terms)
         objective.commit(case.batch())

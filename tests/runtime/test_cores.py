@@ -74,9 +74,9 @@ def test_idle_cores_are_counted_among_those_allowed(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("command", "given", "threads"),
     [
-        (["adapt", "W", "--data", "digits", "--time", "1m"], None, "3"),
+        (["adapt", "timm:W", "--data", "digits", "--time", "1m"], None, "3"),
         (["demo"], None, "3"),
-        (["adapt", "W", "--data", "digits", "--time", "1m", "--max_steps", "5"], None, None),
+        (["adapt", "timm:W", "--data", "digits", "--time", "1m", "--max_steps", "5"], None, None),
         (["pretrain", "digits-moco-v2"], None, None),
         (["demo"], "4", "4"),
     ],

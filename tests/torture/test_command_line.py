@@ -100,7 +100,7 @@ def test_names_are_printed_as_they_are(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tally: Tally
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hexa.run.run.pretrain", lambda experiment, out, console: out)
+    monkeypatch.setattr("hexa.run.run.pretrain", lambda experiment, out, console: Path(out))
     shown = name.encode("unicode-escape", "surrogatepass").decode().replace("\\xe9", "é")
     assert cli.main(["pretrain", "digits-moco-v2", f"--out={name}", f"--data=folder:{name}"]) == 0
     out = capsys.readouterr().out
