@@ -23,7 +23,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.nn.trunk import Trunk
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment
-from hexa.run.build import Machine, build_method, fingerprint, setting_of
+from hexa.run.build import Machine, build_method, fingerprint, remembering, setting_of
 from hexa.run.run import pretrain, resume
 from hexa.run.start import begin_from_weights
 from hexa.runtime.random import Stream
@@ -244,6 +244,13 @@ def test_maps_below_the_stages_that_learn_are_computed_once(
         assert all(torch.allclose(plain[name], after[name], atol=1e-4) for name in after)
         fresh = trained(repeating(weights, **{"start.view_sets": None}), tmp_path / "fresh")
         assert fresh.content_hash() != whole.content_hash()
+
+
+@pytest.mark.parametrize("field", [{}, {"start.batch_norm": "follow"}, {"method.average": 0.9}], ids=str)
+def test_maps_are_remembered_only_where_they_never_change(weights: Path, field: dict[str, Any]) -> None:
+    made, machine = repeating(weights, **field), Machine(torch.device("cpu"), "fp32")
+    method = build_method(made, setting_of(made, 1347), machine)
+    assert (remembering(made, method, machine) is None) == bool(field)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from itertools import takewhile
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 import torch
 from torch import Tensor, nn
@@ -41,27 +41,27 @@ class Trunk:
     def of(
         cls, method: Method, learns: Callable[[nn.Parameter], bool], pixels: Tensor, autocast: Autocast
     ) -> Trunk | None:
-        """The trunk of the method's one encoder; None if it has none.
+        """The trunk of the encoder of a method that `embeds_plainly`; None if it has none, or there is a twin.
 
         learns: whether a parameter ever does. pixels: [B, C, S, S], for which what is above the trunk has to make the
         features of the whole backbone of the trunk's maps: not so where a network is no sequence of its modules.
         """
-        if not method.embeds_plainly:
+        encoder, *others = (module for module in method.modules() if isinstance(module, Encoder))
+        if others:
             return None
-        (encoder,) = (module for module in method.modules() if isinstance(module, Encoder))
-        units = (unit for child in encoder.backbone.children() for unit in _units(child))
-        trunk = cls(encoder, list(takewhile(lambda unit: not any(map(learns, unit.parameters())), units)), autocast)
-        if not any(True for module in trunk.modules for _ in module.parameters()):
+        parts = (part if isinstance(part, nn.Sequential) else [part] for part in encoder.backbone.children())
+        units = itertools.chain.from_iterable(parts)
+        modules = list(itertools.takewhile(lambda unit: not any(map(learns, unit.parameters())), units))
+        if not any(list(module.parameters()) for module in modules):
             return None
-        with torch.no_grad(), autocast(), use_branch(encoder, MAIN, len(pixels)):
-            try:
-                maps = trunk._maps(pixels)
-                same = maps.ndim == 4 and torch.equal(trunk._above(maps), encoder.features(pixels))
-            except (RuntimeError, TypeError, ValueError):
-                same = False
-        if same:
-            encoder.features = trunk._above  # type: ignore[assignment, method-assign]
-        return trunk if same else None
+        trunk = cls(encoder, modules, autocast)
+        # what is no sequence may refuse the maps
+        with suppress(RuntimeError, TypeError, ValueError), torch.no_grad(), autocast(), use_branch(encoder):
+            maps = trunk._maps(pixels)
+            if maps.ndim == 4 and torch.equal(trunk._above(maps), encoder.features(pixels)):
+                encoder.features = trunk._above  # type: ignore[assignment, method-assign]
+                return trunk
+        return None
 
     def remove(self) -> None:
         """Let the encoder take pixels again."""
@@ -94,10 +94,6 @@ class Trunk:
         finally:
             for module in self.modules:
                 del module.forward
-
-
-def _units(module: nn.Module) -> Iterator[nn.Module]:
-    return iter(module) if isinstance(module, nn.Sequential) else iter([module])
 
 
 def _same(maps: Tensor) -> Tensor:

@@ -208,7 +208,8 @@ def remembering(
 
     learns: each parameter's rate; that of the experiment if None.
     """
-    if experiment.start.weights is None or any(hard.weight for hard in experiment.hard_examples.values()):
+    fixed = method.embeds_plainly and experiment.start.keeps_statistics
+    if not fixed or any(hard.weight for hard in experiment.hard_examples.values()):
         return None
     shares, side = learns or start.rates(method, experiment.start), experiment.views.size
     number = 2 * experiment.network.channels * side**2
