@@ -39,8 +39,8 @@ _FAMILIAR = 0.55
 #: The fewest passes over the images, the share of the time that they may take by the measurement, and the fewest images
 #: (or all) that they are worth making over.
 PASSES, SPARE, _LEAST_IMAGES = 6, 0.9, 500
-#: Where maps can be remembered: the share of the passes that would fit without whose views are drawn, for later ones to
-#: repeat, how many these are at least, and the most passes in all.
+#: Where maps can be remembered: how many passes draw views of their own, as a share of those that would fit if all did,
+#: and at least; and the most passes in all that are planned.
 _DRAWN, _LEAST_SETS, _MOST_PASSES = 0.7, 4, 60
 #: With this number of passes or more only the head learns in the first: a random head would damage the backbone.
 _HEAD_FIRST = 3

@@ -65,7 +65,10 @@ def duplicates(asked: Tensor, others: Tensor | None = None) -> NDArray[np.int64]
 
 
 def shared(data: Source, judging: Source) -> NDArray[np.bool_]:
-    """Whether each image of `judging` is a file that `data` has, too; bool [N]. False where a file holds several."""
+    """Tell by their paths which images of `judging` are also in `data`: bool [N].
+
+    All are False unless both sources store one image a file.
+    """
     mine, theirs = list(judging.files()), list(data.files())
     if len(mine) != len(judging) or len(theirs) != len(data):
         return np.zeros(len(judging), dtype=np.bool_)

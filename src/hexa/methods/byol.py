@@ -32,7 +32,7 @@ class BYOLConfig(EncoderConfig):
 
 @dataclass(frozen=True, eq=False)
 class ViewTargets(PseudoLabels):
-    """What is to be predicted from each view, [V, B, D]: unit vectors of the other view, or features of a teacher."""
+    """The target of each view's prediction, [V, B, D]: the other view's unit vectors, or a teacher's features."""
 
     targets: Tensor
 

@@ -20,7 +20,7 @@ class Maps(Batch):
     """A batch with maps of its crops, of any values, in their place."""
 
     def check_values(self) -> None:
-        """They were pixels."""
+        """Accept any values: maps are not pixels in [0, 1]."""
 
     def repeated(self, times: int) -> Maps:
         """Every image that number of times, to time a step of many."""

@@ -204,7 +204,7 @@ def paces(method: Method, config: start.StartConfig) -> dict[nn.Parameter, Pace]
 def remembering(
     experiment: Experiment, method: Method, machine: Machine, learns: Mapping[nn.Parameter, float] | None = None
 ) -> Trunk | None:
-    """What makes of a batch its maps below the stages that learn; None where attacks or all stages need the pixels.
+    """The trunk whose maps can be remembered: its stages never change, and no hard example needs the pixels. Else None.
 
     learns: each parameter's rate; that of the experiment if None.
     """

@@ -1,4 +1,4 @@
-"""What users name that is to exist, without the libraries that read it, so that a wrong path is answered at once."""
+"""Checks that paths given by a user exist, before the slow imports of the libraries that read them."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class PretrainLoader:
             yield batch if self.sets is None else replace(batch, step=epoch * self.steps_per_epoch + step)
 
     def _kept(self, batch: Batch) -> Batch:
-        """What is to be trained on instead of a batch that was drawn, remembered if there is room."""
+        """Replace a batch that was drawn by what `remember` makes of it, and keep that if there is room."""
         if self.remember is not None:
             batch = self.remember(batch)
             self._room -= sum(crop.nbytes for crop in batch.crops)
