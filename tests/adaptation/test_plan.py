@@ -53,9 +53,10 @@ def test_what_is_trained_is_cut_in_order(
 def test_views_repeat_where_their_maps_can_be_remembered() -> None:
     """Of ten passes that would fit seven have views of their own; three times 2.5 seconds are ten passes of a tenth."""
     costs = Costs(size=100, read=0.0, steps={2: 2.5, 0: 1.0}, look=0.5, again={2: (0.25, 1e6)})
-    chosen = choose(costs, (100,), 100, lambda _: 100 * (1 + 9 * 2.5), lambda _: False)
-    assert (chosen.stages, chosen.images, chosen.sets, chosen.passes) == (2, 100, 7, pytest.approx(7 + 30))
-    assert choose(costs, (100,), 2000, lambda _: 2000 * (1 + 9 * 2.5), lambda _: False).sets is None  # no room for four
+    # as in the first line; no room for four sets; enough passes without repeats
+    for n, fit, sets, passes in ((100, 10, 7, 37), (2000, 10, None, 10), (100, 70, None, 70)):
+        chosen = choose(costs, (100,), n, lambda _, room=n * (2.5 * fit - 1.5): room, lambda _: False)
+        assert (chosen.images, chosen.sets, chosen.passes) == (n, sets, pytest.approx(passes))
 
 
 @pytest.mark.parametrize("seconds", [10.0, 400.0, 3000.0])

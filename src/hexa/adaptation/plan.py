@@ -40,8 +40,8 @@ _FAMILIAR = 0.55
 #: (or all) that they are worth making over.
 PASSES, SPARE, _LEAST_IMAGES = 6, 0.9, 500
 #: Where maps can be remembered: how many passes draw views of their own, as a share of those that would fit if all did,
-#: and at least; and the most passes in all that are planned.
-_DRAWN, _LEAST_SETS, _MOST_PASSES = 0.7, 4, 60
+#: and at least; where this number of passes would fit, all do.
+_DRAWN, _LEAST_SETS, _ENOUGH = 0.7, 4, 60
 #: With this number of passes or more only the head learns in the first: a random head would damage the backbone.
 _HEAD_FIRST = 3
 #: On photographs as many of the last stages learn as hold this share of the weights.
@@ -130,12 +130,12 @@ def choose(
         images = max(0, int(SPARE * room(size) / once(size, stages)))
     left = room(size) / max(1, images) - costs.train(size, 0)
     passes = 1 + left / costs.train(size, stages)
-    if stages in costs.again and images:
+    if stages in costs.again and images and passes < _ENOUGH:
         kept = images * costs.again[stages][1] * (size / costs.size) ** 2  # bytes of a set
         sets = min(math.ceil(_DRAWN * passes), int(RESIDENT_LIMIT_BYTES / kept))
         repeated = (left - (sets - 1) * costs.train(size, stages)) / costs.repeat(size, stages)
         if sets >= _LEAST_SETS and sets + repeated > passes:
-            return Choice(size, stages, images, min(_MOST_PASSES, sets + repeated), sets)
+            return Choice(size, stages, images, sets + repeated, sets)
     return Choice(size, stages, images, passes)
 
 
