@@ -96,7 +96,7 @@ def test_what_cannot_be(
         assert (status, message in told.err) == (2, True)
     else:  # too short is an answer
         assert status == 0
-        assert "not enough time: the start is kept; from" in told.out
+        assert "so the start is kept; from" in told.out
         assert not (tmp_path / "run" / "config.yaml").exists()
 
 

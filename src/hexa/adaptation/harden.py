@@ -106,8 +106,9 @@ class HardenRequest(AdaptRequest):
 
         size, images = choose(costs, given.sizes, room, seen.size)
         if by_clock and images < _LEAST:
-            more = (_LEAST - images) * costs.train(size, max(costs.steps)) / SPARE / (1 - _JUDGING)
-            return given.too_short(1.2 * (budget.seconds + more))
+            training = _LEAST * costs.train(size, max(costs.steps)) / SPARE
+            others = budget.seconds - room(size) / SPARE + _JUDGING * training
+            return given.too_short(training, others, f"{_LEAST:,} images at {size} px")
         per_epoch = len(source) // draft.batch_size
         passes = images / len(source) if by_clock else min(draft.epochs, (draft.max_steps or math.inf) / per_epoch)
         changes: dict[str, Any] = {"monitor.knn_every": 0, "training.report": False}

@@ -22,7 +22,7 @@ from hexa.data import Source
 from hexa.data.loading.loaders import RESIDENT_LIMIT_BYTES
 from hexa.measure.costs import Costs, at_size, measure, memory_of
 from hexa.recipes.experiment import Experiment, override
-from hexa.reporting.tables import format_duration
+from hexa.reporting.tables import counted, format_duration
 from hexa.run.build import Machine
 from hexa.run.start import begin_from_weights
 from hexa.runtime import processes
@@ -49,6 +49,8 @@ _LAST_SHARE = 0.05
 #: Most and fewest images in the comparison, these without labels, the share of the time that one side may take, and
 #: how few labelled ones the plan warns of.
 _MOST, _LEAST, _SHARE, _FEW = 2000, 200, 0.05, 100
+#: The minutes that a plan without enough time names: the first above 1.3 times what is needed, since the load changes.
+_MINUTES = (1, 2, 3, 5, 10, 15, 20, 30, 45, 60, 90)
 #: The fewest lines of metrics of a training that has as many steps.
 _LINES = 20
 #: Images whose clusters the report shows, seconds to draw pictures, and the share of the time from which they are left
@@ -184,9 +186,15 @@ class Given:
         native, decided = self.draft.views.size, "views.size" in self.fields or not self.by_clock
         return [native, *(size for size in SIZES if size < native and not decided)]
 
-    def too_short(self, seconds: float) -> Plan:
-        """The plan to keep the start, which names the minutes that would be enough."""
-        said = f"not enough time: the start is kept; from {math.ceil(seconds / 60)} minutes on it is worth a try"
+    def too_short(self, training: float, others: float, what: str) -> Plan:
+        """The plan to keep the start, which names the minutes that would be enough.
+
+        training: seconds for the least that is worth a try, `what`. others: seconds for all else.
+        """
+        needed = 1.3 * (training + others) / 60
+        minutes = next((one for one in _MINUTES if one >= needed), 60 * math.ceil(needed / 60))
+        reason = f"{what} would take {format_duration(training)} of training"
+        said = f"not enough time: {reason}, so the start is kept; from {counted(minutes, 'minute')} on it is worth a try"
         return Plan(None, (f"images: {self.seen}", said))
 
 
@@ -260,7 +268,7 @@ def plan(given: Given) -> Plan:
     least = min(trainable, _LEAST_IMAGES)
     if chosen.images < least:
         six = least * (costs.train(size, 0) + (PASSES - 1) * costs.train(size, chosen.stages)) / SPARE
-        return given.too_short(1.1 * (seconds - room(size) + six))
+        return given.too_short(six, seconds - room(size), f"{PASSES} passes over {least:,} images")
 
     batch = draft.batch_size if "batch_size" in fields else min(draft.batch_size, _batch(chosen.images))
     room_for = _ROOM * memory_of(Machine.of(draft).device)
@@ -295,7 +303,8 @@ def plan(given: Given) -> Plan:
 
 def length(experiment: Experiment, passes: float, given: Given) -> str:
     """The line on how long the training is."""
-    said = f"length: {passes:.1f} passes (epochs) in batches of {experiment.batch_size}"
+    about = "about " * given.by_clock
+    said = f"length: {about}{passes:.1f} passes (epochs) in batches of {experiment.batch_size}"
     if sets := experiment.start.view_sets:
         said += f", {sets} of them with views of their own"
     return said + f", {format_duration(given.budget.seconds)} in all" * given.by_clock

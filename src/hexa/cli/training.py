@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import os
 import shlex
@@ -174,7 +175,7 @@ _DESCRIBED = (
     "train given weights further on your own images within a time, and say whether it helped",
     *_FROM_WEIGHTS,
     option("--out RUN", "the run folder; runs/adapt if not given", default="runs/adapt"),
-    option("--domain NAME", "kind of images, which decides the views; by their look if not given"),
+    option("--domain NAME", DOMAINS + "; by their look if not given"),
     PLAN,
     *MACHINE,
     description=_DESCRIBED.format("adapt --help"),
@@ -202,10 +203,14 @@ def harden(given: Given, extra: Fields) -> int:
 
 def _from_weights(given: Given, extra: Fields, **more: Any) -> int:
     """more: what only `hexa harden` asks."""
+    from hexa.config import UserError
     from hexa.runtime import targets
     from hexa.runtime.parsing import seconds_of
 
     out, seconds = targets.check_folder(given.out), seconds_of(given.time)
+    for name in extra:  # before the slow imports, what is plainly a misspelt option
+        if near := difflib.get_close_matches(f"--{name}", given.options, 1, cutoff=0.85):
+            raise UserError(f"--{name}: no such option or field; did you mean '{near[0]}'?")
     import_networks()
     from hexa import recipes
     from hexa.adaptation import command as adaptation

@@ -130,7 +130,7 @@ class Table:
 
         drawn = rich.table.Table(box=None, pad_edge=pad_edge)
         for column, head in enumerate(self.header):
-            drawn.add_column(head, justify="left" if column < self.leading else "right")
+            drawn.add_column(head, justify="left" if column < self.leading else "right", overflow="fold")
         for row, cells in enumerate(self.rows):
             drawn.add_row(*cells, style="bold" if row in self.own else None)
         return drawn

@@ -132,6 +132,9 @@ def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
     for number, name in enumerate(("train", "aeroplane")):
         write_image(tmp_path / name / "1.png", number)
     assert open_source(f"folder:{tmp_path}").class_names == ["aeroplane", "train"]
+    write_image(tmp_path / "Test" / "1.png", 2)  # nobody's classes
+    with pytest.raises(UserError, match=r"folders named as splits \(Test, train\) and others \(aeroplane\); give one"):
+        open_source(f"folder:{tmp_path}")
 
 
 @pytest.mark.parametrize(

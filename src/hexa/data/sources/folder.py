@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from hexa.config import UserError
+from hexa.config import UserError, some
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.source import SPLIT_NAMES, Source, by_split, location
 from hexa.runtime import paths
@@ -30,7 +30,12 @@ class FolderSource(Source):
             raise UserError(f"data '{spec}': no such folder; give the path of a folder")
         root = paths.folder(spec, location(argument))
         inside = _folders(root)
-        are_splits = bool(inside) and all(name.lower() in SPLIT_NAMES for name in inside)
+        splits = [name for name in inside if name.lower() in SPLIT_NAMES]
+        are_splits = bool(splits) and splits == inside
+        if len(splits) > 1 and not are_splits:
+            others = some(name for name in inside if name not in splits)
+            has = f"folders named as splits ({some(splits)}) and others ({others})"
+            raise UserError(f"data '{spec}': {root} has {has}; give one of them")
         folders = {key: root / name for key, name in by_split(inside).items()} if are_splits else {"train": root}
         self.root = self._open_split(spec, split, folders)
         self._home = f"{self.root}{os.sep}"
