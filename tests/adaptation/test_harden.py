@@ -17,6 +17,7 @@ import hexa
 from hexa import recipes
 from hexa.adaptation.command import AdaptRequest, Trained, adapt
 from hexa.adaptation.harden import HardenRequest, between, choose, halved
+from hexa.adaptation.plan import first_draft
 from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, decide, farthest, table
 from hexa.cli import main
 from hexa.comparison.extraction import Extraction
@@ -117,6 +118,7 @@ def test_networks_without_convolutions_do_not_learn_by_turning_them(
     assert main([*command(weights, tmp_path / "run"), "--max_steps", "1", "--labelled", "digits#test"]) == 0
     assert f"name: {optimizer}" in (tmp_path / "run" / "config.yaml").read_text()
     assert (", by AdamW" in capsys.readouterr().out) == (optimizer == "adamw")
+    assert first_draft("adapt", str(weights), "digits", 1000, {}).optimizer.name == optimizer
 
 
 @pytest.mark.parametrize(("epochs", "attack"), [(1, (1, 8.0)), (80, (2, 6.0))])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -150,7 +152,8 @@ def adapt(
         error.speaks = main  # type: ignore[attr-defined]
         raise
     except Interrupted as stop:  # `hexa resume` would train, but not compare
-        again = Interrupted(stop.number, stop.step, None, "the same command")
+        command = "the same call" if begun is None else shlex.join(["hexa", *sys.argv[1:]])
+        again = Interrupted(stop.number, stop.step, None, command)
         again.speaks = main
         raise again from None
     finally:

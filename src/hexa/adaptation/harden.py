@@ -6,14 +6,14 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
-from hexa.adaptation.plan import SIZES, SPARE, Given, Plan, length
+from hexa.adaptation.plan import SIZES, SPARE, Given, Plan, convolves, length
 from hexa.adaptation.robustness import CLEAN, Shown, Side, decide, table
 from hexa.comparison.extraction import common, images_per_second
 from hexa.comparison.extraction import features_of as extracted
@@ -41,8 +41,6 @@ _SMALLEST, _LARGER = 3 / 7, 7 / 4
 _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 200, (40, 500), (200, 2000)
 #: How often the line from the start to the result is halved for the most robust state at the price: to an eighth of it.
 HALVINGS = 3
-#: The optimizer of networks with few convolutions.
-_BY_ADAMW = {"optimizer.name": "adamw", "optimizer.learning_rate": 5e-4}
 #: A training of more steps attacks in two, each of this share of ε: one of 2,284 overfitted to a single step
 #: (docs/robust.md).
 _LONG, _OF_TWO = 700, 0.75
@@ -81,16 +79,14 @@ class HardenRequest(AdaptRequest):
         Training on smaller images than are classified later costs less (compare FixRes, Touvron et al., NeurIPS 2019).
         It is the size of the views where the user gives one, and for networks with few convolutions.
         """
-        if "views.size" in self.fields or not _convolves(start):
+        if "views.size" in self.fields or not convolves(start):
             return size
         return next(one for one in (start.image_size, *SIZES) if one <= min(start.image_size, _LARGER * size))
 
     def plan(self, given: Given) -> Plan:
         """The largest size that leaves time for enough images, up to the start's own; see `choose`."""
         backbone = starts.read(given.draft.start.weights or "")
-        by_adamw = "optimizer.name" not in self.fields and not _convolves(backbone)
-        if by_adamw:
-            given = replace(given, draft=override(given.draft, {**_BY_ADAMW, **self.fields}))
+        by_adamw = "optimizer.name" not in self.fields and not convolves(backbone)
         draft, source, labelled, seen = given.draft, given.source, given.labelled, given.seen
         costs, budget, by_clock = given.costs(partly=False), given.budget, given.by_clock
         native = draft.views.size
@@ -176,12 +172,6 @@ class HardenRequest(AdaptRequest):
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}
         winner = after.backbone if better else native
         return Outcome(winner, verdict, table(before, after, size, tried), notes, judged, record)
-
-
-def _convolves(backbone: Backbone) -> bool:
-    """True if more than half of the weights of the network belong to convolutions."""
-    sizes = [(parameter.ndim == 4, parameter.numel()) for parameter in backbone.network.parameters()]
-    return 2 * sum(size for convolution, size in sizes if convolution) > sum(size for _, size in sizes)
 
 
 def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], shorter_side: int) -> tuple[int, float]:

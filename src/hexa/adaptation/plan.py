@@ -53,6 +53,8 @@ _MOST, _LEAST, _SHARE, _FEW = 2000, 200, 0.05, 100
 _MINUTES = (1, 2, 3, 5, 10, 15, 20, 30, 45, 60, 90)
 #: The fewest lines of metrics of a training that has as many steps.
 _LINES = 20
+#: The rates of AdamW, by recipe, for networks with few convolutions, which Muon does not turn.
+_BY_ADAMW = {"adapt": 3e-4, "teacher": 5e-4}
 #: Images whose clusters the report shows, seconds to draw pictures, and the share of the time from which they are left
 #: out.
 _PICTURES, _DRAWING, _PICTURES_SHARE = 500, 10.0, 0.03
@@ -193,8 +195,8 @@ class Given:
         """
         needed = 1.3 * (training + others) / 60
         minutes = next((one for one in _MINUTES if one >= needed), 60 * math.ceil(needed / 60))
-        reason = f"{what} would take {format_duration(training)} of training"
-        said = f"not enough time: {reason}, so the start is kept; from {counted(minutes, 'minute')} on it is worth a try"
+        said = f"not enough time: {what} would take {format_duration(training)} of training, so the start is kept"
+        said += f"; from {counted(minutes, 'minute')} on it is worth a try"
         return Plan(None, (f"images: {self.seen}", said))
 
 
@@ -202,8 +204,16 @@ def first_draft(recipe: str, backbone: str, data: str, count: int, fields: Mappi
     """The experiment on `count` images without its views and length, at the start's own size."""
     made = recipes.get(recipe)
     batch = min(made.batch_size, _batch(count))
-    changes: dict[str, Any] = {"data": data, "start.weights": backbone, "batch_size": batch} | dict(fields)
-    return begin_from_weights(override(made, changes), {**fields, "start.weights": backbone})
+    changes: dict[str, Any] = {"data": data, "start.weights": backbone, "batch_size": batch}
+    if "optimizer.name" not in fields and not convolves(starts.read(backbone)):
+        changes |= {"optimizer.name": "adamw", "optimizer.learning_rate": _BY_ADAMW[recipe]}
+    return begin_from_weights(override(made, changes | dict(fields)), {**fields, "start.weights": backbone})
+
+
+def convolves(backbone: Backbone) -> bool:
+    """True if more than half of the weights of the network belong to convolutions."""
+    sizes = [(parameter.ndim == 4, parameter.numel()) for parameter in backbone.network.parameters()]
+    return 2 * sum(size for convolution, size in sizes if convolution) > sum(size for _, size in sizes)
 
 
 def _batch(count: int) -> int:

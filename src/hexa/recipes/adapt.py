@@ -37,7 +37,8 @@ def adapt() -> Experiment:
         views=ViewsConfig(),
         method=SimCLRConfig(temperature=0.1),
         objective=ObjectiveConfig(reduction="mean"),
-        optimizer=OptimizerConfig(name="adamw", learning_rate=3e-4, weight_decay=1e-4),  # docs/speedrun.md, track C
+        # docs/speedrun.md, track C, and decision 0025
+        optimizer=OptimizerConfig(name="muon", learning_rate=0.012, other_rate=0.01, weight_decay=1e-4),
         schedule=ScheduleConfig(kind="cosine", per="step"),
         monitor=MonitorConfig(k=15, label_free=True),
     )
