@@ -13,7 +13,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from PIL import Image
 
 import hexa
 from hexa import cli, recipes
@@ -24,6 +23,7 @@ from hexa.evaluation import protocols
 from hexa.measure import doctor
 from hexa.measure.costs import Costs
 from hexa.recipes.experiment import Experiment, override
+from tests.evaluation.given import plain_images
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -222,11 +222,9 @@ def test_pretrain_hands_the_experiment_over(
 def test_the_next_command_suits_the_images(
     files: str, rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in files.split():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    data = plain_images(tmp_path, dict.fromkeys(files.split(), (8, 8)))
     monkeypatch.setattr("hexa.run.run.pretrain", lambda *_, **__: Path("RUN"))
-    assert cli.main(["pretrain", "digits-moco-v2", "--data", f"folder:{tmp_path}"]) == 0
+    assert cli.main(["pretrain", "digits-moco-v2", "--data", data]) == 0
     assert f"next: hexa {rest.replace('DATA', str(tmp_path))}\n" in capsys.readouterr().out
 
 
@@ -326,7 +324,6 @@ def test_a_time_chooses_the_length(
     (made,) = trained
     assert (status, made.epochs) == (0, 5)
     assert "5 epochs of 1,347 images" in out
-    assert made.training.max_seconds is not None
     assert 3000 < made.training.max_seconds < 3240
     for words, said in (
         (["--time", "9m"], "one epoch alone takes 10 min"),

@@ -29,7 +29,6 @@ def test_everything_else_passes_unchanged() -> None:
 
 def test_a_result_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "result.json"
-    arguments = ["evaluate", "knn", "random:digits-moco-v2", "--data", "digits", "--out", str(out)]
-    assert cli.main(arguments) == 0
+    assert cli.main(["evaluate", "knn", "random:digits-moco-v2", "--data", "digits", "--out", str(out)]) == 0
     assert json.loads(out.read_text())["backbone"] == "random:digits-moco-v2"
     assert "top1" in capsys.readouterr().out

@@ -36,8 +36,7 @@ TABLES = {
 
 @pytest.mark.parametrize("section", TABLES)
 def test_the_tables_of_the_reference(section: str) -> None:
-    text = reference().read_text(encoding="utf-8")
-    found = text.split(f"### {section} ", 1)[1].split("\n### ", 1)[0]
+    found = reference().read_text(encoding="utf-8").split(f"### {section} ", 1)[1].split("\n### ", 1)[0]
     lines = [line.strip("| \n").split("|") for line in found.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line] for line in lines[2:] if not line[0].strip().startswith("*")]
     expected = [(line[0], None if line[1] == "-" else int(line[1]), tuple(map(number, line[2:]))) for line in cells]
@@ -56,32 +55,26 @@ def result(
 
 def test_a_result_stands_beside_what_was_published_for_it() -> None:
     found = published.beside(result("svm/goyal", {"mAP": 80.0}, "VOC07", 4952))
-    assert found is not None
     assert (found.columns, found.own, found.caution) == (("VOC07",), (80.0,), "")
     assert ("HEXA-MoCo", 800, (87.0,)) in [(row.method, row.epochs, row.values) for row in found.rows]
     assert all(row.values != (None,) for row in found.rows)
     found = published.beside(result("low-shot/pcl", {"mAP@1": 1.0, "mAP@4": 2.0}, "VOC07", 900))
-    assert found is not None
     assert (found.columns, found.own) == (("mAP@4",), (2.0,))
     assert found.caution == "published with 4,952 test images, here 900: not comparable"
     few = result("semi-supervised/fixmatch", {"top1": 40.0, "top1_std": 1.0}, "CIFAR-10", 10_000, fit=50_000)
     found = published.beside(few | {"options": {"labels": 40, "percent": 10.0}})
-    assert found is not None
     assert (found.columns, found.own) == (("error@40",), (60.0,))
     assert found.rows[-1].values == (8.33,)
     assert "one network and one length" in found.caution
     assert published.beside(few | {"options": {"labels": 100, "percent": 10.0}}) is None
     found = published.beside(result("svm/pcl", {"mAP": 1.0}, "VOC07", 900, fit=800))
-    assert found is not None
     assert found.caution == (
         "published with 5,011 training images, here 800; 4,952 test images, here 900: not comparable"
     )
     found = published.beside(result("linear/moco", {"top1": 60.0, "top5": 80.0}, "CIFAR-100", 10_000))
-    assert found is not None
     assert (found.columns, found.own) == (("CIFAR-100",), (60.0,))
     semi = result("semi-supervised/hexa", {"top1": 60.0, "top5": 80.0, "top1_last": 1.0}, "ImageNet", 50_000)
     found = published.beside({**semi, "options": {"percent": 1.0}})
-    assert found is not None
     assert (found.columns, found.own) == (("1 % top1", "1 % top5"), (60.0, 80.0))
 
 
@@ -108,17 +101,13 @@ def test_a_list_of_labels_stands_beside_the_share_it_is_of() -> None:
     for images, column in ((12_811, "1 % top1"), (128_116, "10 % top1")):
         options = {"percent": 10.0, "list_file": "list.txt"}
         found = published.beside(result_of | {"options": options, "details": {"labelled_images": images}})
-        assert found is not None
         assert (found.columns, found.caution) == ((column,), "")
         several = {"draws": [{"labelled_images": images}] * 3}
         again = published.beside(result_of | {"options": options, "details": several})
-        assert again is not None
         assert again.columns == (column,)
     drawn = published.beside(result_of | {"options": {"percent": 1.0}})
-    assert drawn is not None
     assert "SimCLR's lists" in drawn.caution
     learner = published.beside(result_of | {"options": {"percent": 10.0, "learner": "fixmatch"}})
-    assert learner is not None
     assert "those of CIFAR-10" in learner.caution
 
 
@@ -140,5 +129,4 @@ def test_a_row_is_found_by_its_method(table: published.Table, method: str, epoch
 
 def test_a_dagger_is_no_part_of_a_name() -> None:
     row = published.find(published.FINE_TUNE.rows, "SwAV (B=256)", 200)
-    assert row is not None
     assert row.method == "SwAV (B=256)†"

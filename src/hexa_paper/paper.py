@@ -128,10 +128,8 @@ def page(record: Mapping[str, Any]) -> str:
     text = ["# The paper beside our runs\n", _head(record)]
     for table, given in ((name, one["given"]) for name, one in EXPERIMENTS.items() if "given" in one):
         text.append(f"## Table {table[-1]}: {TABLES[table].title}\n")
-        text.append(
-            "Rows that are pre-trained, with all their evaluations, at the full scale: "
-            f"`hexa reproduce {table} --method moco --scale full {given}` (or {', '.join(list(METHODS)[1:])}).\n"
-        )
+        command = f"`hexa reproduce {table} --method moco --scale full {given}` (or {', '.join(list(METHODS)[1:])})"
+        text.append(f"Rows that are pre-trained, with all their evaluations, at the full scale: {command}.\n")
         text.append(markdown_table(list(_rows(table, record))))
     text.append("## Figures\n\nOf these the paper prints no numbers.\n")
     for name in [name for name in EXPERIMENTS if name not in TABLES]:

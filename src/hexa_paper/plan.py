@@ -59,8 +59,7 @@ class Job:
         several = len({measure.source for measure in self.measures}) > 1
         record = {
             "name": self.name,
-            **({"run": self.run} if self.run else {}),
-            **({"teacher": self.teacher} if self.teacher else {}),
+            **{key: value for key, value in (("run", self.run), ("teacher", self.teacher)) if value},
             "phase": self.phase,
             "arm": self.arm.key,
             "epochs": self.experiment.epochs,
@@ -255,8 +254,7 @@ class Plan:
     def equal_time(self, arm: Arm) -> int:
         """The epochs of an arm that cost the time of all epochs of the first arm; at least 1."""
         plain = self.study.arms[0]
-        share = self.seconds(plain) / self.seconds(arm)
-        return max(1, round(self.epochs_of(plain) * share))
+        return max(1, round(self.epochs_of(plain) * (self.seconds(plain) / self.seconds(arm))))
 
     def relative_time(self, arm: Arm, epochs: int) -> float | None:
         """The time of this many epochs of an arm, over that of all epochs of the first arm; None where it is unknown,

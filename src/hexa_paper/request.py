@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hexa.config import UserError
 from hexa.data import Source, open_source
@@ -22,8 +22,7 @@ _DECIDED = {"data", "seed", "epochs", "optimizer.learning_rate", "monitor.until"
 _CALLED = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "voc": "VOC07"}
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """Labelled images that backbones are measured on. several: whether an image may show more than one class.
 
     known_as: the data set of published numbers that it is, if any.

@@ -79,8 +79,7 @@ class Work(Plan):
         if self.study.scale == "full":
             return self
         storage.claim(self.out, self.claim)
-        costs = costs_of(self.study.arms, self.request.plain_fields, self.out, progress=progress)
-        return replace(self, costs=costs)
+        return replace(self, costs=costs_of(self.study.arms, self.request.plain_fields, self.out, progress=progress))
 
     @property
     def rates(self) -> dict[str, float]:

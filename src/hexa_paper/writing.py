@@ -154,10 +154,9 @@ def notes_of(plan: Plan, rows: Sequence[Outcome], search: Sequence[Stored], runs
     notes += dict.fromkeys(note for row in rows for note in _of_row(row))
     notes += _at_the_edge(plan, search)
     if search:
-        notes.append(
-            f"Each arm has the learning rate that runs of {counted(search[0]['epochs'], 'epoch')} found best on "
-            "held-out training images; test images were scored with that one alone."
-        )
+        best = f"the learning rate that runs of {counted(search[0]['epochs'], 'epoch')} found best"
+        alone = "test images were scored with that one alone"
+        notes.append(f"Each arm has {best} on held-out training images; {alone}.")
     elif plan.study.scale == "small" and not plan.request.shared:
         notes.append("No learning rate was searched for: all arms have the one given, or else their recipes'.")
     if any("reached" in row for row in rows):
@@ -179,10 +178,8 @@ def _of_row(row: Outcome) -> Iterator[str]:
     if lost:
         total = counted(len(lost) + len(row["seeds"]), "seed")
         others = ", numbers are those of the others" if row["seeds"] else ""
-        yield (
-            f"{where}: {len(lost)} of {total} diverged ({', '.join(map(str, lost))}) at rate "
-            f"{row['learning_rate']:g}{others}; --rates gives lower ones."
-        )
+        which = f"{len(lost)} of {total} diverged ({', '.join(map(str, lost))}) at rate {row['learning_rate']:g}"
+        yield f"{where}: {which}{others}; --rates gives lower ones."
 
 
 def _at_the_edge(plan: Plan, search: Sequence[Stored]) -> list[str]:

@@ -104,7 +104,7 @@ def test_little_time_looks_at_fewer_images_of_every_class() -> None:
 def test_fine_tuning_is_a_measure_that_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     request = CompareRequest(backbones=(RANDOM, "pixels:8"), data="digits#test", size=8, seconds=60)
     plain = compare(request)
-    monkeypatch.setattr(tuning, "PLAN", replace(tuning.PLAN, epochs=3))
+    monkeypatch.setattr(tuning, "PLAN", tuning.PLAN._replace(epochs=3))
     reads: list[int] = []
     monkeypatch.setattr(
         tuning, "tuned", lambda task, fit, *rest, **how: reads.append(len(fit)) or tuned(task, fit, *rest, **how)
@@ -153,8 +153,7 @@ def side(name: str, knn: float, probe: float) -> verdict.Side:
     right = {
         measure: np.arange(1000) < 10 * share for measure, share in zip(labelled.DECIDING, (knn, probe), strict=True)
     }
-    backbone = load_backbone("pixels:4")
-    return verdict.Side(name, backbone, torch.zeros(1, 1), labelled.Scores(right, {}))
+    return verdict.Side(name, load_backbone("pixels:4"), torch.zeros(1, 1), labelled.Scores(right, {}))
 
 
 @pytest.mark.parametrize(

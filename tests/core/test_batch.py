@@ -37,8 +37,7 @@ def batch(crops: Tensor | None = None, index: Tensor | None = None, size: int = 
 
 
 def train(method: Any, data: Batch) -> None:
-    optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
-    one_step(Objective(method), optimizer, data)
+    one_step(Objective(method), torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1), data)
 
 
 def test_grey_images_are_not_broadcast_to_a_network_of_three_channels() -> None:

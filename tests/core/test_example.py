@@ -51,8 +51,7 @@ def test_a_mixture_of_mixtures_is_mixed_as_its_pixels_are(score: Score) -> None:
     torch.testing.assert_close(shares(example), expected)
     torch.testing.assert_close(shares(example).sum(2), torch.ones(V, B))
     order = torch.tensor([3, 0, 4])
-    chosen = example.select(order)
-    for (labels, weight), (whole, all_weights) in zip(chosen.mixture, example.mixture, strict=True):
+    for (labels, weight), (whole, all_weights) in zip(example.select(order).mixture, example.mixture, strict=True):
         assert torch.equal(labels.number, whole.number[order])
         assert torch.equal(weight, all_weights[:, order])
 

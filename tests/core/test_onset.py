@@ -30,8 +30,7 @@ class Run:
     def __init__(self, case: Case, config: ObjectiveConfig | None = None, state: Any = None) -> None:
         self.case, self.method, self.calls = case, case.build(), 0
         self.objective = case.objective(self.method, config, steps=STEPS)
-        trained = [p for p in self.method.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.SGD(trained, lr=0.1, momentum=0.9)
+        self.optimizer = torch.optim.SGD([p for p in self.method.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
         if state is not None:
             self.method.load_state_dict(state[0])
             self.optimizer.load_state_dict(state[1])
@@ -118,8 +117,7 @@ def test_what_is_made_of_another_waits_for_it() -> None:
 
 
 def test_weights_are_a_mean_over_the_terms_that_are_there() -> None:
-    hard: dict[str, dict[str, Any]] = {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.25, "weight": 2.0}}
-    case = Case("moco", {}, hard)
+    case = Case("moco", {}, {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.25, "weight": 2.0}})
     objective = case.objective(case.build(), ObjectiveConfig(reduction="mean"), steps=STEPS)
     assert objective.weights(0) == {"std": 1.0}
     assert objective.weights(1) == {"std": 1 / 3, "cutmix": 2 / 3}

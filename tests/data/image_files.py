@@ -54,8 +54,7 @@ def _packed(line: Any, depth: int) -> bytes:
 
 def png_values(colour: int, depth: int, height: int = _HEIGHT, width: int = _WIDTH) -> Any:
     """Numbers [H, W, C] of the whole range, the same in every call."""
-    generator = np.random.default_rng([colour, depth])
-    return generator.integers(0, 2**depth, (height, width, _CHANNELS[colour]))
+    return np.random.default_rng([colour, depth]).integers(0, 2**depth, (height, width, _CHANNELS[colour]))
 
 
 def palette(depth: int) -> Any:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from torch.nn import functional
 
 from hexa.data import open_source
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.views.evaluation import OwnAspect
+from tests.evaluation.given import noise_images
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,10 @@ def test_of_a_strip_the_middle_is_seen() -> None:
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_images_come_by_shape_each_once(tmp_path: Path, num_workers: int) -> None:
     sizes = [(20, 30), (30, 20), (20, 30), (40, 40), (20, 31)] * 14
-    for number, size in enumerate(sizes):
-        Image.new("RGB", size, (number, 0, 0)).save(tmp_path / f"{number:02d}.png")
+    data = noise_images(tmp_path, {f"{number:02d}.png": size for number, size in enumerate(sizes)})
     (tmp_path / "07.png").write_bytes(b"broken")
     problems: dict[int, str] = {}
-    transform, source, seen = OwnAspect(16, 8), open_source(f"folder:{tmp_path}"), []
+    transform, source, seen = OwnAspect(16, 8), open_source(data), []
     for images, _, index in evaluation_batches(source, transform, 256, num_workers=num_workers, problems=problems):
         assert len(images) == len(index) <= 256 // 16
         for image, position in zip(images, index.tolist(), strict=True):
@@ -64,7 +63,6 @@ def test_images_come_by_shape_each_once(tmp_path: Path, num_workers: int) -> Non
 
 
 def test_pixels_of_16_bits_become_floats() -> None:
-    image = torch.full((4, 20, 30), 13107, dtype=torch.int32).to(torch.uint16)
-    found = OwnAspect(16, 8)(image)
+    found = OwnAspect(16, 8)(torch.full((4, 20, 30), 13107, dtype=torch.int32).to(torch.uint16))
     assert (found.shape, found.dtype) == ((4, 16, 24), torch.float32)
     assert torch.allclose(found, torch.tensor(0.2))

@@ -43,7 +43,7 @@ def parameters(made: Trainer) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in made.objective.method.named_parameters()}
 
 
-def work(home: str) -> None:
+def work(home: str) -> dict[str, Any]:
     folder, rank = Path(home), processes.rank()
     found: dict[str, Any] = {}
 
@@ -73,14 +73,13 @@ def work(home: str) -> None:
     window.add({"std": torch.tensor(float(rank))}, torch.tensor(2.0 * rank), 1)
     again.state = window.state
     found["window"] = torch.stack([*again.means().values()])
-    torch.save(found, folder / f"rank{rank}.pt")
+    return found
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     home = tmp_path_factory.mktemp("two")
-    run_together(2, work, str(home))
-    return home, [torch.load(home / f"rank{rank}.pt") for rank in range(2)]
+    return home, run_together(2, work, str(home))
 
 
 def test_both_hold_the_same_weights_and_those_of_one_process_with_two_groups(
@@ -107,8 +106,7 @@ def test_losses_are_averaged_over_processes(both: tuple[Path, list[dict[str, Any
 def test_one_process_writes_the_files(both: tuple[Path, list[dict[str, Any]]]) -> None:
     home, _ = both
     assert {path.name for path in (home / "whole").iterdir()} == {"checkpoints", METRICS}
-    found = checkpoints.newest_good(home / "whole" / "checkpoints", pytest.fail)
-    assert found[1]["world_size"] == 2
+    assert checkpoints.newest_good(home / "whole" / "checkpoints", pytest.fail)[1]["world_size"] == 2
 
 
 def test_a_signal_to_one_stops_both_at_the_same_step(both: tuple[Path, list[dict[str, Any]]]) -> None:

@@ -21,7 +21,7 @@ from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from hexa.testing.cases import CasePasses
 from tests.distributed.together import run_together
-from tests.laws.cases import METHODS, STRAINING, Case
+from tests.laws.cases import METHODS, STRAINING, Case, backward
 
 SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
     "std": {},
@@ -122,8 +122,7 @@ def trained(case: Case) -> State:
     result: State = {}
     for step in range(STEPS):
         batch = case.batch(step)
-        for term in objective.losses(batch):
-            term.loss.backward()
+        backward(objective, batch)
         processes.average_gradients(parameters)
         result |= {f"gradient {step} {n}": p.grad.clone() for n, p in method.named_parameters() if p.grad is not None}
         optimizer.step()
@@ -137,11 +136,8 @@ def go_on(case: Case, state: State) -> State:
     method = case.build()
     method.restore({name: value for name, value in state.items() if not name.startswith("gradient")})
     method.start_epoch(1, CasePasses(case.made(), torch.float64))
-    batch = case.batch(STEPS)
-    for term in case.objective(method).losses(batch):
-        term.loss.backward()
-    parameters = [p for p in method.parameters() if p.requires_grad]
-    processes.average_gradients(parameters)
+    backward(case.objective(method), case.batch(STEPS))
+    processes.average_gradients([p for p in method.parameters() if p.requires_grad])
     return {n: p.grad for n, p in method.named_parameters() if p.grad is not None} | method.checkpoint()
 
 
@@ -149,20 +145,16 @@ def plain_cases() -> dict[str, Case]:
     return {name: Case(name) for name in choices(MethodConfig, "name", "hexa.methods")}
 
 
-def work(folder: str) -> None:
-    torch.save({name: train(case) for name, case in cases().items()}, f"{folder}/{processes.rank()}.pt")
-    of_one = torch.load(f"{folder}/one.pt")
-    torch.save(
-        {name: go_on(case, of_one[name]) for name, case in plain_cases().items()}, f"{folder}/on{processes.rank()}.pt"
-    )
+def work(checkpoint: str) -> dict[str, Any]:
+    found, of_one = {name: train(case) for name, case in cases().items()}, torch.load(checkpoint)
+    return found | {"on": {name: go_on(case, of_one[name]) for name, case in plain_cases().items()}}
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("two")
-    torch.save({name: train(case) for name, case in plain_cases().items()}, folder / "one.pt")
-    run_together(2, work, str(folder))
-    return [torch.load(folder / f"{rank}.pt") | {"on": torch.load(folder / f"on{rank}.pt")} for rank in range(2)]
+    checkpoint = tmp_path_factory.mktemp("two") / "one.pt"
+    torch.save({name: train(case) for name, case in plain_cases().items()}, checkpoint)
+    return run_together(2, work, str(checkpoint))
 
 
 @pytest.mark.parametrize("name", cases())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -17,20 +18,24 @@ from hexa.runtime import processes
 _PRELOADED = ["torch", "timm", "hexa.methods.moco", "hexa.hard_examples", "hexa.training.trainer", "pytest"]
 
 
-def run_together(count: int, work: Callable[..., None], *arguments: Any) -> None:
-    """work(*arguments) in `count` processes of one thread on the CPU; raises what one of them raised."""
+def run_together(count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What work(*arguments) returns in each of `count` processes of one thread on the CPU: tensors and plain values.
+
+    Raises what one of them raised.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     multiprocessing.set_forkserver_preload(_PRELOADED)
-    torch.multiprocessing.start_processes(
-        _member, (count, port, work, arguments), nprocs=count, start_method="forkserver"
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        given = (count, port, folder, work, arguments)
+        torch.multiprocessing.start_processes(_member, given, nprocs=count, start_method="forkserver")
+        return [torch.load(f"{folder}/{rank}.pt") for rank in range(count)]
 
 
-def _member(rank: int, count: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _member(rank: int, count: int, port: int, folder: str, work: Callable[..., Any], arguments: Any) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(count)}
     torch.set_num_threads(1)
     processes.initialize(torch.device("cpu"))
-    work(*arguments)
+    torch.save(work(*arguments), f"{folder}/{rank}.pt")
     processes.shutdown()

@@ -20,6 +20,7 @@ import hexa
 from hexa import cli, recipes
 from hexa.cli import demo
 from hexa.recipes.experiment import override
+from tests.evaluation.given import noise_images
 
 TINY = ["digits-hexa-moco", "--batch-size", "128", "--method.queue_size", "128", "--network.widths", "[8,16]"]
 TINY += ["--device", "cpu", "--precision", "fp32", "--monitor.knn_every", "1"]
@@ -48,14 +49,12 @@ def test_its_config_fed_back_gives_the_same_weights(finished: Path, tmp_path: Pa
 
 def test_evaluate_keeps_the_result_with_its_protocol(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "knn.json"
-    arguments = ["evaluate", "knn", str(finished), "--data", "digits", "--k", "20", "--out", str(out)]
-    assert cli.main(arguments) == 0
+    assert cli.main(["evaluate", "knn", str(finished), "--data", "digits", "--k", "20", "--out", str(out)]) == 0
     result = json.loads(out.read_text())
     assert result["protocol"].startswith("knn")
     assert {"protocol", "preset", "metrics", "backbone", "data", "seed", "versions", "seconds"} <= set(result)
     assert 50 < result["metrics"]["top1"] <= 100
-    stored = json.loads((finished / "results.json").read_text())
-    assert result["metrics"] in [entry["metrics"] for entry in stored]
+    assert result["metrics"] in [entry["metrics"] for entry in json.loads((finished / "results.json").read_text())]
 
 
 def test_embed_writes_features_labels_and_paths(finished: Path, tmp_path: Path) -> None:
@@ -71,16 +70,14 @@ def test_export_gives_the_same_features_elsewhere(finished: Path, tmp_path: Path
     out = tmp_path / "exported.safetensors"
     assert cli.main(["export", str(finished), "--to", "safetensors", "--out", str(out)]) == 0
     backbone = hexa.load_backbone(finished)
-    state = safetensors.torch.load_file(out)
-    assert set(state) == set(backbone.network.state_dict())
+    assert set(safetensors.torch.load_file(out)) == set(backbone.network.state_dict())
     images = torch.rand(3, 3, 16, 16)
     assert torch.equal(hexa.load_backbone(out)(images), backbone(images))
 
 
 def test_visualize_and_report_write_one_file_each(finished: Path, tmp_path: Path) -> None:
     picture, page = tmp_path / "picture.png", tmp_path / "page.html"
-    arguments = ["visualize", str(finished), "--data", "digits", "--out", str(picture), "--num-images", "3"]
-    assert cli.main(arguments) == 0
+    assert cli.main(["visualize", str(finished), "--data", "digits", "--out", str(picture), "--num-images", "3"]) == 0
     assert Image.open(picture).size[0] > 4 * 16
     assert cli.main(["report", str(finished), "--out", str(page)]) == 0
     text = page.read_text()
@@ -94,8 +91,7 @@ def test_the_demo_prints_its_table_and_replaces_nothing(
 ) -> None:
     every = load_digits(return_X_y=True)
     monkeypatch.setattr("sklearn.datasets.load_digits", lambda **_: tuple(values[::3] for values in every))
-    attack = {"epsilons": (8, 16), "steps": 1, "restarts": 1, "images": 20}
-    monkeypatch.setitem(demo.PROTOCOLS, "robust", attack)
+    monkeypatch.setitem(demo.PROTOCOLS, "robust", {"epsilons": (8, 16), "steps": 1, "restarts": 1, "images": 20})
     small = {"network.widths": [4, 8], "training.report": False, "training.tensorboard": False, "epochs": 1}
     monkeypatch.setattr(demo, "_experiment", lambda recipe, epochs: override(recipes.get(recipe), small))
     out = tmp_path / "demo"
@@ -115,10 +111,7 @@ def test_files_of_the_current_folder_are_not_imported(tmp_path: Path) -> None:
     """Named like modules, they would be in all processes, those of the SVMs too."""
     for name in ("random", "torch", "numpy", "joblib", "token", "inspect", "queue"):
         (tmp_path / f"{name}.py").write_text("from pathlib import Path\nPath('imported').touch()\n")
-    for number in range(40):
-        path = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8), (6 * number, 200 * (number % 2), 9)).save(path)
+    noise_images(tmp_path / "images", {f"{'ab'[number % 2]}/{number}.png": (8, 8) for number in range(40)})
     command = "-m hexa evaluate svm pixels:4 --data folder:images --holdout 0.5 --costs 0.5 --device cpu"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     done = subprocess.run(

@@ -12,16 +12,14 @@ from hexa.config import UserError
 from hexa.evaluation import evaluate
 from hexa.evaluation.embed import embed
 from hexa.run.visualize import visualize
-from tests.data.image_files import photograph, saved
+from tests.evaluation.given import QUIET, noise_images
 
 
 def test_the_limit_on_pixels_holds_everywhere(tmp_path: Path) -> None:
     """… among twenty small images of two classes and a large one."""
-    for number in range(21):
-        path = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(saved(photograph(*((30, 40) if number == 20 else (8, 8))).rotate(number % 20), "PNG"))
-    data, said = f"folder:{path.parent.parent}", r"a/20\.png: 40 × 30 pixels, more than the limit of 1,000"
+    files = {f"{'ab'[number % 2]}/{number}.png": (8, 8) for number in range(20)}
+    data = noise_images(tmp_path / "images", files | {"a/20.png": (40, 30)})
+    said = r"a/20\.png: 40 × 30 pixels, more than the limit of 1,000"
     fields: dict[str, Any] = {"batch_size": 10, "views.size": 8, "network.widths": [4, 8], "method.queue_size": 20}
     fields |= {"training.max_image_pixels": 1000, "training.num_workers": 0, "training.report": False}
     run = pretrain("digits-moco-v2", data, epochs=1, out=tmp_path / "run", **fields)
@@ -31,9 +29,8 @@ def test_the_limit_on_pixels_holds_everywhere(tmp_path: Path) -> None:
     skipped: list[str] = []
     visualize(run, None, tmp_path / "a.png", num_images=20, problems=skipped)
     assert len(skipped) == 1
-    options: dict[str, Any] = {"device": "cpu", "precision": "fp32"}
     backbone = load_backbone("random:small-resnet-4-8")
-    assert embed(backbone, data, tmp_path / "a.npz", max_image_pixels=1000, **options).num_images == 20
+    assert embed(backbone, data, tmp_path / "a.npz", max_image_pixels=1000, **QUIET).num_images == 20
     for limit, left in ((1000, 1), (None, 0)):  # the features that were kept for one limit do not serve another
-        found = evaluate("knn", backbone, data, holdout=0.2, k=1, max_image_pixels=limit, seed=3, **options)
+        found = evaluate("knn", backbone, data, holdout=0.2, k=1, max_image_pixels=limit, seed=3, **QUIET)
         assert sum("could not be read" in note for note in found.get("notes", ())) == left

@@ -10,18 +10,23 @@ from sklearn.metrics import average_precision_score
 from hexa.evaluation.average_precision import average_precision, eleven_point, interpolated_area, precision_recall
 
 
+def areas(curve: list[tuple[float, float]]) -> tuple[float, float]:
+    """(all-points interpolated, 11-point): best precision at or beyond each recall. curve: (recall, precision)."""
+    area, before = 0.0, 0.0
+    for number, (recall, _) in enumerate(curve):
+        area += (recall - before) * max(precision for _, precision in curve[number:])
+        before = recall
+    levels = [max([p for r, p in curve if r >= level], default=0.0) for level in np.arange(0.0, 1.1, 0.1)]
+    return area, sum(levels) / 11
+
+
 def by_hand(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> tuple[float, float]:
-    """(all-points interpolated, 11-point): best precision at or beyond each recall, threshold by threshold."""
+    """`areas`, threshold by threshold."""
     points = []
     for threshold in sorted(set(scores.tolist()), reverse=True):
         found = scores >= threshold
         points.append(((found & positive).sum() / positive.sum(), (found & positive).sum() / found.sum()))
-    area, before = 0.0, 0.0
-    for number, (recall, _) in enumerate(points):
-        area += (recall - before) * max(precision for _, precision in points[number:])
-        before = recall
-    levels = [max([p for r, p in points if r >= level], default=0.0) for level in np.arange(0.0, 1.1, 0.1)]
-    return area, sum(levels) / 11
+    return areas(points)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -73,8 +73,7 @@ def test_defocus_is_a_softened_disk(radius: float, alias: float) -> None:
     reach = 8 if radius <= 8 else math.ceil(radius)
     grid = np.arange(-reach, reach + 1)
     disk = (grid[:, None] ** 2 + grid**2 <= radius**2).astype(float)
-    half = 1 if radius <= 8 else 2
-    soft = ndimage.gaussian_filter(disk / disk.sum(), alias, mode="mirror", radius=half)
+    soft = ndimage.gaussian_filter(disk / disk.sum(), alias, mode="mirror", radius=1 if radius <= 8 else 2)
     expected = [
         np.stack([ndimage.correlate(x, soft, mode="mirror") for x in image.double().numpy()], -1)
         for image in pictures()
@@ -200,5 +199,4 @@ def test_plasma_is_that_of_the_diamond_square_algorithm() -> None:
                     made[row, column] = total / 4 + wibble**2 * noise[row, column]
         step, wibble = half, wibble / decay
     expected = (made - made.min()) / (made.max() - made.min())
-    found = weather.plasma(side, decay, PerImage(streams(1)))[0, 0].numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(weather.plasma(side, decay, PerImage(streams(1)))[0, 0].numpy(), expected, atol=1e-5)

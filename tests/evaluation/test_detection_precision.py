@@ -12,6 +12,7 @@ import torch
 from hexa.data.sources.source import Boxes
 from hexa.evaluation.detection.detector import Objects
 from hexa.evaluation.detection.precision import OVERLAPS, precisions
+from tests.evaluation.test_average_precision import areas
 
 Scene = tuple[list[Objects], list[Boxes]]
 
@@ -36,8 +37,7 @@ def scene(seed: int, num_classes: int = 3, images: int = 12, difficult: float = 
         far = generator.uniform(0, 50, (3, 2))
         every = np.concatenate([near, np.concatenate([far, far + 20], 1)]).astype(np.float32)
         named = np.concatenate([labels, labels[: count // 2], generator.integers(0, num_classes, 3)]) + 1
-        scores = generator.random(len(every)).round(1)
-        found.append(objects_of(every, named, scores))
+        found.append(objects_of(every, named, generator.random(len(every)).round(1)))
     return found, truth
 
 
@@ -79,13 +79,7 @@ def by_hand(scene: Scene, label: int, threshold: float, rule: str) -> float:
             wrong += 1
         if right + wrong and (number + 1 == len(detections) or detections[number + 1][0] != score):
             curve.append((right / sought, right / (right + wrong)))
-    if rule == "eleven_point":
-        return sum(max([p for r, p in curve if r >= level], default=0.0) for level in np.arange(0.0, 1.1, 0.1)) / 11
-    area, before = 0.0, 0.0
-    for place, (recall, _) in enumerate(curve):
-        area += (recall - before) * max(p for _, p in curve[place:])
-        before = recall
-    return area
+    return areas(curve)[rule == "eleven_point"]
 
 
 @pytest.mark.parametrize("rule", ["area", "eleven_point"])

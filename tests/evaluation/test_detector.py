@@ -85,8 +85,7 @@ def test_c4_is_the_network_cut_before_its_last_halving() -> None:
 
 
 def test_a_pyramid_has_a_level_for_every_size() -> None:
-    made = detector("fpn").eval()
-    maps = made._maps(torch.rand(1, 3, 64, 64))
+    maps = detector("fpn").eval()._maps(torch.rand(1, 3, 64, 64))
     assert [value.shape[-1] for value in maps.values()] == [16, 8, 4], "strides 4 and 8, and one beyond the network's"
     with pytest.raises(UserError, match="anchor_sizes"):
         detector("fpn", name="random:resnet18")
@@ -153,8 +152,7 @@ def test_boxes_follow_the_pixels() -> None:
         assert [x0, y0, x1, y1] == pytest.approx(white, abs=1)
         assert objects["labels"].tolist() == [1]
         seen.add((view.shape[1], x0 < view.shape[2] / 2))
-        again = data[number]
-        assert torch.equal(again[0][0], view)
+        assert torch.equal(data[number][0][0], view)
     assert {size for size, _ in seen} == {20, 40, 80}
     assert {left for _, left in seen} == {True, False}, "flipped and not"
     assert torch.equal(scaled(boxes[0].boxes, (40, 80), (20, 160)), torch.tensor([[32.0, 4, 64, 12]]))

@@ -31,7 +31,6 @@ def test_features_labels_and_paths_belong_together(tmp_path: Path, suffix: str) 
     found = read(out)
     assert found["features"].shape == (450, 8)
     assert found["features"].dtype == np.float32
-    assert source.labels is not None
     assert np.issubdtype(found["labels"].dtype, np.integer)
     assert found["labels"].tolist() == source.labels.tolist()
     assert found["paths"].tolist() == source.paths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -169,11 +169,8 @@ def test_a_result_that_cannot_be_written_is_in_the_error(tmp_path: Path, monkeyp
 
 def test_evaluations_that_end_together_all_arrive(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    threads = [threading.Thread(target=results.append, args=({"number": i}, path)) for i in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(12) as threads:
+        list(threads.map(lambda i: results.append({"number": i}, path), range(12)))
     assert sorted(entry["number"] for entry in json.loads(path.read_text())) == list(range(12))
     assert list(tmp_path.iterdir()) == [path]
 

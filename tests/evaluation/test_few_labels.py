@@ -22,7 +22,6 @@ from tests.evaluation.test_evaluate import pictures
 
 def digits(split: str) -> tuple[np.ndarray, np.ndarray]:
     source = open_source("digits", split)
-    assert source.labels is not None
     return np.stack([source.decode(i).numpy().reshape(-1) / 255 for i in range(len(source))]), source.labels
 
 

@@ -48,8 +48,7 @@ class Means(nn.Module):
         self.norm = nn.BatchNorm1d(3)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.norm(x.mean((2, 3)))
-        return found
+        return self.norm(x.mean((2, 3)))
 
 
 def backbone(network: nn.Module | None = None) -> Backbone:
@@ -95,7 +94,6 @@ def test_what_is_scored_is_the_accuracy_of_the_classifier(
     monkeypatch.setattr(linear, "new_classifier", lambda *given: made.append(original(*given)) or made[-1])
     given = task()
     outcome = linear.train(given, LinearOptions(**QUICK))
-    assert given.test.labels is not None
     right = 0
     with torch.no_grad():
         for number, label in enumerate(given.test.labels):
@@ -144,15 +142,13 @@ def test_each_image_is_decoded_once_whatever_the_epochs(
 @pytest.mark.parametrize("preset", ["moco", "swav"])
 def test_rates_are_those_of_torchs_schedulers(preset: str) -> None:
     options = PROTOCOL.presets[preset]
-    assert isinstance(options, LinearOptions)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], options.learning_rate)
     schedules = torch.optim.lr_scheduler
     oracle: torch.optim.lr_scheduler.LRScheduler = schedules.CosineAnnealingLR(optimizer, 100, eta_min=0)
     if preset == "moco":
         oracle = schedules.MultiStepLR(optimizer, [60, 80], 0.1)
     for epoch in range(100):
-        rate = options.learning_rate * factor(options, epoch)
-        assert rate == pytest.approx(oracle.get_last_lr()[0], rel=1e-9)
+        assert options.learning_rate * factor(options, epoch) == pytest.approx(oracle.get_last_lr()[0], rel=1e-9)
         optimizer.step()
         oracle.step()
     for epochs in (1, 10):  # one never decays (D30)

@@ -27,8 +27,7 @@ def test_topk_equals_scikit_learn() -> None:
 
 
 def test_of_equal_scores_the_lower_class_is_first() -> None:
-    scores = torch.zeros(4, 4)
-    assert topk_accuracy(scores, torch.arange(4), (1, 2, 3)) == {"top1": 25.0, "top2": 50.0, "top3": 75.0}
+    assert topk_accuracy(torch.zeros(4, 4), torch.arange(4), (1, 2, 3)) == {"top1": 25.0, "top2": 50.0, "top3": 75.0}
 
 
 def test_scores_that_are_no_numbers_are_wrong_and_a_figure_that_is_100_by_construction_is_left_out() -> None:

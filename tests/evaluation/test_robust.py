@@ -52,7 +52,6 @@ def one_by_one(
             return x.detach(), True
         if number < steps:
             F.cross_entropy(logits, torch.tensor([label])).backward()  # type: ignore[no-untyped-call]
-            assert x.grad is not None
             moved = x.detach() + step * x.grad.sign()
             x = (image + (moved - image).clamp(-radius, radius)).clamp(0, 1)
     return x.detach(), False
@@ -155,8 +154,7 @@ def test_the_margin_finds_what_a_cross_entropy_without_a_slope_does_not() -> Non
 
 @pytest.mark.parametrize(("count", "width"), [(60, 8), (20, 40)])
 def test_the_head_is_the_probe_as_one_layer(count: int, width: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    x = 5 + 3 * torch.randn(count, width, generator=generator)
+    x = 5 + 3 * torch.randn(count, width, generator=torch.Generator().manual_seed(0))
     probe = fit_probe(x, torch.arange(count) % 4, 4, weight_decays=[0.1])
     torch.testing.assert_close(probe.linear()(x).double(), probe.scores(x), atol=1e-4, rtol=1e-4)
 
@@ -177,8 +175,7 @@ def test_an_evaluation_tells_each_image_and_its_mean() -> None:
     assert metrics["top1"] > metrics["robust@1"] > metrics["robust@4"]
     # the same images for every seed, whatever the size of a batch
     other = QUIET | {"epsilons": [1], "steps": 1, "extraction_batch": 17, "seed": 1}
-    again = evaluate("robust", backbone, "digits", images=60, **other)
-    assert again["details"]["positions"] == details["positions"]
+    assert evaluate("robust", backbone, "digits", images=60, **other)["details"]["positions"] == details["positions"]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +255,6 @@ def test_a_row_has_clean_corrupted_and_attacked_images() -> None:
 def test_official_files_are_scored_instead_of_our_own(tmp_path: Path) -> None:
     """Files of our own corruptions, but for the first severity of one kind, which is black."""
     backbone, test = random_backbone(SMALL, 8), open_source("digits", "test")
-    assert test.labels is not None
     images = torch.stack([EvaluationTransform(8)(test.decode(place)) for place in range(len(test))]) / 255
     np.save(tmp_path / "labels.npy", np.tile(test.labels, 5))
     streams = [Stream(0).child("robust", place) for place in range(len(test))]

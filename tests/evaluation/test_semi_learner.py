@@ -17,6 +17,7 @@ from hexa.evaluation.semi.options import SemiSupervisedOptions
 from hexa.evaluation.semi.training import LearnersObjective
 from hexa.objective import STD, Objective
 from hexa.runtime.random import Stream
+from tests.laws.cases import backward
 
 CLASSES, SIZE, LABELLED, RATIO = 3, 6, 2, 2
 COUNT = LABELLED * (1 + RATIO)
@@ -33,8 +34,7 @@ class Plain(nn.Module):
         self.layers = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE**2, 10), nn.Tanh())
 
     def forward(self, images: Tensor) -> Tensor:
-        made: Tensor = self.layers(images)
-        return made
+        return self.layers(images)
 
 
 class Normed(Plain):
@@ -63,11 +63,6 @@ def objective(name: str, network: nn.Module | None = None, **fields: Any) -> Obj
     return LearnersObjective(learner.double(), options)
 
 
-def learner_of(made: Objective) -> Learner:
-    assert isinstance(made.method, Learner)
-    return made.method
-
-
 def batch(step: int = 9) -> Batch:
     crops = torch.rand(COUNT, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return Batch((crops,), torch.tensor([4, 1, 0, 1, 2, 3]), Stream(0).child("step", step), step)
@@ -76,17 +71,13 @@ def batch(step: int = 9) -> Batch:
 def scores(learner: Learner, image: Tensor) -> Tensor:
     """Of one image, normalised by hand."""
     pixels = (image - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD_DEV)[:, None, None]
-    made: Tensor = learner.encoder.head(learner.encoder.backbone(pixels[None].double()))[0]
-    return made
+    return learner.encoder.head(learner.encoder.backbone(pixels[None].double()))[0]
 
 
 def trained(made: Objective, given: Batch) -> tuple[dict[str, Tensor], dict[str, tuple[Tensor, ...]]]:
     """The gradients that a step leaves, and the views of every term."""
-    views = {}
-    for term in made.losses(given):
-        term.loss.backward()  # type: ignore[no-untyped-call]
-        views |= {name: part.example.crops for name, part in term.parts.items()}
-    learner = learner_of(made)
+    views = {name: part.example.crops for name, part in backward(made, given).items()}
+    learner = made.method
     gradients = {name: p.grad.clone() for name, p in learner.encoder.named_parameters() if p.grad is not None}
     learner.zero_grad()
     return gradients, views
@@ -118,7 +109,7 @@ def of_unlabelled(name: str, learner: Learner, weak: Tensor, view: Tensor) -> Te
 )
 def test_a_step_is_the_published_loss(name: str, term: str) -> None:
     made, given = objective(name, **({} if name == "vat" else {"threshold": 0.5})), batch()
-    learner = learner_of(made)
+    learner = made.method
     gradients, views = trained(made, given)
     weak, hard = given.crops[0], views[term][0]
     assert torch.equal(weak, hard) == (name == "pseudo-label")
@@ -135,7 +126,7 @@ def test_a_step_is_the_published_loss(name: str, term: str) -> None:
 
 def test_s4l_is_classes_and_rotations_of_four_turned_images() -> None:
     made, given = objective("s4l"), batch()
-    learner = learner_of(made)
+    learner = made.method
     gradients, views = trained(made, given)
     assert list(views) == [STD]
     loss = torch.zeros((), dtype=torch.float64)
@@ -150,7 +141,7 @@ def test_s4l_is_classes_and_rotations_of_four_turned_images() -> None:
 
 def test_the_virtual_direction_is_that_of_a_written_power_iteration() -> None:
     made, given = objective("vat"), batch()
-    learner = learner_of(made)
+    learner = made.method
     weak = 0.25 + given.crops[0] / 2  # nothing is clipped
     given = replace(given, crops=(weak,))
     _, views = trained(made, given)
@@ -170,7 +161,7 @@ def test_the_virtual_direction_is_that_of_a_written_power_iteration() -> None:
 def test_running_statistics_are_of_one_pass_of_the_labelled_images_as_in_usb(name: str) -> None:
     """Neither unlabelled images nor virtual views move them; either has batch statistics of its own."""
     made, given = objective(name, Normed()), batch()
-    learner = learner_of(made)
+    learner = made.method
     norm, moments = learner.encoder.backbone.norm, (torch.tensor(MEAN), torch.tensor(STD_DEV))
     pixels = (given.crops[0] - moments[0][:, None, None]) / moments[1][:, None, None]
     trained(made, given)
@@ -196,7 +187,7 @@ def test_lambda_grows_linearly_over_two_fifths_of_the_steps() -> None:
 
 def test_the_slow_copy_follows_weights_and_takes_statistics() -> None:
     made, given = objective("fixmatch", ema=0.9), batch(step=0)
-    learner = learner_of(made)
+    learner = made.method
     before = {name: p.detach().clone() for name, p in learner.twin.named_parameters()}
     for step, momentum in ((0, 1 / 10), (200, 0.9)):
         for _ in made.losses(replace(given, step=step)):
@@ -223,7 +214,7 @@ def test_hard_examples_join_strong_views_and_stand_in_for_weak_ones() -> None:
 
 def test_adversarial_views_climb_the_loss_of_unlabelled_images_within_epsilon() -> None:
     made = objective("fixmatch", strong="weak", threshold=0.0, hard=[{"kind": "adversarial", "branch": "main"}])
-    learner, given = learner_of(made), batch()
+    learner, given = made.method, batch()
     _, views = trained(made, given)
     weak, attacked = given.crops[0], views["adversarial"][0]
     assert float((attacked - weak).abs().max()) <= 1 / 255 + 1e-9
@@ -237,11 +228,8 @@ def test_adversarial_views_climb_the_loss_of_unlabelled_images_within_epsilon() 
 def test_mixed_views_have_both_pseudo_labels_by_area() -> None:
     """Each unlabelled image's share counts with its own pseudo-label, that of a labelled image not at all."""
     made = objective("fixmatch", strong="weak", threshold=0.5, hard="cutmix")
-    learner, given = learner_of(made), batch()
-    terms = {}
-    for term in made.losses(given):
-        term.loss.backward()  # type: ignore[no-untyped-call]
-        terms |= term.parts
+    learner, given = made.method, batch()
+    terms = backward(made, given)
     weak, mixed = given.crops[0], terms["cutmix"].example.crops[0]
     expected = torch.zeros((), dtype=torch.float64)
     for i in range(COUNT):
@@ -259,7 +247,7 @@ def test_mixed_views_have_both_pseudo_labels_by_area() -> None:
 @pytest.mark.parametrize("name", ["fixmatch", "uda", "vat", "s4l"])
 def test_embedding_and_losses_are_pure_and_follow_the_order_of_images(name: str) -> None:
     made, given = objective(name), batch()
-    learner = learner_of(made)
+    learner = made.method
     before = {key: value.clone() for key, value in learner.state_dict().items()}
     embedding = learner.embed(learner.anchors(given), MAIN)
     labels: Guesses = learner.pseudo_labels(given, embedding.detach())

@@ -60,7 +60,6 @@ def test_labels_are_drawn_class_by_class_from_seed_and_draw(monkeypatch: pytest.
     found = semi_supervised.run(task(source), SemiSupervisedOptions(learner="uda", labels=12, draws=3))
     half = half_width([10.0, 20.0, 30.0])
     assert found.metrics == {"top1": 20.0, "top1_std": pytest.approx(10.0), "top1_interval": half}
-    assert source.labels is not None
     for number, rows in enumerate(seen):
         assert np.bincount(source.labels[rows]).tolist() == [4, 4, 4]
         assert rows.tolist() == draw_per_class(source.labels, 4, Stream(0).child("labels", number)).tolist()
@@ -74,8 +73,7 @@ def test_supervised_may_draw_too_and_its_first_draw_is_the_plain_one() -> None:
 
 
 def test_batches_hold_labelled_images_first_and_hide_all_other_labels() -> None:
-    given = task(images(10, 0))
-    made = list(Batches(given, np.array([7, 2]), 4, 3, Stream(0)).steps(6))
+    made = list(Batches(task(images(10, 0)), np.array([7, 2]), 4, 3, Stream(0)).steps(6))
     for batch in made:
         assert len(batch) == 16
         assert batch.crops[0].shape == (16, 3, 8, 8)

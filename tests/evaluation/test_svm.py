@@ -36,8 +36,7 @@ def images(count: int, seed: int) -> tuple[Tensor, Labels]:
     labels[:3] = 2 * np.eye(3, dtype=np.int64) - 1
     pixels = generator.integers(60, 256, (count, 3, 8, 8))
     for column, (top, left) in enumerate(((0, 0), (0, 4), (4, 0))):
-        dark = 40 * (labels[:, column] == 1)[:, None, None, None]
-        pixels[:, :, top : top + 4, left : left + 4] -= dark
+        pixels[:, :, top : top + 4, left : left + 4] -= 40 * (labels[:, column] == 1)[:, None, None, None]
     return torch.from_numpy(pixels.clip(0, 255).astype(np.uint8)), labels
 
 
@@ -57,8 +56,6 @@ def oracle_ap(labels: np.ndarray[Any, Any], scores: np.ndarray[Any, Any]) -> flo
 def prepared(made: Task) -> list[tuple[np.ndarray[Any, Any], Labels]]:
     found = []
     for source in (made.fit, made.test):
-        assert isinstance(source, ArraySource)
-        assert source.labels is not None
         features = source.images.flatten(1).double().numpy() / 255
         found.append((features / (np.linalg.norm(features, axis=1, keepdims=True) + 1e-5), source.labels))
     return found
@@ -122,8 +119,7 @@ def test_low_shot_is_a_script_over_draws(preset: str) -> None:
     published = low_shot.PROTOCOL.presets[preset]
     costs = (0.5,) if preset == "pcl" else (0.1, 10.0)
     changes = {"shots": (2, 5), "draws": 3, "costs": costs}
-    options = low_shot.LowShotOptions.model_validate(published.model_dump() | changes)
-    found = low_shot.run(made, options)
+    found = low_shot.run(made, low_shot.LowShotOptions.model_validate(published.model_dump() | changes))
     for k in (2, 5):
         table = np.empty((len(costs), 3))
         for draw in range(3):

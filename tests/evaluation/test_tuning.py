@@ -224,8 +224,7 @@ def test_labels_of_all_splits_are_as_open_source_gives_them(real_data: Callable[
 def test_a_protocol_names_whatever_can_move_its_score() -> None:
     some = SemiSupervisedOptions(percent=1, score_every=5)
     assert semi_supervised.PROTOCOL.identity("hexa", some) == "hexa-1%-20ep-lrpublished,published-score_every=5"
-    options = FineTuneOptions(selection=0.2, score_every=2)
-    name = fine_tune.PROTOCOL.identity("cifar", options)
+    name = fine_tune.PROTOCOL.identity("cifar", FineTuneOptions(selection=0.2, score_every=2))
     assert name == "cifar-20ep-lr0.0005,0.001,0.01-selection=0.2-score_every=2"
 
 

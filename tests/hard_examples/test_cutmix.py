@@ -28,9 +28,8 @@ def test_score_is_two_standard_losses_weighed_by_area() -> None:
 
 def test_one_permutation_for_all_crops_and_a_box_for_each() -> None:
     """F15: V crops of an image meet the V crops of one partner; crops of other sizes get other boxes."""
-    case = Case("moco", {"symmetric": True}, {"cutmix": {}})
-    objective = case.objective(case.build())
-    clean, mixed = (objective.examples(batch())[name] for name in (STD, "cutmix"))
+    made = Case("moco", {"symmetric": True}, {"cutmix": {}}).examples()
+    clean, mixed = made[STD], made["cutmix"]
     order = draws.partners(BATCH, batch().stream.child("hard example", "cutmix"))
     boxes = []
     for v in range(2):
@@ -44,12 +43,11 @@ def test_one_permutation_for_all_crops_and_a_box_for_each() -> None:
 
 def test_mixing_adversarial_views_goes_through_their_branch_with_clean_labels() -> None:
     """Cmx_A (D7, D23)."""
-    case = Case("moco", {}, {"adversarial": {}, "cmxA": {"kind": "cutmix", "source": "adversarial"}, "cutmix": {}})
-    made = case.objective(case.build()).examples(batch())
+    hard = {"adversarial": {}, "cmxA": {"kind": "cutmix", "source": "adversarial"}, "cutmix": {}}
+    made = Case("moco", {}, hard).examples()
     assert made["cmxA"].branch.name == "aux"
     assert made["cutmix"].branch.name == "main"
-    clean = made[STD].mixture[0][0]
-    torch.testing.assert_close(made["cmxA"].mixture[0][0].keys, clean.keys)
+    torch.testing.assert_close(made["cmxA"].mixture[0][0].keys, made[STD].mixture[0][0].keys)
     unchanged = (made["cmxA"].crops[0] == made["adversarial"].crops[0]).all(1).double().mean((1, 2))
     assert float(unchanged.mean()) > 0.3
 

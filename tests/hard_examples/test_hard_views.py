@@ -14,7 +14,7 @@ from hexa.objective import STD
 from hexa.ops import draws
 from hexa.ops.geometry import UNIFORMS_PER_BOX, random_boxes
 from hexa.runtime.random import Stream
-from tests.laws.cases import BATCH, CROPS, Case, batch
+from tests.laws.cases import BATCH, Case
 
 
 def by_loop(maker: HardViews, source: Example, stream: Stream) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -53,8 +53,7 @@ def test_the_hardest_candidates_against_a_loop(method: str, fields: dict[str, fl
     case = Case(method, {}, {"hard_views": fields})
     data = case.batch()
     made = case.objective(case.build()).examples(data)
-    stream = data.stream.child("hard example", "hard_views")
-    views, best = by_loop(HardViews(**fields), made[STD], stream)
+    views, best = by_loop(HardViews(**fields), made[STD], data.stream.child("hard example", "hard_views"))
     for view, expected in zip(made["hard_views"].crops, views, strict=True):
         torch.testing.assert_close(view, expected, atol=1e-5, rtol=0)
     assert len(set(best.tolist())) > 1
@@ -65,9 +64,7 @@ def test_the_hardest_candidates_against_a_loop(method: str, fields: dict[str, fl
 
 def test_a_view_that_is_hardest_as_it_is_stays_exactly() -> None:
     """Whole views are resized to their own size, which changes no bit of them."""
-    case = Case("moco", {"bn_groups": 1}, {"hard_views": {"scored_at": 1.0}})
-    method = case.build()
-    clean = case.objective(method).examples(batch())[STD]
+    clean = Case("moco", {"bn_groups": 1}, {"hard_views": {"scored_at": 1.0}}).examples()[STD]
     clean = replace(clean, crops=tuple(crop.float().double() for crop in clean.crops))  # what resizing computes in
     rises = HardViews(candidates=2)(replace(clean, score=Easy(clean.score)), Stream(0))  # type: ignore[arg-type]
     assert float(rises.facts["moved"]) == 0
@@ -89,4 +86,3 @@ class Easy:
 def test_puzzles_refuse() -> None:
     assert not Case("jigsaw", {}, {"hard_views": {}}).fits
     assert Case("dino", {}, {"hard_views": {}}).fits
-    assert CROPS["dino"]

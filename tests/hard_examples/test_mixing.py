@@ -17,8 +17,7 @@ STREAM = Stream(3)
 
 
 def clean_example() -> Example:
-    case = Case("deepcluster-v2", {"bn_groups": 1})
-    return case.objective(case.build()).examples(case.batch())[STD]
+    return Case("deepcluster-v2", {"bn_groups": 1}).examples()[STD]
 
 
 @pytest.mark.parametrize("per_sample", [False, True])

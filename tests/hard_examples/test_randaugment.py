@@ -17,8 +17,7 @@ from tests.laws.cases import Case
 
 
 def clean() -> Example:
-    case = Case("moco", {"bn_groups": 1}, {})
-    return case.objective(case.build()).examples(case.batch())[STD]
+    return Case("moco", {"bn_groups": 1}).examples()[STD]
 
 
 def test_nothing_to_do_is_the_source() -> None:

@@ -15,8 +15,7 @@ from tests.laws.cases import Case
 
 
 def clean_example(network: nn.Module | None = None) -> Example:
-    case = Case("moco", {"bn_groups": 1}, {"vat": {}})
-    return case.objective(case.build(network=network)).examples(case.batch())[STD]
+    return Case("moco", {"bn_groups": 1}, {"vat": {}}).examples(network)[STD]
 
 
 def turned(source: Example, views: tuple[Tensor, ...]) -> float:
@@ -35,8 +34,7 @@ def inside(source: Example) -> Example:
 def test_every_image_moves_by_the_same_length() -> None:
     source = inside(clean_example())
     made = VAT(epsilon=3.0)(source, Stream(0))
-    delta = made.crops[0] - source.crops[0]
-    length = 255 * delta.square().mean((1, 2, 3)).sqrt()
+    length = 255 * (made.crops[0] - source.crops[0]).square().mean((1, 2, 3)).sqrt()
     torch.testing.assert_close(length, torch.full_like(length, 3.0))
     assert made.branch.name == "aux"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,8 +11,9 @@ from torch import nn
 
 from hexa import testing
 from hexa.config import choices
-from hexa.core import Batch, HardExample, Method, MethodConfig
+from hexa.core import Batch, Example, HardExample, Method, MethodConfig
 from hexa.objective import Objective, ObjectiveConfig
+from hexa.objective.term import Part
 from hexa.testing.cases import BATCH as BATCH
 from hexa.testing.cases import NETWORK as SMALLEST
 from hexa.testing.cases import SIZE as SIZE
@@ -178,8 +180,7 @@ class Case:
         config_class = choices(MethodConfig, "name", "hexa.methods")[self.method]
         config = config_class(**nested({**SMALL.get(self.method, {}), **self.fields, **fields}))
         network = SMALLEST.model_copy(update=NETWORK.get(self.method, {}))
-        sizes = self.sizes or CROPS.get(self.method, (SIZE, SIZE))
-        return testing.Case(config, self.hard(), sizes, network, self.kept)
+        return testing.Case(config, self.hard(), self.sizes or CROPS.get(self.method, (SIZE, SIZE)), network, self.kept)
 
     def build(self, dtype: torch.dtype = torch.float64, network: nn.Module | None = None, **fields: Any) -> Method:
         """The method in fp64 with seeded weights; `fields` override the case's."""
@@ -203,6 +204,10 @@ class Case:
 
     def objective(self, method: Method, config: ObjectiveConfig | None = None, **options: Any) -> Objective:
         return self.made().objective(method, config, **options)
+
+    def examples(self, network: nn.Module | None = None) -> dict[str, Example]:
+        """Those of its first batch, clean ones among them, made for a new method."""
+        return self.objective(self.build(network=network)).examples(self.batch())
 
 
 def fitting(case: Case) -> Case:
@@ -231,13 +236,29 @@ def all_cases() -> list[Case]:
         cases.append(Case(method, {}, both, kept=True))
         cases.append(Case(method, {}, {**{kind: {} for kind in KINDS}, "cmxA": mixed}))
     cases += [Case("moco", fields, both, sizes=(SIZE, SIZE, 8)) for fields in METHODS["moco"]]
-    large = {"adversarial": {"crops": "large"}}
-    cases.append(Case("moco", {"mixed_positives": "batch"}, large, sizes=(SIZE, SIZE, 8)))
+    cases.append(Case("moco", {"mixed_positives": "batch"}, {"adversarial": {"crops": "large"}}, sizes=(SIZE, SIZE, 8)))
     for method in STRAINING:
         for kind in KINDS:
             variants = VARIANTS.get(kind, [{}])
             cases.append(Case(method, {}, {f"{kind}{n}": {"kind": kind, **entry} for n, entry in enumerate(variants)}))
     return [fitting(case) for case in cases]
+
+
+def backward(objective: Objective, data: Batch) -> dict[str, Part]:
+    """The parts of all terms, each of which was back-propagated in its turn."""
+    found = {}
+    for term in objective.losses(data):
+        term.loss.backward()  # type: ignore[no-untyped-call]
+        found |= term.parts
+    return found
+
+
+def count_passes(module: nn.Module, work: Callable[[], object]) -> int:
+    seen = []
+    handle = module.register_forward_hook(lambda *_: seen.append(1))
+    work()
+    handle.remove()
+    return len(seen)
 
 
 def nested(fields: dict[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from hexa.nn.backbones import NetworkConfig, build
 from hexa.objective import STD
 from hexa.runtime.random import Stream
 from hexa.testing.cases import CasePasses
-from tests.laws.cases import KINDS, METHODS, NETWORK, STRAINING, VARIANTS, Case, fitting
+from tests.laws.cases import KINDS, METHODS, NETWORK, STRAINING, VARIANTS, Case, backward, fitting
 from tests.laws.stand_in import DEVICE, OnDevice, WrongDeviceError, stand_in
 
 BOTH = {"adversarial": {}, "cutmix": {}, "cmxA": {"kind": "cutmix", "source": "adversarial"}}
@@ -61,9 +60,7 @@ def on_device(data: Batch) -> Batch:
 )
 def test_a_step_stays_on_its_device_and_never_waits_for_it(case: Case) -> None:
     """A step, and the start of an epoch, in which the host may wait."""
-    method = case.build(
-        torch.float32, build(NetworkConfig(name="small-resnet", widths=(4,), **NETWORK.get(case.method, {})))
-    )
+    method = small(case)
     with stand_in() as device:
         method.to(DEVICE)
         objective = case.objective(method)
@@ -71,8 +68,7 @@ def test_a_step_stays_on_its_device_and_never_waits_for_it(case: Case) -> None:
         objective._checked |= {STD, *case.hard_examples}  # what a run's first step asks of pixels
         data = on_device(case.batch(1, dtype=torch.float32))
         device.waits.clear()
-        for term in objective.losses(data):
-            term.loss.backward()
+        backward(objective, data)
         optimizer.step()
         optimizer.zero_grad()
         objective.commit(data)
@@ -91,9 +87,9 @@ def test_the_start_of_an_epoch_stays_on_its_device(name: str) -> None:
     assert stays(method)
 
 
-def small(case: Case, **fields: Any) -> Method:
+def small(case: Case) -> Method:
     network = NetworkConfig(name="small-resnet", widths=(4,), **NETWORK.get(case.method, {}))
-    return case.build(torch.float32, build(network), **fields)
+    return case.build(torch.float32, build(network))
 
 
 def stays(method: Method) -> bool:
@@ -107,8 +103,7 @@ def test_views_of_resident_images_never_wait(recipe: str) -> None:
     images = torch.randint(0, 256, (16, 3, 32, 32), dtype=torch.uint8)
     with stand_in() as device:
         views = Views(ViewsConfig.model_validate({"recipe": recipe, "size": 16}))
-        loader = PretrainLoader(ArraySource(images, name="drawn"), views, 8, Stream(0), DEVICE)
-        batches = loader.epoch(0)
+        batches = PretrainLoader(ArraySource(images, name="drawn"), views, 8, Stream(0), DEVICE).epoch(0)
         next(batches)
         device.waits.clear()
         batch = next(batches)
@@ -155,8 +150,7 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
         lambda x: x.long().bincount(),
     ],
 )  # fmt: skip
-def test_the_stand_in_counts_what_waits(wait: object) -> None:
-    assert callable(wait)
+def test_the_stand_in_counts_what_waits(wait: Callable[[object], object]) -> None:
     with stand_in() as device:
         x = torch.arange(4.0, device=DEVICE)
         assert not device.waits

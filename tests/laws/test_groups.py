@@ -51,6 +51,5 @@ def test_shares_of_a_batch_are_divided_too(case: Case) -> None:
     whole = whole if whole.fits else replace(case, hard_examples={"adversarial": {"fraction": 0.6}})
     method = whole.build()
     objective = whole.objective(method)
-    optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
-    one_step(objective, optimizer, whole.batch())
+    one_step(objective, torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1), whole.batch())
     assert all(bool(value.isfinite().all()) for value in method.state_dict().values())

@@ -13,7 +13,7 @@ import torch
 from hexa import testing
 from hexa.core import MAIN, Batch, Branch, Example, Method
 from hexa.nn.branch_norm import BranchBatchNorm
-from hexa.objective import STD, Objective, ObjectiveConfig
+from hexa.objective import STD, ObjectiveConfig
 from hexa.testing.cases import BATCH
 from hexa.testing.laws import (
     LAWS,
@@ -28,7 +28,7 @@ from hexa.testing.laws import (
     two_processes_equal_one,
     weight_zero_changes_nothing,
 )
-from tests.laws.cases import STRAINING, VARIANTS, Case, all_cases
+from tests.laws.cases import STRAINING, VARIANTS, Case, all_cases, backward, count_passes
 
 CASES = all_cases()
 HARD = [case for case in CASES if case.hard_examples]
@@ -76,10 +76,8 @@ def test_every_pass_moves_the_statistics_of_its_own_branch_once(case: Case) -> N
         }
 
     before, expected = updates(), {"main": 0}
-    for term in case.objective(method).losses(case.batch()):
-        term.loss.backward()
-        example = next(iter(term.parts.values())).example
-        sizes = [crop.shape[-1] for crop in example.crops]
+    for part in backward(case.objective(method), case.batch()).values():
+        example, sizes = part.example, [crop.shape[-1] for crop in part.example.crops]
         once = len(sizes) if case.method in VIEW_BY_VIEW else len(set(sizes))
         expected[example.branch.name] = expected.get(example.branch.name, 0) + once * example.branch.update
     for name, count in updates().items():
@@ -107,11 +105,9 @@ def test_attack_stays_in_its_ball_and_raises_the_loss_it_attacks(case: Case) -> 
         small |= {"epsilon": 0.01, "step_size": 0.01 if small.get("steps", 1) == 1 else 0.007}
     case = Case(case.method, case.fields, {"adversarial": small})
     config = case.hard()["adversarial"]
-    objective = case.objective(case.build())
-    made = objective.examples(case.batch())
+    made = case.objective(case.build()).examples(case.batch())
     clean, adversarial = made[STD], made["adversarial"]
-    scale = 1 / 255 if config.unit == "grey" else 1.0
-    radius = scale * config.epsilon
+    radius = (1 / 255 if config.unit == "grey" else 1.0) * config.epsilon
     generation = Branch.of(config.generation, update=False)
     gradient = clean.gradient(generation)
     if config.crops == "large":  # the others stay as they are, and the loss that is attacked is that of all
@@ -162,20 +158,8 @@ def test_published_attack_costs_no_pass_of_its_own(share: bool) -> None:
     for scheme, passes in zip(schemes, expected, strict=True):
         case = Case("moco", {}, scheme)
         method = case.build()
-        assert count_passes(method.query, lambda m=method, c=case: run(c.objective(m, share_gradients=share))) == passes
-
-
-def run(objective: Objective) -> None:
-    for term in objective.losses(Case("moco").batch()):
-        term.loss.backward()
-
-
-def count_passes(module: torch.nn.Module, work: Callable[[], None]) -> int:
-    seen = []
-    handle = module.register_forward_hook(lambda *_: seen.append(1))
-    work()
-    handle.remove()
-    return len(seen)
+        objective = case.objective(method, share_gradients=share)
+        assert count_passes(method.query, lambda made=objective: backward(made, Case("moco").batch())) == passes
 
 
 # -- shares of the batch ----------------------------------------------------------------------------------------------
@@ -196,13 +180,9 @@ def test_split_goes_through_the_network_once_per_branch_on_disjoint_parts() -> N
 
 
 def test_split_parts_of_large_crops_alone_get_a_pass_of_their_own() -> None:
-    large = {"crops": "large", "branch": "main", "fraction": 0.5}
-    case = Case("deepcluster-v2", {}, {"adversarial": large})
+    case = Case("deepcluster-v2", {}, {"adversarial": {"crops": "large", "branch": "main", "fraction": 0.5}})
     objective = case.objective(case.build(), ObjectiveConfig(split=True, clean_fraction=0.5))
-    crops = {}
-    for term in objective.losses(case.batch()):
-        term.loss.backward()
-        crops |= {name: len(part.example.crops) for name, part in term.parts.items()}
+    crops = {name: len(part.example.crops) for name, part in backward(objective, case.batch()).items()}
     assert crops == {"std": 3, "adversarial": 2}
 
 
@@ -227,11 +207,6 @@ def test_split_equals_the_terms_of_its_parts_without_batch_norm() -> None:
 @pytest.mark.parametrize("fraction", [0.5, 0.25])
 def test_a_fraction_is_the_term_of_the_first_images(fraction: float) -> None:
     case = Case("moco", {"bn_groups": 1}, {"adversarial": {"fraction": fraction}})
-    objective = case.objective(case.build())
-    for term in objective.losses(case.batch()):
-        term.loss.backward()
-        last = term
-    example = last.parts["adversarial"].example
+    example = backward(case.objective(case.build()), case.batch())["adversarial"].example
     assert len(example) == fraction * BATCH
-    clean = Case("moco").batch().crops[0][: len(example)]
-    assert float((example.crops[0] - clean).abs().max()) <= 1 / 255 + 1e-12
+    assert float((example.crops[0] - Case("moco").batch().crops[0][: len(example)]).abs().max()) <= 1 / 255 + 1e-12

@@ -52,8 +52,7 @@ def test_the_command_prints_what_was_agreed(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_some_schemes_alone_whatever_batch_norms_they_need() -> None:
-    plain = override(recipes.get("digits-moco-v2"), FIELDS)
-    found = benchmark(plain, repeats=1, schemes={"std+cmx", "std+adv"})
+    found = benchmark(override(recipes.get("digits-moco-v2"), FIELDS), repeats=1, schemes={"std+cmx", "std+adv"})
     assert set(found["schemes"]) == {"std", "std+adv", "std+cmx"}
     assert found["naive"] == {}
 

@@ -135,8 +135,7 @@ def test_weights_begun_from_are_scored_on_the_images_of_each_seed(
 
     tried(not_below="clean")
     monkeypatch.setattr(runs, "evaluate", evaluate)
-    first = runs.speedrun("T", "digits", tmp_path / "start", seeds=[0], fields=TINY)["rows"][0]
-    assert "start" not in first
+    assert "start" not in runs.speedrun("T", "digits", tmp_path / "start", seeds=[0], fields=TINY)["rows"][0]
     asked.clear()
     tried(starts=True, not_below="clean", test_per_class=5)
     weights = (tmp_path / "start" / "seed-0").rename(tmp_path / "weights")

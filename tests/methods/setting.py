@@ -26,5 +26,4 @@ def batch(*sizes: int, step: int = 0) -> Batch:
     stream = Stream(1).child(step)
     generator = stream.generator()
     crops = tuple(torch.rand(BATCH, 3, size, size, generator=generator, dtype=torch.float64) for size in sizes)
-    index = torch.randperm(DATA, generator=generator)[:BATCH]
-    return Batch(crops, index, stream, step)
+    return Batch(crops, torch.randperm(DATA, generator=generator)[:BATCH], stream, step)

@@ -78,8 +78,7 @@ def test_accuracy_is_retrieval_within_the_batch() -> None:
     made, data = byol(), batch(12, 12)
     labels = made.pseudo_labels(data, None)
     assert bool(made.correct(labels.targets, labels).all())
-    shifted = labels.targets[:, [1, 2, 3, 0]]
-    assert not bool(made.correct(shifted, labels).any())
+    assert not bool(made.correct(labels.targets[:, [1, 2, 3, 0]], labels).any())
 
 
 def test_simsiams_loss_is_lightlys_and_its_gradient_stops() -> None:
@@ -104,8 +103,7 @@ def test_simsiams_loss_is_lightlys_and_its_gradient_stops() -> None:
 
 
 def test_simsiams_projector_ends_in_a_batch_norm_that_learns_nothing() -> None:
-    made = simsiam(projector_layers=2)
-    layers = made.encoder.head.projector  # type: ignore[union-attr]
+    layers = simsiam(projector_layers=2).encoder.head.projector  # type: ignore[union-attr]
     norms = [layer for layer in layers if isinstance(layer, BranchBatchNorm)]
     assert [norm.weight.requires_grad for norm in norms] == [True, False]
     assert [norm.bias.requires_grad for norm in norms] == [True, False]

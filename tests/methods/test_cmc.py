@@ -15,6 +15,7 @@ from hexa.core import MAIN, Batch, Setting
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.methods.cmc import CMC, CMCConfig
 from hexa.objective import Objective
+from tests.laws.cases import backward
 from tests.methods.setting import BATCH, DATA, batch, small
 from tests.methods.test_memory import TAU, naive_nce
 
@@ -65,8 +66,7 @@ def test_both_memories_begin_apart_and_follow_their_own_stream() -> None:
     embedding, *streams = halves(made, data)
     made.commit(data, embedding.detach(), made.pseudo_labels(data, None))
     for bank, old, stream in zip((made.lightness, made.colour), before, streams, strict=True):
-        expected = F.normalize(0.3 * old[data.index] + 0.7 * stream, dim=1)
-        torch.testing.assert_close(bank.rows[data.index], expected)
+        torch.testing.assert_close(bank.rows[data.index], F.normalize(0.3 * old[data.index] + 0.7 * stream, dim=1))
         others = [i for i in range(DATA) if i not in data.index.tolist()]
         assert torch.equal(bank.rows[others], old[others])
 
@@ -83,13 +83,11 @@ def test_images_of_another_data_set_are_recognised_by_their_other_stream() -> No
 def test_black_and_white_images_are_attacked_like_others(level: float) -> None:
     """Where RGB → Lab has its corners, the gradient is finite, and every channel of a pixel counts."""
     made = cmc(("main", "aux"))
-    objective = Objective(made, {"adversarial": Adversarial()})
     data = batch(12)
     plain = replace(data, crops=(torch.full_like(data.crops[0], level),))
-    for term in objective.losses(plain):
-        term.loss.backward()
-        assert term.loss.isfinite()
-        view = next(iter(term.parts.values())).example.crops[0]
+    parts = backward(Objective(made, {"adversarial": Adversarial()}), plain)
+    assert all(part.loss.isfinite() for part in parts.values())
+    view = parts["adversarial"].example.crops[0]
     moved = (view - level).abs()
     assert view.isfinite().all()
     assert moved.max() == pytest.approx(1 / 255)

@@ -19,6 +19,7 @@ from hexa.methods.cpc import CPC, CPCConfig, PatchHead
 from hexa.objective import Objective
 from hexa.ops import puzzles as tiles
 from hexa.ops.contrastive import patch_nce
+from tests.laws.cases import backward
 from tests.methods.setting import BATCH, DATA, batch, small
 
 GRID, SIZE = 4, 12  # patches of 6 pixels, 2 apart
@@ -52,8 +53,7 @@ def naive(
                     for c in range(GRID)
                     if not (i in hidden and (r, c) == (row + k, column))
                 }
-                keys = list(scores)
-                own = torch.tensor(keys.index((target, row + k, column)))
+                own = torch.tensor(list(scores).index((target, row + k, column)))
                 found.append(F.cross_entropy(torch.stack(list(scores.values())), own))
     return torch.stack(found)
 
@@ -71,8 +71,7 @@ def test_every_patch_goes_through_the_network_by_itself() -> None:
     made, data = cpc().eval(), batch(SIZE)
     _, patches, _ = embedded(made, data)
     for row, column in ((0, 0), (2, 1), (3, 3)):
-        patch = data.crops[0][:, :, 2 * row : 2 * row + 6, 2 * column : 2 * column + 6]
-        features = made.encoder.features(patch)
+        features = made.encoder.features(data.crops[0][:, :, 2 * row : 2 * row + 6, 2 * column : 2 * column + 6])
         head = made.encoder.head
         expected = features @ head.patches.weight[:, :, 0, 0].T + head.patches.bias
         torch.testing.assert_close(patches[:, :, row, column], expected)
@@ -83,8 +82,7 @@ def test_a_prediction_sees_no_row_below_its_own(row: int) -> None:
     head = PatchHead(8, CPCConfig(ahead=(1, 2), dim=5, hidden=7, layers=4)).double()
     features = torch.randn(2, 8, GRID, GRID, dtype=torch.float64, requires_grad=True)
     head(features)[:, 1:, :, row].square().sum().backward()
-    seen = features.grad.abs().sum((0, 1, 3)) > 0
-    assert seen.tolist() == [other <= row for other in range(GRID)]
+    assert (features.grad.abs().sum((0, 1, 3)) > 0).tolist() == [other <= row for other in range(GRID)]
 
 
 def test_the_loss_of_an_image_is_the_mean_over_its_grid() -> None:
@@ -126,8 +124,7 @@ def test_a_patch_is_never_its_own_negative_nor_that_of_what_it_is_mixed_with() -
         losses = made.loss(embedding, mixed)
         for i in range(BATCH):
             shown = {i, int(permutation[i])} - {target[i]}
-            expected = naive(predictions, patches, (1, 3), i, target[i], shown).mean()
-            torch.testing.assert_close(losses[0, i], expected)
+            torch.testing.assert_close(losses[0, i], naive(predictions, patches, (1, 3), i, target[i], shown).mean())
     twice, _ = own.mixed(again)
     losses = made.loss(embedding, twice)
     for i in range(BATCH):
@@ -141,8 +138,7 @@ def test_hits_are_counted_over_the_grid() -> None:
     predictions = torch.zeros(1, 2, 8, 3, 3)
     predictions[0, :, :, :1] = targets[:, :, 2:]  # right two rows ahead
     predictions[0, 1, :, 0, 0] = targets[0, :, 0, 0]  # but for one
-    nothing = torch.empty(2, 0, dtype=torch.long)
-    _, hits = patch_nce(predictions, targets, 2, torch.arange(2), nothing)
+    _, hits = patch_nce(predictions, targets, 2, torch.arange(2), torch.empty(2, 0, dtype=torch.long))
     assert hits[0].tolist() == [[[True, True, True]], [[False, True, True]]]
 
 
@@ -162,7 +158,5 @@ def test_black_images_are_attacked_without_leaving_the_numbers() -> None:
     made = cpc(branches=("main", "aux"))
     data = batch(SIZE)
     black = replace(data, crops=(torch.zeros_like(data.crops[0]),))
-    for term in Objective(made, {"adversarial": Adversarial()}).losses(black):
-        term.loss.backward()
-        assert term.loss.isfinite()
-        assert all(crop.isfinite().all() for crop in next(iter(term.parts.values())).example.crops)
+    for part in backward(Objective(made, {"adversarial": Adversarial()}), black).values():
+        assert all(value.isfinite().all() for value in (part.loss, *part.example.crops))

@@ -17,6 +17,7 @@ from hexa.nn.backbones import NetworkConfig, build
 from hexa.objective import Objective
 from hexa.ops.kmeans import UNASSIGNED
 from hexa.runtime.random import Stream
+from tests.laws.cases import backward
 
 DATA, BATCH, SIZES = 22, 4, (12, 12, 8)
 HEADS = (3, 4, 2)
@@ -54,16 +55,10 @@ def test_the_bank_holds_clean_embeddings_of_the_crops_to_assign() -> None:
     made.start_epoch(0, Data())
     for part in Data().views():
         for crop in (0, 1):
-            rows = twin.embed((part.crops[crop],), MAIN)[0]
-            torch.testing.assert_close(made.bank.embeddings[crop, part.index], rows)
+            torch.testing.assert_close(made.bank.embeddings[crop, part.index], twin.embed((part.crops[crop],), MAIN)[0])
     step = batch(0, Stream(9))
     objective = Objective(made, {"cutmix": CutMix()})
-    terms = iter(objective.losses(step))
-    clean = next(terms)
-    embedding = clean.parts["std"].embedding
-    clean.loss.backward()
-    for term in terms:
-        term.loss.backward()
+    embedding = backward(objective, step)["std"].embedding
     objective.commit(step)
     assert torch.equal(made.bank.embeddings[:, step.index], embedding[:2])
     assert set(made.bank.seen[:DATA].nonzero()[:, 0].tolist()) == set(step.index.tolist())
@@ -121,8 +116,7 @@ def test_loss_is_the_mean_over_heads_of_cross_entropies_over_seen_rows() -> None
 def test_a_batch_without_any_cluster_costs_nothing_and_is_no_nan() -> None:
     made = method()
     step = batch(0, Stream(3))  # nothing was clustered yet
-    embedding = made.embed(step.crops, MAIN)
-    loss = made.loss(embedding, made.pseudo_labels(step, None)).mean()
+    loss = made.loss(made.embed(step.crops, MAIN), made.pseudo_labels(step, None)).mean()
     loss.backward()
     assert float(loss.detach()) == 0
     assert all(bool(p.grad.isfinite().all()) for p in made.parameters() if p.grad is not None)

@@ -36,16 +36,14 @@ def test_loss_is_lightlys() -> None:
         teacher = scores(made.teacher.embed(data.crops[:2], MAIN), made.teacher_prototypes.weight)
     dino_loss = pytest.importorskip("lightly.loss").DINOLoss
     criterion = dino_loss(output_dim=K, teacher_temp=0.07, warmup_teacher_temp_epochs=0, student_temp=0.1).double()
-    expected = criterion(list(teacher), list(student), epoch=0)
-    torch.testing.assert_close(made.loss(embedding, labels).mean(), expected)
+    torch.testing.assert_close(made.loss(embedding, labels).mean(), criterion(list(teacher), list(student), epoch=0))
 
 
 def test_the_centre_follows_the_teachers_mean_score() -> None:
     made, data = method(center_momentum=0.8), batch(*SIZES)
     with torch.no_grad():
         teacher = scores(made.teacher.embed(data.crops[:2], MAIN), made.teacher_prototypes.weight)
-    labels = made.pseudo_labels(data, None)
-    made.commit(data, None, labels)
+    made.commit(data, None, made.pseudo_labels(data, None))
     torch.testing.assert_close(made.center, 0.2 * teacher.mean((0, 1)))
     later = made.pseudo_labels(batch(*SIZES), None)
     with torch.no_grad():
@@ -90,8 +88,7 @@ def test_a_vit_sees_crops_of_two_sizes_and_its_branches_are_one() -> None:
     network = build(NetworkConfig(name="vit_tiny_patch16_224", options=options))
     setting = Setting(DATA, BATCH, num_crops=3, branches=("main", "aux"))
     made = DINOConfig(num_prototypes=K, hidden=10, bottleneck=6).build(network, setting)
-    data = batch(16, 16, 8)
-    crops = tuple(crop.float() for crop in data.crops)
+    crops = tuple(crop.float() for crop in batch(16, 16, 8).crops)
     from hexa.core import Branch
 
     main, aux = made.embed(crops, MAIN), made.embed(crops, Branch("aux"))

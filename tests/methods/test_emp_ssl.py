@@ -13,17 +13,11 @@ from hexa.methods.emp_ssl import EMPSSL, EMPSSLConfig, MeanCrops
 from hexa.nn.encoder import unit
 from hexa.ops.coding_rate import coding_rate, largest_rate
 from tests.methods.setting import BATCH, batch, small
+from tests.ops.test_contrastive import unit as rows
 
 
 def emp_ssl(**fields: object) -> EMPSSL:
-    made = small(EMPSSLConfig(dim=6, hidden=10, **fields), num_crops=3)  # type: ignore[arg-type]
-    assert isinstance(made, EMPSSL)
-    return made
-
-
-def rows(*shape: int) -> Tensor:
-    draw = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return torch.nn.functional.normalize(draw, dim=-1)
+    return small(EMPSSLConfig(dim=6, hidden=10, **fields), num_crops=3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("count", "width"), [(5, 3), (3, 5)])
@@ -47,8 +41,7 @@ def test_orthogonal_directions_have_the_largest_rate() -> None:
 def published(embedding: Tensor, weight: float, distortion: float) -> Tensor:
     """−λ·mean cos(z, z̄) − mean R of the crops, as the paper has it."""
     count, width = embedding.shape[1:]
-    mean = embedding.mean(0)
-    similar = torch.cosine_similarity(embedding, mean[None].expand_as(embedding), dim=-1).mean()
+    similar = torch.cosine_similarity(embedding, embedding.mean(0)[None].expand_as(embedding), dim=-1).mean()
     identity = torch.eye(width, dtype=embedding.dtype)
     rates = [0.5 * torch.logdet(identity + width / (count * distortion) * z.T @ z) for z in embedding]
     return -weight * similar - torch.stack(rates).mean()
@@ -59,8 +52,7 @@ def test_the_clean_loss_is_the_published_one_but_for_a_constant() -> None:
     projection = made.encoder.project(data.crops, MAIN).detach().requires_grad_()
     embedding = unit(projection)
     torch.testing.assert_close(embedding, made.embed(data.crops, MAIN))
-    labels = made.pseudo_labels(data, embedding.detach())
-    loss = made.clean_loss(embedding, labels)
+    loss = made.clean_loss(embedding, made.pseudo_labels(data, embedding.detach()))
     assert loss.shape == (3, BATCH)
     expected = published(embedding, 7.0, 0.4)
     constant = 7.0 + largest_rate(BATCH, 6, 0.4)
@@ -91,6 +83,5 @@ def test_hard_examples_have_the_clean_mean_as_label_or_their_own() -> None:
 def test_one_direction_for_all_is_chance() -> None:
     made = emp_ssl()
     same = torch.ones(3, BATCH, 6, dtype=torch.float64) / math.sqrt(6)
-    loss = made.loss(same, MeanCrops(same[0]))
-    assert float(loss.mean()) == pytest.approx(made.chance_loss)
+    assert float(made.loss(same, MeanCrops(same[0])).mean()) == pytest.approx(made.chance_loss)
     assert made.correct(rows(3, BATCH, 6), MeanCrops(rows(3, BATCH, 6)[0]))[0].all()

@@ -32,8 +32,7 @@ def test_every_image_is_turned_four_ways_and_knows_by_how_much() -> None:
     for i in range(BATCH):
         assert sorted(turns[:, i].tolist()) == [0, 1, 2, 3]
         for v in range(4):
-            expected = tv.rotate(data.crops[0][i], 90 * int(turns[v, i]))
-            torch.testing.assert_close(crops[v][i], expected)
+            torch.testing.assert_close(crops[v][i], tv.rotate(data.crops[0][i], 90 * int(turns[v, i])))
     assert len({tuple(turns[:, i].tolist()) for i in range(BATCH)}) > 1
 
 

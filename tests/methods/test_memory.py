@@ -92,8 +92,7 @@ def test_pirls_two_terms_are_an_image_and_a_puzzle_of_the_other_view() -> None:
     losses = made.loss(embedding, labels)
     for v, share in enumerate((0.8, 0.2)):
         for i in range(BATCH):
-            own = made.bank.rows[data.index[i]]
-            expected = naive_nce(embedding[v, i], own, labels.others, made.bank.partition)
+            expected = naive_nce(embedding[v, i], made.bank.rows[data.index[i]], labels.others, made.bank.partition)
             torch.testing.assert_close(losses[v, i], 2 * share * expected)
 
 

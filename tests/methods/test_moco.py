@@ -82,8 +82,7 @@ def test_keys_are_shuffled_between_groups_and_come_back_in_order() -> None:
     method = moco(bn_groups=2)
     data = batch()
     labels = method.pseudo_labels(data, None)
-    stream = data.stream.child("key shuffle", 0)
-    order = torch.randperm(BATCH, generator=stream.generator())
+    order = torch.randperm(BATCH, generator=data.stream.child("key shuffle", 0).generator())
     expected = torch.empty_like(labels.keys[0])
     plain = moco(bn_groups=1)
     for group in order.chunk(2):

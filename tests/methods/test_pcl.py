@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -65,11 +64,6 @@ class Data:
             yield Batch((pixels[part],), part, self.stream.child("batch", number), number)
 
 
-def labels_of(made: PCL, data: Batch) -> PCLLabels:
-    labels = made.pseudo_labels(data, None)
-    return labels
-
-
 def of_clustering(made: PCL, number: int) -> tuple[Tensor, Tensor]:
     """Its centroids and concentrations, by counting rows."""
     begin = sum(CLUSTERS[:number])
@@ -82,7 +76,7 @@ def test_all_images_are_clustered_by_momentum_features_with_running_statistics()
     made.train()
     for step in range(2):  # so that the key encoder differs from the query's, and statistics from their start
         data = batch(step)
-        made.commit(data, None, labels_of(made, data))
+        made.commit(data, None, made.pseudo_labels(data, None))
     for p in made.contrast.key.parameters():
         p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
     key, before = copy.deepcopy(made.contrast.key).eval(), copy.deepcopy(made.contrast.state_dict())
@@ -98,8 +92,7 @@ def test_all_images_are_clustered_by_momentum_features_with_running_statistics()
         torch.testing.assert_close(found, concentrations(features, centroids, table, 0.2))
         for k in range(count):  # the centroid of its rows, up to the last assignment
             if bool((table == k).any()):
-                direction = F.normalize(features[table == k].sum(0), dim=0)
-                assert float(direction @ centroids[k]) > 0.99
+                assert float(F.normalize(features[table == k].sum(0), dim=0) @ centroids[k]) > 0.99
     assert all(torch.equal(value, before[name]) for name, value in made.contrast.state_dict().items())
     assert all(module.training for module in made.modules())
     assert 0 < facts["clusters/non_empty"] <= 1
@@ -126,7 +119,7 @@ def test_loss_is_info_nce_plus_the_mean_of_proto_nce(symmetric: bool) -> None:
     made = method(contrast={"symmetric": symmetric})
     made.start_epoch(0, Data())
     data = batch()
-    labels = labels_of(made, data)
+    labels = made.pseudo_labels(data, None)
     assert [len(compared) for compared in labels.compared] == [8, 3]  # r = 4 and a batch of 4; all there are
     embedding = made.embed(made.anchors(data), MAIN).detach()
     found = made.loss(embedding, labels)
@@ -146,7 +139,7 @@ def test_the_step_draws_its_negatives_and_never_a_positive() -> None:
     drawn = set()
     for step in range(20):
         data = batch(step)
-        first, again = labels_of(made, data), labels_of(made, data)
+        first, again = made.pseudo_labels(data, None), made.pseudo_labels(data, None)
         for number, compared in enumerate(first.compared):
             assert torch.equal(compared, again.compared[number])
             positives = made.clusters[number, data.index].tolist()
@@ -166,7 +159,7 @@ def test_warm_up_is_moco() -> None:
     for step, clustered in ((0, False), (2 * STEPS - 1, False), (2 * STEPS, True)):
         if clustered:
             assert made.start_epoch(2, Data())
-        labels = labels_of(made, batch(step))
+        labels = made.pseudo_labels(batch(step), None)
         assert len(labels.compared) == 2 * clustered
         embedding = made.embed(made.anchors(batch(step)), MAIN)
         loss, instance = made.loss(embedding, labels), made.contrast.loss(embedding, labels.contrast)
@@ -180,30 +173,27 @@ def test_images_without_cluster_leave_the_mean_to_the_others() -> None:
     assert (made.clusters[:, [9, 17]] == -100).all()
     assert int((made.clusters >= 0).sum()) == 2 * (DATA - 2)
     data = batch()
-    labels = labels_of(made, data)
+    labels = made.pseudo_labels(data, None)
     embedding = made.embed(made.anchors(data), MAIN)
     ours = made.loss(embedding, labels) - made.contrast.loss(embedding, labels.contrast)
     seen = [place for place, image in enumerate(data.index.tolist()) if image != 9]
     expected = [by_hand(made, embedding[0, p].detach(), int(data.index[p]), labels) for p in seen]
     assert float(ours.mean().detach()) == pytest.approx(sum(expected) / 3, rel=1e-12)
-    alone = replace(data, index=torch.tensor([9, 17, 9, 17]))
-    labels = labels_of(made, alone)
+    labels = made.pseudo_labels(replace(data, index=torch.tensor([9, 17, 9, 17])), None)
     loss, instance = made.loss(embedding, labels), made.contrast.loss(embedding, labels.contrast)
     assert torch.equal(loss, instance)
-    gradient = torch.autograd.grad(loss.mean(), embedding)[0]
-    assert bool(gradient.isfinite().all())
+    assert bool(torch.autograd.grad(loss.mean(), embedding)[0].isfinite().all())
 
 
 def test_mixing_mixes_both_kinds_of_pseudo_label() -> None:
     made = method()
     made.start_epoch(0, Data(missing=(9,)))
     data = batch()
-    labels, order = labels_of(made, data), torch.tensor([2, 1, 3, 0])
+    labels, order = made.pseudo_labels(data, None), torch.tensor([2, 1, 3, 0])
     embedding = made.embed(made.anchors(data), MAIN).detach()
     first, second = labels.mixed(order)
     mixed = 0.7 * made.loss(embedding, first) + 0.3 * made.loss(embedding, second)
-    keys = (labels.contrast, labels.contrast[order])
-    instance = [made.contrast.loss(embedding, part) for part in keys]
+    instance = [made.contrast.loss(embedding, part) for part in (labels.contrast, labels.contrast[order])]
     for place in range(BATCH):
         expected = 0.0
         for share, image, part in zip((0.7, 0.3), (place, int(order[place])), instance, strict=True):
@@ -244,7 +234,7 @@ def clustered(world_size: int) -> dict[str, Tensor]:
     made.start_epoch(0, Data(missing=(9,)))
     whole = batch()
     data = replace(whole, crops=tuple(crop[rows] for crop in whole.crops), index=whole.index[rows])
-    labels = labels_of(made, data)
+    labels = made.pseudo_labels(data, None)
     made.loss(made.embed(made.anchors(data), MAIN), labels).mean().backward()
     processes.average_gradients(p for p in made.parameters() if p.requires_grad)
     made.commit(data, None, labels)
@@ -253,14 +243,9 @@ def clustered(world_size: int) -> dict[str, Tensor]:
     return {**made.state_dict(), **gradients}
 
 
-def work(folder: str) -> None:
-    torch.save(clustered(2), f"{folder}/{processes.rank()}.pt")
-
-
-def test_shares_of_different_lengths_give_what_one_process_finds(tmp_path: Path) -> None:
+def test_shares_of_different_lengths_give_what_one_process_finds() -> None:
     """23 images on two processes, one of them unreadable; the seen images of a batch are not spread evenly either."""
-    run_together(2, work, str(tmp_path))
-    one, (first, second) = clustered(1), [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    one, (first, second) = clustered(1), run_together(2, clustered, 2)
     assert one.keys() == first.keys()
     for name, value in one.items():
         assert torch.equal(first[name], second[name]), name

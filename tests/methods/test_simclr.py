@@ -14,17 +14,13 @@ from hexa.methods.simclr import SimCLR, SimCLRConfig, SimCLRLabels
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.weights.fitting import find_backbone
 from tests.methods.setting import BATCH, batch, small
+from tests.ops.test_contrastive import unit
 
 TAU = 0.3
 
 
 def method(**fields: object) -> SimCLR:
     return small(SimCLRConfig(dim=6, temperature=TAU, **fields), branches=("main", "aux"))  # type: ignore[arg-type]
-
-
-def unit(*shape: int, seed: int = 0) -> Tensor:
-    rows = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return torch.nn.functional.normalize(rows, dim=-1)
 
 
 def naive(query: Tensor, dictionary: Tensor, positive: list[int], hidden: list[set[int]]) -> Tensor:
@@ -104,8 +100,7 @@ def test_joint_compares_adversarial_views_with_each_other() -> None:
 
 def test_clae_compares_with_the_clean_view_and_its_gradient() -> None:
     made, data = method(adversarial_terms="clae"), batch(12, 12)
-    clean = made.embed(data.crops, MAIN)
-    labels = made.pseudo_labels(data, clean.detach())
+    labels = made.pseudo_labels(data, made.embed(data.crops, MAIN).detach())
     before = {name: value.clone() for name, value in made.state_dict().items()}
     attacked = tuple((crop + 0.01).clamp(0, 1) for crop in data.crops)
     aux = Branch("aux", update=False)
@@ -133,7 +128,6 @@ def test_correct_and_chance() -> None:
 def test_a_moving_average_of_the_network_is_evaluated() -> None:
     """Of parameters and statistics of all branches, one step after another; it has no part in the loss."""
     made, plain = method(average=0.75), method()
-    assert made.average is not None
     assert made.backbone is made.average.backbone
     expected = {name: value.clone() for name, value in made.encoder.state_dict().items()}
     labels = labels_of(made, unit(2, BATCH, 6))
@@ -143,8 +137,7 @@ def test_a_moving_average_of_the_network_is_evaluated() -> None:
                 value.add_(1)
         made.commit(batch(12, 12), None, labels)
         for name, value in made.encoder.state_dict().items():
-            lerped = 0.75 * expected[name] + 0.25 * value
-            expected[name] = lerped if value.is_floating_point() else value.clone()
+            expected[name] = 0.75 * expected[name] + 0.25 * value if value.is_floating_point() else value.clone()
     assert any(".aux." in name for name in expected)
     torch.testing.assert_close(made.average.state_dict(), expected)
     assert sum(p.requires_grad for p in made.parameters()) == sum(p.requires_grad for p in plain.parameters())

@@ -69,8 +69,7 @@ def test_the_queue_helps_once_it_is_full_and_holds_the_newest_clean_embeddings()
         rows = [embedding[:2], *kept[-2:]] if step >= 6 else [embedding[:2]]
         for crop in (0, 1):
             every = torch.cat([part[crop] for part in rows])
-            codes = published_codes(every @ made.prototypes.weight.T)[:BATCH]
-            torch.testing.assert_close(labels.codes[crop], codes)
+            torch.testing.assert_close(labels.codes[crop], published_codes(every @ made.prototypes.weight.T)[:BATCH])
         made.commit(data, embedding, labels)
         if step >= 4:
             kept.append(embedding[:2])

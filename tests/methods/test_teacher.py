@@ -12,7 +12,7 @@ from torch import nn
 import hexa
 from hexa import recipes
 from hexa.config import ConfigError, UserError
-from hexa.core import MAIN, Method, Setting
+from hexa.core import MAIN, Setting
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.methods import TeacherConfig
 from hexa.nn.backbones import NetworkConfig
@@ -24,7 +24,8 @@ from hexa.run.start import begin_from_weights
 from hexa.runtime import checkpoints
 from hexa.testing.cases import CasePasses
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
-from tests.laws.cases import Case
+from tests.end_to_end.endings import ALONE
+from tests.laws.cases import Case, backward
 from tests.methods.setting import BATCH, DATA, batch, small
 
 
@@ -69,8 +70,7 @@ def test_kl_is_that_of_soft_assignments_to_clusters_of_the_teachers_features() -
     )
     nearest = (rows @ prototypes.T).argmax(1)
     for number in range(6):  # each is the direction of the features that are nearest to it, of 64 that were clustered
-        mean = rows[nearest == number].sum(0)
-        assert float(nn.functional.cosine_similarity(mean, prototypes[number], dim=0)) > 0.999
+        assert float(nn.functional.cosine_similarity(rows[nearest == number].sum(0), prototypes[number], dim=0)) > 0.999
     embedding = method.embed(data.crops, MAIN).detach()
     loss, features = method.loss(embedding, labels := method.pseudo_labels(data, None)), labels.targets
     for view in range(2):
@@ -94,12 +94,10 @@ def test_a_copy_of_the_start_is_the_teacher_and_stays_what_it_was() -> None:
     method.train()
     objective = Objective(method, {"adversarial": Adversarial(random_start=1.0, epsilon=4.0, branch="main")})
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
-    for term in objective.losses(data):
-        term.loss.backward()  # type: ignore[no-untyped-call]
+    backward(objective, data)
     optimizer.step()
     assert all(torch.equal(value, before[name]) for name, value in method.teacher.state_dict().items())
-    after = method.loss(method.embed(data.crops, MAIN), method.pseudo_labels(data, None))
-    assert after.all()
+    assert method.loss(method.embed(data.crops, MAIN), method.pseudo_labels(data, None)).all()
 
 
 def test_a_mixed_view_has_both_images_features_by_area() -> None:
@@ -124,10 +122,9 @@ def test_another_width_needs_a_projector() -> None:
 
 
 def digits(**fields: Any) -> Experiment:
-    quiet = {"training.report": False, "training.tensorboard": False, "monitor.knn_every": 0, "training.device": "cpu"}
     sizes = {"data": "digits", "views.size": 8, "batch_size": 64, "epochs": 2, "max_steps": 6}
     network = {"network": NetworkConfig(name="small-resnet", widths=(4, 8)).model_dump(mode="json")}
-    return override(recipes.get("teacher"), {**quiet, **sizes, **network, **fields})
+    return override(recipes.get("teacher"), {**ALONE, **sizes, **network, **fields})
 
 
 @pytest.mark.parametrize(
@@ -174,7 +171,6 @@ def test_code_is_not_run_for_a_teacher() -> None:
 
 def test_examples_are_made_in_the_ball_of_the_recipe() -> None:
     hard = recipes.get("teacher").hard_examples
-    method: Method = built()
-    made = Objective(method, hard).examples(batch(12))
+    made = Objective(built(), hard).examples(batch(12))
     moved = 255 * float((made["adversarial"].crops[0] - made[STD].crops[0]).abs().max())
     assert 4 < moved <= 12 + 1e-6

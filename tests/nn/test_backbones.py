@@ -63,8 +63,7 @@ def test_an_outline_takes_no_memory_and_no_random_number() -> None:
     state = torch.get_rng_state()
     outline = backbones.outline(NetworkConfig(name="small-resnet", widths=(4096, 4096, 4096)))
     assert {value.device.type for value in outline.state_dict().values()} == {"meta"}
-    options = {"img_size": 32, "patch_size": 4}
-    backbones.outline(NetworkConfig(name="vit_tiny_patch16_224", options=options))
+    backbones.outline(NetworkConfig(name="vit_tiny_patch16_224", options={"img_size": 32, "patch_size": 4}))
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -73,11 +73,9 @@ def test_groups_equal_one_plain_batch_norm_a_group(count: int, groups: int, layo
     result = ours(x)
     torch.testing.assert_close(result, theirs)
     a = torch.autograd.grad((result * weights).sum(), [x, ours[0].weight, ours[0].bias])
-    b = torch.autograd.grad((theirs * weights).sum(), [x, plain.weight, plain.bias])
-    torch.testing.assert_close(a, b)
+    torch.testing.assert_close(a, torch.autograd.grad((theirs * weights).sum(), [x, plain.weight, plain.bias]))
     for name in ("running_mean", "running_var"):
-        mean = torch.stack([getattr(norm, name) for norm in norms]).mean(0)
-        torch.testing.assert_close(getattr(ours[0], name), mean)
+        torch.testing.assert_close(getattr(ours[0], name), torch.stack([getattr(norm, name) for norm in norms]).mean(0))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -122,8 +120,7 @@ def test_frozen_passes_move_nothing_and_eval_passes_use_running_statistics(group
     with use_branch(ours, Branch("aux", training=False)):
         frozen = ours(images())
     assert all(torch.equal(v, before[n]) for n, v in ours.state_dict().items())
-    plain = seeded_norm().eval()
-    torch.testing.assert_close(frozen, plain(images()))
+    torch.testing.assert_close(frozen, seeded_norm().eval()(images()))
     assert not torch.allclose(trained, frozen)
 
 

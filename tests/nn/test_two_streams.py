@@ -74,8 +74,7 @@ def test_each_stream_sees_its_channels_of_the_pixels() -> None:
 
 
 def test_any_method_takes_two_streams_with_batch_norms_of_each_branch() -> None:
-    setting = Setting(16, 4, branches=("main", "aux"))
-    query, key = Encoder.with_twin(build(SMALL), nn.Linear(16, 8), setting)
+    query, key = Encoder.with_twin(build(SMALL), nn.Linear(16, 8), Setting(16, 4, branches=("main", "aux")))
     crops = (torch.rand(4, 3, 16, 16, requires_grad=True),)
     query.embed(crops, Branch("aux")).sum().backward()
     assert all(p.grad is None for name, p in query.named_parameters() if "bn" in name and ".aux." not in name)

@@ -10,14 +10,13 @@ import torch
 
 from hexa.config import ConfigError
 from hexa.objective import STD, Objective, ObjectiveConfig
-from tests.laws.cases import Case
+from tests.laws.cases import Case, backward
 
 MEAN = ObjectiveConfig(reduction="mean")
 
 
 def test_each_hard_example_draws_its_own_numbers() -> None:
-    case = Case("moco", {}, {name: {"kind": "mixup"} for name in ("one", "other")})
-    made = case.objective(case.build()).examples(case.batch())
+    made = Case("moco", {}, {name: {"kind": "mixup"} for name in ("one", "other")}).examples()
     assert not torch.equal(made["one"].crops[0], made["other"].crops[0])
 
 
@@ -40,8 +39,7 @@ def test_a_split_step_has_the_gradient_of_the_mean_over_the_batch(reduction: str
         (unmixed, ObjectiveConfig(reduction=reduction, split=True, clean_fraction=0.75)),
     ):
         method = case.build()
-        for term in Objective(method, Case("moco", {}, hard).hard(), config).losses(case.batch()):
-            term.loss.backward()
+        backward(Objective(method, Case("moco", {}, hard).hard(), config), case.batch())
         found.append(torch.cat([p.grad.flatten() for p in method.parameters() if p.grad is not None]))
     torch.testing.assert_close(found[0], found[1], atol=1e-12, rtol=1e-9)
 
@@ -63,8 +61,7 @@ def test_the_clean_pass_leaves_its_input_gradient_only_where_an_attack_takes_it(
 ) -> None:
     """It costs memory and a convolution's backward pass."""
     case = Case("moco", {}, {"adversarial": fields})
-    clean = next(case.objective(case.build()).losses(case.batch()))
-    assert clean.parts[STD].example.crops[0].requires_grad == shared
+    assert next(case.objective(case.build()).losses(case.batch())).parts[STD].example.crops[0].requires_grad == shared
 
 
 def test_a_weight_on_its_way_moves_the_terms_share_at_an_even_pace() -> None:
@@ -122,8 +119,7 @@ def test_the_clean_pass_without_a_term_moves_no_statistics() -> None:
     case = Case("simclr", {}, {"adversarial": {"generation": "aux_eval"}})
     method = case.build()
     before = {name: value.clone() for name, value in method.named_buffers() if "running" in name and "aux" not in name}
-    for term in Objective(method, case.hard(), ObjectiveConfig(clean_weight=0.0)).losses(case.batch()):
-        term.loss.backward()
+    backward(Objective(method, case.hard(), ObjectiveConfig(clean_weight=0.0)), case.batch())
     assert all(torch.equal(value, method.get_buffer(name)) for name, value in before.items())
 
 

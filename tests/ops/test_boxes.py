@@ -69,8 +69,7 @@ def test_moments_of_beta() -> None:
 def test_paste_against_a_pixel_loop(per_sample: bool) -> None:
     images = torch.rand(5, 3, 6, 6, generator=generator()).to(memory_format=torch.channels_last)
     permutation = torch.tensor([1, 2, 0, 4, 3])
-    draw = generator(5)
-    boxes = cut_boxes(torch.full((5 if per_sample else 1,), 0.5), 6, False, draw)
+    boxes = cut_boxes(torch.full((5 if per_sample else 1,), 0.5), 6, False, generator(5))
     mixed = paste(images, permutation, boxes)
     for i in range(5):
         top, bottom, left, right = boxes[i if per_sample else 0].tolist()

@@ -10,6 +10,7 @@ from hexa.ops.contrastive import finds_other_view, info_nce, is_nearest, nt_xent
 
 
 def unit(*shape: int, seed: int = 0) -> Tensor:
+    """Unit rows in fp64."""
     generator = torch.Generator().manual_seed(seed)
     return F.normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
 
@@ -50,8 +51,7 @@ def test_bf16_embeddings_are_scored_in_fp32() -> None:
 
 def test_is_nearest_against_a_loop() -> None:
     q, k, n = unit(2, 20, 3), unit(2, 20, 3, seed=1), unit(4, 3, seed=2)
-    extra = torch.rand(2, 20, 2, dtype=torch.float64) - 0.5
-    for beside in (None, extra):
+    for beside in (None, torch.rand(2, 20, 2, dtype=torch.float64) - 0.5):
         found = is_nearest(q, k, n, beside)
         for v in range(2):
             for b in range(20):
@@ -73,6 +73,5 @@ def test_nt_xent_against_a_loop_over_the_dictionary() -> None:
             entries = [(w, m) for w in range(2) for m in range(size) if (w, m) not in hidden]
             scores = torch.stack([query[v, i] @ dictionary[entry] for entry in entries])
             positive = entries.index((1 - v, int(own[i])))
-            expected = F.cross_entropy(scores / temperature, torch.tensor(positive))
-            torch.testing.assert_close(losses[v, i], expected)
+            torch.testing.assert_close(losses[v, i], F.cross_entropy(scores / temperature, torch.tensor(positive)))
             assert bool(nearest[v, i]) == (int(scores.argmax()) == positive)

@@ -93,7 +93,6 @@ def test_an_image_that_no_try_fits_gets_torchvisions_fallback(height: int, width
 
 
 def test_the_largest_uniform_number_stays_inside_too() -> None:
-    last = torch.full((1, UNIFORMS_PER_BOX), 1 - 2**-24)
-    boxes = random_boxes(last, 32, 32, scale=(0.2, 0.5), ratio=(1.0, 1.0))
+    boxes = random_boxes(torch.full((1, UNIFORMS_PER_BOX), 1 - 2**-24), 32, 32, scale=(0.2, 0.5), ratio=(1.0, 1.0))
     assert int(boxes.top + boxes.height) == 32
     assert int(boxes.left + boxes.width) == 32

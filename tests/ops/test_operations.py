@@ -62,8 +62,7 @@ def _signs() -> Tensor:
 
 
 def _ours(name: str, images: Tensor, levels: Tensor, signs: Tensor) -> Tensor:
-    numbers = OPERATIONS[name].numbers(levels / 10, signs * levels / 10)
-    return OPERATIONS[name].apply(images, numbers)
+    return OPERATIONS[name].apply(images, OPERATIONS[name].numbers(levels / 10, signs * levels / 10))
 
 
 def _pil(image: Tensor) -> Image.Image:
@@ -134,8 +133,7 @@ def test_a_shift_by_whole_pixels_moves_and_fills() -> None:
 
 def test_who_gets_which_operation() -> None:
     count = 30000
-    uniforms = torch.rand(count, 4, generator=torch.Generator().manual_seed(0))
-    plan = randaugment.plan(uniforms, 5.0, 0.5)
+    plan = randaugment.plan(torch.rand(count, 4, generator=torch.Generator().manual_seed(0)), 5.0, 0.5)
     assert abs(len(plan.rows) / count - 0.5) < 0.01
     assert len(plan.rows.unique()) == len(plan.rows)
     assert bool((plan.operation.diff() >= 0).all())

@@ -8,14 +8,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from hexa.ops.proto_nce import compare, concentrations, proto_nce
-
-
-def rows(count: int, width: int = 4, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return F.normalize(torch.randn(count, width, generator=generator, dtype=torch.float64), dim=1)
+from tests.ops.test_contrastive import unit
 
 
 def by_hand(query: Tensor, prototypes: Tensor, phi: Tensor, own: int) -> float:
@@ -24,8 +19,8 @@ def by_hand(query: Tensor, prototypes: Tensor, phi: Tensor, own: int) -> float:
 
 
 def test_loss_is_the_written_one_and_zero_without_target() -> None:
-    query = rows(6).view(2, 3, 4).requires_grad_()
-    prototypes, phi = rows(5, seed=1), torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15], dtype=torch.float64)
+    query = unit(6, 4).view(2, 3, 4).requires_grad_()
+    prototypes, phi = unit(5, 4, seed=1), torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15], dtype=torch.float64)
     targets = torch.tensor([3, -100, 0]).expand(2, -1)
     loss = proto_nce(query, prototypes, phi, targets).detach()
     for view in range(2):
@@ -36,7 +31,7 @@ def test_loss_is_the_written_one_and_zero_without_target() -> None:
 
 
 def test_loss_is_in_fp32_under_autocast() -> None:
-    query, prototypes, phi = rows(6).float(), rows(5, seed=1).float(), torch.full((5,), 0.01)
+    query, prototypes, phi = unit(6, 4).float(), unit(5, 4, seed=1).float(), torch.full((5,), 0.01)
     targets = torch.arange(6) % 5
     with torch.autocast("cpu", dtype=torch.bfloat16):
         low = proto_nce(query, prototypes, phi, targets)
@@ -46,7 +41,7 @@ def test_loss_is_in_fp32_under_autocast() -> None:
 
 def test_concentrations_are_the_written_ones() -> None:
     """13 clusters, one of them empty and one of a single row; percentiles are NumPy's."""
-    data, centroids = rows(80), rows(13, seed=1)
+    data, centroids = unit(80, 4), unit(13, 4, seed=1)
     assignments = torch.randint(2, 13, (80,), generator=torch.Generator().manual_seed(2))
     assignments[7] = 1
     density = []
@@ -67,14 +62,14 @@ def test_concentrations_are_the_written_ones() -> None:
 
 @pytest.mark.parametrize("members", [1, 3], ids=["one row each", "copies of one row"])
 def test_clusters_without_any_spread_have_a_temperature_too(members: int) -> None:
-    centroids = rows(4)
+    centroids = unit(4, 4)
     found = concentrations(centroids.repeat(members, 1), centroids, torch.arange(4).repeat(members), 0.2)
     torch.testing.assert_close(found, torch.full((4,), 0.2, dtype=torch.float64))
 
 
 def test_a_few_clusters_of_copies_do_not_divide_by_zero() -> None:
-    centroids = rows(4)
-    data = torch.cat([centroids.repeat(3, 1), rows(6, seed=3)])
+    centroids = unit(4, 4)
+    data = torch.cat([centroids.repeat(3, 1), unit(6, 4, seed=3)])
     found = concentrations(data, centroids, torch.tensor([0, 1, 2, 3] * 3 + [3] * 6), 0.2)
     assert found[:3].tolist() == pytest.approx([0.002] * 3)
 

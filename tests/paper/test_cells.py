@@ -18,7 +18,7 @@ from hexa_paper.plan import Plan
 from hexa_paper.request import Request, Target
 from hexa_paper.rows import rows_of
 from hexa_paper.studies import METHODS, TABLES, Arm, Measure
-from hexa_paper.work import Work, measured_on
+from hexa_paper.work import measured_on
 
 #: By the name of its data: what a command is given.
 SOURCES = {
@@ -74,7 +74,6 @@ def arms_of(name: str) -> dict[tuple[str, int], tuple[str, Arm]]:
         for arm in studies.study(name, method=method, scale="full").arms:
             row = arm.published and published.find(table.rows, *arm.published)
             if row:
-                assert row.epochs is not None
                 known[row.method, row.epochs] = method, arm
     return known
 
@@ -104,7 +103,6 @@ def test_every_cell_has_its_protocol_its_data_its_metric_and_its_value(name: str
     for table, row, column, value in cells():
         if table != name or row.method in ELSEWHERE:
             continue
-        assert row.epochs is not None
         method, arm = arms[row.method, row.epochs]
         assert recipes.get(arm.recipe).epochs == row.epochs == arm.epochs
         data, protocol, options, metric = expected(name, row.method, column)
@@ -123,7 +121,6 @@ def test_every_cell_has_its_protocol_its_data_its_metric_and_its_value(name: str
         rows = rows_of(plan, [run | {"results": [result]}])
         assert [[score["published"] for score in one["scores"].values()] for one in rows] == [[value]], (row, column)
         compared = published.beside(result)
-        assert compared is not None
         assert not compared.caution
         checked += 1
     assert checked >= {"table1": 60, "table2": 70, "table3": 90, "table4": 12, "table5": 20}[name]
@@ -162,7 +159,6 @@ def test_labels_of_table_3_are_those_of_lists(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="1 of its 1 names are not in"):
         begin("table3", "digits", label_lists=tmp_path)
     work = begin("table3", "folder:absent", scale="full", label_lists=tmp_path, out=tmp_path / "out")
-    assert isinstance(work, Work)
     files = [dict(measure.options) for measure in work.measures()]
     assert files == [
         {"percent": 1, "list_file": str(tmp_path / "1percent.txt")},
@@ -173,8 +169,7 @@ def test_labels_of_table_3_are_those_of_lists(tmp_path: Path) -> None:
 
 
 def test_what_stands_elsewhere_is_named_there() -> None:
-    methods = {row.method for table in published.TABLES for row in table.rows}
-    assert set(ELSEWHERE) <= methods
+    assert set(ELSEWHERE) <= {row.method for table in published.TABLES for row in table.rows}
     notes = " ".join(studies.study("table1", scale="full").notes)
     assert all(name in notes for name in ("BigBiGAN", "Supervised", "random"))
     assert "random:resnet50" in " ".join(studies.study("table5", scale="full").notes)
@@ -184,6 +179,5 @@ def test_voc_is_found_where_it_belongs() -> None:
     cifar, voc = "parquet:cifar10", "voc:V"
     places = {"table1": (cifar, voc), **dict.fromkeys(("table2", "low-shot-curve", "table4"), (voc,))}
     for experiment in studies.EXPERIMENTS:
-        found = places.get(experiment, (cifar,))
-        assert measured_on(experiment, (cifar,), voc) == found
+        assert measured_on(experiment, (cifar,), voc) == places.get(experiment, (cifar,))
         assert measured_on(experiment, (cifar,), None) == (cifar,)

@@ -69,9 +69,8 @@ def test_each_arm_takes_its_own_best_rate(best: Any, otherwise: float, diverged:
 def test_epochs_at_equal_time_cost_what_the_plain_arm_costs() -> None:
     request, costs = request_for(epochs=20), costs_for(ABLATION.arms)
     timed = Plan(ABLATION, request, costs)
-    lengths = [timed.lengths_of(arm) for arm in ABLATION.arms]
     # terms cost a second each: 1, 2, 2, 3, 3, 4 an image, so 20 epochs of one are 10, 10, 7, 7, 5 of the others
-    assert lengths == [[20], [20, 10], [20, 10], [20, 7], [20, 7], [20, 5]]
+    assert [timed.lengths_of(arm) for arm in ABLATION.arms] == [[20], [20, 10], [20, 10], [20, 7], [20, 7], [20, 5]]
     assert len(jobs_of(ABLATION, request, costs)) == 3 * (1 + 5 * 2)
     assert timed.relative_time(ABLATION.arms[3], 7) == pytest.approx(7 * 3 / 20)
     shortest = Plan(ABLATION, request_for(epochs=1), costs)

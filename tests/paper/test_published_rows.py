@@ -83,8 +83,7 @@ def as_published(made: Experiment, method: str, epochs: int) -> None:
     if found := re.search(r"B=(\d+)", method):
         assert made.batch_size == int(found[1])
     if made.method.name in (CLUSTERS, "swav"):
-        crops = 8 if "8-crop" in method or made.method.name == "swav" else 2
-        assert made.views.total_views == crops
+        assert made.views.total_views == (8 if "8-crop" in method or made.method.name == "swav" else 2)
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if name != "low-shot-curve"])
@@ -93,7 +92,6 @@ def test_the_command_of_every_row_is_of_its_recipe_batch_epochs_and_schedule(nam
     for row in shown(name):
         command = paper.command_of(name, row)
         if command.startswith("`hexa pretrain"):
-            assert row.epochs is not None
             as_published(experiment_of(command.split("`")[1]), called(row.method), row.epochs)
             checked += 1
     assert checked >= {"table1": 26, "table2": 18, "table3": 20, "table4": 4, "table5": 10}[name]
@@ -102,7 +100,6 @@ def test_the_command_of_every_row_is_of_its_recipe_batch_epochs_and_schedule(nam
 def test_every_arm_is_of_its_row_and_recipes_know_the_same_row() -> None:
     arms = [arm for method in METHODS for arm in arms_of(method, "full")]
     for arm in arms:
-        assert arm.published is not None
         as_published(recipes.get(arm.recipe), *arm.published)
     linear = {(row.method, row.epochs) for row in published.LINEAR.rows}
     assert {arm.recipe: arm.published for arm in arms if arm.published in linear} == published.COUNTERPARTS
@@ -111,6 +108,5 @@ def test_every_arm_is_of_its_row_and_recipes_know_the_same_row() -> None:
 @pytest.mark.parametrize(("recipe", "said"), [("cmc", "about 63"), ("cpc", "four sides")])
 def test_what_a_number_is_of_is_said_where_it_stands(recipe: str, said: str) -> None:
     """CMC's 66.2 is not of L and ab, and CPC-v2's 63.8 is of four directions."""
-    described = {one["name"]: one["expected"] for one in recipes.describe()}
-    assert said in described[f"imagenet-{recipe}"]
+    assert said in {one["name"]: one["expected"] for one in recipes.describe()}[f"imagenet-{recipe}"]
     assert said in next(line for line in paper.page(RECORD).splitlines() if f"imagenet-{recipe} " in line)

@@ -58,8 +58,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def carry_out(out: Path, images: str, **changes: Any) -> Path:
-    given: dict[str, Any] = TINY | {"seeds": (0,), "epochs": 1} | changes
-    return reproduce("robust", images, out=out, **given)
+    return reproduce("robust", images, out=out, **(TINY | {"seeds": (0,), "epochs": 1} | changes))
 
 
 def test_the_plan_lists_every_row(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,15 +149,12 @@ def result(preset: str, metrics: dict[str, float], **options: Any) -> dict[str, 
 
 def test_a_result_stands_beside_the_leaderboard() -> None:
     found = published.beside(result("autoattack", {"top1": 1.0, "robust@8": 2.0, "robust@4": 3.0}))
-    assert found is not None
     assert (found.columns, found.own, found.caution) == (("top1", "robust@8"), (1.0, 2.0), "")
     assert ("ACL", (78.2, 39.2)) in [(row.method, row.values) for row in found.rows]
     few = published.beside(result("pgd", {"top1": 1.0, "robust@8": 2.0}, images=200))
-    assert few is not None
     assert (few.columns, few.own) == (("top1", "PGD robust@8"), (1.0, 2.0))
     assert few.caution == "published on all 10,000 test images, here 200 of them"
     other = published.beside(result("corruptions", {"top1": 1.0, "corrupted": 2.0}, head="alf"))
-    assert other is not None
     assert "heads that learned from images as they are" in other.caution
 
 

@@ -95,8 +95,7 @@ def test_notes_tell_rates_at_the_edge_and_rounded_epochs() -> None:
     plan, *_ = collected("ablation", epochs=4)
     search = [stored_run(job, top1=job.experiment.optimizer.learning_rate) for job in plan.search]
     runs = [stored_run(job) for job in plan.final_jobs(plan.best_rates(search))]
-    rows = rows_of(plan, runs)
-    notes = writing.notes_of(plan, rows, search, runs)
+    notes = writing.notes_of(plan, rows_of(plan, runs), search, runs)
     (edge,) = (note for note in notes if "largest rate" in note)
     assert all(arm.name in edge for arm in plan.study.arms)
     # 4 epochs of one term are 4/3 of three: one epoch, which costs 3/4
@@ -123,8 +122,7 @@ def test_what_missed_the_time_is_not_compared_at_equal_time() -> None:
 
 def test_runs_of_other_seeds_are_left_out() -> None:
     plan, runs, _ = collected("ablation", epochs=4, seeds=(0, 1, 2))
-    rows = rows_of(replace(plan, request=request_for(epochs=4, seeds=(1,))), runs)
-    assert all(row["seeds"] == [1] for row in rows)
+    assert all(row["seeds"] == [1] for row in rows_of(replace(plan, request=request_for(epochs=4, seeds=(1,))), runs))
 
 
 def diverge(run: dict[str, Any]) -> dict[str, Any]:

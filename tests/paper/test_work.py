@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 import hexa_paper
 from hexa import cli, recipes
@@ -30,6 +29,7 @@ from hexa_paper import plan, reproduce, running, storage, work
 from hexa_paper.costs import costs_of, origin_of
 from hexa_paper.studies import study
 from hexa_paper.work import Work
+from tests.evaluation.given import plain_images
 from tests.paper import conftest
 from tests.paper.conftest import MEASURED, costs_for, jobs_of, request_for
 
@@ -42,15 +42,12 @@ def _known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def carry_out(out: Path, experiment: str = "ablation", **changes: Any) -> Path:
-    given: dict[str, Any] = TINY | {"seeds": (0,), "epochs": 1, "rates": (0.03,)} | changes
-    return reproduce(experiment, "digits", out=out, **given)
+    return reproduce(experiment, "digits", out=out, **(TINY | {"seeds": (0,), "epochs": 1, "rates": (0.03,)} | changes))
 
 
 def begin(out: Path, experiment: str = "ablation", **changes: Any) -> Work:
     given: dict[str, Any] = {"seeds": (0,), "epochs": 1, "rates": (0.03,), "fields": TINY} | changes
-    work = hexa_paper.begin(experiment, "digits", out=out, **given)
-    assert isinstance(work, Work)
-    return work
+    return hexa_paper.begin(experiment, "digits", out=out, **given)
 
 
 def begun(out: Path, experiment: str = "ablation") -> Path:
@@ -67,8 +64,7 @@ def first_jobs() -> list[plan.Job]:
 
 
 def result(out: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / storage.RESULT).read_text())
-    return found
+    return json.loads((out / storage.RESULT).read_text())
 
 
 def test_stopped_anywhere_the_same_call_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,10 +145,9 @@ def test_what_was_never_reached_is_said(tmp_path: Path) -> None:
 
 
 def test_until_needs_labels_to_be_reached(tmp_path: Path) -> None:
-    for number in range(2):
-        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    data = plain_images(tmp_path, {"0.png": (8, 8), "1.png": (8, 8)})
     with pytest.raises(UserError, match="--until needs one label per image"):
-        hexa_paper.begin("ablation", f"folder:{tmp_path}", evaluate_on=("digits",), until=60.0)
+        hexa_paper.begin("ablation", data, evaluate_on=("digits",), until=60.0)
 
 
 def test_another_study_is_not_mixed_in(tmp_path: Path) -> None:
@@ -261,8 +256,7 @@ def test_a_scheme_that_was_not_measured_is(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("hexa_paper.costs.benchmark", measure)
     for name in ("table2", "ablation"):
         arms = study(name, data="digits").arms
-        found = costs_of(arms, {}, tmp_path)
-        assert {SCHEMES_OF[arm.scheme].name for arm in arms} <= found["digits-moco-v2"].keys()
+        assert {SCHEMES_OF[arm.scheme].name for arm in arms} <= costs_of(arms, {}, tmp_path)["digits-moco-v2"].keys()
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])

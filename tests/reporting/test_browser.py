@@ -22,16 +22,8 @@ from tests.reporting.conftest import append, run_with, write_run
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
-QUIET = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+QUIET += ["--disable-background-networking", "--disable-component-update"]
 LIGHT, DARK = 1, 0
 
 
@@ -62,8 +54,7 @@ def look(page: Path, scheme: int, folder: Path, scripts: dict[str, tuple[str, in
     shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     found = re.search(r'<pre id="found">(.+?)</pre>', shown, re.DOTALL)
     assert found is not None, "the page was not loaded"
-    seen: dict[str, Any] = json.loads(html.unescape(found[1]))
-    return seen
+    return json.loads(html.unescape(found[1]))
 
 
 @pytest.fixture(scope="module")

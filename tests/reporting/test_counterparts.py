@@ -9,12 +9,11 @@ from tests.reporting.conftest import MakeRun, run_with
 
 
 def result(protocol: str, metrics: dict[str, float], known_as: str, images: int, **more: Any) -> dict[str, Any]:
-    test = {"known_as": known_as, "images": images, "fingerprint": known_as}
     return {
         "protocol": protocol,
         "metrics": metrics,
         "data": known_as,
-        "data_facts": {"test": test},
+        "data_facts": {"test": {"known_as": known_as, "images": images, "fingerprint": known_as}},
         "options": {},
         **more,
     }

@@ -20,6 +20,7 @@ from hexa.ops import draws
 from hexa.reporting.gallery import automatic_gain, gallery, magnify
 from hexa.reporting.pictures import MID_GREY, Gallery
 from hexa.runtime.random import Stream
+from tests.laws.cases import backward
 
 
 class Network(nn.Module):
@@ -36,8 +37,7 @@ class Network(nn.Module):
 def objective(**hard_examples: HardExample) -> Objective:
     torch.manual_seed(0)
     setting = Setting(data_size=64, batch_size=16, branches=("main", "aux"))
-    method = MoCoConfig(dim=8, queue_size=32, bn_groups=1).build(Network(), setting)
-    return Objective(method.train(), hard_examples)
+    return Objective(MoCoConfig(dim=8, queue_size=32, bn_groups=1).build(Network(), setting).train(), hard_examples)
 
 
 def a_batch(size: int = 16, count: int = 16) -> Batch:
@@ -55,8 +55,7 @@ def pixels(images: torch.Tensor) -> np.ndarray:
 
 
 def test_columns_follow_from_the_objective() -> None:
-    late = CutMix(source="attack")
-    grid = gallery(objective(attack=Adversarial(), mix=CutMix(), late=late), a_batch(), num_images=5)
+    grid = gallery(objective(attack=Adversarial(), mix=CutMix(), late=CutMix(source="attack")), a_batch(), num_images=5)
     assert grid.heads == ("view", "perturbation × 64", "attack", "mix", "late of attack")
     assert grid.tiles.shape == (5, 5, 16, 16, 3)
 
@@ -77,10 +76,8 @@ def test_the_perturbation_is_mid_grey_where_nothing_moved() -> None:
     saturated = (batch.crops[0] > 0.5).float()
     batch = replace(batch, crops=(saturated, batch.crops[1]))
     made = objective(attack=Adversarial())
-    attacked = made.examples(batch)["attack"].crops[0]
-    delta = pixels(attacked).astype(int) - pixels(saturated).astype(int)
-    grid = gallery(made, batch, num_images=16, gain=50)
-    shown = grid.tiles[:, 1]
+    delta = pixels(made.examples(batch)["attack"].crops[0]).astype(int) - pixels(saturated).astype(int)
+    shown = gallery(made, batch, num_images=16, gain=50).tiles[:, 1]
     assert 0.2 < (delta == 0).mean() < 0.8
     assert (shown[delta == 0] == MID_GREY).all()
     assert set(np.unique(shown)) == {MID_GREY - 50, MID_GREY, MID_GREY + 50}
@@ -105,13 +102,10 @@ def test_the_mixed_column_holds_the_pasted_region() -> None:
 def test_captions_are_the_losses_of_training() -> None:
     made, batch = objective(attack=Adversarial()), a_batch()
     grid = gallery(made, batch, num_images=16)
-    losses = {}
-    for term in made.losses(batch):
-        term.loss.backward()
-        losses["+".join(term.parts)] = next(iter(term.parts.values())).loss.item()
+    parts = backward(made, batch)
     for place, name in ((0, "std"), (2, "attack")):
         shown = [float(caption.removeprefix("loss ")) for caption in column(grid, place)]
-        assert sum(shown) / 16 == pytest.approx(losses[name], abs=0.006)
+        assert sum(shown) / 16 == pytest.approx(parts[name].loss.item(), abs=0.006)
 
 
 def test_looking_changes_nothing() -> None:
@@ -167,8 +161,7 @@ def test_pictures_captions_and_frames_are_drawn_in_their_places() -> None:
 
 
 def test_long_heads_stay_above_their_pictures() -> None:
-    heads = ("cutmix", "cutmix_adversarial of adversarial")
-    drawn = Gallery(np.zeros((1, 2, 4, 4, 3), np.uint8), heads).draw(side=1.7)
+    drawn = Gallery(np.zeros((1, 2, 4, 4, 3), np.uint8), ("cutmix", "cutmix_adversarial of adversarial")).draw(side=1.7)
     drawn.draw_without_rendering()
     for ax in drawn.axes:
         assert ax.title.get_window_extent().x0 >= 0

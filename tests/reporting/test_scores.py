@@ -60,8 +60,7 @@ def test_a_later_evaluation_of_the_same_kind_replaces_the_earlier(make_run: Make
         base | {"metrics": {"top1": 80.0}, "data": "other"},
     )
     assert [result["metrics"]["top1"] for result in scores.newest(run)] == [60.0, 70.0, 80.0]
-    grid = scores.evaluations([run, run], ["a", "b"])
-    assert grid.rows[0][3] == f"65.0 ± {statistics.stdev([60, 70]):.1f}"
+    assert scores.evaluations([run, run], ["a", "b"]).rows[0][3] == f"65.0 ± {statistics.stdev([60, 70]):.1f}"
 
 
 def test_a_spread_stands_beside_its_metric(make_run: MakeRun) -> None:
@@ -74,8 +73,7 @@ def test_a_spread_stands_beside_its_metric(make_run: MakeRun) -> None:
         "top1": "91.25 ± 1.50",
         "odd_std": "3.00",
     }
-    both = scores.evaluations([run, run], ["a", "b"])
-    assert both.rows[0] == ("probe/few", "", "top1", "91.2 ± 1.5", "91.2 ± 1.5")
+    assert scores.evaluations([run, run], ["a", "b"]).rows[0] == ("probe/few", "", "top1", "91.2 ± 1.5", "91.2 ± 1.5")
 
 
 def test_encoders_are_told_apart_where_there_are_several(make_run: MakeRun) -> None:
@@ -121,6 +119,5 @@ def test_few_labels_are_compared_draw_by_draw(make_run: MakeRun) -> None:
     # t(2 degrees of freedom, 97.5 %) = 4.3027, of a table: 4.3027 · 10 / √3, · 11 / √3 and · 1 / √3
     assert rows["1"] == ("20.0 ± 24.8", "22.0 ± 27.3", "20.0 ± 24.8", "+2.0 ± 2.5", "–")
     assert rows["8"][1:] == rows["4"][:1] + ("–",) * 3 == ("–",) * 4
-    fewer = scores.few_labels(runs[1::-1], ["b", "a"])
-    assert [row[-1] for row in fewer.rows if row[2] == "1"] == ["−2.0 ± 2.5"]
+    assert [row[-1] for row in scores.few_labels(runs[1::-1], ["b", "a"]).rows if row[2] == "1"] == ["−2.0 ± 2.5"]
     assert scores.few_labels([read_run(make_run("plain"))], ["plain"]).rows == ()

@@ -61,8 +61,7 @@ def test_sixteen_bits_are_kept_on_the_device_and_from_workers(data: str) -> None
     source = open_source(data, "train", channels=BANDS)
     resident, decoded = _loader(source), _loader(source, resident_limit_bytes=0)
     assert resident.store.images.dtype == torch.uint16
-    as_floats = ArraySource(torch.stack([source.decode(n) for n in range(COUNT)]).float() / 65535)
-    floats = _loader(as_floats)
+    floats = _loader(ArraySource(torch.stack([source.decode(n) for n in range(COUNT)]).float() / 65535))
     for left, right, exact in zip(resident.epoch(0), decoded.epoch(0), floats.epoch(0), strict=True):
         assert torch.equal(left.index, right.index)
         for views in zip(left.crops, right.crops, exact.crops, strict=True):
@@ -134,8 +133,7 @@ def test_every_command_takes_them(data: str, tmp_path: Path, capsys: pytest.Capt
 
 def test_bands_that_differ_are_named_with_the_file(data: str, tmp_path: Path) -> None:
     np.save(next((tmp_path / "data" / "train" / "class0").iterdir()), np.zeros((SIDE, SIDE, 3), np.uint16))
-    loader = _loader(open_source(data, "train", channels=BANDS))
-    (problem,) = loader.problems
+    (problem,) = _loader(open_source(data, "train", channels=BANDS)).problems
     assert problem.endswith("3 bands where 5 are expected (network.channels)")
     assert problem.startswith("class0/")
 
@@ -150,8 +148,7 @@ def test_timms_networks_take_any_number(name: str, channels: int, tmp_path: Path
     images = torch.rand(2, channels, 32, 32)
     assert torch.equal(again(images), backbone.eval()(images))
     assert again.network_config == config
-    plain = timm.create_model(name, num_classes=0, in_chans=channels, **small)
-    plain.load_state_dict(backbone.network.state_dict())
+    timm.create_model(name, num_classes=0, in_chans=channels, **small).load_state_dict(backbone.network.state_dict())
     made = export(backbone, "timm", tmp_path / "x.pth")
     namespace: dict[str, Any] = {}
     exec(made["load"], namespace)
@@ -176,8 +173,7 @@ def test_a_start_of_three_channels_is_inflated_as_timm_does(channels: int, tmp_p
     network = start.begun(experiment.network, experiment.start)
     before = load_backbone(weights).network.state_dict()
     after = network.state_dict()
-    expected = timm.models.adapt_input_conv(channels, before["conv1.weight"])
-    assert torch.equal(after["conv1.weight"], expected)
+    assert torch.equal(after["conv1.weight"], timm.models.adapt_input_conv(channels, before["conv1.weight"]))
     assert all(torch.equal(after[name], before[name]) for name in before if name != "conv1.weight")
     if channels == 1:  # grey gives what RGB of three equal channels gave
         grey = torch.rand(2, 1, 32, 32)

@@ -117,8 +117,7 @@ def test_benchmark_covers_what_combines(name: str, monkeypatch: pytest.MonkeyPat
     fields = {"batch_size": 8, "views.size": 16, "training.precision": "fp32"}
     fields |= {"method.queue_size": 0} if name == "swav" else {}
     measured = benchmark(experiment(name, **fields), repeats=1)
-    expected = [scheme for scheme in SCHEMES if name not in UNMIXABLE or "cmx" not in scheme]
-    assert list(measured["schemes"]) == expected
+    assert list(measured["schemes"]) == [scheme for scheme in SCHEMES if name not in UNMIXABLE or "cmx" not in scheme]
 
 
 def test_benchmark_covers_terms_with_batch_norms_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

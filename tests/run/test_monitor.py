@@ -113,7 +113,6 @@ def test_some_of_many_held_out_images_are_drawn_at_random() -> None:
     machine = Machine.of(experiment)
     method = build_method(experiment, setting_of(experiment, 60), machine)
     monitor = KnnMonitor.of(experiment, rest, method, machine, held)
-    assert monitor is not None
     _, queries = monitor.parts()
     assert len(queries) == 40
     assert set(queries.paths) <= set(held.paths)

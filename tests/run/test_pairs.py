@@ -24,8 +24,7 @@ SAYS = Console(file=io.StringIO(), width=300)
 
 
 def table(path: Path, groups: int = 300, prefix: str = "") -> str:
-    names = open_source("digits", "train").paths
-    rows = [f"{name},{prefix}{number % groups}" for number, name in enumerate(names)]
+    rows = [f"{name},{prefix}{number % groups}" for number, name in enumerate(open_source("digits", "train").paths)]
     path.write_text("\n".join(["path,group", *rows]))
     return str(path)
 
@@ -82,7 +81,6 @@ def test_the_command_says_who_belongs_together(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_measured_step_reads_pairs_as_a_run_does(tmp_path: Path) -> None:
     source = open_source("digits", "train")
-    costs = measure(paired(table(tmp_path / "a.csv")), source, ())
-    assert min(costs.steps.values()) > 0
+    assert min(measure(paired(table(tmp_path / "a.csv")), source, ()).steps.values()) > 0
     with pytest.raises(UserError, match=r"pairs\.of .*none\.csv"):
         measure(paired(str(tmp_path / "none.csv")), source, ())

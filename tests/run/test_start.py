@@ -151,14 +151,12 @@ def test_statistics_are_kept_or_follow(weights: Path, tmp_path: Path) -> None:
     kept = split(trained(begun(weights), tmp_path / "keep"))
     assert equal(kept[1], statistics)
     assert not equal(kept[0], parameters)
-    followed = split(trained(begun(weights, start__batch_norm="follow"), tmp_path / "follow"))
-    assert not equal(followed[1], statistics)
+    assert not equal(split(trained(begun(weights, start__batch_norm="follow"), tmp_path / "follow"))[1], statistics)
 
 
 def test_a_frozen_backbone_stays_until_its_epoch(weights: Path, tmp_path: Path) -> None:
     parameters, _ = split(load_backbone(weights))
-    frozen = trained(begun(weights, start__freeze_backbone=1), tmp_path / "one")
-    assert equal(split(frozen)[0], parameters)
+    assert equal(split(trained(begun(weights, start__freeze_backbone=1), tmp_path / "one"))[0], parameters)
     thawed = trained(begun(weights, start__freeze_backbone=1, epochs=2), tmp_path / "two")
     assert not equal(split(thawed)[0], parameters)
 
@@ -249,8 +247,7 @@ def test_maps_below_the_stages_that_learn_are_computed_once(
 @pytest.mark.parametrize("field", [{}, {"start.batch_norm": "follow"}, {"method.average": 0.9}], ids=str)
 def test_maps_are_remembered_only_where_they_never_change(weights: Path, field: dict[str, Any]) -> None:
     made, machine = repeating(weights, **field), Machine(torch.device("cpu"), "fp32")
-    method = build_method(made, setting_of(made, 1347), machine)
-    assert (remembering(made, method, machine) is None) == bool(field)
+    assert (remembering(made, build_method(made, setting_of(made, 1347), machine), machine) is None) == bool(field)
 
 
 @pytest.mark.parametrize(
@@ -299,5 +296,4 @@ def test_on_the_command_line(weights: Path, tmp_path: Path, capfd: pytest.Captur
     fields = [word for name, value in TINY.items() for word in (f"--{name}", str(value).lower())]
     assert main(["pretrain", "digits-moco-v2", "--start", str(weights), "--out", str(tmp_path / "run"), *fields]) == 0
     assert f"starts from {weights}: small-resnet at 8 px" in capfd.readouterr().out
-    info = load_backbone(tmp_path / "run").info
-    assert info["start_sha256"] == start.digest(str(weights), load_backbone(weights))
+    assert load_backbone(tmp_path / "run").info["start_sha256"] == start.digest(str(weights), load_backbone(weights))

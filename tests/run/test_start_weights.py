@@ -97,8 +97,7 @@ VIT = {"img_size": 32, "patch_size": 8, "depth": 2, "embed_dim": 24, "num_heads"
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("starts")
-    resnet = build(NetworkConfig(name="resnet18")).state_dict()
-    torch.save(resnet, folder / "resnet18.pt")
+    torch.save(build(NetworkConfig(name="resnet18")).state_dict(), folder / "resnet18.pt")
     torch.save({"fc.weight": torch.zeros(10, 512), "fc.bias": torch.zeros(10)}, folder / "head.pt")
     torch.save(timm.create_model("convnext_atto").state_dict(), folder / "convnext.pt")
     vit = random_backbone(NetworkConfig(name="vit_tiny_patch16_224", options=VIT), 32)

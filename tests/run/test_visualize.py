@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from hexa import cli, recipes
 from hexa.config import UserError
@@ -18,6 +17,7 @@ from hexa.reporting.pictures import MID_GREY
 from hexa.run.build import Machine, build_method, setting_of
 from hexa.run.visualize import Look, visualize
 from hexa.runtime import checkpoints
+from tests.evaluation.given import plain_images
 
 TINY = {"network.widths": "[4, 8]", "batch_size": "32", "method.bn_groups": "2", "method.queue_size": "64"}
 
@@ -100,14 +100,13 @@ def test_the_views_are_those_of_the_configuration() -> None:
 
 
 def test_broken_images_are_passed_over_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "photos").mkdir()
-    for number, size in enumerate([(60, 40), (30, 30), (33, 90), (40, 40), (7, 9), (8, 8)]):
-        Image.new("RGB", size, (40 * number, 0, 9)).save(tmp_path / "photos" / f"{number}.png")
+    sizes = [(60, 40), (30, 30), (33, 90), (40, 40), (7, 9), (8, 8)]
+    data = plain_images(tmp_path / "photos", {f"{number}.png": size for number, size in enumerate(sizes)})
 
     def look(*broken: int) -> int:
         for number in broken:
             (tmp_path / "photos" / f"{number}.png").write_bytes(b"broken")
-        arguments = ["digits-hexa-moco", "--data", f"folder:{tmp_path / 'photos'}", "--out", str(tmp_path / "a.png")]
+        arguments = ["digits-hexa-moco", "--data", data, "--out", str(tmp_path / "a.png")]
         return cli.main(["visualize", *arguments, *(f"--{name}={value}" for name, value in TINY.items())])
 
     assert look(1, 4) == 0

@@ -12,6 +12,7 @@ import torch
 
 from hexa.runtime import checkpoints
 from hexa.runtime.checkpoints import BadCheckpoint
+from tests.pickles import Calls, doubled, itself
 
 
 def refused(path: Path, said: str = "") -> None:
@@ -90,18 +91,11 @@ def test_foreign_files_are_recognised(tmp_path: Path) -> None:
     refused(tmp_path / "step-00000006.pt", "No such file")
 
 
-class Trap:
-    sprung = False
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (setattr, (Trap, "sprung", True))
-
-
 def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
     path = checkpoints.path_of(tmp_path, 5)
-    torch.save({"format": checkpoints.FORMAT, "trap": Trap()}, path)
+    torch.save({"format": checkpoints.FORMAT, "trap": Calls(os.mkdir, str(tmp_path / "made"))}, path)
     refused(path)
-    assert not Trap.sprung
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_no_checkpoint_at_all(tmp_path: Path) -> None:
@@ -120,23 +114,10 @@ def test_a_failed_save_leaves_the_folder_as_it_was(tmp_path: Path, monkeypatch: 
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001.pt"]
 
 
-def itself() -> object:
-    found: dict[str, object] = {}
-    found["x"] = found
-    return found
-
-
-def doubled() -> object:
-    found: object = torch.ones(1)
-    for _ in range(60):
-        found = [found, found]
-    return found
-
-
 #: What a file that no `save` wrote may hold.
 BY_HAND: dict[str, Callable[[], object]] = {
-    "itself": itself,
-    "sixty doublings": doubled,
+    "itself": lambda: itself("x", 1),
+    "sixty doublings": lambda: doubled(60),
     "10^18 numbers": lambda: torch.ones(1).expand(10**9, 10**9),
     "sparse": lambda: torch.eye(3).to_sparse(),
     "shapes alone": lambda: torch.empty(3, device="meta"),

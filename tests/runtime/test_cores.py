@@ -34,8 +34,7 @@ def test_quotas_of_containers(tmp_path: Path, own: str, files: dict[str, str], e
         path = tmp_path / "groups" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
-    found = cores._quotas(tmp_path / "groups", tmp_path / "own")
-    assert [quota for quota in found if quota < 1000] == expected
+    assert [quota for quota in cores._quotas(tmp_path / "groups", tmp_path / "own") if quota < 1000] == expected
 
 
 @pytest.mark.parametrize(
@@ -66,8 +65,7 @@ def test_idle_cores_are_counted_among_those_allowed(monkeypatch: pytest.MonkeyPa
         ]
     )
     monkeypatch.setattr(cores, "allowed_cores", lambda: [1, 2])
-    file: Any = SimpleNamespace(read_text=lambda: next(looks))
-    assert cores._idle(0.0, file) == pytest.approx(0.9)
+    assert cores._idle(0.0, SimpleNamespace(read_text=lambda: next(looks))) == pytest.approx(0.9)
     assert cores._idle(0.0, Path("nowhere")) == 2.0
 
 
@@ -94,8 +92,7 @@ def test_beside_other_programs_what_ends_by_the_clock_takes_idle_cores_alone(
     monkeypatch.setattr(cores, "allowed_cores", lambda: [0, 1, 2, 3])
     monkeypatch.setattr(cores, "_idle", lambda: 2.7)
     monkeypatch.setattr(cores, "_DEVICES", Path("nowhere"))
-    nothing = dataclasses.replace(COMMANDS[command[0]], run=lambda given, extra: 0)
-    monkeypatch.setitem(COMMANDS, command[0], nothing)
+    monkeypatch.setitem(COMMANDS, command[0], dataclasses.replace(COMMANDS[command[0]], run=lambda given, extra: 0))
     assert cli.main(command) == 0
     assert os.environ.get("OMP_NUM_THREADS") == threads
     assert ("other programs use the cores" in capsys.readouterr().err) == (given is None)

@@ -8,8 +8,8 @@ import select
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -76,22 +76,18 @@ def test_nothing_is_left_behind_but_what_others_put_there(tmp_path: Path) -> Non
 
 
 def test_threads_of_one_process_keep_each_other_out(tmp_path: Path) -> None:
-    inside, most, done = 0, 0, []
+    inside, most = 0, 0
 
-    def work() -> None:
+    def work(_: int) -> None:
         nonlocal inside, most
         with locked(tmp_path / "new" / "lock", "works", patience=60):
             inside += 1
             most = max(most, inside)
             inside -= 1
-        done.append(True)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (len(done), most) == (8, 1)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
+    assert most == 1
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

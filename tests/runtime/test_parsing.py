@@ -33,8 +33,7 @@ def test_what_we_write_is_read_as_it_was(name: str, tmp_path: Path) -> None:
     "data", ["2024-01-01", "=", "<<", "yes", "1e5", "0o7", "folder:a: b", "folder:\udcff", "a\nb", "µ"]
 )
 def test_text_that_looks_like_something_else_stays_text(data: str, tmp_path: Path) -> None:
-    experiment = override(recipes.get("digits-moco-v2"), {}).model_copy(update={"data": data})
-    dump(experiment, tmp_path / "config.yaml")
+    dump(override(recipes.get("digits-moco-v2"), {}).model_copy(update={"data": data}), tmp_path / "config.yaml")
     assert load(tmp_path / "config.yaml").data == data
 
 

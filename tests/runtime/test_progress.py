@@ -52,8 +52,7 @@ def test_names_are_text_whatever_the_console() -> None:
 
 def test_a_stage_is_told_at_once_and_a_bar_tells_steps_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.StringIO()
-    bar = progress.ProgressBar(Console(file=written, width=200))
-    bar("drawing", 0, 0)
+    progress.ProgressBar(Console(file=written, width=200))("drawing", 0, 0)
     assert written.getvalue() == "drawing …\n"
     clock = [0.0]
     bars = progress._progress(Console(file=io.StringIO(), force_terminal=True, width=200))

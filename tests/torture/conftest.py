@@ -23,8 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def tally(request: pytest.FixtureRequest) -> Tally:
     """Counts inputs and faults over the whole test run."""
-    found: Tally = request.config.stash[_TALLY]
-    return found
+    return request.config.stash[_TALLY]
 
 
 @pytest.hookimpl(optionalhook=True)

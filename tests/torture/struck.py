@@ -78,8 +78,7 @@ kill = partial(send, signal.SIGKILL)
 
 
 def kill_a_worker() -> None:
-    child = multiprocessing.active_children()[0].pid
-    os.kill(child, signal.SIGKILL)
+    os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
 
 def fill(most: int = 1) -> None:

@@ -31,8 +31,7 @@ WORKERS = {"training__resident_limit_bytes": 0, "training__num_workers": 2}
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing happens to."""
     named = {name.replace("__", "."): value for name, value in MONITORED.items()}
-    experiment = experiments.override(recipes.get(RECIPE), FIELDS | named)
-    return pretrain(experiment, tmp_path_factory.mktemp("whole") / "run")
+    return pretrain(experiments.override(recipes.get(RECIPE), FIELDS | named), tmp_path_factory.mktemp("whole") / "run")
 
 
 def go_on(folder: Path, strike: Strike | None = None, **changes: object) -> Ended:
@@ -91,8 +90,7 @@ def test_damaged_checkpoints(tmp_path: Path, whole: Path, tally: Tally) -> None:
 def test_a_run_folder_that_is_removed(tmp_path: Path, at: str, call: int, tally: Tally) -> None:
     """… is not made again, neither for a checkpoint nor for the weights that were best so far."""
     folder = tmp_path / "run"
-    strike = Strike(partial(shutil.rmtree, folder, ignore_errors=True), at, call)
-    end = go_on(folder, strike, monitor__keep_best="knn")
+    end = go_on(folder, Strike(partial(shutil.rmtree, folder, ignore_errors=True), at, call), monitor__keep_best="knn")
     tally.fault("a run folder that is removed", end.complaint is None and not folder.exists(), end)
 
 

@@ -217,7 +217,6 @@ def test_a_folder_of_odd_images_goes_all_the_way(resident: bool, tmp_path: Path,
     assert {line.partition(": ")[0] for line in loader.problems} == unread
     problems: dict[int, str] = {}
     shown = evaluation_batches(source, EvaluationTransform(16), 8, num_workers=1, problems=problems, tolerance=1.0)
-    positions = torch.cat([index for _, _, index in shown])
-    assert sorted([*positions.tolist(), *problems]) == list(range(len(source)))
+    assert sorted([*torch.cat([index for _, _, index in shown]).tolist(), *problems]) == list(range(len(source)))
     for position, path in enumerate(source.paths):
         tally.input("odd images in folders", (position in problems) == (path in unread), path)

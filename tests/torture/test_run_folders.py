@@ -21,6 +21,7 @@ from hexa.recipes.experiment import override
 from hexa.run.run import pretrain
 from hexa.runtime.checkpoints import checksum
 from tests.end_to_end.endings import FIELDS
+from tests.pickles import Calls
 from tests.torture.harness import Tally, forked
 
 SECRET = "a-secret-that-no-report-may-hold"
@@ -119,11 +120,6 @@ def checkpoint(content: bytes | dict[str, Any]) -> Spoil:
     return spoil
 
 
-class Evil:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (os.system, ("touch sang",))
-
-
 EVIL = "<script>alert(1)</script>\x1b]0;owned\x07\x1b[31m\r\nhexa: error: \udcff\u202e"
 NUMBERS = ("1e308", "-1e308", "1" + "0" * 400, "NaN", "-Infinity", '"x"', "[1]", "null", "true", "5e-324", "9" * 5000)
 CANARY = {"protocol": "knn", "metrics": {"top1": 1.0}, "backbone": "python:canary:f", "data": "python:canary:f"}
@@ -135,7 +131,7 @@ CODE: dict[str, Spoil] = {
     "python network": fields(network={"name": "python:canary:f"}),
     "python backbone in results": results(CANARY),
     "object": text("!!python/object/apply:os.system ['touch sang']\n", "config.yaml"),
-    "pickle": checkpoint(pickle.dumps(Evil())),
+    "pickle": checkpoint(pickle.dumps(Calls(os.system, "touch sang"))),
 }
 #: Is spoiled for a report.
 LOOKS: dict[str, Spoil] = {

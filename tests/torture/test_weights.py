@@ -24,6 +24,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.runtime import checkpoints
 from hexa.weights.layouts import LAYOUTS, names
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from tests.pickles import Calls, doubled, itself
 from tests.torture.harness import DAMAGES, Forked, Tally, forked
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
@@ -105,19 +106,6 @@ def run(change: Callable[[Path], Any] = lambda folder: None, **fields: Any) -> M
     return lambda folder: (run_of(folder / "run", **fields), change(folder / "run"))[0]
 
 
-def itself(key: str, value: Any) -> Any:
-    found: dict[str, Any] = {"x": value}
-    found[key] = found
-    return found
-
-
-def doubled(levels: int) -> Any:
-    found: Any = [torch.ones(1)]
-    for _ in range(levels):
-        found = [found, found]
-    return {"state_dict": {"conv1.weight": torch.ones(1)}, "x": found}
-
-
 def zip_bomb(folder: Path) -> Path:
     """400 MB in 2 MB."""
     content = io.BytesIO()
@@ -126,16 +114,6 @@ def zip_bomb(folder: Path) -> Path:
         for name in old.namelist():
             new.writestr(name, bytes(4 * 10**8) if name.endswith("data/0") else old.read(name), compresslevel=1)
     return folder / "x.pth"
-
-
-class _Calls:
-    """Pickles to a call of anything."""
-
-    def __init__(self, function: Any, *arguments: Any) -> None:
-        self.call = function, arguments
-
-    def __reduce__(self) -> Any:
-        return self.call
 
 
 def pickled(tensor: Any) -> Make:
@@ -183,7 +161,7 @@ CHECKPOINTS: list[Make] = [
     *(written(text, f"x.{kind}") for text in (b"", b"<!DOCTYPE html>") for kind in ("pth", "safetensors", "pkl")),
 ]
 ARRAYS: list[Make] = [
-    *(pickled(_Calls(*call)) for call in ((np.ndarray, (10**13,), "f4"), (np.dtype, "V1000000000"), (eval, "1"))),
+    *(pickled(Calls(*call)) for call in ((np.ndarray, (10**13,), "f4"), (np.dtype, "V1000000000"), (eval, "1"))),
     *(pickled(array) for array in (np.ones((4, 3, 3, 3), ">f4"), np.array([{}], object), np.array(["a"]))),
     *(written(content, "x.pkl") for content in (b"\x80\x02}r\xff\xff\xff\xff.", b"\x80\x04\x8e" + bytes(7) + b"\x10.")),
     written(pickle.dumps(itself("model", np.ones(1))), "x.pkl"),

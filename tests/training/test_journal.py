@@ -29,8 +29,7 @@ def test_resuming_drops_later_and_broken_lines(tmp_path: Path) -> None:
     with closing(Journal(tmp_path).open(20)) as journal:
         journal.write("resume", 20)
         journal.write("train", 30, loss=31.0)
-    found = [(line["event"], line["step"], line.get("loss")) for line in lines(tmp_path)]
-    assert found == [
+    assert [(line["event"], line["step"], line.get("loss")) for line in lines(tmp_path)] == [
         ("train", 10, 10.0),
         ("train", 20, 20.0),
         ("checkpoint", 20, None),

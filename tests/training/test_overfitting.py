@@ -16,7 +16,7 @@ from hexa.testing.laws import differing, state
 from hexa.training import trainer
 from hexa.training.monitor import Watch
 from hexa.training.overfitting import one_step_and_many
-from tests.end_to_end.endings import metric_lines
+from tests.end_to_end.endings import ALONE, metric_lines
 from tests.laws.cases import Case, batch
 
 
@@ -45,8 +45,7 @@ def test_losses_are_those_of_the_attacks_and_nothing_is_moved() -> None:
     }
     method = Case("moco", {}, {"adversarial": {}}).build()
     before = state(method)
-    objective = Objective(method, hard, steps=10)
-    found = one_step_and_many(objective, batch())
+    found = one_step_and_many(Objective(method, hard, steps=10), batch())
     assert not differing(before, state(method))
     assert list(found) == ["adversarial"]
     one, many = found["adversarial"]
@@ -79,8 +78,7 @@ def test_a_run_warns_at_the_end_of_an_epoch(tmp_path: Path, monkeypatch: pytest.
         return {"adversarial": (0.1, 5.0) if len(seen) > 1 else (1.0, 1.0)}
 
     monkeypatch.setattr(trainer, "one_step_and_many", overfitted)
-    quiet = {"training.report": False, "training.tensorboard": False, "monitor.knn_every": 0, "views.size": 8}
-    small = {"network.widths": [4, 8], "training.device": "cpu"}
-    run = hexa.pretrain("digits-moco-v2", epochs=2, out=tmp_path / "run", **quiet, **small)
+    small = ALONE | {"network.widths": [4, 8], "views.size": 8}
+    run = hexa.pretrain("digits-moco-v2", epochs=2, out=tmp_path / "run", **small)
     assert seen == [9, 19]
     assert [line["step"] for line in metric_lines(run, "warning") if "catastrophic" in line["message"]] == [20]

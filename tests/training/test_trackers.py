@@ -63,8 +63,7 @@ def logged(folder: Path, event: str) -> dict[int, dict[str, float]]:
 
 
 def test_metrics_configuration_and_results_arrive(wandb: FakeWandb, tmp_path: Path) -> None:
-    out = tmp_path / "my run"
-    folder = pretrain(tiny(training__tracker="wandb", monitor__knn_every=1), out, console=quiet())
+    folder = pretrain(tiny(training__tracker="wandb", monitor__knn_every=1), tmp_path / "my run", console=quiet())
     (run,) = wandb.runs.values()
     assert run["options"]["name"] == "my run"
     assert run["options"]["project"] == "hexa"
@@ -148,8 +147,7 @@ def test_mlflow_for_real_without_a_server(tmp_path: Path, monkeypatch: pytest.Mo
     assert history == [(10, 2.0), (20, 1.0)]
     assert run.data.metrics["loss/std"] == 1.5
     assert run.data.metrics["results/knn/k200/digits/top1"] == 50.0
-    other = trackers.start("mlflow", tmp_path, {})
-    assert other.identity != first.identity  # begun anew, not resumed
+    assert trackers.start("mlflow", tmp_path, {}).identity != first.identity  # begun anew, not resumed
 
 
 def test_wandb_for_real_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,7 @@ from .toy import BATCH, FREE, LATE, NOW, STEPS, ToyLoader, assert_identical, met
 
 def newest(folder: Path) -> checkpoints.State:
     """The newest checkpoint, which is intact."""
-    found = checkpoints.newest_good(folder / "checkpoints", pytest.fail)
-    return found[1]
+    return checkpoints.newest_good(folder / "checkpoints", pytest.fail)[1]
 
 
 HARD = {"now": NOW, "late": LATE, "free": FREE}
@@ -323,8 +322,7 @@ def test_unreadable_images_are_listed_at_the_end_of_their_epoch(tmp_path: Path) 
     loader = ToyLoader()
     loader.before = lambda step: loader.problems.append("broken.jpg: empty") if step == 1 else None
     trainer(tmp_path, loader, epochs=2).run()
-    said = metrics(tmp_path, "warning")
-    about = [line for line in said if "could not be read" in line["message"]]
+    about = [line for line in metrics(tmp_path, "warning") if "could not be read" in line["message"]]
     assert [line["step"] for line in about] == [STEPS]
     assert "broken.jpg: empty" in about[0]["message"]
 
@@ -359,8 +357,7 @@ def test_decay_and_rate_follow_their_groups_and_long_gradients_are_scaled(monkey
     first, last = seen[0], seen[-1]
     assert all(norm <= 1.001e-3 for norm, *_ in seen)
     assert first[1:] == pytest.approx((0.05, 0.1, 0.05, 0.0))
-    share = (len(seen) - 1) / len(seen)
-    assert last[2] == pytest.approx(config.weight_decay_at(share))
+    assert last[2] == pytest.approx(config.weight_decay_at((len(seen) - 1) / len(seen)))
     assert last[3:] == pytest.approx((0.05, 0.0))
 
 
@@ -386,8 +383,7 @@ def test_the_length_is_fitted_to_the_time(tmp_path: Path, monkeypatch: pytest.Mo
     made.run()
     assert seconds - 2 <= now[0] <= seconds + 2
     assert made.step == made.optimizer.total_steps == newest(tmp_path)["total_steps"]
-    last = made.optimizer.learning_rate(made.step - 1)
-    assert last == 0.05 * learning_rate_share(
+    assert made.optimizer.learning_rate(made.step - 1) == 0.05 * learning_rate_share(
         made.optimizer.schedule, (made.step - 1) * 4 * STEPS // made.step, 4, STEPS
     )
     again = trainer(tmp_path, epochs=4, hard={}, max_seconds=seconds)

@@ -106,8 +106,7 @@ def test_a_network_of_ours_says_how_to_rebuild_it(tmp_path: Path, target: str) -
 
 def test_detectron2_gets_arrays_under_its_names(tmp_path: Path) -> None:
     backbone = trained(RESNET)
-    report = export(backbone, "detectron2", tmp_path / "out.pkl")
-    assert report["largest_difference"] < 1e-5
+    assert export(backbone, "detectron2", tmp_path / "out.pkl")["largest_difference"] < 1e-5
     content = pickle.loads((tmp_path / "out.pkl").read_bytes())
     assert content["matching_heuristics"] is True
     assert len(content["model"]) == 100, "all but the counters, which Detectron2 has not"

@@ -215,8 +215,7 @@ def test_any_timm_network_can_be_named(tmp_path: Path, name: str) -> None:
     backbone = load_backbone(f"{tmp_path / 't.pth'}#{name}")
     with torch.no_grad():
         pixels = backbone.normalize(torch.rand(1, 3, 224, 224))
-        expected = network.forward_head(network.forward_features(pixels), pre_logits=True)
-        assert_same(backbone.network(pixels), expected)
+        assert_same(backbone.network(pixels), network.forward_head(network.forward_features(pixels), pre_logits=True))
 
 
 def test_a_further_batch_norm_set_is_dropped(tmp_path: Path) -> None:

@@ -96,8 +96,7 @@ def test_what_a_user_sets_is_used_and_remembered(given: object) -> None:
 
 
 def test_setting_what_was_assumed_is_no_deviation(tmp_path: Path) -> None:
-    path = saved(tmp_path / "x.pth", resnet18())
-    found = load_backbone(path, mean=IMAGENET_MEAN, std="0.229,0.224,0.225")
+    found = load_backbone(saved(tmp_path / "x.pth", resnet18()), mean=IMAGENET_MEAN, std="0.229,0.224,0.225")
     assert found.deviations == {}
     assert (found.preparation.origins["mean"], found.preparation.origins["size"]) == ("given", "assumed")
 
@@ -123,8 +122,7 @@ def test_what_cannot_be_is_one_line(given: Any, said: str) -> None:
 
 
 def test_an_exported_file_is_fed_as_it_was_asked_for(tmp_path: Path) -> None:
-    source = saved(tmp_path / "x.pth", resnet18())
-    export(source, "safetensors", tmp_path / "out.safetensors", std=0.5, size=64)
+    export(saved(tmp_path / "x.pth", resnet18()), "safetensors", tmp_path / "out.safetensors", std=0.5, size=64)
     found = load_backbone(tmp_path / "out.safetensors")
     assert (found.std, found.image_size, found.mean) == (HALF, 64, IMAGENET_MEAN)
     assert (found.preparation.origins["std"], found.preparation.origins["mean"]) == ("given", "assumed")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 import safetensors
@@ -22,6 +21,7 @@ from hexa.runtime import checkpoints
 from hexa.weights.metadata import metadata_of
 from hexa.weights.preparation import Preparation
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
+from tests.pickles import Calls
 from tests.weights.test_layouts import assert_same, stirred
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.4, 0.5), std=(0.2, 0.25, 0.3))
@@ -63,23 +63,14 @@ def test_what_is_saved_comes_back_with_all_it_carries(tmp_path: Path) -> None:
 def test_equal_backbones_are_equal_files(tmp_path: Path) -> None:
     """safetensors draws the order of metadata anew for each file."""
     backbone = random_backbone(SMALL, 16)
-    made = {save_backbone(backbone, tmp_path / f"{n}.safetensors").read_bytes() for n in range(8)}
-    assert len(made) == 1
+    assert len({save_backbone(backbone, tmp_path / f"{n}.safetensors").read_bytes() for n in range(8)}) == 1
     with safetensors.safe_open(tmp_path / "0.safetensors", framework="pt") as file:
         assert file.metadata() == metadata_of(backbone)
 
 
-class Harm:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.path),)
-
-
 @pytest.mark.parametrize("name", ["bad.pth", "bad.pkl"])
 def test_a_file_that_runs_code_is_refused_and_runs_nothing(tmp_path: Path, name: str) -> None:
-    content = {"model": {"conv1.weight": Harm(tmp_path / "was-run")}}
+    content = {"model": {"conv1.weight": Calls(os.mkdir, str(tmp_path / "was-run"))}}
     if name == "bad.pkl":
         (tmp_path / name).write_bytes(pickle.dumps(content))
     else:

@@ -23,8 +23,7 @@ def in_step(work: Callable[[], Value]) -> Value:
     except UserError as error:
         problem = error
     everyones = processes.exchange(None if problem is None else str(problem))
-    problems = [said for said in everyones if said is not None]
-    if problems:
+    if problems := [said for said in everyones if said is not None]:
         raise problem or UserError(problems[0])
     return value[0]
 

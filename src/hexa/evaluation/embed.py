@@ -11,13 +11,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow
 import pyarrow.parquet
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.config import UserError, whole_characters
 from hexa.data import Source, open_source
 from hexa.evaluation import maps as dense
 from hexa.evaluation.features import batches, check_finite, extract, nothing_read
+from hexa.evaluation.maps import Array
 from hexa.evaluation.request import EmbeddingRequest
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.feature_maps import last_maps
@@ -26,8 +26,6 @@ from hexa.runtime import targets
 from hexa.runtime.files import write_whole
 from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

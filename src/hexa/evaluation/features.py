@@ -113,8 +113,7 @@ def extract_part(task: Task, part: Part) -> tuple[Tensor, Tensor]:
     tell = functools.partial(task.report, f"extracting features ({which} images)")
     features, positions = extract_together(task.backbone, source, progress=tell, **task.extraction)
     if len(features) < len(source):
-        lost = sorted(set(range(len(source))) - set(positions.tolist()))
-        note_lost(task, source, lost, which)
+        note_lost(task, source, sorted(set(range(len(source))) - set(positions.tolist())), which)
     task.extracted[part] = features, torch.from_numpy(source.labels)[positions]
     return task.extracted[part]
 

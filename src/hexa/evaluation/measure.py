@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hexa.config import Config, UserError
 from hexa.data import Source
@@ -26,8 +25,7 @@ from hexa.weights.preparation import shown
 from hexa.weights.pretrained import Backbone, describe, load_backbone
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Asked(NamedTuple):
     """An evaluation that was asked for: the options of every protocol, and those of this one."""
 
     protocol: str

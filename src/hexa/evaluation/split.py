@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from hexa import data as sources
 from hexa.config import UserError, some
-from hexa.data.sources.source import Source, Subset
+from hexa.data.sources.source import Labels, Source, Subset
 from hexa.evaluation.request import EvaluationRequest
 from hexa.runtime.random import Stream
 
-Labels = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -118,8 +117,7 @@ def decayed(factor: float, decay_at: tuple[float, ...], epoch: int, epochs: int)
     return float(factor ** sum(epoch >= round(share * epochs) for share in decay_at))
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """Settings of the training of a network and its classifier.
 
     optimizer: groups of parameters, each with its rate -> optimizer. factor: what the rates are multiplied by from each
@@ -187,7 +185,6 @@ def slow_statistics(network: nn.Module, steps: int) -> list[str]:
     remains = (1 - slowest) ** steps
     if slowest >= 0.1 or remains < 0.05:
         return []
-    return [
-        f"batch-norm statistics move by {100 * slowest:.2g} % a step: after {steps} steps {100 * remains:.0f} % of "
-        "those before remain, and scores may be far too low; train longer, or with a momentum of 0.1"
-    ]
+    left = f"after {steps} steps {100 * remains:.0f} % of those before remain, and scores may be far too low"
+    remedy = "train longer, or with a momentum of 0.1"
+    return [f"batch-norm statistics move by {100 * slowest:.2g} % a step: {left}; {remedy}"]

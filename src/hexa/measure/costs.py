@@ -101,8 +101,7 @@ def at_size(draft: Experiment, size: int, fields: Iterable[str]) -> Experiment:
     """The experiment at another size of its views, and of its network where that has only one."""
     if size == draft.views.size:
         return draft
-    changed = override(draft, {"views.size": size, "start.sha256": None})
-    return begin_from_weights(changed, [*fields, "views.size"])
+    return begin_from_weights(override(draft, {"views.size": size, "start.sha256": None}), [*fields, "views.size"])
 
 
 def measure(draft: Experiment, source: Source, fields: Collection[str], *, partly: bool = True) -> Costs:

@@ -151,8 +151,7 @@ def _disk(folder: Path) -> Iterator[Finding]:
         free = shutil.disk_usage(folder).free
     remedy = "checkpoints of a ResNet-50 need about 1 GiB; make room, or use --out on another disk"
     yield _warned("disk", f"{free / _GIB:.1f} GiB free in {folder}", remedy, free < 2 * _GIB)
-    shared = Path("/dev/shm")
-    if shared.is_dir():
+    if (shared := Path("/dev/shm")).is_dir():
         size = shutil.disk_usage(shared).total
         remedy = "loader processes hand images over through it; in a container, start it with --shm-size=2g"
         yield _warned("shared memory", f"{size / _GIB:.2f} GiB", remedy, size < _GIB // 4)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -228,8 +228,7 @@ def _new(folder: Path) -> Path:
 
 def _measured(one: Track, backbone: str | Backbone, data: str, held_out: bool) -> dict[str, float]:
     options = one.options | ({"holdout": _HELD_OUT} if held_out and one.test_per_class is None else {})
-    metrics: dict[str, float] = evaluate(one.protocol, backbone, data, device="cpu", **options)["metrics"]
-    return metrics
+    return cast(dict[str, float], evaluate(one.protocol, backbone, data, device="cpu", **options)["metrics"])
 
 
 def _losses(run: Path) -> list[list[float]]:

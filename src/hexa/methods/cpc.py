@@ -50,11 +50,9 @@ class CPCConfig(EncoderConfig):
         super().check(setting)
         if setting.view_size is not None and self.grid(setting.view_size) <= max(self.ahead):
             needed = self.patch + max(self.ahead) * self.stride
-            message = (
-                f"views of {setting.view_size} pixels lack a patch of {self.patch} pixels {max(self.ahead)} rows below "
-                f"another; use a views.size of at least {needed}, or smaller patches (method.patch, method.stride)"
-            )
-            raise ConfigError([("views.size", message)])
+            lacking = f"a patch of {self.patch} pixels {max(self.ahead)} rows below another"
+            remedy = f"use a views.size of at least {needed}, or smaller patches (method.patch, method.stride)"
+            raise ConfigError([("views.size", f"views of {setting.view_size} pixels lack {lacking}; {remedy}")])
 
 
 class ContextLayer(nn.Module):

@@ -47,8 +47,7 @@ class DeepClusterConfig(EncoderConfig):
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
-        seen = setting.steps_per_epoch * setting.batch_size
-        if max(self.num_prototypes) > seen:
+        if max(self.num_prototypes) > (seen := setting.steps_per_epoch * setting.batch_size):
             fewer = ",".join(str(min(count, max(1, seen // 10))) for count in self.num_prototypes)
             message = f"{max(self.num_prototypes)} are more than the {seen} images an epoch sees; use [{fewer}]"
             raise ConfigError([("method.num_prototypes", message)])
@@ -154,11 +153,9 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
             self.bank.keep(batch.index[count:])
 
     def notes(self) -> list[str]:
-        rows, crops = self.bank.rows, len(self.config.crops_for_assign)
+        rows, crops, dim = self.bank.rows, len(self.config.crops_for_assign), self.config.dim
         held = f"memory bank of {rows:,} images × {crops} crops"
-        return [
-            memory_note(held, rows * crops, rows, self.config.dim, self.config.num_prototypes, self.clusters.device)
-        ]
+        return [memory_note(held, rows * crops, rows, dim, self.config.num_prototypes, self.clusters.device)]
 
     # -- between epochs -----------------------------------------------------------------------------------------------
 

@@ -92,10 +92,7 @@ class MoCoLabels(PseudoLabels):
         second = first[permutation]
         if not self.pairs:
             return first, second
-        return (
-            replace(first, partner=(second.keys, second.own)),
-            replace(second, partner=(first.keys, first.own)),
-        )
+        return replace(first, partner=(second.keys, second.own)), replace(second, partner=(first.keys, first.own))
 
     def further_similarities(self, query: Tensor) -> Tensor | None:
         """Similarities [V, B, E] of queries [V, B, D] to further keys, −∞ for those of the image itself."""

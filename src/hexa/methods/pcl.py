@@ -45,8 +45,7 @@ class PCLConfig(MethodConfig):
     def check(self, setting: Setting) -> None:
         super().check(setting)
         self.contrast.check_within("contrast", setting)
-        most = max(self.num_clusters)
-        if most > setting.data_size:
+        if (most := max(self.num_clusters)) > setting.data_size:
             largest = max(1, setting.data_size // 13)
             fewer = ",".join(str(max(1, count * largest // most)) for count in self.num_clusters)
             message = f"{most} are more than the {setting.data_size} images; use [{fewer}]"
@@ -142,11 +141,10 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         views = len(embedding)
         sizes = list(self.config.num_clusters)
         centroids, temperatures = torch.split(self.centroids, sizes), torch.split(self.concentrations, sizes)
+        clusterings = zip(centroids, temperatures, labels.compared, labels.targets, strict=True)
         parts = [
             proto_nce(embedding, rows[chosen], temperature[chosen], targets.expand(views, -1))
-            for rows, temperature, chosen, targets in zip(
-                centroids, temperatures, labels.compared, labels.targets, strict=True
-            )
+            for rows, temperature, chosen, targets in clusterings
         ]
         # as in MoCo, the two terms of a symmetric loss are added
         return instance + views * torch.stack(parts).mean(0) * labels.weight

@@ -90,8 +90,7 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         super().__init__()
         self.config, self._begins = config, setting.begins_with
         if config.teacher is None:
-            normalize = Normalize(setting.mean, setting.std)
-            self.teacher = FrozenNetwork(nn.Sequential(normalize, copy.deepcopy(backbone)))
+            self.teacher = FrozenNetwork(nn.Sequential(Normalize(setting.mean, setting.std), copy.deepcopy(backbone)))
             width = num_features(backbone)
         else:
             if setting.load is None:

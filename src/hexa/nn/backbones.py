@@ -89,8 +89,7 @@ class SmallResNet(nn.Module):
             downsample = None
             if stride != 1 or before != width:
                 downsample = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width))
-            block = BasicBlock(before, width, stride, downsample)
-            setattr(self, f"layer{stage + 1}", nn.Sequential(block))
+            setattr(self, f"layer{stage + 1}", nn.Sequential(BasicBlock(before, width, stride, downsample)))
         self.num_features = widths[-1]
         for module in self.modules():
             if isinstance(module, nn.Conv2d):

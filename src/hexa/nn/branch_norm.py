@@ -263,8 +263,7 @@ def convert(network: nn.Module, branches: Iterable[str] = ("main", "aux"), group
         if isinstance(module, _BatchNorm):
             return BranchBatchNorm(module, branches, groups, switch)
         for name, child in module.named_children():
-            swapped = replace(child)
-            if swapped is not child:
+            if (swapped := replace(child)) is not child:
                 setattr(module, name, swapped)
         return module
 

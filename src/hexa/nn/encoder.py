@@ -95,10 +95,9 @@ class Encoder(nn.Module):
         if len(sizes) > 1:  # from order (size, run, crop, image) to (run, crop, image) for the head
             runs = [_runs(maps, sizes, len(maps) // batch) for maps in features]
             features = [part for run in zip(*runs, strict=True) for part in run]
-        rows = self.head(torch.cat(features))
+        rows: Tensor = self.head(torch.cat(features))
         if len(sizes) == 1:
-            every: Tensor = rows.view(count, batch, -1)
-            return every
+            return rows.view(count, batch, -1)
         return torch.cat([part.view(count, -1, rows.shape[-1]) for part in _runs(rows, sizes, count)], 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,7 @@ from hexa.nn.backbones import tried
 _PROBE = (128, 192)
 
 
-@dataclass(frozen=True)
-class NetworkPart:
+class NetworkPart(NamedTuple):
     """Consecutive modules of a network that end before the resolution decreases again: maps [B, C, H, W] -> maps.
 
     stride: pixels of the image per pixel of the output maps. channels: of the output maps.
@@ -50,10 +49,8 @@ def parts(network: nn.Module, name: str) -> list[NetworkPart]:
     cut = list(_cut(chain)) if right else []
     strides = [part.stride for part in cut]
     if len(cut) < 2 or strides != sorted(set(strides)):
-        raise UserError(
-            f"{name}: has no feature maps of several resolutions; give a convolutional network that calls its modules "
-            "one after the other, such as a ResNet of timm or torchvision"
-        )
+        suitable = "that calls its modules one after the other, such as a ResNet of timm or torchvision"
+        raise UserError(f"{name}: has no feature maps of several resolutions; give a convolutional network {suitable}")
     return cut
 
 

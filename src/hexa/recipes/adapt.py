@@ -37,7 +37,7 @@ def adapt() -> Experiment:
         views=ViewsConfig(),
         method=SimCLRConfig(temperature=0.1),
         objective=ObjectiveConfig(reduction="mean"),
-        # docs/speedrun.md, track C, and decision 0025
+        # docs/speedrun.md, track C, and decision 0022
         optimizer=OptimizerConfig(name="muon", learning_rate=0.012, other_rate=0.01, weight_decay=1e-4),
         schedule=ScheduleConfig(kind="cosine", per="step"),
         monitor=MonitorConfig(k=15, label_free=True),

@@ -97,8 +97,11 @@ _WIDE: Fields = {
     "views": views_at_32(scale=(0.2, 1.0)),
 }
 _WARM: Fields = {"kind": "cosine", "per": "step", "warmup_epochs": 10, "warmup_at_most": 0.1}
-_SMALL_CLUSTERS = {"method": _deepcluster(512), "objective": ObjectiveConfig()}
-_SMALL_SWAV = {"method": _swav(512), "objective": ObjectiveConfig()}
+_DEEPCLUSTER = {
+    "method": _deepcluster(2048),
+    "small": {"method": _deepcluster(512), "objective": ObjectiveConfig()},
+}
+_SWAV = {"method": _swav(2048), "small": {"method": _swav(512), "objective": ObjectiveConfig()}}
 _MILD_COLOURS: Fields = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
 _SHORT_DINO: Fields = {"momentum": 0.99, "warmup_epochs": 0, "teacher_temperature": 0.04}
 _DINO: Fields = {
@@ -107,134 +110,123 @@ _DINO: Fields = {
     "schedule": ScheduleConfig(**_WARM, final_share=0.001),
 }
 
-#: Name -> what it is, the fields that differ from MoCo-v2's, those that its small version changes beside the network.
-RECIPES: dict[str, tuple[str, Fields, Fields]] = {
-    "moco-v2": ("MoCo-v2 as in MoCo's own demo", {}, _WIDE),
+#: Name -> the fields that differ from MoCo-v2's. Besides them `title`: what the recipe is; `expected`: the published
+#: value at this size; `small`: the fields that the small version changes besides the network.
+RECIPES: dict[str, Fields] = {
+    "moco-v2": {
+        "title": "MoCo-v2 as in MoCo's own demo",
+        "expected": "published k-NN 82.6 (200 epochs), 86.3 (400), 88.7 (800). `+small`: docs/speedrun.md",
+        "small": _WIDE,
+    },
     # With all that InfoMin does to colours a narrow network learns next to nothing in a few epochs, and below nothing
     # with attacks: it keeps one operation of RandAugment, and MoCo's jitter.
-    "infomin": (
-        "MoCo-v2 with the views of InfoMin",
-        {"views": views_at_32("infomin", blur_probability=0.0)},
-        {"method": _moco(4), "views": views_at_32("infomin", blur_probability=0.0, randaugment_ops=1, **_MILD_COLOURS)},
-    ),
-    "simclr": (
-        "SimCLR",
-        {
-            "method": SimCLRConfig(temperature=0.5),
-            "optimizer": OptimizerConfig(name="lars", learning_rate=1.0, base_batch_size=256, weight_decay=1e-4),
-            "schedule": ScheduleConfig(**_WARM),
+    "infomin": {
+        "title": "MoCo-v2 with the views of InfoMin",
+        "views": views_at_32("infomin", blur_probability=0.0),
+        "small": {
+            "method": _moco(4),
+            "views": views_at_32("infomin", blur_probability=0.0, randaugment_ops=1, **_MILD_COLOURS),
         },
-        {},
-    ),
-    "byol": (
-        "BYOL",
-        {"method": BYOLConfig(hidden=1024, momentum=0.99)},
-        {"method": BYOLConfig(hidden=512, dim=128, momentum=0.99)},
-    ),
-    "simsiam": (
-        "SimSiam",
-        {"method": SimSiamConfig(projector_layers=2), "schedule": ScheduleConfig(kind="cosine", per="step")},
-        {
+    },
+    "simclr": {
+        "title": "SimCLR",
+        "method": SimCLRConfig(temperature=0.5),
+        "optimizer": OptimizerConfig(name="lars", learning_rate=1.0, base_batch_size=256, weight_decay=1e-4),
+        "schedule": ScheduleConfig(**_WARM),
+    },
+    "byol": {
+        "title": "BYOL",
+        "method": BYOLConfig(hidden=1024, momentum=0.99),
+        "small": {"method": BYOLConfig(hidden=512, dim=128, momentum=0.99)},
+    },
+    "simsiam": {
+        "title": "SimSiam",
+        "method": SimSiamConfig(projector_layers=2),
+        "schedule": ScheduleConfig(kind="cosine", per="step"),
+        "small": {
             "method": SimSiamConfig(projector_layers=2, dim=512, predictor_hidden=128),
             "optimizer": OptimizerConfig(learning_rate=0.3, base_batch_size=256, weight_decay=5e-4),
         },
-    ),
-    "instdisc": (
-        "Instance discrimination",
-        {
-            "method": InstDiscConfig(objective="softmax", temperature=0.1),
-            "views": views_at_32(num_views=1, scale=(0.2, 1.0)),
-        },
-        {},
-    ),
-    "cmc": (
-        "CMC, L against ab,",
-        {
-            "method": CMCConfig(objective="softmax", temperature=0.1),
-            "network": _resnet(streams="lab"),
-            "views": views_at_32("crop-flip", scale=(0.2, 1.0)),
-        },
-        {},
-    ),
+    },
+    "instdisc": {
+        "title": "Instance discrimination",
+        "method": InstDiscConfig(objective="softmax", temperature=0.1),
+        "views": views_at_32(num_views=1, scale=(0.2, 1.0)),
+    },
+    "cmc": {
+        "title": "CMC, L against ab,",
+        "method": CMCConfig(objective="softmax", temperature=0.1),
+        "network": _resnet(streams="lab"),
+        "views": views_at_32("crop-flip", scale=(0.2, 1.0)),
+    },
     # Published with layer-norm, because the statistics of a batch tell a patch of others; the narrow network of the
     # small version has batch-norm, over all patches of all images.
-    "cpc": (
-        "CPC-v2, 3 × 3 patches of 16 pixels,",
-        {
-            "batch_size": 256,
-            "network": _resnet(options={"norm_layer": "groupnorm1"}),
-            "method": _cpc(256),
-            "views": views_at_32(num_views=1, scale=(0.3, 1.0)),
-            "optimizer": OptimizerConfig(name="adamw", learning_rate=4e-4, weight_decay=1e-5),
-            "schedule": ScheduleConfig(**_WARM),
-        },
-        {"method": _cpc(64)},
-    ),
-    "pirl": (
-        "PIRL",
-        {
-            "method": PIRLConfig(puzzle=_PUZZLE, objective="softmax", num_negatives=4096, temperature=0.1),
-            "views": views_at_32(),
-        },
-        {},
-    ),
-    "rotation": (
-        "Rotation prediction",
-        {
-            "batch_size": 128,
-            "method": RotationConfig(),
-            "views": views_at_32("crop-flip", scale=(0.5, 1.0)),
-            "optimizer": OptimizerConfig(learning_rate=0.1, base_batch_size=128, weight_decay=5e-4, nesterov=True),
-        },
-        {},
-    ),
-    "jigsaw": (
-        "Jigsaw puzzles of 2 × 2 tiles",
-        {
-            "method": JigsawConfig(puzzle=_PUZZLE, num_permutations=24, hidden=512),
-            "views": views_at_32(num_views=1, scale=(0.5, 1.0)),
-            "optimizer": OptimizerConfig(learning_rate=0.1, base_batch_size=256, weight_decay=5e-4),
-        },
-        {"method": JigsawConfig(puzzle=_PUZZLE, num_permutations=24, hidden=128)},
-    ),
-    "dino": (
-        "DINO, 2×32 + 4×16 pixels,",
-        {"method": DINOConfig(num_prototypes=4096, head_norm=True, **_SHORT_DINO), **_DINO},
-        {"method": DINOConfig(hidden=512, num_prototypes=1024, head_norm=True, **_SHORT_DINO)},
-    ),
+    "cpc": {
+        "title": "CPC-v2, 3 × 3 patches of 16 pixels,",
+        "batch_size": 256,
+        "network": _resnet(options={"norm_layer": "groupnorm1"}),
+        "method": _cpc(256),
+        "views": views_at_32(num_views=1, scale=(0.3, 1.0)),
+        "optimizer": OptimizerConfig(name="adamw", learning_rate=4e-4, weight_decay=1e-5),
+        "schedule": ScheduleConfig(**_WARM),
+        "small": {"method": _cpc(64)},
+    },
+    "pirl": {
+        "title": "PIRL",
+        "method": PIRLConfig(puzzle=_PUZZLE, objective="softmax", num_negatives=4096, temperature=0.1),
+    },
+    "rotation": {
+        "title": "Rotation prediction",
+        "batch_size": 128,
+        "method": RotationConfig(),
+        "views": views_at_32("crop-flip", scale=(0.5, 1.0)),
+        "optimizer": OptimizerConfig(learning_rate=0.1, base_batch_size=128, weight_decay=5e-4, nesterov=True),
+    },
+    "jigsaw": {
+        "title": "Jigsaw puzzles of 2 × 2 tiles",
+        "method": JigsawConfig(puzzle=_PUZZLE, num_permutations=24, hidden=512),
+        "views": views_at_32(num_views=1, scale=(0.5, 1.0)),
+        "optimizer": OptimizerConfig(learning_rate=0.1, base_batch_size=256, weight_decay=5e-4),
+        "small": {"method": JigsawConfig(puzzle=_PUZZLE, num_permutations=24, hidden=128)},
+    },
+    "dino": {
+        "title": "DINO, 2×32 + 4×16 pixels,",
+        "method": DINOConfig(num_prototypes=4096, head_norm=True, **_SHORT_DINO),
+        **_DINO,
+        "small": {"method": DINOConfig(hidden=512, num_prototypes=1024, head_norm=True, **_SHORT_DINO)},
+    },
     # No batch-norm in the head either. In a few epochs a narrow ViT (on patches of 8 × 8 pixels) learns nothing from
     # crops of four patches, collapses to uniform classes once the prototypes learn, and forgets colours before it knows
     # shapes: two large crops, fixed prototypes, mild views.
-    "dino-vit": (
-        "DINO with a ViT",
-        {"network": _vit(), "method": DINOConfig(num_prototypes=4096, head_norm=False, **_SHORT_DINO), **_DINO},
-        {
+    "dino-vit": {
+        "title": "DINO with a ViT",
+        "network": _vit(),
+        "method": DINOConfig(num_prototypes=4096, head_norm=False, **_SHORT_DINO),
+        **_DINO,
+        "small": {
             "network": _vit(patch_size=8, embed_dim=96, depth=4, num_heads=3, class_token=False, global_pool="avg"),
             "method": DINOConfig(
                 hidden=512, num_prototypes=256, head_norm=True, freeze_prototypes_epochs=1000, **_SHORT_DINO
             ),
             "views": views_at_32(scale=(0.4, 1.0), brightness=0.2, contrast=0.2, saturation=0.2, hue=0.05),
         },
-    ),
-    "deepcluster-v2": (
-        "DeepCluster-v2, 2×32 pixels,",
-        {"method": _deepcluster(2048), **_prototypes("swav-cifar")},
-        _SMALL_CLUSTERS,
-    ),
-    "deepcluster-v2-6crop": (
-        "DeepCluster-v2, 2×32 + 4×16 pixels,",
-        {"method": _deepcluster(2048), **_prototypes("swav-cifar-6crop")},
-        _SMALL_CLUSTERS,
-    ),
-    "swav": ("SwAV, 2×32 pixels,", {"method": _swav(2048), **_prototypes("swav-cifar")}, _SMALL_SWAV),
-    "swav-6crop": (
-        "SwAV, 2×32 + 4×16 pixels,",
-        {"method": _swav(2048), **_prototypes("swav-cifar-6crop")},
-        _SMALL_SWAV,
-    ),
-    "pcl-v2": ("PCL-v2", {"method": _pcl(_moco(8, "mlp"), 20)}, {"method": _pcl(_moco(4, "mlp"), 2)}),
+    },
+    "deepcluster-v2": {"title": "DeepCluster-v2, 2×32 pixels,", **_DEEPCLUSTER, **_prototypes("swav-cifar")},
+    "deepcluster-v2-6crop": {
+        "title": "DeepCluster-v2, 2×32 + 4×16 pixels,",
+        **_DEEPCLUSTER,
+        **_prototypes("swav-cifar-6crop"),
+    },
+    "swav": {"title": "SwAV, 2×32 pixels,", **_SWAV, **_prototypes("swav-cifar")},
+    "swav-6crop": {"title": "SwAV, 2×32 + 4×16 pixels,", **_SWAV, **_prototypes("swav-cifar-6crop")},
+    "pcl-v2": {
+        "title": "PCL-v2",
+        "method": _pcl(_moco(8, "mlp"), 20),
+        "small": {"method": _pcl(_moco(4, "mlp"), 2)},
+    },
 }
-_EXPECTED = {"moco-v2": "published k-NN 82.6 (200 epochs), 86.3 (400), 88.7 (800). `+small`: docs/speedrun.md"}
+#: What an entry says besides fields.
+_NOT_FIELDS = {"title", "expected", "small"}
 
 
 def make(name: str) -> Experiment:
@@ -251,21 +243,21 @@ def make(name: str) -> Experiment:
         schedule=ScheduleConfig(kind="cosine", per="epoch"),
         monitor=MonitorConfig(knn_every=10, temperature=0.1),
     )
-    return base.model_copy(update=RECIPES[name][1])
+    return base.model_copy(update={field: value for field, value in RECIPES[name].items() if field not in _NOT_FIELDS})
 
 
-for _name, (_title, _, _small) in RECIPES.items():
+for _name, _given in RECIPES.items():
     register(
         f"cifar10-{_name}",
         partial(make, _name),
-        f"""{_title} on CIFAR-10, {"a ViT of 12 layers" if "vit" in _name else "ResNet-18"}.
+        f"""{_given["title"]} on CIFAR-10, {"a ViT of 12 layers" if "vit" in _name else "ResNet-18"}.
 
         Command: hexa pretrain cifar10-{_name}
 
-        Expected: {_EXPECTED.get(_name, "no published value at this size. Not yet run here")}. `+small` is measured in
+        Expected: {_given.get("expected", "no published value at this size. Not yet run here")}. `+small` is measured in
         benchmarks/README.md.
 
         Cost: that of the method, 200 epochs of 50,000 images; for a GPU. `+small`: minutes on two cores.
         """,
-        **_small,
+        **_given.get("small", {}),
     )

@@ -181,8 +181,7 @@ def cf_amc() -> Experiment:
 
 def _crops(count: int, **fields: Any) -> ViewsConfig:
     """Those of EMP-SSL's code: mild colours, one in ten blurred, one in ten solarised."""
-    colours: dict[str, Any] = {"hue": 0.2, "blur_probability": 0.1, "solarize_probability": 0.1}
-    return views_at_32(num_views=count, **colours, **fields)
+    return views_at_32(num_views=count, hue=0.2, blur_probability=0.1, solarize_probability=0.1, **fields)
 
 
 def _small(experiment: Experiment) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hexa.data.views.making import ViewsConfig
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.methods.deepcluster import DeepClusterConfig
@@ -17,26 +19,16 @@ from hexa.training.schedules import ScheduleConfig
 
 
 def _digits(name: str) -> Experiment:
+    # digits have no colour and mirrored ones are other digits: what is left of MoCo-v2's views is crop and contrast
+    unused = ("flip_probability", "saturation", "hue", "grayscale_probability", "blur_probability")
+    views = {"size": 16, "scale": (0.3, 1.0), "brightness": 0.4, "contrast": 0.4, **dict.fromkeys(unused, 0.0)}
     return Experiment(
         recipe=name,
         data="digits",
         epochs=12,
         batch_size=128,
-        network=NetworkConfig(
-            name="small-resnet", widths=(32, 64, 128, 256), mean=(0.3, 0.3, 0.3), std=(0.37, 0.37, 0.37)
-        ),
-        # digits have no colour and mirrored ones are other digits: what is left of MoCo-v2's views is crop and contrast
-        views=ViewsConfig(
-            size=16,
-            scale=(0.3, 1.0),
-            flip_probability=0.0,
-            brightness=0.4,
-            contrast=0.4,
-            saturation=0.0,
-            hue=0.0,
-            grayscale_probability=0.0,
-            blur_probability=0.0,
-        ),
+        network=NetworkConfig(name="small-resnet", widths=(32, 64, 128, 256), mean=(0.3,) * 3, std=(0.37,) * 3),
+        views=ViewsConfig.model_validate(views),
         method=MoCoConfig(queue_size=512, momentum=0.99, temperature=0.1, bn_groups=4),
         optimizer=OptimizerConfig(name="muon", learning_rate=0.04, other_rate=0.08, weight_decay=5e-4),
         # without warm-up the first steps throw the network into a point, from which adversarial views keep it
@@ -80,19 +72,13 @@ def digits_hexa_moco() -> Experiment:
 
 def _clusters(name: str) -> Experiment:
     """The digits with clusters for pseudo-labels: ten times the classes, and LARC."""
+    warmup: dict[str, Any] = {"warmup_epochs": 4, "warmup_at_most": 0.1, "warmup_start_share": 0.0625}
     return _digits(name).model_copy(
         update={
             "epochs": 40,
             "method": DeepClusterConfig(hidden=256, num_prototypes=(100, 100, 100)),
             "optimizer": OptimizerConfig(name="larc", learning_rate=1.2, weight_decay=1e-6),
-            "schedule": ScheduleConfig(
-                kind="cosine",
-                per="step",
-                final_share=0.001,
-                warmup_epochs=4,
-                warmup_at_most=0.1,
-                warmup_start_share=0.0625,
-            ),
+            "schedule": ScheduleConfig(kind="cosine", per="step", final_share=0.001, **warmup),
         }
     )
 

@@ -102,8 +102,7 @@ def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
     """
     fields = experiment.model_dump(mode="json")
     problems = []
-    method = changes.get("method.name", experiment.method.name)
-    if method != experiment.method.name:
+    if (method := changes.get("method.name", experiment.method.name)) != experiment.method.name:
         known = choices(MethodConfig, "name", "hexa.methods").get(str(method))
         defaults = {} if known is None else {key: info.default for key, info in known.model_fields.items()}
         fields["method"] = {"name": method} | {key: {} for key, value in defaults.items() if isinstance(value, Config)}

@@ -51,8 +51,7 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
     if "split" in asked:
         half = {"split": True, "clean_fraction": 0.5}
         experiment = experiment.model_copy(update={"objective": experiment.objective.model_copy(update=half)})
-    hard = dict(_HARD[name] for name in MODIFIERS if name in asked and name in _HARD)
-    every = {**experiment.hard_examples, **hard}
+    every = experiment.hard_examples | dict(_HARD[name] for name in MODIFIERS if name in asked and name in _HARD)
     if "late" in asked:
         if not every:
             raise UserError(f"{experiment.recipe}: +late delays hard examples, and there are none; add +adversarial")

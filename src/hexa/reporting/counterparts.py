@@ -22,8 +22,10 @@ def tables(runs: Sequence[Run], names: Sequence[str]) -> list[Table]:
     compared: dict[str, list[tuple[int, Comparison, Record]]] = {}
     for number, run in enumerate(runs):
         for result in scores.newest(run):
-            if (one := _beside(result)) is not None:
-                compared.setdefault(one.title, []).append((number, one, result))
+            # a file may hold anything
+            with suppress(LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
+                if (one := published.beside(result)) is not None:
+                    compared.setdefault(one.title, []).append((number, one, result))
     counterparts = [published.counterpart(str(run.config.get("recipe", ""))) for run in runs]
     repeated = {(row.method, row.epochs) for row in counterparts if row is not None}
     made = []
@@ -41,13 +43,6 @@ def tables(runs: Sequence[Run], names: Sequence[str]) -> list[Table]:
             own = (f"{names[number]} ({remark})", _epochs(run), (None,) * len(published.LINEAR.columns))
             made.append(beside(replace(published.LINEAR, rows=rows), [own], {(row.method, row.epochs)}))
     return made
-
-
-def _beside(result: Record) -> Comparison | None:
-    """`published.beside` of whatever a file held."""
-    with suppress(LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
-        return published.beside(result)
-    return None
 
 
 def _own(

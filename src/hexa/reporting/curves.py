@@ -6,8 +6,8 @@ import io
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from html import escape
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib import rc_context
@@ -29,8 +29,7 @@ _IN_PAGE = {colour: f"var(--s{slot})" for slot, colour in enumerate(COLOURS)}
 _IN_PAGE |= {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)"}
 
 
-@dataclass(frozen=True)
-class Quantity:
+class Quantity(NamedTuple):
     """How a group of journal keys (`loss/std`, `loss/adversarial` …: the group `loss`) is shown."""
 
     title: str
@@ -68,8 +67,7 @@ KNOWN = {
 AXES = {"epoch": "epoch", "step": "steps", "minutes": "time"}
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """One curve."""
 
     name: str
@@ -82,8 +80,7 @@ class Series:
     """[N]."""
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     """A drawn chart."""
 
     key: str
@@ -162,7 +159,7 @@ def _chart(name: str, key: str, series: Sequence[Series], several: bool, over: s
     title = known.title + (f": {_term(key)}" if several and "/" in key else "")
     if over != "epoch":
         title, name = f"{title} by {AXES[over]}", f"{name} over {AXES[over]}"
-    return drawn(name, replace(known, title=title), series, over)
+    return drawn(name, known._replace(title=title), series, over)
 
 
 def drawn(key: str, known: Quantity, series: Sequence[Series], over: str) -> Chart:

@@ -93,5 +93,4 @@ def tiles_of(source: Source, places: Iterable[int], transform: EvaluationTransfo
 def as_pixels(images: Tensor) -> Pixels:
     """Values from 0 to 255, [N, C, S, S], as uint8 [N, S, S, 3]: the first three channels, or the first as grey."""
     shown = images[:, :3] if images.shape[1] >= 3 else images[:, :1].expand(-1, 3, -1, -1)
-    pixels: Pixels = shown.round().clamp(0, 255).to("cpu", torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
-    return pixels
+    return shown.round().clamp(0, 255).to("cpu", torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()

@@ -150,8 +150,7 @@ def _headline(run: Run) -> list[tuple[str, str, str]]:
     if run.seconds is not None:
         sessions = f", in {run.interruptions + 1} sessions" if run.interruptions else ""
         shown.append(("Training time", format_duration(run.seconds), comparison.device(run) + sessions))
-    rates = sorted(line["images_per_second"] for line in run.train if is_number(line.get("images_per_second")))
-    if rates:
+    if rates := sorted(line["images_per_second"] for line in run.train if is_number(line.get("images_per_second"))):
         waits = [line["data_wait"] for line in run.train if is_number(line.get("data_wait"))]
         waiting = f"{100 * sum(waits) / len(waits):.0f} % waiting for data" if waits else ""
         shown.append(("Throughput", f"{format_number(rates[len(rates) // 2])} images/s", waiting))

@@ -69,8 +69,7 @@ class Run:
     @property
     def state(self) -> str:
         """finished, interrupted, stopped, unfinished (training or killed); evaluated or unknown without a journal."""
-        states = [_STATES[str(event["event"])] for event in self.events if str(event.get("event")) in _STATES]
-        if states:
+        if states := [_STATES[str(event["event"])] for event in self.events if str(event.get("event")) in _STATES]:
             return states[-1]
         if self.train or self.monitor:
             return "unfinished"
@@ -283,8 +282,7 @@ def _warnings(lines: list[Record], problems: list[str]) -> list[Record]:
     for line in lines:
         if line.get("event") in ("warning", "non-finite"):
             message = str(line.get("message", ""))
-            entry = messages.setdefault(message, {"message": message, "step": line.get("step"), "count": 0})
-            entry["count"] += 1
+            messages.setdefault(message, {"message": message, "step": line.get("step"), "count": 0})["count"] += 1
     if len(messages) > _MOST_WARNINGS:
         problems.append(f"{len(messages):,} warnings, of which the first {_MOST_WARNINGS} are shown")
     return list(messages.values())[:_MOST_WARNINGS]

@@ -7,8 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -42,8 +41,7 @@ from hexa.weights.preparation import Preparation
 from hexa.weights.pretrained import Backbone
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """Where and how precisely a run computes."""
 
     device: torch.device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -74,15 +75,12 @@ def _of_features(kind: str, target: Target, data: str | None, seed: int, progres
     if not data:
         raise UserError("a backbone without a run has no images of its own; give some with --data SOURCE")
     source = open_source(str(data), "train", channels=len(backbone.mean))
-    embedded = EmbeddedImages.of(
-        backbone, source, seed=seed, progress=lambda done, total: progress("extracting features", done, total)
-    )
+    embedded = EmbeddedImages.of(backbone, source, seed=seed, progress=partial(progress, "extracting features"))
     name = backbone.info.get("spec", "a backbone") if isinstance(target, Backbone) else target
     make, remark, of_classes = OF_FEATURES[kind]
     made = make(embedded, seed=seed)
     remark = remark.format(len(embedded.features)) + f" {of_classes}" * bool(class_of(embedded.source, 0))
-    title = f"{kind}: {Path(str(name)).name} on {short_name(source.name)}"
-    return made.draw(title, remark)
+    return made.draw(f"{kind}: {Path(str(name)).name} on {short_name(source.name)}", remark)
 
 
 def short_name(source: str) -> str:

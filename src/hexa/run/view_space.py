@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,8 +31,7 @@ _ATTACKED, _MIXED = 3, 3
 """Adversarial and mixed views that are drawn of each image: all would hide one another."""
 
 
-@dataclass(frozen=True)
-class ViewSpace:
+class ViewSpace(NamedTuple):
     """N views of K images in two dimensions, and what the hard examples made of them are there."""
 
     clean: Points
@@ -110,8 +110,7 @@ def _embedding(look: Look, example: Example) -> Points:
     embedding = example.score.embed(example.crops, replace(MAIN, update=False))
     directions = method.directions(embedding)
     chosen = embedding if directions is None else directions
-    points: Points = chosen[0].float().cpu().numpy().astype(np.float64)
-    return points
+    return chosen[0].float().cpu().numpy().astype(np.float64)
 
 
 _READING = (

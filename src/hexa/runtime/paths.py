@@ -16,10 +16,8 @@ def weights(text: str) -> tuple[Path, str | None]:
         file, _, network = text.rpartition("#")
         path = Path(file)
     if not path.is_file() and (network or not path.is_dir()):
-        raise UserError(
-            f"{text}: no such run, file or network (a recipe has no weights until it is trained); give a run "
-            "folder, a file, timm:NAME or random:NAME"
-        )
+        problem = "no such run, file or network (a recipe has no weights until it is trained)"
+        raise UserError(f"{text}: {problem}; give a run folder, a file, timm:NAME or random:NAME")
     return path, network
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -176,8 +176,7 @@ def all_gather_with_gradient(tensor: Tensor) -> Tensor:
     """
     if world_size() == 1:
         return tensor
-    gathered: Tensor = _Gather.apply(tensor)
-    return gathered
+    return cast(Tensor, _Gather.apply(tensor))
 
 
 class _Gather(torch.autograd.Function):

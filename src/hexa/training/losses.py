@@ -107,8 +107,7 @@ class StepFacts:
         """Record the metrics of a part of a term, if this is a log step."""
         if not self.wanted:
             return
-        accuracy = part.accuracy()
-        if accuracy is not None:
+        if (accuracy := part.accuracy()) is not None:
             self.facts[f"accuracy/{name}"] = accuracy
         self.facts |= {f"{fact}/{name}": value.detach() for fact, value in part.example.facts.items()}
         # a clean part of a few images would always seem to have collapsed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pydantic
 import torch
@@ -86,8 +86,7 @@ def effective_rank(embedding: Tensor) -> Tensor:
     flat = flat[:_RANK_ROWS]  # enough to see a collapse, and wide embeddings would take seconds
     values = torch.linalg.svdvals(flat - flat.mean(0))
     share = values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
-    rank: Tensor = torch.special.entr(share).sum().exp()
-    return rank
+    return cast(Tensor, torch.special.entr(share).sum().exp())
 
 
 @dataclass

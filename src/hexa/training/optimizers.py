@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pydantic
 import torch
@@ -62,8 +61,7 @@ class OptimizerConfig(Config):
         return self.final_weight_decay + rest * 0.5 * (1 + math.cos(math.pi * share))
 
 
-@dataclass(frozen=True)
-class Pace:
+class Pace(NamedTuple):
     """How a parameter learns: at this share of the learning rate, from this epoch on."""
 
     rate: float = 1.0
@@ -97,7 +95,7 @@ def build(
             turns = muon and parameter.ndim == 4  # not the positions and tokens of a ViT
             pace = paces.get(parameter, Pace())
             if muon and not turns:
-                pace = replace(pace, rate=pace.rate * config.other_rate / config.learning_rate)
+                pace = pace._replace(rate=pace.rate * config.other_rate / config.learning_rate)
             groups.setdefault((id(parameter) not in fixed, spared, turns, pace), []).append(parameter)
     described = [
         {"params": members, "scheduled": scheduled, "decayed": not spared}

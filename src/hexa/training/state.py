@@ -39,10 +39,8 @@ def restore(trainer: Trainer, state: State) -> list[str]:
     elif state["steps_per_epoch"] != trainer.steps_per_epoch:
         changed = "the data has changed"
     if changed is not None:
-        raise UserError(
-            f"{changed} since the checkpoint at step {state['step']}: continuing would be another "
-            "experiment; restore what changed, or start a new run with 'hexa pretrain'"
-        )
+        problem = f"{changed} since the checkpoint at step {state['step']}: continuing would be another experiment"
+        raise UserError(f"{problem}; restore what changed, or start a new run with 'hexa pretrain'")
     trainer.objective.method.restore(state["method"])
     # copied, because the loaded tensors may be memory-mapped
     trainer.optimizer.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,26 +87,23 @@ class Trainer:
         """Train to the end from wherever the state stands, also where the caller has turned gradients off."""
         method = self.objective.method
         self.journal.reporter.begin(self.total_steps, self.step)
-        try:
-            with self._interrupts:
-                self.clock.start(self.seconds)
-                self._lap, self._first = (self.step, self.clock.total), self.step
-                self._monitor_if_due(self.journal.there)
-                self._end_if_due(self.journal.there)
-                while self.step < self.total_steps:
-                    epoch, start = divmod(self.step, self.steps_per_epoch)
-                    method.train()
-                    if start == 0:
-                        self._start_epoch(epoch)
-                    for batch in self.loader.epoch(epoch, start):
-                        self._train_step(prepared(batch, self.config.channels_last))
-                        self._after_step()
-                        if self.step == self.total_steps:
-                            break
-                    self._list_problems()
-                    self._compare_attacks(batch)
-        finally:
-            self.journal.reporter.close()
+        with closing(self.journal.reporter), self._interrupts:
+            self.clock.start(self.seconds)
+            self._lap, self._first = (self.step, self.clock.total), self.step
+            self._monitor_if_due(self.journal.there)
+            self._end_if_due(self.journal.there)
+            while self.step < self.total_steps:
+                epoch, start = divmod(self.step, self.steps_per_epoch)
+                method.train()
+                if start == 0:
+                    self._start_epoch(epoch)
+                for batch in self.loader.epoch(epoch, start):
+                    self._train_step(prepared(batch, self.config.channels_last))
+                    self._after_step()
+                    if self.step == self.total_steps:
+                        break
+                self._list_problems()
+                self._compare_attacks(batch)
 
     def _start_epoch(self, epoch: int) -> None:
         """What the method does between epochs; its time counts as training.
@@ -294,8 +292,7 @@ class Trainer:
                 self.warn(self.watch.attacked(name, one, many))
 
     def _raise_if_not_finite(self) -> None:
-        bad = self.window.first_non_finite()
-        if bad is not None:
+        if (bad := self.window.first_non_finite()) is not None:
             raise self._non_finite(*bad)
 
     def _non_finite(self, step: int, term: str) -> NonFiniteError:

@@ -56,9 +56,8 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
     if config.name == "pixels" or (config.name == "python" and to != "onnx"):
         raise UserError(f"{run}: not a network that hexa can build; export a run or a file of weights")
     if config.name == "small-resnet" and out.suffix not in (".safetensors", ".onnx"):
-        raise UserError(
-            f"--to {to}: no other library has small-resnet, so the file must describe it: name it .safetensors"
-        )
+        problem = "no other library has small-resnet, so the file must describe it"
+        raise UserError(f"--to {to}: {problem}: name it .safetensors")
     network = _plain(config, to)  # raises before anything is written
     report: dict[str, Any] = {"target": to, "network": describe_network(config)}
 
@@ -209,9 +208,8 @@ def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
     if config.streams != "one":
         raise UserError(f"--to {to}: no other library has networks of two streams; export --to safetensors or onnx")
     if config.channels != 3 and to != "timm":
-        raise UserError(
-            f"--to {to}: its networks take 3 channels, this one {config.channels}; export --to timm or onnx"
-        )
+        problem = f"its networks take 3 channels, this one {config.channels}"
+        raise UserError(f"--to {to}: {problem}; export --to timm or onnx")
     if config.name == "small-resnet" or to == "timm":
         return backbones.build(config)
     if to == "detectron2" and (config.small_stem or not config.name.startswith("res")):

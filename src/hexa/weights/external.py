@@ -43,19 +43,16 @@ class External(nn.Module):
     @torch.no_grad()
     def _width(self, spec: str) -> int:
         """The width of the features of two blank images. Raises UserError if the output is not a batch of features."""
-        images = torch.zeros(2, len(self.preparation.mean), self.preparation.size, self.preparation.size)
+        shape = (2, len(self.preparation.mean), self.preparation.size, self.preparation.size)
         try:
-            output: Any = self.network.eval()(images)
+            output: Any = self.network.eval()(torch.zeros(shape))
         except Exception as error:
-            raise UserError(
-                f"{spec}: fails on images {tuple(images.shape)}: {type(error).__name__}: {reason(error, 200)}"
-            ) from error
+            said = f"{type(error).__name__}: {reason(error, 200)}"
+            raise UserError(f"{spec}: fails on images {shape}: {said}") from error
         if not (isinstance(output, Tensor) and output.ndim in (2, 4) and len(output) == 2):
             returned = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            raise UserError(
-                f"{spec}: must return features [B, D] or maps [B, D, H, W], got {returned} for images "
-                f"{tuple(images.shape)}"
-            )
+            expected = "features [B, D] or maps [B, D, H, W]"
+            raise UserError(f"{spec}: must return {expected}, got {returned} for images {shape}")
         return int(output.shape[1])
 
 
@@ -75,9 +72,8 @@ def external(spec: str) -> External:
     """The network that `python:MODULE:CALLABLE` or `python:FILE.py:CALLABLE` returns. Raises UserError."""
     home, _, name = spec.removeprefix("python:").rpartition(":")
     if not home or not name:
-        raise UserError(
-            f"{spec}: write python:MODULE:CALLABLE, such as python:my_networks:resnet or python:my.py:resnet"
-        )
+        examples = "python:my_networks:resnet or python:my.py:resnet"
+        raise UserError(f"{spec}: write python:MODULE:CALLABLE, such as {examples}")
     names = _names(home, spec)
     make = names.get(name)
     if not callable(make):

@@ -71,7 +71,8 @@ def read(path: Path) -> Weights:
         raise Unreadable(f"{path}: cannot be read ({reason(error)})") from None
     if path.suffix != ".pkl" and not begin.startswith((_ZIP, _PICKLE)):
         # an error page, a Git LFS pointer …
-        raise Unreadable(f"{path}: not a checkpoint: it begins with {begin.decode('ascii', 'replace')!r}; give a file of weights")
+        told = f"it begins with {begin.decode('ascii', 'replace')!r}"
+        raise Unreadable(f"{path}: not a checkpoint: {told}; give a file of weights")
     sums = None
     try:
         if path.suffix == ".pkl":

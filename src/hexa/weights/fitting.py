@@ -63,8 +63,7 @@ def filled(
     outline = nn.Flatten() if pixels else outlined(config, where)
     own = outline.state_dict()
     plain = {key: value for key, value in state.items() if not _is_further_branch(key, own)}
-    problem = misfit(own, plain)
-    if problem:
+    if problem := misfit(own, plain):
         raise UserError(f"{where}: not the state of this network: {problem}{remedy and f'; {remedy}'}")
     check(plain)
     learnt = {name for name, _ in outline.named_parameters()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import timm
@@ -33,8 +33,7 @@ NETWORKS = {
 }
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """How some software names a backbone's tensors, and how it prepares images.
 
     A file has the layout if one of its keys is `prefix` + `mark` and another begins with the same prefix + `also`.
@@ -152,10 +151,9 @@ def foreign_state(state: State, where: str, name: str | None = None) -> Foreign:
             return Foreign(config, preparation, kept, prefix)
         if len(wanted ^ given) <= 0.2 * len(wanted):  # a few tensors are missing or renamed
             raise UserError(f"{where}: almost a {candidate}, but {misfit(own, kept)}")
-    raise UserError(
-        f"{where}: unknown {layout.family} of {len(_convolutions(every))} convolutions; known: {', '.join(known)}; "
-        f"give the safetensors file of a run, which describes its network, or python:MODULE:CALLABLE; {remedy}"
-    )
+    problem = f"unknown {layout.family} of {len(_convolutions(every))} convolutions; known: {', '.join(known)}"
+    others = "give the safetensors file of a run, which describes its network, or python:MODULE:CALLABLE"
+    raise UserError(f"{where}: {problem}; {others}; {remedy}")
 
 
 def _timms(name: str, where: str) -> str:
@@ -183,8 +181,7 @@ def names(layout: Layout, own: Iterable[str]) -> dict[str, str]:
     for pattern, new in layout.renames:
         numbers: dict[str, int] = {}
         for name, theirs in renamed.items():
-            found = re.search(pattern, theirs)
-            if found:
+            if found := re.search(pattern, theirs):
                 number = numbers.setdefault(found[0], len(numbers))
                 renamed[name] = theirs[: found.start()] + found.expand(new).format(number) + theirs[found.end() :]
     return renamed

@@ -147,10 +147,9 @@ def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
     backbone = read(config.weights)
     sha256 = digest(config.weights, backbone)
     if config.sha256 not in (None, sha256):
-        raise UserError(
-            f"start.weights: {config.weights} has changed since this experiment began (SHA-256 {sha256}, not "
-            f"{config.sha256}); restore it, or begin a new experiment with --start"
-        )
+        problem = f"has changed since this experiment began (SHA-256 {sha256}, not {config.sha256})"
+        remedy = "restore it, or begin a new experiment with --start"
+        raise UserError(f"start.weights: {config.weights} {problem}; {remedy}")
     state = dict(backbone.network.state_dict())
     if _POSITIONS in state:
         state[_POSITIONS] = _positions(backbones.outline(network), state[_POSITIONS])
@@ -164,8 +163,7 @@ def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
 def _of_channels(channels: int, given: Tensor, own: Tensor | None) -> Tensor:
     """A convolution of RGB images adapted to `channels` by timm's rule; any other tensor unchanged."""
     of_rgb = given.ndim == 4 and given.shape[1] == 3 and own is not None and own.shape[1:2] == (channels,)
-    adapted: Tensor = adapt_input_conv(channels, given) if of_rgb else given
-    return adapted
+    return adapt_input_conv(channels, given) if of_rgb else given
 
 
 def _positions(network: nn.Module, given: Tensor) -> Tensor:
@@ -174,8 +172,7 @@ def _positions(network: nn.Module, given: Tensor) -> Tensor:
     if grid is None or own is None or own.shape == given.shape:
         return given
     prefix = 0 if getattr(network, "no_embed_class", False) else getattr(network, "num_prefix_tokens", 0)
-    resampled: Tensor = resample_abs_pos_embed(given, grid, num_prefix_tokens=prefix)
-    return resampled
+    return cast(Tensor, resample_abs_pos_embed(given, grid, num_prefix_tokens=prefix))
 
 
 def stages(network: Any) -> dict[str, int]:
@@ -188,10 +185,8 @@ def stages(network: Any) -> dict[str, int]:
     try:
         groups: dict[str, int] = group_parameters(network, network.group_matcher(coarse=True), reverse=True)
     except (AttributeError, AssertionError):
-        raise UserError(
-            f"start: {type(network).__name__} does not define its stages; leave out start.layer_decay and "
-            "start.trainable_stages"
-        ) from None
+        remedy = "leave out start.layer_decay and start.trainable_stages"
+        raise UserError(f"start: {type(network).__name__} does not define its stages; {remedy}") from None
     ranks = {stage: rank for rank, stage in enumerate(sorted(set(groups.values())))}
     return {name: ranks[stage] for name, stage in groups.items()}
 

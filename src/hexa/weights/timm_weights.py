@@ -34,10 +34,9 @@ def load(name: str) -> nn.Module:
         return cast(nn.Module, timm.create_model(name, pretrained=True, num_classes=0, pretrained_cfg_overlay=overlay))
     except Exception as error:
         plain = name.partition(".")[0]
-        raise UserError(
-            f"timm:{name}: its weights are not cached here and cannot be downloaded ({reason(error)}); "
-            f"give a file of weights, FILE#{plain}, or random:{plain} for an untrained network"
-        ) from None
+        problem = f"its weights are not cached here and cannot be downloaded ({reason(error)})"
+        remedy = f"give a file of weights, FILE#{plain}, or random:{plain} for an untrained network"
+        raise UserError(f"timm:{name}: {problem}; {remedy}") from None
 
 
 def _address(config: timm.models.PretrainedCfg) -> str:

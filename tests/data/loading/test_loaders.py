@@ -32,7 +32,7 @@ from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from tests.data.batches import SIZE, SMALL, array, assert_share, each_process, flat, loader_of, photographs, same
 from tests.data.image_files import exif
-from tests.evaluation.given import noise_images
+from tests.evaluation.given import noise_images, plain_images
 from tests.refusals import one_line
 
 
@@ -54,8 +54,7 @@ def test_views_that_grow_are_those_of_their_epoch(source: Source) -> None:
     crops = [{"count": 1, "size": SIZE // 2, "scale": [0.1, 0.3]}]
     growing = loader_of(source, growth=(SIZE - 4, SIZE - 2), epochs=6, extra_crops=crops)
     for epoch, size in enumerate([SIZE - 4] * 2 + [SIZE - 2] * 2 + [SIZE] * 2):
-        small = [crops[0] | {"size": round(SIZE / 2 * size / SIZE)}]
-        plain = loader_of(source, size=size, extra_crops=small)
+        plain = loader_of(source, size=size, extra_crops=[crops[0] | {"size": round(SIZE / 2 * size / SIZE)}])
         for one, other in zip(growing.epoch(epoch), plain.epoch(epoch), strict=True):
             assert one.crops[0].shape[-1] == size
             assert same(one, other)
@@ -162,8 +161,7 @@ def test_a_large_photograph_is_decoded_small_and_looks_thesame(large: Source, ex
     views = Views(ViewsConfig.model_validate({"recipe": "moco-v2", "size": 64, "extra_crops": extra_crops}))
     numbers = views.draw(Stream(0), slice(0, 1))[:, 0]
     for small, exact in zip(cut_crops(large, 0, views, numbers), cut_crops(whole, 0, views, numbers), strict=True):
-        difference = (small.float() - exact.float()).abs()
-        assert 0 < difference.mean() < 2.5
+        assert 0 < (small.float() - exact.float()).abs().mean() < 2.5
 
 
 def test_decoding_small_leaves_two_pixels_for_each_of_every_view(
@@ -173,8 +171,7 @@ def test_decoding_small_leaves_two_pixels_for_each_of_every_view(
     whole_again, small_again = decode.decode, decode.decode_with_pil
     monkeypatch.setattr(decode, "decode", lambda data, most: made.append(1) or whole_again(data))
     monkeypatch.setattr(decode, "decode_with_pil", lambda data, by, most: made.append(by) or small_again(data, by))
-    sizes = (8, 16, 32, 96)
-    for size, seed in itertools.product(sizes, range(2)):
+    for size, seed in itertools.product((8, 16, 32, 96), range(2)):
         extra = {"count": 2, "size": size, "scale": (0.05, 0.14)}
         views = Views(ViewsConfig.model_validate({"size": 32, "scale": (0.9, 1.0), "extra_crops": [extra]}))
         numbers = views.draw(Stream(seed), slice(0, 1))
@@ -192,8 +189,7 @@ def test_unreadable_images_are_replaced_by_their_neighbour_and_listed(tmp_path: 
     loader = loader_of(flat(tmp_path, 20, (4, 5, 19), one_size), 20, tolerance=0.2, recipe="crop-flip")
     assert loader.resident == one_size
     batch = next(loader.epoch(0))
-    expected = sorted([*(n for n in range(20) if n not in (4, 5, 19)), 6, 6, 0])
-    assert sorted(batch.index.tolist()) == expected
+    assert sorted(batch.index.tolist()) == sorted([*(n for n in range(20) if n not in (4, 5, 19)), 6, 6, 0])
     assert torch.equal((batch.crops[0][:, 0, 5, 5] * 25.5).round().long(), batch.index)
     assert [line.split(":")[0] for line in loader.problems] == ["04.png", "05.png", "19.png"]
     assert "not an image" in loader.problems[0]
@@ -254,18 +250,15 @@ def test_a_batch_of_large_images_does_not_wait_in_memory(tmp_path: Path) -> None
             calls.append(images.numel())
             return super().__call__(images)
 
-    for number in range(6):
-        Image.new("RGB", (1600, 1000), (number, 0, 0)).save(tmp_path / f"{number:02d}.png")
-    for _ in evaluation_batches(open_source(f"folder:{tmp_path}"), Watched(SIZE), 64, num_workers=0):
+    data = plain_images(tmp_path, {f"{number}.png": (1600, 1000) for number in range(6)})
+    for _ in evaluation_batches(open_source(data), Watched(SIZE), 64, num_workers=0):
         assert sum(calls) == 6 * 3 * 1600 * 1000
         assert max(calls) <= stream._TOGETHER + 3 * 1600 * 1000
 
 
 def test_long_strips_are_left_to_workers(tmp_path: Path) -> None:
-    for number in range(4):
-        Image.new("RGB", (100_000, 1), (number, 0, 0)).save(tmp_path / f"{number}.png")
-    source = open_source(f"folder:{tmp_path}")
-    loader = loader_of(source, 4)
+    data = plain_images(tmp_path, {f"{number}.png": (100_000, 1) for number in range(4)})
+    loader = loader_of(open_source(data), 4)
     assert not loader.resident
     assert [crop.shape for crop in next(loader.epoch(0)).crops] == [(4, 3, SIZE, SIZE)] * 2
 
@@ -287,7 +280,6 @@ def test_signals_to_the_whole_group_leave_workers_alone_and_closing_ends_them(tm
     workers = set(multiprocessing.active_children()) - before
     assert len(workers) == 2
     for worker in workers:
-        assert worker.pid is not None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(worker.pid, number)
     made += list(batches)

@@ -23,6 +23,7 @@ from hexa.data.sources.decode import DecodeError
 from hexa.ops.photometric import unit
 from hexa.runtime import packages
 from tests.data.image_files import saved
+from tests.pickles import Calls
 from tests.refusals import one_line
 
 
@@ -69,8 +70,7 @@ def test_rgb_files_are_read_as_they_always_were() -> None:
 def test_one_channel_is_grey_of_all_its_bits() -> None:
     wide, colour = _values((9, 8), "uint16"), Image.fromarray(_values((9, 8, 3), "uint8"))
     for kind in ("png", "tiff"):
-        made = bands.decode(saved(Image.fromarray(wide), kind), channels=1)
-        np.testing.assert_array_equal(made[0].numpy(), wide)
+        np.testing.assert_array_equal(bands.decode(saved(Image.fromarray(wide), kind), channels=1)[0].numpy(), wide)
     np.testing.assert_array_equal(
         bands.decode(saved(colour, "png"), channels=1)[0].numpy(), np.asarray(colour.convert("L"))
     )
@@ -80,16 +80,12 @@ def test_one_channel_is_grey_of_all_its_bits() -> None:
     np.testing.assert_array_equal(bands.decode(saved(rgba, "png"), channels=4).permute(1, 2, 0), np.asarray(rgba))
 
 
-class _Trap:
-    def __reduce__(self) -> Any:
-        return pytest.fail, ("an array was unpickled",)
-
-
 def _header(shape: str, descr: str = "'|u1'", more: bytes = b"") -> bytes:
     text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + more
 
 
+TRAP = np.array([[Calls(pytest.fail, "an array was unpickled")]], object)
 REFUSED = {
     "not a number": (_npy(np.array([[0.5, np.nan]])), "floats range from nan to nan; they must be between 0 and 1"),
     "above one": (_npy(np.array([[0.5, 7.0]])), "floats range from 0.5 to 7; they must be between 0 and 1"),
@@ -99,7 +95,7 @@ REFUSED = {
     ),
     "truth": (_npy(np.zeros((3, 3), bool)), "pixels have type bool"),
     "complex": (_npy(np.zeros((3, 3), complex)), "pixels have type complex128"),
-    "objects": (_npy(np.array([[_Trap()]], object), allow_pickle=True), "arrays of Python objects or records"),
+    "objects": (_npy(TRAP, allow_pickle=True), "arrays of Python objects or records"),
     "pickled": (b"\x93NUMPY\x01\x00" + pickle.dumps({"x": 1}), "header of this .npy file cannot be read"),
     "fields": (_npy(np.zeros((3, 3), [("a", "u1")])), "arrays of Python objects or records"),
     "named fields": (_npy(np.zeros((3, 3), [("é" * 3, "u1")]), allow_pickle=False), "or records"),
@@ -191,8 +187,7 @@ def test_a_tiff_that_is_cut_too_large_or_of_other_bands_is_refused() -> None:
 def test_a_strip_that_unfolds_is_refused() -> None:
     packed = _tiff(np.zeros((64, 64, 4), np.uint8), photometric="minisblack", planarconfig="contig", compression="zlib")
     bomb = zlib.compress(bytes(1 << 26), 1)
-    tifffile = pytest.importorskip("tifffile")
-    with tifffile.TiffFile(io.BytesIO(packed)) as file:
+    with pytest.importorskip("tifffile").TiffFile(io.BytesIO(packed)) as file:
         offsets, counts = file.pages[0].tags["StripOffsets"], file.pages[0].tags["StripByteCounts"]
     changed = bytearray(packed + bomb)
     for tag, value in ((offsets, len(packed)), (counts, len(bomb))):
@@ -247,7 +242,6 @@ def test_an_image_outside_the_scale_is_listed_and_changes_no_other(tmp_path: Pat
         values[0, 0] = 1.001 if number == 1 else 1
         (tmp_path / f"{number}.tif").write_bytes(_grey(values, "float32"))
     store = ImageStore.of(open_source(f"folder:{tmp_path}"), torch.device("cpu"), math.inf, 0.01)
-    assert store is not None
     assert store.problems == {1: "floats range from 0.268293 to 1.001; they must be between 0 and 1"}
     assert store.images[0].max() == 255
     assert torch.equal(store.images[0], store.images[2])
@@ -270,8 +264,7 @@ def test_a_tiff_without_some_of_its_strips_is_truncated(layout: str, channels: i
         options["planarconfig"] = "separate" if "planes" in layout else "contig"
     stored = values.transpose(2, 0, 1) if "planes" in layout and channels > 1 else values
     data = bytearray(_tiff(stored.squeeze(), photometric="rgb" if channels == 3 else "minisblack", **options))
-    whole = bands.decode(bytes(data), channels=channels)
-    np.testing.assert_array_equal(whole.permute(1, 2, 0).numpy(), values)
+    np.testing.assert_array_equal(bands.decode(bytes(data), channels=channels).permute(1, 2, 0).numpy(), values)
     (at,) = struct.unpack_from("<I", data, 4)  # the directory: each entry is tag, type, count, value
     (entries,) = struct.unpack_from("<H", data, at)
     for entry in range(at + 2, at + 2 + 12 * entries, 12):

@@ -132,8 +132,7 @@ def test_it_can_be_evaluated_and_decoded_by_workers(tmp_path: Path) -> None:
     train = labelled(list(range(0, 200, 5)), [value % 2 for value in range(40)])
     datasets.DatasetDict(train=train, test=train.select(range(10, 20))).save_to_disk(tmp_path / "set")
     options: dict[str, Any] = {"k": 1, "device": "cpu", "precision": "fp32", "num_workers": 2}
-    found = evaluate("knn", "pixels:6", f"hf:{tmp_path / 'set'}", **options)
-    assert found["metrics"]["top1"] == 100
+    assert evaluate("knn", "pixels:6", f"hf:{tmp_path / 'set'}", **options)["metrics"]["top1"] == 100
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,7 @@ def test_the_limit_is_on_all_files_of_a_split_together(tmp_path: Path) -> None:
 
 def test_without_a_limit_it_is_half_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bomb(tmp_path / "train.parquet", 1, 10)
-    memory = {"SC_PHYS_PAGES": 4096, "SC_PAGE_SIZE": 4096}
-    monkeypatch.setattr("os.sysconf", memory.__getitem__)
+    monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 4096, "SC_PAGE_SIZE": 4096}.__getitem__)
     with pytest.raises(UserError, match=r"unpacks to more than 8,388,608 bytes"):
         open_source(f"parquet:{tmp_path}")
 

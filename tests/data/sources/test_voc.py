@@ -79,6 +79,5 @@ def test_damage_is_one_line(tmp_path: Path, file: str, text: str, said: str) -> 
 
 def test_the_real_subset(real_data: Callable[[str], Path]) -> None:
     source = open_source(f"voc:{real_data('voc2007')}/VOCdevkit", "test")
-    assert source.labels is not None
     assert source.labels.shape == (900, 20)
     assert set(np.unique(source.labels)) == {-1, 0, 1}

@@ -35,7 +35,6 @@ def annotated(folder: Path, lists: tuple[str, ...] = ("trainval", "test"), year:
 
 def test_edges_labels_and_difficulty(tmp_path: Path) -> None:
     found = open_source(f"voc:{annotated(tmp_path)}").boxes(0)
-    assert found is not None
     # the first covers the whole image of 12 × 8 but its first row, the second one pixel
     assert found.boxes.tolist() == [[0, 1, 12, 8], [2, 4, 3, 5]]
     assert found.labels.tolist() == [1, 0]
@@ -93,7 +92,6 @@ def test_missing_files_are_listed(tmp_path: Path) -> None:
 def test_the_real_subset(real_data: Callable[[str], Path]) -> None:
     source = open_source(f"voc:{real_data('voc2007')}/VOCdevkit", "test")
     found = boxes_of(source)
-    assert source.labels is not None
     for index in range(0, len(source), 50):
         image = source.decode(index)
         one = found[index]

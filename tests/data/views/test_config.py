@@ -113,8 +113,7 @@ def test_naming_another_recipe_in_a_stored_configuration_changes_what_was_not_se
 def test_groups_follow_another_recipe_unless_set_by_hand(
     fields: dict[str, Any], then: str, groups: list[tuple[int, int]]
 ) -> None:
-    stored = _views(**fields).model_dump(mode="json")
-    changed = ViewsConfig.model_validate({**stored, "recipe": then})
+    changed = ViewsConfig.model_validate({**_views(**fields).model_dump(mode="json"), "recipe": then})
     assert [(group.count, group.size) for group in changed.groups] == groups
 
 

@@ -43,8 +43,7 @@ def _one_view(image: Tensor, number: Tensor, config: ViewsConfig, group: Crops) 
     """
     box, _ = Views(config).boxes(number[None], *image.shape[1:], group)
     top, left, high, wide = (int(value) for value in box)
-    size = [group.size, group.size]
-    view = reference.resized_crop(image.float() / 255, top, left, high, wide, size, antialias=True)
+    view = reference.resized_crop(image.float() / 255, top, left, high, wide, [group.size, group.size], antialias=True)
     column = {name: float(number[getattr(made_by, f"_{name.upper()}")]) for name in ("flip", *COLUMNS)}
 
     def factor(name: str) -> float:

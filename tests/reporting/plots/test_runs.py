@@ -45,8 +45,7 @@ def embedded() -> EmbeddedImages:
 
 
 def test_the_partner_of_a_mixed_view_is_read_off_its_pixels() -> None:
-    draw = torch.Generator().manual_seed(0)
-    clean = torch.rand(6, 3, 8, 8, generator=draw)
+    clean = torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     permutation = torch.tensor([3, 0, 5, 1, 2, 4])
     mixed = clean.clone()
     for row in range(5):  # nothing is pasted into the last
@@ -77,8 +76,7 @@ def test_markers_tell_the_three_kinds_apart(moco: Look) -> None:
     space = embed_views(moco, num_images=3, num_views=5)
     (ax, *insets) = (figure := view_space(space)).axes
     assert len(insets) == 0 or len(insets) == 3
-    offsets = [np.asarray(found.get_offsets()) for found in ax.collections]
-    drawn = np.concatenate(offsets)
+    drawn = np.concatenate([np.asarray(found.get_offsets()) for found in ax.collections])
     for points in (space.clean, space.adversarial[:3]):
         assert all((np.abs(drawn - point).sum(1) < 1e-9).any() for point in points)
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["clean view", "adversarial view", "mixed view"]

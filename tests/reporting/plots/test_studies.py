@@ -57,8 +57,7 @@ def test_no_label_lies_over_another() -> None:
 
 def test_curves_show_means_over_their_x() -> None:
     curve = {1: [10.0, 12.0], 2: [20.0, 22.0], 4: [30.0, 33.0]}
-    figure = plots.curves({"labelled images, k": {"MoCo-v2": curve}}, y_label="mAP (%)", doubling=True)
-    (ax,) = figure.axes
+    (ax,) = plots.curves({"labelled images, k": {"MoCo-v2": curve}}, y_label="mAP (%)", doubling=True).axes
     (drawn,) = error_bars(ax)
     assert drawn.lines[0].get_xydata().tolist() == [[1, 11.0], [2, 21.0], [4, 31.5]]  # type: ignore[union-attr]
     assert ax.get_xscale() == "log"
@@ -73,7 +72,6 @@ def test_the_grid_has_each_cell_in_its_place() -> None:
     figure = plots.attack_grid(cells, label="top-1 (%)", baseline=[40.0], remark="one algorithm, seed noise")
     ax = figure.axes[0]
     shown = ax.images[0].get_array()
-    assert shown is not None
     assert shown.tolist() == [[11.5, 31.5], [13.5, 33.5]]  # a row a step, a column a radius
     written = {(text.get_position()): text.get_text() for text in ax.texts}
     assert written[1, 0] == "31.5 ± 0.7"

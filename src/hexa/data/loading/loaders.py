@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
 from dataclasses import replace
 
 import torch
@@ -89,8 +90,7 @@ class PretrainLoader:
         if self.resident:
             return None
         plan = workers.CropPlan(self.source, self.views, self.batch_size, stream, self.rows, pairs)
-        num_workers = workers.choose_workers(self._num_workers, self.device)
-        return workers.CropStream(plan, self.device, num_workers, stop)
+        return workers.CropStream(plan, self.device, workers.choose_workers(self._num_workers, self.device), stop)
 
     @property
     def problems(self) -> list[str]:
@@ -192,11 +192,8 @@ class EpochPasses:
         """
         loader, stream = self._loader, self._stream.child("views")
         crops = loader._crop_stream(stream, stop=loader.steps_per_epoch)
-        try:
+        with nullcontext() if crops is None else closing(crops):
             yield from map(self._prepare, loader._batches(stream, 0, 0, crops))
-        finally:
-            if crops is not None:
-                crops.close()
 
     def images(self) -> Iterator[Batch]:
         """This process's share of all readable images once, in order, as float [b, C, S, S].

@@ -27,13 +27,14 @@ class ImageStore:
     """All images of a source, decoded once.
 
     images: uint8, uint16 or float32 [N, C, H, W] on the device. problems: why images could not be read, by position.
-    stand_in: [N] on the CPU, the position of the image to show for each: its own, or a replacement if unreadable.
+    stand_in: [N] on the CPU, the position of the image to show for each: its own, or that of the next readable one.
     """
 
     def __init__(self, images: Tensor, problems: Mapping[int, str]) -> None:
         self.images = images
         self.problems = dict(problems)
-        self.stand_in = stand_ins(len(images), self.problems)
+        readable = torch.tensor([position for position in range(len(images)) if position not in self.problems])
+        self.stand_in = readable[torch.searchsorted(readable, torch.arange(len(images))) % len(readable)]
 
     def take(self, index: Tensor) -> Tensor:
         """The images at `index` (on the device), [B, C, H, W]: uint8, or float in [0, 1]."""
@@ -106,12 +107,6 @@ def readable(
     raise UserError(f"data '{source.name}': {tried} images in a row cannot be read, the first is {first}")
 
 
-def stand_ins(count: int, problems: Mapping[int, str]) -> Tensor:
-    """Each position, replaced by that of the next readable image if its own is unreadable; int64 [count]."""
-    readable = torch.tensor([position for position in range(count) if position not in problems])
-    return readable[torch.searchsorted(readable, torch.arange(count)) % len(readable)]
-
-
 def check_problems(source: Source, problems: dict[int, str], tolerance: float, *new: tuple[int, str]) -> None:
     """Add `new` problems to the known ones. Raise UserError if a larger share of the images than `tolerance` is
     unreadable; one is allowed unless that is 0.
@@ -119,12 +114,11 @@ def check_problems(source: Source, problems: dict[int, str], tolerance: float, *
     problems.update(new)
     allowed = max(1.0, tolerance * len(source)) if tolerance > 0 else 0.0
     if len(problems) > allowed:
-        listed = describe_problems(source, problems, len(problems))
-        raise UserError(
-            f"data '{source.name}#{source.split}': {len(problems)} of {len(source)} images cannot be read, more than "
-            f"{100 * tolerance:g} %: {some(listed, '; ')}; remove them, or, in training, "
-            f"raise --training.max_corrupt_share above {len(problems) / len(source):.2g}"
-        )
+        listed = some(describe_problems(source, problems, len(problems)), "; ")
+        many = f"{len(problems)} of {len(source)} images cannot be read, more than {100 * tolerance:g} %"
+        raised = f"raise --training.max_corrupt_share above {len(problems) / len(source):.2g}"
+        remedy = f"remove them, or, in training, {raised}"
+        raise UserError(f"data '{source.name}#{source.split}': {many}: {listed}; {remedy}")
 
 
 def describe_problems(source: Source, problems: Mapping[int, str], most: int = 1000) -> list[str]:

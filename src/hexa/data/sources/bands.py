@@ -125,8 +125,7 @@ def _check_page(page: Any, data: bytes, max_pixels: int, channels: int) -> None:
         high, wide = page.tilelength, page.tilewidth
     decoding.check_size(page.imagelength, page.imagewidth, max_pixels)
     decoding.check_size(high, wide, max_pixels)
-    whole = page.imagelength * page.imagewidth * page.dtype.itemsize * max(bands, channels)
-    if whole > decoding.MOST_BYTES:
+    if (whole := page.imagelength * page.imagewidth * page.dtype.itemsize * max(bands, channels)) > decoding.MOST_BYTES:
         raise DecodeError(decoding.too_large(whole))
     if min(len(page.dataoffsets), len(page.databytecounts)) < math.prod(page.chunked):  # would be black
         raise DecodeError("the TIFF is truncated: strips or tiles are missing")

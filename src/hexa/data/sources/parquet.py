@@ -85,8 +85,7 @@ class ParquetSource(Source):
         if kind != "column":
             return super().metadata(kind, name)
         with reported(f"data '{self.name}': the column '{name}' cannot be read as numbers or text"):
-            columns = pq.read_schema(self._read_from[0]).names
-            if name not in columns:
+            if name not in (columns := pq.read_schema(self._read_from[0]).names):
                 raise UserError(f"data '{self.name}': has no column '{name}'; {nearest(name, columns)}")
             values: list[str | None] = self._table([name]).column(name).cast(pa.string()).to_pylist()
         return values

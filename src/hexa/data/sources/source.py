@@ -6,9 +6,8 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,7 @@ Labels = NDArray[np.int64]
 Part = TypeVar("Part")
 
 
-@dataclass(frozen=True)
-class Boxes:
+class Boxes(NamedTuple):
     """The objects of one image.
 
     boxes: float32 [n, 4], x0, y0, x1, y1 in pixels from the upper left corner, so that x1 − x0 is the width. labels:
@@ -226,8 +224,7 @@ def by_split(names: Iterable[str]) -> dict[str, str]:
     """{split: name} with train and test first. Raises UserError if two names mean the same split."""
     names_of: dict[str, str] = {}
     for name in names:
-        other = names_of.setdefault(SPLIT_NAMES.get(name.lower(), name), name)
-        if other != name:
+        if (other := names_of.setdefault(SPLIT_NAMES.get(name.lower(), name), name)) != name:
             raise UserError(f"'{other}' and '{name}' are both names of one split; rename or move one of them")
     if "val" in names_of and "test" not in names_of:
         names_of["test"] = names_of.pop("val")

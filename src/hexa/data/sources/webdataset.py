@@ -12,9 +12,8 @@ import re
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -38,8 +37,7 @@ _MOST_SHARDS = 100_000
 _MOST_READ = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """Where an image is stored in a shard. problem: why it cannot be read from there."""
 
     name: str
@@ -111,8 +109,7 @@ def _shards(argument: str, spec: str) -> list[Path]:
     pieces = _RANGE.split(argument)  # text, first, last, text …
     choices = [[text] for text in pieces[::3]]
     ranges = list(zip(pieces[1::3], pieces[2::3], strict=True))
-    count = math.prod(int(last) + 1 - int(first) for first, last in ranges)
-    if count > _MOST_SHARDS:
+    if (count := math.prod(int(last) + 1 - int(first) for first, last in ranges)) > _MOST_SHARDS:
         raise UserError(f"data '{spec}': the pattern expands to {count:,} shards; at most {_MOST_SHARDS:,} are read")
     numbers = [[str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)] for first, last in ranges]
     parts = [part for pair in itertools.zip_longest(choices, numbers) for part in pair if part is not None]

@@ -120,8 +120,7 @@ class Views:
 
     def by_group(self, numbers: Tensor) -> Iterator[tuple[Group, Tensor]]:
         """Each group with its part [count, …] of the numbers [V, …] of all views."""
-        shares = torch.split(numbers, [group.count for group in self.groups])
-        return zip(self.groups, shares, strict=True)
+        return zip(self.groups, torch.split(numbers, [group.count for group in self.groups]), strict=True)
 
     def boxes(self, numbers: Tensor, height: int, width: int, group: Group) -> tuple[geometry.Boxes, geometry.Turns]:
         """The crop boxes and turns [n], on the CPU, from `numbers` [n, P] for images of these sizes."""

@@ -109,8 +109,7 @@ class Training:
         return {**learnt, "curve": self.curve, "problems": self.problems}
 
     def _restore(self) -> None:
-        state = self.state.newest(self.task.device)
-        if state is not None:
+        if (state := self.state.newest(self.task.device)) is not None:
             self.detector.load_state_dict(state["detector"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.iteration, self.curve, self.problems = state["step"], state["curve"], state["problems"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from hexa.evaluation.protocol import Protocol
@@ -25,8 +25,7 @@ def get(name: str) -> Protocol:
 
     if name not in names():
         raise UserError(f"unknown protocol '{name}'; {nearest(name, names())}")
-    protocol: Protocol = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").PROTOCOL
-    return protocol
+    return cast("Protocol", importlib.import_module(f"{__name__}.{name.replace('-', '_')}").PROTOCOL)
 
 
 def summary(name: str) -> str:

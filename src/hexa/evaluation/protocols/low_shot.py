@@ -11,12 +11,12 @@ from typing import Literal
 import numpy as np
 import pydantic
 
+from hexa.data.sources.source import Labels
 from hexa.evaluation import linear_svm
 from hexa.evaluation.few_labels import Shots, affordable
 from hexa.evaluation.protocol import Outcome, Protocol, Task
 from hexa.evaluation.protocols.svm import (
     GOYAL_COSTS,
-    Labels,
     SVMSettings,
     images_of,
     in_parallel,

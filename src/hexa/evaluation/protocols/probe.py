@@ -8,8 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pydantic
@@ -81,8 +80,7 @@ def softmax_regression(
 
 
 def _scores(x: Array, weights: Array) -> Array:
-    result: Array = x @ weights[:-1].astype(x.dtype, copy=False) + weights[-1].astype(x.dtype, copy=False)
-    return result
+    return cast(Array, x @ weights[:-1].astype(x.dtype, copy=False) + weights[-1].astype(x.dtype, copy=False))
 
 
 def _span(x: Array) -> tuple[Array, Array]:
@@ -120,8 +118,7 @@ def choose_weight_decay(
     return float(candidates[int(np.lexsort((loss, -right))[0])])
 
 
-@dataclass(frozen=True)
-class FittedProbe:
+class FittedProbe(NamedTuple):
     """A softmax regression on features that are shifted and scaled: scores = ((x − mean) · scale) @ basis @ weights.
 
     mean, scale: [D]; basis: [D, r], or None for r = D; weights: [r + 1, C], the bias last. All float64, but for weights

@@ -16,12 +16,12 @@ import torch
 from hexa.config import UserError, some
 from hexa.core import HardExample
 from hexa.data import Source
-from hexa.data.sources.source import Subset
+from hexa.data.sources.source import Labels, Subset
 from hexa.evaluation.few_labels import over_scores
 from hexa.evaluation.protocol import Outcome, Protocol, Task, named_changes
 from hexa.evaluation.semi.options import RESOLVED, WHICH, SemiSupervisedOptions
 from hexa.evaluation.semi.training import train
-from hexa.evaluation.split import Labels, draw_per_class, draw_share
+from hexa.evaluation.split import draw_per_class, draw_share
 from hexa.evaluation.supervised import Plan, tuned
 from hexa.runtime.random import Stream
 

@@ -7,22 +7,19 @@ F24.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pydantic
 from joblib import Parallel, cpu_count, delayed
-from numpy.typing import NDArray
 
 from hexa.config import Config, UserError, some
+from hexa.data.sources.source import Labels
 from hexa.evaluation import linear_svm
 from hexa.evaluation.average_precision import average_precision
 from hexa.evaluation.features import extract_pair
+from hexa.evaluation.linear_svm import Array
 from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task
-
-Array = NDArray[np.float64]
-Labels = NDArray[np.int64]
 
 #: Goyal et al. (ICCV 2019): 1e-7 … 1e2 in their documentation, and the powers of ½ their code adds.
 GOYAL_COSTS = tuple(sorted({*(10.0**n for n in range(-7, 3)), *(0.5**n for n in range(4, 20))}))
@@ -46,8 +43,7 @@ class SVMOptions(SVMSettings):
     """Parts of the training images for the choice of a cost, class by class."""
 
 
-@dataclass(frozen=True)
-class Images:
+class Images(NamedTuple):
     """Features [N, D] fp64 of unit rows in any basis, and labels int64 [N, C]: 1 present, −1 absent, 0 difficult."""
 
     features: Array

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from hexa.core import Batch
 from hexa.data.loading.loaders import PretrainLoader
-from hexa.data.sources.source import Subset
+from hexa.data.sources.source import Labels, Subset
 from hexa.data.views.making import Views, ViewsConfig
 from hexa.evaluation.protocol import Task
-from hexa.evaluation.split import Labels
 from hexa.ops import draws, geometry
 from hexa.ops.photometric import to_device
 from hexa.runtime.random import Stream

@@ -11,7 +11,7 @@ the weak view is most likely of (pseudo-labels, FixMatch), or its sharpened p (U
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,7 @@ from hexa.nn.momentum import follow
 Strong = Literal["randaugment", "weak"]
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """What the pseudo-label of an unlabelled image is, whether it counts, and of which views.
 
     ratio: μ. threshold: τ. temperature: T of the sharpening softmax(z / T); 0 takes the most likely class. strong: the

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal, Self
 
 import pydantic
@@ -109,7 +108,7 @@ class SemiSupervisedOptions(Config):
     def rule(self) -> Rule:
         """The learner's, which is not supervised, as published or with what is set."""
         given = {name: value for name in RESOLVED if (value := getattr(self, name)) is not None}
-        return replace(PUBLISHED[self.learner], **given)
+        return PUBLISHED[self.learner]._replace(**given)
 
     @property
     def hard_examples(self) -> dict[str, HardExample]:

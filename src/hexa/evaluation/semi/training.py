@@ -11,11 +11,11 @@ import torch
 from timm.optim import param_groups_weight_decay
 
 from hexa.core import HardExample, Setting
+from hexa.data.sources.source import Labels
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.semi.batches import Batches
 from hexa.evaluation.semi.learner import Learner, RotationLearner
 from hexa.evaluation.semi.options import SemiSupervisedOptions
-from hexa.evaluation.split import Labels
 from hexa.evaluation.supervised import accuracy, new_classifier, slow_statistics
 from hexa.objective import Objective
 from hexa.objective.shares import branches
