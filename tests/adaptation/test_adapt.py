@@ -175,7 +175,9 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     assert re.search(r"outlook: shown a quarter of an image, the start finds it among 40 in \d+% of cases", told.out)
     assert "for medical-grey (--domain names another kind), 8 px\n" in told.out
     assert f"labels: folder:{photos}/test#train (120 images); 120 in the comparison\n" in told.out
-    assert re.search(r"length: about [\d.]+ passes \(epochs\) in batches of 32, 1 min 40 s in all\n", told.out)
+    assert re.search(
+        r"length: about [\d.]+ passes \(epochs\) in batches of 32, by muon at 0.012, 1 min 40 s in all\n", told.out
+    )
     assert "timing a few steps" in told.err
     assert not out.exists()
     read.assert_called_once()

@@ -22,7 +22,7 @@ from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, 
 from hexa.cli import main
 from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import DECIDING, Judge, labels_of
-from hexa.config import UserError
+from hexa.config import ConfigError, UserError
 from hexa.data import open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.features import extract
@@ -117,8 +117,13 @@ def test_networks_without_convolutions_do_not_learn_by_turning_them(
     weights = save_backbone(random_backbone(network, 16, seed=0), tmp_path / "start.safetensors")
     assert main([*command(weights, tmp_path / "run"), "--max_steps", "1", "--labelled", "digits#test"]) == 0
     assert f"name: {optimizer}" in (tmp_path / "run" / "config.yaml").read_text()
-    assert (", by AdamW" in capsys.readouterr().out) == (optimizer == "adamw")
-    assert first_draft("adapt", str(weights), "digits", 1000, {}).optimizer.name == optimizer
+    assert f", by {optimizer} at " in capsys.readouterr().out
+    learned = first_draft("adapt", str(weights), "digits", 1000, {}).optimizer
+    assert (learned.name, learned.learning_rate) == (optimizer, {"muon": 0.012, "adamw": 3e-4}[optimizer])
+    given = {"optimizer.name": "adamw", "optimizer.learning_rate": 1e-5}
+    assert first_draft("adapt", str(weights), "digits", 1000, given).optimizer.learning_rate == 1e-5
+    with pytest.raises(ConfigError, match=r"the recipe's, 0.012, is the angle of muon; give one for adamw"):
+        first_draft("adapt", str(weights), "digits", 1000, {"optimizer.name": "adamw"})
 
 
 @pytest.mark.parametrize(("epochs", "attack"), [(1, (1, 8.0)), (80, (2, 6.0))])

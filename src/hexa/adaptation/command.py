@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -124,6 +122,7 @@ def adapt(
     only_plan: bool = False,
     console: Console | None = None,
     begun: float | None = None,
+    go_on: str = "the same command",
 ) -> dict[str, Any]:
     """Train `request.backbone` further on the images within the time, and say whether it helped.
 
@@ -131,7 +130,8 @@ def adapt(
     the top of its report, and WINNER, the better of the two for timm. If the time is not enough it has ADAPTATION
     alone. After an interruption, the same command continues. Under torchrun every process calls it; the main one plans
     and compares. only_plan: print the plan and write nothing. begun: when the time began, by `time.perf_counter`; now
-    if not given. Returns the contents of ADAPTATION, in other processes the plan. Raises UserError.
+    if not given. go_on: what an interruption says to do. Returns the contents of ADAPTATION, in other processes the
+    plan. Raises UserError.
     """
     now = time.perf_counter()
     budget = Budget(request.seconds, now, 0.0) if begun is None else Budget(request.seconds, begun, now - begun)
@@ -152,8 +152,7 @@ def adapt(
         error.speaks = main  # type: ignore[attr-defined]
         raise
     except Interrupted as stop:  # `hexa resume` would train, but not compare
-        command = "the same call" if begun is None else shlex.join(["hexa", *sys.argv[1:]])
-        again = Interrupted(stop.number, stop.step, None, command)
+        again = Interrupted(stop.number, stop.step, None, go_on)
         again.speaks = main
         raise again from None
     finally:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
-from hexa.adaptation.plan import SIZES, SPARE, Given, Plan, convolves, length
+from hexa.adaptation.plan import SIZES, SPARE, Given, Plan, length
 from hexa.adaptation.robustness import CLEAN, Shown, Side, decide, table
 from hexa.comparison.extraction import common, images_per_second
 from hexa.comparison.extraction import features_of as extracted
@@ -79,36 +79,39 @@ class HardenRequest(AdaptRequest):
         Training on smaller images than are classified later costs less (compare FixRes, Touvron et al., NeurIPS 2019).
         It is the size of the views where the user gives one, and for networks with few convolutions.
         """
-        if "views.size" in self.fields or not convolves(start):
+        if "views.size" in self.fields or not starts.convolves(start.network):
             return size
         return next(one for one in (start.image_size, *SIZES) if one <= min(start.image_size, _LARGER * size))
 
     def plan(self, given: Given) -> Plan:
         """The largest size that leaves time for enough images, up to the start's own; see `choose`."""
         backbone = starts.read(given.draft.start.weights or "")
-        by_adamw = "optimizer.name" not in self.fields and not convolves(backbone)
         draft, source, labelled, seen = given.draft, given.source, given.labelled, given.seen
         costs, budget, by_clock = given.costs(partly=False), given.budget, given.by_clock
         native = draft.views.size
         most = np.clip(0.02 * budget.seconds / costs.score(native), *_JUDGED)
         judged = min(int(most), len(labelled or source))
 
+        def look(size: int) -> float:
+            """Seconds to judge by a clean image."""
+            return costs.score(native) + (2 + HALVINGS) * costs.score(self.used(size, backbone)) + 3 * costs.read
+
         def room(size: int) -> float:
             """Seconds for training at this size."""
-            score = costs.score(self.used(size, backbone))
-            read = judged * (costs.score(native) + (2 + HALVINGS) * score + 3 * costs.read)
-            attacked = max(_JUDGING * budget.seconds, _ATTACKED[0] * _PASSES * score)
-            return SPARE * (budget.left - attacked - read - 1.5 * costs.setup - budget.here(_END))
+            attacked = max(_JUDGING * budget.seconds, _ATTACKED[0] * _PASSES * costs.score(self.used(size, backbone)))
+            return SPARE * (budget.left - attacked - judged * look(size) - 1.5 * costs.setup - budget.here(_END))
 
         size, images = choose(costs, given.sizes, room, seen.size)
         if by_clock and images < _LEAST:
             training = _LEAST * costs.train(size, max(costs.steps)) / SPARE
-            others = budget.seconds - room(size) / SPARE + _JUDGING * training
+            more = min(_JUDGED[1], len(labelled or source)) - judged  # images to judge by that more time may add
+            others = budget.seconds - room(size) / SPARE + _JUDGING * training + more * look(size)
             return given.too_short(training, others, f"{_LEAST:,} images at {size} px")
         per_epoch = len(source) // draft.batch_size
         passes = images / len(source) if by_clock else min(draft.epochs, (draft.max_steps or math.inf) / per_epoch)
         changes: dict[str, Any] = {"monitor.knn_every": 0, "training.report": False}
-        two = passes * per_epoch > _LONG and not by_adamw and not {_STEPS, _STEP_SIZE} & self.fields.keys()
+        turns = draft.optimizer.name == "muon"
+        two = passes * per_epoch > _LONG and turns and not {_STEPS, _STEP_SIZE} & self.fields.keys()
         changes |= {_STEPS: 2, _STEP_SIZE: _OF_TWO * self.strength} if two else {}
         if by_clock:
             changes |= {"epochs": math.ceil(passes), "max_steps": max(1, int(passes * per_epoch))}
@@ -127,7 +130,7 @@ class HardenRequest(AdaptRequest):
             "have its features of the clean images",
             f"views: the images{mirrored}{changed}, {size} px{result}",
             f"labels: {labels}",
-            length(experiment, passes, given) + ", by AdamW" * by_adamw + ", attacked in two steps" * two,
+            length(experiment, passes, given) + ", attacked in two steps" * two,
         )
         return Plan(experiment, lines, judged)
 

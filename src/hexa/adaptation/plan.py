@@ -17,7 +17,7 @@ from hexa import recipes
 from hexa.adaptation.looking import Seen
 from hexa.comparison import leakage, unlabelled
 from hexa.comparison.labelled import labels_of
-from hexa.config import UserError
+from hexa.config import ConfigError, UserError
 from hexa.data import Source
 from hexa.data.loading.loaders import RESIDENT_LIMIT_BYTES
 from hexa.measure.costs import Costs, at_size, measure, memory_of
@@ -53,8 +53,6 @@ _MOST, _LEAST, _SHARE, _FEW = 2000, 200, 0.05, 100
 _MINUTES = (1, 2, 3, 5, 10, 15, 20, 30, 45, 60, 90)
 #: The fewest lines of metrics of a training that has as many steps.
 _LINES = 20
-#: The rates of AdamW, by recipe, for networks with few convolutions, which Muon does not turn.
-_BY_ADAMW = {"adapt": 3e-4, "teacher": 5e-4}
 #: Images whose clusters the report shows, seconds to draw pictures, and the share of the time from which they are left
 #: out.
 _PICTURES, _DRAWING, _PICTURES_SHARE = 500, 10.0, 0.03
@@ -201,19 +199,18 @@ class Given:
 
 
 def first_draft(recipe: str, backbone: str, data: str, count: int, fields: Mapping[str, Any]) -> Experiment:
-    """The experiment on `count` images without its views and length, at the start's own size."""
+    """The experiment on `count` images without its views and length, at the start's own size.
+
+    Raises ConfigError for another optimizer without its rate: the recipe's is the angle of Muon.
+    """
     made = recipes.get(recipe)
+    optimizer, rate = fields.get("optimizer.name", "muon"), made.optimizer.learning_rate
+    if optimizer != "muon" and "optimizer.learning_rate" not in fields:
+        remedy = f"give one for {optimizer} (--optimizer.learning_rate)"
+        raise ConfigError([("optimizer.learning_rate", f"the recipe's, {rate:g}, is the angle of muon; {remedy}")])
     batch = min(made.batch_size, _batch(count))
     changes: dict[str, Any] = {"data": data, "start.weights": backbone, "batch_size": batch}
-    if "optimizer.name" not in fields and not convolves(starts.read(backbone)):
-        changes |= {"optimizer.name": "adamw", "optimizer.learning_rate": _BY_ADAMW[recipe]}
     return begin_from_weights(override(made, changes | dict(fields)), {**fields, "start.weights": backbone})
-
-
-def convolves(backbone: Backbone) -> bool:
-    """True if more than half of the weights of the network belong to convolutions."""
-    sizes = [(parameter.ndim == 4, parameter.numel()) for parameter in backbone.network.parameters()]
-    return 2 * sum(size for convolution, size in sizes if convolution) > sum(size for _, size in sizes)
 
 
 def _batch(count: int) -> int:
@@ -317,6 +314,7 @@ def length(experiment: Experiment, passes: float, given: Given) -> str:
     said = f"length: {about}{passes:.1f} passes (epochs) in batches of {experiment.batch_size}"
     if sets := experiment.start.view_sets:
         said += f", {sets} of them with views of their own"
+    said += f", by {experiment.optimizer.name} at {experiment.optimizer.learning_rate:g}"
     return said + f", {format_duration(given.budget.seconds)} in all" * given.by_clock
 
 

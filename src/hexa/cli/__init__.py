@@ -164,7 +164,7 @@ def _run(arguments: list[str], begun: float) -> int:
     if left:
         told = f"`{parsers[name].prog}` does not take: {some(left, ' ')}"
         raise UserError(f"{told}; quote patterns such as *.tar, and see `{parsers[name].prog} --help`")
-    given.options, given.begun = options, begun
+    given.options, given.begun, given.arguments = options, begun, arguments
     adapted = os.path.join(getattr(given, "out", None) or "", "adapt.json")  # which tells its verdict without images
     if name in _READING and os.environ.get("WORLD_SIZE", "1") == "1" and not os.path.isfile(adapted):
         weights = filter(None, [getattr(given, "backbone", None), *getattr(given, "backbones", ())])

@@ -209,7 +209,7 @@ def _from_weights(given: Given, extra: Fields, **more: Any) -> int:
 
     out, seconds = targets.check_folder(given.out), seconds_of(given.time)
     for name in extra:  # before the slow imports, what is plainly a misspelt option
-        if near := difflib.get_close_matches(f"--{name}", given.options, 1, cutoff=0.85):
+        if near := difflib.get_close_matches(f"--{name}", given.options, 1, cutoff=0.8):
             raise UserError(f"--{name}: no such option or field; did you mean '{near[0]}'?")
     import_networks()
     from hexa import recipes
@@ -224,7 +224,10 @@ def _from_weights(given: Given, extra: Fields, **more: Any) -> int:
     known = [field.path for field in (*fields.of_experiment(made), *fields.of_absent_hard_examples(made))]
     fields.check_names(changes, known, given.options)
     asked = (given.backbone, given.data, given.labelled, seconds, given.domain, changes)
-    adaptation.adapt(kind(*asked, **more), out, only_plan=given.plan, console=Console(), begun=given.begun)
+    alone = os.environ.get("WORLD_SIZE", "1") == "1"
+    go_on = {"go_on": shlex.join(["hexa", *given.arguments])} if alone else {}
+    request = kind(*asked, **more)
+    adaptation.adapt(request, out, only_plan=given.plan, console=Console(), begun=given.begun, **go_on)
     return 0
 
 

@@ -122,7 +122,7 @@ class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
     comparison one product of matrices.
     """
 
-    def __init__(self, config: MemoryConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(self, config: InstDiscConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
         head = nn.Linear(num_features(backbone), config.dim)

@@ -9,14 +9,19 @@ import pydantic
 from torch import Tensor, nn
 
 from hexa.config import Config, ConfigError
-from hexa.core import Batch, Branch, EncoderConfig, MethodConfig, Setting
-from hexa.methods.rotation import DrawnClasses, DrawnTask
+from hexa.core import Batch, Branch, EncoderConfig, Method, Setting
+from hexa.methods.rotation import DrawnClasses
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder
 from hexa.nn.tiles import TileHead
 from hexa.ops import draws
 from hexa.ops import puzzles as tiles
 from hexa.runtime.random import Stream
+
+#: Said where a hard example would put a box of one puzzle into another.
+UNMIXABLE = "its views are puzzles, and a mixture of two is in neither's order; use adversarial or vat views"
+#: Said where a hard example would crop a puzzle.
+UNCROPPABLE = "its views are puzzles, and a crop of one is not; use adversarial or vat views"
 
 
 class PuzzleConfig(Config):
@@ -42,20 +47,13 @@ class PuzzleConfig(Config):
         return tiles.mosaic(view, order, offsets.to(view.device, non_blocking=True), self.tile(view.shape[-1]))
 
 
-class PuzzleMethodConfig(MethodConfig):
-    """The fields of a method whose views are puzzles."""
-
-    unmixable: ClassVar[str] = (
-        "its views are puzzles, and a mixture of two is in neither's order; use adversarial or vat views"
-    )
-    uncroppable: ClassVar[str] = "its views are puzzles, and a crop of one is not; use adversarial or vat views"
-
-
-class JigsawConfig(PuzzleMethodConfig, EncoderConfig):
+class JigsawConfig(EncoderConfig):
     """Jigsaw puzzles as published for ResNet-50 (Goyal et al., ICCV 2019): 3 × 3 tiles, 2000 permutations."""
 
     name: Literal["jigsaw"] = "jigsaw"
     num_views: ClassVar = (1, 1, "a puzzle is made of one view")
+    unmixable: ClassVar[str] = UNMIXABLE
+    uncroppable: ClassVar[str] = UNCROPPABLE
     puzzle: PuzzleConfig = PuzzleConfig()
     """How a view becomes a puzzle."""
     num_permutations: int = pydantic.Field(default=2000, gt=1)
@@ -65,17 +63,20 @@ class JigsawConfig(PuzzleMethodConfig, EncoderConfig):
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
-        if self.num_permutations > (possible := math.factorial(self.puzzle.grid**2)):
+        possible = math.factorial(self.puzzle.grid**2)
+        if self.num_permutations > possible:
             message = f"{self.num_permutations} are more than the {possible} orders of the tiles; use {possible}"
             raise ConfigError([("method.num_permutations", message)])
 
 
-class Jigsaw(DrawnTask, config=JigsawConfig):
+class Jigsaw(Method[DrawnClasses], config=JigsawConfig):
     """L = −log softmax(W·[h_1 … h_T])_p: the tiles of an image, encoded apart, and their permutation p.
 
     The anchor is the puzzle as one picture, so an adversarial view is attacked where it is seen. The published code
     normalises the colours of each tile, against shortcuts; here tiles of a view share their colours.
     """
+
+    encoder: Encoder
 
     def __init__(self, config: JigsawConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
@@ -100,5 +101,14 @@ class Jigsaw(DrawnTask, config=JigsawConfig):
         cut = tiles.cut(puzzle, self.config.puzzle.grid)
         return self.encoder.project((cut,), branch, together=False, images=len(puzzle))
 
+    def directions(self, embedding: Tensor) -> None:
+        return None
+
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> DrawnClasses:
         return DrawnClasses(self._numbers(batch)[None])
+
+    def loss(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
+        return labels.cross_entropy(embedding)
+
+    def correct(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
+        return embedding.argmax(-1) == labels.classes

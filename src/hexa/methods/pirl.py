@@ -9,18 +9,21 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from hexa.core import Batch, Branch, Setting
-from hexa.methods.instdisc import InstanceLabels, InstDisc, MemoryConfig
-from hexa.methods.jigsaw import PuzzleConfig, PuzzleMethodConfig
+from hexa.core import Batch, Branch, Method, Setting
+from hexa.methods.instdisc import InstanceLabels, Memory, MemoryConfig
+from hexa.methods.jigsaw import UNCROPPABLE, UNMIXABLE, PuzzleConfig
 from hexa.nn.backbones import num_features
+from hexa.nn.encoder import Encoder
 from hexa.nn.tiles import TileHead
 
 
-class PIRLConfig(PuzzleMethodConfig, MemoryConfig):
+class PIRLConfig(MemoryConfig):
     """PIRL as published for ImageNet: 3 × 3 tiles, 32,000 negatives, both terms alike."""
 
     name: Literal["pirl"] = "pirl"
     num_views: ClassVar = (2, 2, "PIRL takes a view as it is and a second one as a puzzle")
+    unmixable: ClassVar[str] = UNMIXABLE
+    uncroppable: ClassVar[str] = UNCROPPABLE
     puzzle: PuzzleConfig = PuzzleConfig()
     """How the second view becomes a puzzle."""
     puzzle_weight: float = pydantic.Field(default=0.5, ge=0, le=1)
@@ -32,22 +35,25 @@ class PIRLConfig(PuzzleMethodConfig, MemoryConfig):
     """Random images per step, n, shared by the images of the step."""
 
 
-class PIRL(InstDisc, config=PIRLConfig):
+class PIRL(Method[InstanceLabels], config=PIRLConfig):
     """L = (1 − λ)·NCE(f(v_I), m_I) + λ·NCE(g(v_It), m_I), m_I the memory of the image, f and g heads of one backbone.
 
     Anchors are a view and the puzzle of another, as pictures. The memory follows the clean views' f (momentum μ); hard
     examples of both are told apart by what it held before. Negatives are shared by the images of a step.
     """
 
-    config: PIRLConfig
-
     def __init__(self, config: PIRLConfig, backbone: nn.Module, setting: Setting) -> None:
-        super().__init__(config, backbone, setting)
-        self.bank.drawn = True  # with the softmax, too
+        super().__init__()
+        self.config = config
         #: For the softmax; NCE's depends on more.
         self.chance_loss = math.log1p(config.num_negatives) if config.objective == "softmax" else None
         width, grid = num_features(backbone), config.puzzle.grid
+        self.encoder = Encoder.branched(backbone, nn.Linear(width, config.dim), setting, config.bn_groups)
         self.puzzle_head = TileHead(grid, nn.Linear(width, config.dim), nn.Linear(grid**2 * config.dim, config.dim))
+        self.bank = Memory(config, setting.data_size, setting.seed, drawn=True)
+
+    def notes(self) -> list[str]:
+        return [self.bank.note()]
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
         view, other = batch.crops
@@ -57,8 +63,18 @@ class PIRL(InstDisc, config=PIRLConfig):
         puzzles = (self.puzzle_head.embed(puzzle, self.encoder, branch) for puzzle in crops[1:])
         return torch.stack([self.encoder.embed(crops[:1], branch)[0], *puzzles])
 
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> InstanceLabels:
+        return self.bank.labels(batch, embedding)
+
     def loss(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
         losses, share = self.bank.loss(embedding, labels), self.config.puzzle_weight
         # the mean over two anchors halves what the weights should not
         weights = torch.tensor([2 * (1 - share), 2 * share])[: len(losses), None]
         return losses * weights.to(losses.device, losses.dtype, non_blocking=True)
+
+    def correct(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
+        """Whether no other image's memory is nearer."""
+        return labels.nearest(embedding)
+
+    def commit(self, batch: Batch, embedding: Tensor, labels: InstanceLabels) -> None:
+        self.bank.update(batch, embedding)

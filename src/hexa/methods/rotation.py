@@ -39,27 +39,14 @@ class DrawnClasses(PseudoLabels):
         return F.cross_entropy(rows, self.classes.flatten(), reduction="none").view_as(self.classes)
 
 
-class DrawnTask(Method[DrawnClasses]):
-    """A method that is to tell what was done to a crop; its embedding is the scores of the classes."""
-
-    encoder: Encoder
-
-    def directions(self, embedding: Tensor) -> None:
-        return None
-
-    def loss(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
-        return labels.cross_entropy(embedding)
-
-    def correct(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
-        return embedding.argmax(-1) == labels.classes
-
-
-class Rotation(DrawnTask, config=RotationConfig):
+class Rotation(Method[DrawnClasses], config=RotationConfig):
     """L = −log softmax(W·h)_r, h the features of an image turned by r quarters; mean over all four turns.
 
     The four turned copies of an image stand in an order drawn for each image, so that two images that are mixed show
     different turns, each with its own share of the pseudo-label.
     """
+
+    encoder: Encoder
 
     def __init__(self, config: RotationConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
@@ -80,5 +67,14 @@ class Rotation(DrawnTask, config=RotationConfig):
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         return self.encoder.project(crops, branch)
 
+    def directions(self, embedding: Tensor) -> None:
+        return None
+
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> DrawnClasses:
         return DrawnClasses(self._turns(batch))
+
+    def loss(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
+        return labels.cross_entropy(embedding)
+
+    def correct(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
+        return embedding.argmax(-1) == labels.classes

@@ -10,14 +10,18 @@ from hexa.runtime.files import cache_folder
 from hexa.weights import start
 from hexa.weights.pretrained import save_backbone
 
+#: The rates of AdamW, by recipe and elsewhere, for networks with few convolutions, which Muon does not turn.
+_BY_ADAMW, _ELSEWHERE = {"teacher": 5e-4}, 3e-4
+
 
 def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> Experiment:
     """The experiment with the network, normalisation and image size of `start.weights`, and their digest recorded.
 
     given: dotted paths of fields that the user set, which override those of the weights. Code is run only if
     `start.weights` is among them; the weights that it returns are saved to a file in the cache. Crops of other sizes
-    (multi-crop) keep their proportion to the first ones. An experiment without a start, or with a recorded digest, is
-    returned unchanged. Raises UserError for weights that cannot be read or are of another network.
+    (multi-crop) keep their proportion to the first ones. A network with few convolutions learns by AdamW where the
+    recipe has Muon. An experiment without a start, or with a recorded digest, is returned unchanged. Raises UserError
+    for weights that cannot be read or are of another network.
     """
     config = experiment.start
     if config.weights is None or config.sha256 is not None:
@@ -45,4 +49,7 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
     changes = {f"network.{name}": value for name, value in network.items()}
     changes |= {"views.size": size, "views.extra_crops": crops, "start.sha256": start.digest(config.weights, backbone)}
     changes |= {f"start.{name}": getattr(backbone.preparation, name) for name in ("crop", "interpolation")}
+    if experiment.optimizer.name == "muon" and "optimizer.name" not in given and not start.convolves(backbone.network):
+        rate = _BY_ADAMW.get(experiment.recipe, _ELSEWHERE)
+        changes |= {"optimizer.name": "adamw", "optimizer.learning_rate": rate}
     return override(experiment, {path: value for path, value in changes.items() if path not in given})

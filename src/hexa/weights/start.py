@@ -175,6 +175,12 @@ def _positions(network: nn.Module, given: Tensor) -> Tensor:
     return cast(Tensor, resample_abs_pos_embed(given, grid, num_prefix_tokens=prefix))
 
 
+def convolves(network: nn.Module) -> bool:
+    """True if more than half of the weights of the network belong to convolutions."""
+    sizes = [(parameter.ndim == 4, parameter.numel()) for parameter in network.parameters()]
+    return 2 * sum(size for convolution, size in sizes if convolution) > sum(size for _, size in sizes)
+
+
 def stages(network: Any) -> dict[str, int]:
     """The stage of every parameter by name, as timm groups them: 0 for the stem, then stages or blocks.
 

@@ -133,8 +133,11 @@ def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
         write_image(tmp_path / name / "1.png", number)
     assert open_source(f"folder:{tmp_path}").class_names == ["aeroplane", "train"]
     write_image(tmp_path / "Test" / "1.png", 2)  # nobody's classes
-    with pytest.raises(UserError, match=r"folders named as splits \(Test, train\) and others \(aeroplane\); give one"):
+    (tmp_path / "annotations").mkdir()
+    with pytest.raises(UserError, match=r"folders named as splits \(Test, train\) and others \(aeroplane\); move"):
         open_source(f"folder:{tmp_path}")
+    (tmp_path / "aeroplane" / "1.png").unlink()
+    assert open_source(f"folder:{tmp_path}").splits() == ["train", "test"]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ class FolderSource(Source):
     """Image files in a folder: its sub-folders are the classes, if there are two or more and every image is in one.
 
     If all sub-folders are called train, test, val …, they are the splits, and their sub-folders the classes, numbered
-    alike in all splits. Otherwise everything is the split `train`.
+    alike in all splits. Two of them may stand beside other folders only if there are no images in those. Otherwise
+    everything is the split `train`. Raises UserError.
     """
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
@@ -31,12 +32,13 @@ class FolderSource(Source):
         root = paths.folder(spec, location(argument))
         inside = _folders(root)
         splits = [name for name in inside if name.lower() in SPLIT_NAMES]
-        are_splits = bool(splits) and splits == inside
-        if len(splits) > 1 and not are_splits:
-            others = some(name for name in inside if name not in splits)
-            has = f"folders named as splits ({some(splits)}) and others ({others})"
-            raise UserError(f"data '{spec}': {root} has {has}; give one of them")
-        folders = {key: root / name for key, name in by_split(inside).items()} if are_splits else {"train": root}
+        others = [name for name in inside if name not in splits]
+        if len(splits) > 1 and (others := [name for name in others if any(_image_files(root / name))]):
+            has = f"folders named as splits ({some(splits)}) and others ({some(others)})"
+            remedy = f"move the others, or give one folder, such as {root / splits[0]}"
+            raise UserError(f"data '{spec}': {root} has {has}; {remedy}")
+        are_splits = bool(splits) and not others
+        folders = {key: root / name for key, name in by_split(splits).items()} if are_splits else {"train": root}
         self.root = self._open_split(spec, split, folders)
         self._home = f"{self.root}{os.sep}"
         self.paths = sorted(_image_files(self.root))
