@@ -503,7 +503,7 @@ def hardened(*before: tuple[str, str]) -> str:
 def adapted() -> str:
     """What `hexa adapt` said in ten minutes or thirty, set by set, beside labelled images that it did not see."""
     body = []
-    files = [f"2026-11-26-adapt-{name}.json" for name in ("muon", "repeating", "not-repeating")]
+    files = [f"2026-11-26-adapt-{name}.json" for name in ("muon", "adamw", "repeating", "not-repeating")]
     files += [f"2026-11-{day}-adapt-sets{length}.json" for day in (26, 25) for length in ("", "-30m")]
     for row in [{"file": file, **row} for file in files for row in result(file)["rows"]]:
         said = row["verdict"].removeprefix("the start is kept: ").removeprefix("it helped: result is ")
@@ -514,8 +514,8 @@ def adapted() -> str:
             for name, (points, half) in zip(row.get("start", ()), changes, strict=True)
         ] or ["–", "–"]
         seconds = f"{row['seconds']:,}"
-        recipes = {"muon": "now", "not-repeating": "by AdamW, drawn", "repeating": "by AdamW", "-26-": "without repeats"}
-        recipes |= {"-25-": "by SGD"}
+        recipes = {"muon": "now", "adamw": "by AdamW", "not-repeating": "by AdamW, drawn", "repeating": "by AdamW, loaded"}
+        recipes |= {"-26-": "without repeats", "-25-": "by SGD"}
         recipe = next(name for part, name in recipes.items() if part in row["file"])
         body.append((row["data"], recipe, "yes" if row["labelled"] else "no", seconds, said, row["kept"], *shown))
     truth = ("k-NN, in truth", "linear probe, in truth")
