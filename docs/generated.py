@@ -514,7 +514,12 @@ def adapted() -> str:
             for name, (points, half) in zip(row.get("start", ()), changes, strict=True)
         ] or ["–", "–"]
         seconds = f"{row['seconds']:,}"
-        recipes = {"muon": "now", "adamw": "by AdamW", "not-repeating": "by AdamW, drawn", "repeating": "by AdamW, loaded"}
+        recipes = {
+            "muon": "now",
+            "adamw": "by AdamW",
+            "not-repeating": "by AdamW, drawn",
+            "repeating": "by AdamW, loaded",
+        }
         recipes |= {"-26-": "without repeats", "-25-": "by SGD"}
         recipe = next(name for part, name in recipes.items() if part in row["file"])
         body.append((row["data"], recipe, "yes" if row["labelled"] else "no", seconds, said, row["kept"], *shown))
