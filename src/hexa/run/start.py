@@ -10,8 +10,8 @@ from hexa.runtime.files import cache_folder
 from hexa.weights import start
 from hexa.weights.pretrained import save_backbone
 
-#: The rates of AdamW, by recipe and elsewhere, for networks with few convolutions, which Muon does not turn.
-_BY_ADAMW, _ELSEWHERE = {"teacher": 5e-4}, 3e-4
+#: The optimizer of networks with few convolutions, which Muon does not turn.
+_BY_ADAMW = {"optimizer.name": "adamw", "optimizer.learning_rate": 3e-4}
 
 
 def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> Experiment:
@@ -50,6 +50,5 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
     changes |= {"views.size": size, "views.extra_crops": crops, "start.sha256": start.digest(config.weights, backbone)}
     changes |= {f"start.{name}": getattr(backbone.preparation, name) for name in ("crop", "interpolation")}
     if experiment.optimizer.name == "muon" and "optimizer.name" not in given and not start.convolves(backbone.network):
-        rate = _BY_ADAMW.get(experiment.recipe, _ELSEWHERE)
-        changes |= {"optimizer.name": "adamw", "optimizer.learning_rate": rate}
+        changes |= _BY_ADAMW
     return override(experiment, {path: value for path, value in changes.items() if path not in given})
