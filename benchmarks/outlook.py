@@ -14,8 +14,7 @@ from pathlib import Path
 
 import torch
 
-from hexa.adaptation.looking import look
-from hexa.adaptation.plan import features_of, found_again
+from hexa.adaptation.looking import features_of, found_again, look
 from hexa.data import open_source
 from hexa.runtime.packages import provenance
 from hexa.weights.pretrained import load_backbone

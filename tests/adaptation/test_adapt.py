@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from hexa.data import open_source
 from hexa.evaluation.label_free import label_free
 from hexa.measure.costs import Costs
 from hexa.nn.backbones import NetworkConfig
+from hexa.runtime.signals import Interrupted
 from hexa.weights import files
 from hexa.weights import start as starts
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
@@ -192,6 +194,15 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     inside = [f"--data={photos}/test", f"--labelled={photos}/train/../test", "--epochs=9", "--plan"]
     assert main(["adapt", str(weights), *inside, f"--out={out}", *QUICK]) == 0
     assert ", 120 of which are among the images to learn from; 120 in the comparison\n" in capsys.readouterr().out
+
+
+def test_an_interruption_prints_the_command_that_goes_on(
+    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hexa.adaptation.command.pretrain", Mock(side_effect=Interrupted(2, 5, tmp_path)))
+    asked = ["adapt", str(weights), f"--data={photos}/train", "--out", str(tmp_path / "a run"), *QUICK, *FIXED]
+    assert main(asked) == 130
+    assert f"go on with: {shlex.join(['hexa', *asked])}\n" in capsys.readouterr().err
 
 
 def test_where_the_time_is_not_enough_the_start_is_kept(

@@ -7,7 +7,8 @@ import sys
 import pytest
 import torch
 
-from hexa.adaptation.plan import choose, features_of, first_draft, found_again
+from hexa.adaptation.looking import features_of, found_again
+from hexa.adaptation.plan import choose, first_draft
 from hexa.data import open_source
 from hexa.measure.costs import Costs, measure, peak_bytes
 from hexa.nn.backbones import NetworkConfig, outline

@@ -1,4 +1,4 @@
-"""Inspects a source of images, as far as a plan needs to know it."""
+"""Inspects a source of images, also with the eyes of a start, as far as a plan needs to know it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hexa.data.sources.decode import DecodeError
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.ops.photometric import unit
 from hexa.runtime.random import Stream
+from hexa.weights.pretrained import Backbone
 
 #: Images that are opened, in at most this many seconds once there are as many as training needs; and the fewest images,
 #: and distinct ones, that training makes sense with.
@@ -97,3 +98,25 @@ def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
         domain=domain,
     )
     return seen, torch.stack([kept[row] for row in np.argsort(twins, kind="stable")])
+
+
+def found_again(backbone: Backbone, pixels: Tensor, features: Tensor) -> float:
+    """The share of images [n, C, S, S] that are nearest, of all n, to a random quarter of their area, by cosine.
+
+    features: theirs [n, D]. To tell a view's own image from others is what contrastive methods train.
+    """
+    side = pixels.shape[-1] // 2
+    corners = torch.randint(side + 1, (len(pixels), 2), generator=Stream(0).child("quarters").generator()).tolist()
+    quarters = [image[:, y : y + side, x : x + side] for image, (y, x) in zip(pixels, corners, strict=True)]
+    parts, whole = features_of(backbone, torch.stack(quarters)), functional.normalize(features, dim=1)
+    return float(((parts @ whole.T).argmax(1) == torch.arange(len(pixels))).float().mean())
+
+
+@torch.no_grad()
+def features_of(backbone: Backbone, pixels: Tensor) -> Tensor:
+    """Features of images [n, C, S, S] at the size of the backbone, on the CPU."""
+    side = (backbone.image_size,) * 2
+    device = next(backbone.parameters()).device
+    same = pixels.shape[-1] == side[0]
+    small = pixels if same else functional.interpolate(pixels, side, mode="bilinear", antialias=True)
+    return torch.cat([backbone(some.to(device)).float().cpu() for some in torch.split(small, 16)])

@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
-from torch.nn import functional
 
 from hexa import recipes
-from hexa.adaptation.looking import Seen
+from hexa.adaptation.looking import Seen, features_of, found_again
 from hexa.comparison import leakage, unlabelled
 from hexa.comparison.labelled import labels_of
 from hexa.config import ConfigError, UserError
@@ -26,9 +24,7 @@ from hexa.reporting.tables import counted, format_duration
 from hexa.run.build import Machine
 from hexa.run.start import begin_from_weights
 from hexa.runtime import processes
-from hexa.runtime.random import Stream
 from hexa.weights import start as starts
-from hexa.weights.pretrained import Backbone
 
 #: Sizes below the start's own that are tried, and the share of its neighbourhoods that the start must keep there,
 #: measured on as many images as take this many seconds, but on 40 or more.
@@ -316,28 +312,6 @@ def length(experiment: Experiment, passes: float, given: Given) -> str:
         said += f", {sets} of them with views of their own"
     said += f", by {experiment.optimizer.name} at {experiment.optimizer.learning_rate:g}"
     return said + f", {format_duration(given.budget.seconds)} in all" * given.by_clock
-
-
-def found_again(backbone: Backbone, pixels: Tensor, features: Tensor) -> float:
-    """The share of images [n, C, S, S] that are nearest, of all n, to a random quarter of their area, by cosine.
-
-    features: theirs [n, D]. To tell a view's own image from others is what contrastive methods train.
-    """
-    side = pixels.shape[-1] // 2
-    corners = torch.randint(side + 1, (len(pixels), 2), generator=Stream(0).child("quarters").generator()).tolist()
-    quarters = [image[:, y : y + side, x : x + side] for image, (y, x) in zip(pixels, corners, strict=True)]
-    parts, whole = features_of(backbone, torch.stack(quarters)), functional.normalize(features, dim=1)
-    return float(((parts @ whole.T).argmax(1) == torch.arange(len(pixels))).float().mean())
-
-
-@torch.no_grad()
-def features_of(backbone: Backbone, pixels: Tensor) -> Tensor:
-    """Features of images [n, C, S, S] at the size of the backbone, on the CPU."""
-    side = (backbone.image_size,) * 2
-    device = next(backbone.parameters()).device
-    same = pixels.shape[-1] == side[0]
-    small = pixels if same else functional.interpolate(pixels, side, mode="bilinear", antialias=True)
-    return torch.cat([backbone(some.to(device)).float().cpu() for some in torch.split(small, 16)])
 
 
 def _lines(

@@ -225,9 +225,9 @@ def _from_weights(given: Given, extra: Fields, **more: Any) -> int:
     fields.check_names(changes, known, given.options)
     asked = (given.backbone, given.data, given.labelled, seconds, given.domain, changes)
     alone = os.environ.get("WORLD_SIZE", "1") == "1"
-    go_on = {"go_on": shlex.join(["hexa", *given.arguments])} if alone else {}
+    go_on = shlex.join(["hexa", *given.arguments]) if alone else "the same command"
     request = kind(*asked, **more)
-    adaptation.adapt(request, out, only_plan=given.plan, console=Console(), begun=given.begun, **go_on)
+    adaptation.adapt(request, out, only_plan=given.plan, console=Console(), begun=given.begun, go_on=go_on)
     return 0
 
 

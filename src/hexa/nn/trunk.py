@@ -55,7 +55,7 @@ class Trunk:
         if not any(list(module.parameters()) for module in modules):
             return None
         trunk = cls(encoder, modules, autocast)
-        # what is no sequence may refuse the maps
+        # a network that is not a sequence may refuse the maps
         with suppress(RuntimeError, TypeError, ValueError), torch.no_grad(), autocast(), use_branch(encoder):
             maps = trunk._maps(pixels)
             if maps.ndim == 4 and torch.equal(trunk._above(maps), encoder.features(pixels)):
@@ -80,7 +80,7 @@ class Trunk:
         return maps
 
     def _above(self, maps: Tensor) -> Tensor:
-        for module in self.modules:  # of the trunk, which for now return what they are given
+        for module in self.modules:  # while these pass on what they are given, the backbone computes the rest
             module.forward = lambda maps: maps
         try:
             features: Tensor = self.encoder.backbone(maps)
