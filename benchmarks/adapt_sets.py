@@ -1,6 +1,6 @@
 """Is the verdict of `hexa adapt` right? Data set by data set, with labels and without, judged by images it did not see.
 
-    python benchmarks/adapt_sets.py WEIGHTS SETS OUT.json --time 10m [--only NAME …] [--ways labelled free] [FIELDS]
+    python benchmarks/adapt_sets.py WEIGHTS SETS OUT.json --time 10m [--only NAME …] [--ways labelled free] [--seeds 0 …] [FIELDS]
 
 SETS/NAME/train has images without labels, SETS/NAME/labelled and SETS/NAME/test a folder a class. `hexa adapt` trains
 on the first, with the second as `--labelled` or not at all; then `hexa compare` judges start and trained network by the
@@ -11,6 +11,7 @@ beyond the interval, in k-NN or probe. Runs that are in OUT.json are not repeate
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -29,12 +30,12 @@ def hexa(*options: object) -> float:
     return time.perf_counter() - begun
 
 
-def row(weights: str, images: Path, labelled: bool, options: list[str], work: Path) -> dict[str, Any]:
+def row(weights: str, images: Path, labelled: bool, seed: int, options: list[str], work: Path) -> dict[str, Any]:
     """One run of `hexa adapt`, what it said, and what the test images say."""
     out, labels = work / "run", ["--labelled", f"folder:{images / 'labelled'}"] if labelled else []
-    seconds = hexa("adapt", weights, "--data", f"folder:{images / 'train'}", *labels, *options, "--out", out)
+    seconds = hexa("adapt", weights, "--data", f"folder:{images / 'train'}", *labels, *options, "--seed", seed, "--out", out)
     said = json.loads((out / "adapt.json").read_text())
-    found = {"data": images.name, "labelled": labelled, "seconds": round(seconds), "plan": said["plan"]}
+    found = {"data": images.name, "labelled": labelled, "seed": seed, "seconds": round(seconds), "plan": said["plan"]}
     found |= {"verdict": said["verdict"], "kept": said["kept"]}
     if (out / "environment.json").is_file():  # it trained
         test, judged = f"folder:{images / 'test'}", work / "compare"
@@ -55,16 +56,18 @@ def main() -> None:
     parser.add_argument("--time", default="10m")
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--ways", nargs="+", default=["labelled", "free"], choices=["labelled", "free"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     asked, fields = parser.parse_known_args()
     rows: list[dict[str, Any]] = json.loads(asked.out.read_text())["rows"] if asked.out.is_file() else []
-    done = {(one["data"], one["labelled"]) for one in rows}
-    for images in sorted(path for path in asked.sets.iterdir() if not asked.only or path.name in asked.only):
-        for labelled in [way == "labelled" for way in asked.ways]:
-            if (images.name, labelled) not in done:
-                with tempfile.TemporaryDirectory() as work:
-                    rows.append(row(asked.weights, images, labelled, ["--time", asked.time, *fields], Path(work)))
-                found = {"time": asked.time, "fields": fields, "rows": rows}
-                asked.out.write_text(json.dumps(found, indent=1) + "\n")
+    done = {(one["data"], one["labelled"], one.get("seed", 0)) for one in rows}
+    sets = sorted(path for path in asked.sets.iterdir() if not asked.only or path.name in asked.only)
+    for images, way, seed in itertools.product(sets, asked.ways, asked.seeds):
+        if (images.name, way == "labelled", seed) not in done:
+            with tempfile.TemporaryDirectory() as work:
+                options = ["--time", asked.time, *fields]
+                rows.append(row(asked.weights, images, way == "labelled", seed, options, Path(work)))
+            found = {"time": asked.time, "fields": fields, "rows": rows}
+            asked.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
