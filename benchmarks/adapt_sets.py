@@ -1,6 +1,7 @@
 """Is the verdict of `hexa adapt` right? Data set by data set, with labels and without, judged by images it did not see.
 
-    python benchmarks/adapt_sets.py WEIGHTS SETS OUT.json --time 10m [--only NAME …] [--ways labelled free] [--seeds 0 …] [FIELDS]
+    python benchmarks/adapt_sets.py WEIGHTS SETS OUT.json [--time 10m] [--only NAME …] [--ways labelled free]
+        [--seeds 0 …] [FIELDS]
 
 SETS/NAME/train has images without labels, SETS/NAME/labelled and SETS/NAME/test a folder a class. `hexa adapt` trains
 on the first, with the second as `--labelled` or not at all; then `hexa compare` judges start and trained network by the
@@ -33,7 +34,9 @@ def hexa(*options: object) -> float:
 def row(weights: str, images: Path, labelled: bool, seed: int, options: list[str], work: Path) -> dict[str, Any]:
     """One run of `hexa adapt`, what it said, and what the test images say."""
     out, labels = work / "run", ["--labelled", f"folder:{images / 'labelled'}"] if labelled else []
-    seconds = hexa("adapt", weights, "--data", f"folder:{images / 'train'}", *labels, *options, "--seed", seed, "--out", out)
+    seconds = hexa(
+        "adapt", weights, "--data", f"folder:{images / 'train'}", *labels, *options, "--seed", seed, "--out", out
+    )
     said = json.loads((out / "adapt.json").read_text())
     found = {"data": images.name, "labelled": labelled, "seed": seed, "seconds": round(seconds), "plan": said["plan"]}
     found |= {"verdict": said["verdict"], "kept": said["kept"]}
