@@ -114,7 +114,8 @@ def describe_protocol(given: Given, extra: Fields) -> int:
 
 @command(
     "say which of several backbones serves your images best, with a page to look at",
-    option("BACKBONES", BACKBONES + "; the first is what the others are compared with", nargs="+", metavar="BACKBONE"),
+    option("BACKBONE", BACKBONES + "; what the others are compared with"),
+    option("BACKBONES", "one or more others", nargs="+", metavar="BACKBONE"),
     option("--data SOURCE", "your images: " + SOURCES, required=True),
     option("--labelled SOURCE", "labelled images to judge by; those of --data if they have labels"),
     option("--time TIME", "to read images and extract features, such as 90s; 10m if not given", default="10m"),
@@ -142,10 +143,9 @@ def compare(given: Given, extra: Fields) -> int:
     from hexa.runtime.console import Console
     from hexa.runtime.parsing import seconds_of
 
-    fields = {
-        name: getattr(given, name) for name in ("data", "labelled", "size", "domain", "seed", "device", "fine_tune")
-    }
-    backbones = tuple(map(named, given.backbones))
+    names = ("data", "labelled", "size", "domain", "seed", "device", "fine_tune")
+    backbones = tuple(map(named, (given.backbone, *given.backbones)))
+    fields = {name: getattr(given, name) for name in names}
     request = CompareRequest(backbones=backbones, seconds=seconds_of(given.time), **fields)
     with progress_bar() as progress:
         found = run(request, progress)
