@@ -4,6 +4,7 @@
 # make lint   checks style and types, and that the documentation builds without a broken link
 # make docs   builds the documentation into build/site
 # make dist   builds the sdist, and from it the wheel, into dist/
+# make docker builds the image of Dockerfile and trains in it for an epoch; INDEX=ADDRESS takes torch from there
 # make setup  only installs: a virtual environment in .venv, uv inside it, then this package with the versions of constraints.txt
 #
 # Needs Python 3.11 or newer. Another interpreter than python3:  make PYTHON=python3.12 demo
@@ -14,7 +15,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$name; break; }; done)
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
-.PHONY: demo setup setup-dev setup-docs test torture lint docs dist format constraints clean
+.PHONY: demo setup setup-dev setup-docs test torture lint docs dist docker format constraints clean
 .DELETE_ON_ERROR:
 
 demo: setup
@@ -48,6 +49,10 @@ docs: setup-docs
 # The versions of build tools are those of constraints.txt.
 dist: $(BIN)/uv
 	$(BIN)/uv build --quiet --clear --build-constraints constraints.txt --out-dir dist
+
+docker:
+	docker build --build-arg INDEX=$(INDEX) --tag hexa .
+	docker run --rm hexa pretrain digits-moco-v2 --epochs 1
 
 format: setup-dev
 	$(BIN)/ruff check --fix .

@@ -58,13 +58,7 @@ def test_the_command_names_the_better_backbone_and_writes_a_page(
     assert record["judged"] == 80
     assert len(record["duplicates"]) == 6
     html = (out / "compare.html").read_text()
-    for part in (
-        "Which is better?",
-        "The closest images",
-        "Classes that gained and lost most",
-        "Near-duplicates",
-        "<svg",
-    ):
+    for part in ("Which is better?", "The closest images", "Classes that gained and lost", "Near-duplicates", "<svg"):
         assert part in html
 
 
@@ -95,10 +89,12 @@ def test_backbones_are_named_by_the_ends_of_their_paths() -> None:
 
 
 def test_little_time_looks_at_fewer_images_of_every_class() -> None:
-    found = compare(CompareRequest(backbones=(RANDOM, "pixels:8"), data="digits", size=8, seconds=1e-9))
+    (run := load_backbone("pixels:8")).info["data"] = "digits"
+    found = compare(CompareRequest(backbones=(RANDOM, run), data="digits", size=8, seconds=1e-9))
     assert len(np.unique(found.images.classes)) == 10
     assert 90 <= len(found.images) <= 110
     assert any("images were drawn; more --time draws more" in note for note in found.notes)
+    assert "pixels learned from the images that judge, if without their labels; --labelled gives others" in found.notes
 
 
 def test_fine_tuning_is_a_measure_that_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:

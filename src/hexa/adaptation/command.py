@@ -100,7 +100,7 @@ class AdaptRequest:
 
     def outcome(self, trained: Trained, progress: Progress) -> Outcome:
         """Which of start and result is better on the images."""
-        from hexa.comparison import verdict  # scipy, which a plan does without
+        from hexa.comparison import page, verdict  # scipy and matplotlib, which a plan does without
         from hexa.comparison.compare import of_backbones
         from hexa.reporting.runs import read_run
 
@@ -111,8 +111,11 @@ class AdaptRequest:
         better = found.verdict.best == 1
         conclusion = f"{'it helped' if better else 'the start is kept'}: {found.verdict.sentence}"
         table = verdict.table(found.sides, found.verdict)
-        winner = trained.result if better else trained.start
-        return Outcome(winner, conclusion, table, found.notes, found.judge is not None, found.record)
+        winner, notes = trained.result if better else trained.start, list(found.notes)
+        if trained.experiment.training.report:  # the plan has time for pictures
+            progress("drawing the comparison", 0, 0)
+            notes.append(f"a map, and images whose neighbours changed: {page.write(found, trained.how, trained.out)}")
+        return Outcome(winner, conclusion, table, notes, found.judge is not None, found.record)
 
 
 def adapt(

@@ -49,9 +49,9 @@ _MOST, _LEAST, _SHARE, _FEW = 2000, 200, 0.05, 100
 _MINUTES = (1, 2, 3, 5, 10, 15, 20, 30, 45, 60, 90)
 #: The fewest lines of metrics of a training that has as many steps.
 _LINES = 20
-#: Images whose clusters the report shows, seconds to draw pictures, and the share of the time from which they are left
-#: out.
-_PICTURES, _DRAWING, _PICTURES_SHARE = 500, 10.0, 0.03
+#: Images whose clusters the report shows, seconds to draw pictures, those of the comparison too, and the share of the
+#: time from which they are left out.
+_PICTURES, _DRAWING, _PICTURES_SHARE = 500, 14.0, 0.035
 #: The share of the memory that a step may take, and the smallest batch that is tried to achieve it.
 _ROOM, _LEAST_BATCH = 0.4, 16
 #: Seconds of an idle machine that are not measured: to write the results, for each judged image, class and feature in
@@ -228,8 +228,9 @@ def plan(given: Given) -> Plan:
     many = max(_SEEN, int(_LOOKING / costs.score(backbone.image_size))) if given.sizes[1:] else _SEEN
     some, shares = given.pixels[:many], dict[int, float]()
     features = features_of(backbone, some)
-    again = found_again(backbone, some[:_SEEN], features[:_SEEN])
-    outlook = f"shown a quarter of an image, the start finds it among {len(some[:_SEEN])} in {again:.0%} of cases, so "
+    again, of = found_again(backbone, some[:_SEEN], features[:_SEEN]), len(some[:_SEEN])
+    half = 196 * math.sqrt(again * (1 - again) / of)
+    outlook = f"shown a quarter of an image, the start finds it among {of} in {again:.0%} (± {half:.0f}) of cases, so "
     outlook += "a gain is likely, given enough passes" if again < _FAMILIAR else "a gain, if any, is small"
 
     def keeps(size: int) -> bool:
@@ -339,7 +340,7 @@ def _lines(
 def _labels(labelled: Source | None, source: Source, compared: int) -> str:
     if labelled is None:
         return "labels: none, so whether it helped cannot be told and the start will be kept; --labelled gives some"
-    whose = "those of the images themselves" if labelled is source else repr(labelled)
+    whose = "those of the images themselves, which it learns from" if labelled is source else repr(labelled)
     few = ", which show only large differences: label a hundred or more" * (compared < _FEW)
     both = 0 if labelled is source else int(leakage.shared(source, labelled).sum())
     known = f", {both:,} of which are among the images to learn from" if both else ""

@@ -39,7 +39,7 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
     """
     parser = Parser(
         prog="hexa",
-        description="Self-supervised visual pre-training with hard examples.",
+        description="Image backbones, better on your own images without labels; pre-training with hard examples.",
         epilog="Several processes: torchrun --nproc-per-node 8 -m hexa pretrain …",
         allow_abbrev=False,
     )

@@ -90,7 +90,7 @@ def evaluate(given: Given, extra: Fields) -> int:
         own = (str(result["backbone"]), "", compared.own)
         Console().print(tables.beside(compared, [own]).terminal())
         say(f"published: {compared.title}", compared.caution)
-    say(*(f"note: {note}" for note in result["notes"]))
+    say(_unfinished(given.backbone), *(f"note: {note}" for note in result["notes"]))
     if lost is not None:  # print it, so that it is not lost
         print(json.dumps(result, indent=2))
         raise lost
@@ -158,7 +158,7 @@ def compare(given: Given, extra: Fields) -> int:
         return 0
     console = Console()
     console.print(verdict.table(found.sides, found.verdict).terminal())
-    say(*(f"note: {note}" for note in found.notes))
+    say(*map(_unfinished, (given.backbone, *given.backbones)), *(f"note: {note}" for note in found.notes))
     console.print(found.verdict.sentence, style="bold")
     say(f"written to {page}")
     return 0
@@ -214,11 +214,13 @@ def search(given: Given, extra: Fields) -> int:
 
     if sum((given.duplicates, given.outliers, given.like is not None)) != 1:
         raise UserError("give one of --duplicates, --outliers and --like PATH")
-    features = Features(given.features)
-    if given.duplicates:
-        found = features.duplicates(given.least)
-    else:
-        found = features.outliers(given.count) if given.outliers else features.like(given.like, given.count)
+    with progress_bar() as progress:
+        progress("comparing the features", 0, 0)
+        features = Features(given.features)
+        if given.duplicates:
+            found = features.duplicates(given.least)
+        else:
+            found = features.outliers(given.count) if given.outliers else features.like(given.like, given.count)
     if given.json:
         print(json.dumps([vars(one) for one in found], indent=2))
         return 0

@@ -62,14 +62,14 @@ def speedrun(given: Given, extra: Fields) -> int:
         say(*(f"{name}: {one.goal}; {runs.standing(one)}" for name, one in runs.tracks().items()))
         return 0
     one, fields = runs.track(given.track), dict(extra) | ({"recipe": given.recipe} if given.recipe else {})
+    if given.data is None and not given.plan:
+        raise UserError(f"--data is missing; give the images of {one.data}, such as parquet:PATH")
     recipe, changes = runs.attempt(one, fields)
     changed = ", ".join(f"{path} {value}" for path, value in changes.items())
     say(f"{one.goal}; {runs.standing(one)}", f"{recipe} for each of the seeds {given.seeds}, {changed or 'unchanged'}")
     if given.plan:
         say(runs.foreseen(given.track, given.data, given.start, fields) if given.data is not None else "")
         return 0
-    if given.data is None:
-        raise UserError(f"--data is missing; give the images of {one.data}, such as parquet:PATH")
     from hexa.runtime.console import Console
 
     out = Path(given.out or f"runs/speedrun-{given.track}")

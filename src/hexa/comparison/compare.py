@@ -105,7 +105,16 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
     if request.fine_tune and not labelled.can_judge(judging.classes):
         raise UserError(f"fine-tuning needs labels, and {judging!r} has none that serve; give labelled images")
     named = dict(zip(_names(request.backbones), loaded, strict=True))
-    return of_backbones(named, data, judging, request, progress, fine_tune=request.fine_tune)
+    found = of_backbones(named, data, judging, request, progress, fine_tune=request.fine_tune)
+    learned = [name for name, one in named.items() if found.judge is not None and _learned_from(one, judging)]
+    note = f"{some(learned)} learned from the images that judge, if without their labels; --labelled gives others"
+    return replace(found, notes=(*found.notes, *[note] * bool(learned)))
+
+
+def _learned_from(backbone: Backbone, images: Source) -> bool:
+    """Whether these images are those of the run that trained a backbone, as far as names tell."""
+    name, _, split = str(backbone.info.get("data")).partition("#")
+    return (name.removeprefix("folder:"), split or "train") == (images.name.removeprefix("folder:"), images.split)
 
 
 def _names(given: Sequence[str | Path | Backbone]) -> list[str]:

@@ -33,7 +33,7 @@ from hexa.weights.pretrained import Backbone
 FEWEST, _LEAST, MOST_VIEWS = 10, 100, 1000
 #: Told how many of how many images are done.
 Tell = Callable[[int, int], object]
-#: The share of the time that networks may take; probes, neighbours and the page take the rest.
+#: The share of the time that networks may take, so that a machine that becomes slower keeps to it.
 _SHARE = 0.7
 
 
@@ -42,7 +42,7 @@ class Extraction:
     """How features are extracted."""
 
     seconds: float = 600.0
-    """About how long the whole comparison may take; fewer images are looked at where that is short."""
+    """For reading images and extracting features; fewer images are looked at where that is short."""
     most: int | None = None
     """The most images that are looked at."""
     domain: str = "photos"
@@ -63,7 +63,7 @@ def affordable(
     """Positions of as many images as fit into the time; labelled ones a like share of every class.
 
     An image costs a decoding for each backbone and two to look for its twins, and one pass through each network, or
-    four without labels. Judging and the page take the rest of the time.
+    four without labels. Judging and the page come on top.
     """
     passes = 1 if judged else 4
     most = len(source) if judged else min(len(source), MOST_VIEWS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from hexa.comparison import unlabelled, verdict
-from hexa.comparison.compare import CompareRequest, Comparison
+from hexa.comparison.compare import Comparison
+from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import DECIDING
 from hexa.comparison.verdict import Side
 from hexa.config import whole_characters
@@ -37,11 +39,12 @@ _QUERIES, _NEAREST, _TILE, _SEARCHED = 4, 7, 72, 2000
 _MAPPED, _COLOURED, _LISTED, _DRAWN = 800, 8, 6, 4
 
 
-def write(comparison: Comparison, request: CompareRequest, folder: Path) -> Path:
+def write(comparison: Comparison, how: Extraction, folder: Path) -> Path:
     """Write compare.json and compare.html into a folder, which is made; returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "compare.json", json.dumps(comparison.record, indent=1) + "\n")
-    asked = {name: value for name, value in vars(request).items() if value is not None and name != "backbones"}
+    given = vars(how).items()
+    asked = {name: value for name, value in given if value not in (None, math.inf) and name != "backbones"}
     asked["images"] = len(comparison.images)
     sides = comparison.sides[:_DRAWN]
     other = comparison.verdict.best or 1

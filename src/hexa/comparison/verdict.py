@@ -83,11 +83,8 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
         if mine is None or theirs is None:
             raise UserError(f"{first.name} and {second.name} are to be compared by labels, but were not judged by any")
         better, differences = labelled.decide(mine, theirs, count)
-        further = {
-            name: labelled.paired(mine.right[name], theirs.right[name], count)
-            for name in mine.right
-            if name not in DECIDING
-        }
+        more = [name for name in mine.right if name not in DECIDING]
+        further = {name: labelled.paired(mine.right[name], theirs.right[name], count) for name in more}
         few = {few_name(shots): labelled.paired(mine.few[shots], theirs.few[shots], count) for shots in mine.few}
         pairs.append(Pair(a, b, better, {**differences, **further, **few}))
     every = range(len(sides))
@@ -136,7 +133,7 @@ def table(sides: Sequence[Side], verdict: Verdict) -> Table:
         return Table(header, rows)
     for name, arrow in unlabelled.ARROWS.items():
         values = [side.free[name] for side in sides]
-        rows.append([f"{name} {arrow}".strip(), *(f"{value:.2f}" for value in values)])
+        rows.append([f"{name} {arrow}".strip(), *(f"{value:.2f}".replace("-", "−") for value in values)])
         rows[-1] += [f"{value - values[0]:+.2f}".replace("-", "−") for value in values[1:]]
     kept = [f"{pair.kept:.0f} %" for pair in pairs]
     return Table(header, [*rows, [f"neighbourhoods of {sides[0].name} kept", "100 %", *kept, *[""] * len(pairs)]])

@@ -107,7 +107,8 @@ class Adversarial(HardExample):
         clean = tuple(crop.detach() for crop in source.crops)
         epsilon = self._radii(clean[0], stream)
         views = self._start(clean, epsilon, stream)
-        count = len(clean) if self.crops == "all" else _large(clean)
+        of_one_size = itertools.takewhile(lambda crop: crop.shape[-1] == clean[0].shape[-1], clean)
+        count = len(clean if self.crops == "all" else list(of_one_size))
         zeros: list[Tensor] = []
         for step in range(self.steps):
             first = step == 0 and not self.random_start
@@ -182,8 +183,3 @@ def _norms(images: Tensor) -> Tensor:
     largest = images.abs().amax((1, 2, 3), keepdim=True)
     scaled = images / largest.clamp_min(torch.finfo(images.dtype).tiny)
     return largest * scaled.square().sum((1, 2, 3), keepdim=True).sqrt()
-
-
-def _large(crops: tuple[Tensor, ...]) -> int:
-    """How many crops, from the first on, have its size."""
-    return len(list(itertools.takewhile(lambda crop: crop.shape[-1] == crops[0].shape[-1], crops)))

@@ -122,10 +122,6 @@ class BranchBatchNorm(nn.Module):
         for name, value in further.state_dict().items() if further is not None else ():
             value.copy_(getattr(self, name))
 
-    def extra_repr(self) -> str:
-        branches = ["main", *dict(self.named_children())]
-        return f"{len(self.weight)}, groups={self.groups}, processes={self.part}, kept={self.kept}, branches={branches}"
-
 
 def _fixed(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Batch-norm with the given mean and variance."""

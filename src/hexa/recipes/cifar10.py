@@ -97,10 +97,7 @@ _WIDE: Fields = {
     "views": views_at_32(scale=(0.2, 1.0)),
 }
 _WARM: Fields = {"kind": "cosine", "per": "step", "warmup_epochs": 10, "warmup_at_most": 0.1}
-_DEEPCLUSTER = {
-    "method": _deepcluster(2048),
-    "small": {"method": _deepcluster(512), "objective": ObjectiveConfig()},
-}
+_DEEPCLUSTER = {"method": _deepcluster(2048), "small": {"method": _deepcluster(512), "objective": ObjectiveConfig()}}
 _SWAV = {"method": _swav(2048), "small": {"method": _swav(512), "objective": ObjectiveConfig()}}
 _MILD_COLOURS: Fields = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
 _SHORT_DINO: Fields = {"momentum": 0.99, "warmup_epochs": 0, "teacher_temperature": 0.04}

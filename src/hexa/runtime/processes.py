@@ -174,9 +174,7 @@ def all_gather_with_gradient(tensor: Tensor) -> Tensor:
 
     Averaged over processes, as all gradients are, it is that of the mean of their losses. Each must back-propagate.
     """
-    if world_size() == 1:
-        return tensor
-    return cast(Tensor, _Gather.apply(tensor))
+    return tensor if world_size() == 1 else cast(Tensor, _Gather.apply(tensor))
 
 
 class _Gather(torch.autograd.Function):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bars
+from rich.table import Column
 from rich.text import Text
 
 from hexa.runtime.output import one_line
@@ -111,12 +112,12 @@ class Reporter:
 
 def _progress(console: Console) -> Bars:
     """A bar on a terminal; elsewhere nothing is drawn."""
-    name = TextColumn("{task.description}", markup=False)
+    wide = Column(no_wrap=True, overflow="ellipsis", ratio=1)  # in a narrow terminal it is cut, not the time left
+    name = TextColumn("{task.description}", markup=False, table_column=wide)
+    parts = name, BarColumn(bar_width=10), _Left(Column(no_wrap=True))
     hidden = console.quiet or not console.is_terminal
     # steps may take many seconds, and those of the head alone are quicker than the later ones
-    return Bars(
-        name, BarColumn(), _Left(), console=console, transient=True, disable=hidden, speed_estimate_period=120.0
-    )
+    return Bars(*parts, console=console, transient=True, expand=True, disable=hidden, speed_estimate_period=120.0)
 
 
 class _Left(ProgressColumn):
