@@ -34,7 +34,7 @@ from hexa.runtime.random import Stream
 
 #: Images whose neighbours are shown, neighbours of each, the side of a picture in pixels, and images among which those
 #: whose neighbours differ most are looked for.
-_QUERIES, _NEAREST, _TILE, _SEARCHED = 4, 7, 72, 2000
+_QUERIES, _NEAREST, _TILE, _SEARCHED = 4, 6, 72, 2000
 #: Images on a map, classes that it colours, classes and duplicates that are listed, backbones that are drawn.
 _MAPPED, _COLOURED, _LISTED, _DRAWN = 800, 8, 6, 4
 
