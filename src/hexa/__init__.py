@@ -49,7 +49,7 @@ def _public(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
             if hasattr(given_by_name[name], "__fspath__"):
                 given_by_name[name] = str(given_by_name[name])
         for name in given_by_name.get("fields", ()):
-            if difflib.get_close_matches(name, named, 1, 0.8):
+            if difflib.get_close_matches(name, named, 1, 0.75):
                 raise UserError(f"{function.__name__}: no argument or field '{name}'; {nearest(name, named)}")
         for name, value in given_by_name.items():
             parameter = signature.parameters[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,10 @@ def test_an_unfinished_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
     again = ["export", str(tmp_path / "out.safetensors"), "--to", "timm", "--out", str(tmp_path / "b.pth")]
     assert cli.main(again) == 2
     assert "unfinished" not in capsys.readouterr().out
+    shutil.copy(tmp_path / "out.safetensors", run / "backbone.safetensors")
+    (run / "adapt.json").write_text('{"verdict": "no", "kept": "start", "table": {"header": ["", "", "", ""]}}')
+    assert cli.main(["embed", str(run), "--data", "digits#test", "--out", str(tmp_path / "out.npz")]) == 0
+    assert f"note: this is what {run} trained, but its verdict kept the start" in capsys.readouterr().out
 
 
 def test_pictures_tell_their_stages_and_count_images(

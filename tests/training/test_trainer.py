@@ -361,22 +361,30 @@ def test_decay_and_rate_follow_their_groups_and_long_gradients_are_scaled(monkey
     assert last[3:] == pytest.approx((0.05, 0.0))
 
 
-@pytest.mark.parametrize("seconds", [31.0, 7.5])
-def test_the_length_is_fitted_to_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """At a second a step, and two for each score, the run ends within a step of its time, the schedule at its end."""
+@pytest.mark.parametrize(
+    ("seconds", "epochs", "sets"), [(31.0, 4, None), (7.5, 4, None), (60.0, 40, 8), (300.0, 40, 8)]
+)
+def test_the_length_is_fitted_to_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, epochs: int, sets: int | None
+) -> None:
+    """At a second a step, and two for each score, the run ends within a step of its time, the schedule at its end.
+
+    With sets of views a step takes three, those that repeat them a fifth of a second.
+    """
     now = [0.0]
     monkeypatch.setattr("hexa.training.clock.time.perf_counter", lambda: now[0])
-    made = trainer(tmp_path, epochs=4, hard={}, max_seconds=seconds)
+    made = trainer(tmp_path, epochs=epochs, hard={}, max_seconds=seconds)
+    made.loader.sets = sets
 
     def score(warn: Callable[[str], object]) -> dict[str, float]:
         now[0] += 2
         return {"knn": 50.0}
 
-    made.scoring = Scoring(score, every=2)
+    made.scoring = Scoring(score, every=0 if sets else 2)
     step = made._train_step
 
     def slow(batch: Batch) -> None:
-        now[0] += 1
+        now[0] += 1 if sets is None else 3 if made.step < (made.loader.sets or 0) * STEPS else 0.2
         step(batch)
 
     monkeypatch.setattr(made, "_train_step", slow)
@@ -384,8 +392,10 @@ def test_the_length_is_fitted_to_the_time(tmp_path: Path, monkeypatch: pytest.Mo
     assert seconds - 2 <= now[0] <= seconds + 2
     assert made.step == made.optimizer.total_steps == newest(tmp_path)["total_steps"]
     assert made.optimizer.learning_rate(made.step - 1) == 0.05 * learning_rate_share(
-        made.optimizer.schedule, (made.step - 1) * 4 * STEPS // made.step, 4, STEPS
+        made.optimizer.schedule, (made.step - 1) * epochs * STEPS // made.step, epochs, STEPS
     )
-    again = trainer(tmp_path, epochs=4, hard={}, max_seconds=seconds)
+    assert made.loader.sets == (2 if seconds == 60 else sets)
+    assert sets is None or made.step > 60
+    again = trainer(tmp_path, epochs=epochs, hard={}, max_seconds=seconds)
     restore(again, newest(tmp_path))
     assert again.total_steps == made.step

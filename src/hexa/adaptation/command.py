@@ -236,10 +236,11 @@ def _conclude(
     notes = list(found.notes)
     done, clock = int(result.info["step"]), experiment.training.max_seconds and not experiment.monitor.knn_every
     if clock and done < 0.9 * (experiment.max_steps or 0):
-        notes.append(f"trained for {done:,} of {experiment.max_steps:,} planned steps, as far as the time went")
+        told = f"trained for {done:,} of {experiment.max_steps:,} planned steps, as far as the time went"
+        notes.append(f"{told}: they took longer than those that the plan timed")
     if found.judged and judging is data:
         notes.append("the labelled images were also learned from, without their labels; --labelled gives others")
-    checked = export(found.winner, "timm", out / WINNER)
+    checked = export(found.winner, "timm", (out / WINNER).resolve())
     record = {
         **{name: value for name, value in record.items() if name != "experiment"},
         "verdict": found.verdict,

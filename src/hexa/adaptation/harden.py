@@ -6,7 +6,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -161,11 +161,12 @@ class HardenRequest(AdaptRequest):
         shown = Shown.of(images, start, int(count), judge, device, how.seed)
         for name, side in (("start", before), ("result", after)):
             side.attack(shown, judge, functools.partial(progress, f"{name} under attack"))
-        judged_at = ""
+        judged_at, rows = "", list[list[str]]()
         if len(features) > 2 and judge is not None:
-            clean = f"the start has {Side.of(native, features[2], judge).mean(CLEAN):.1f} % on clean images"
+            own, clean = Side.of(native, features[2], judge), f"its own {native.image_size} px"
             larger = "" if "views.size" in self.fields else "; more --time allows larger ones"
-            judged_at = f" (at {size} px; at its own {native.image_size} px {clean}{larger})"
+            judged_at = f" (at {size} px; at {clean} the start has {own.mean(CLEAN):.1f} % on clean images{larger})"
+            rows = [[f"{name} of the start at {clean}, % ↑", f"{own.mean(name):.1f}", "", ""] for name in own.values]
         notes.append(f"{len(shown.places)} of the {len(images):,} images were attacked and corrupted")
         better, verdict = decide(before, after, self.price, tried, judged_at)
         if better and share < 1:
@@ -174,7 +175,8 @@ class HardenRequest(AdaptRequest):
         record: dict[str, Any] = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}
         winner = after.backbone if better else native
-        return Outcome(winner, verdict, table(before, after, size, tried), notes, judged, record)
+        made = table(before, after, size, tried)
+        return Outcome(winner, verdict, replace(made, rows=[*made.rows, *rows]), notes, judged, record)
 
 
 def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], shorter_side: int) -> tuple[int, float]:

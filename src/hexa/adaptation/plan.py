@@ -189,7 +189,8 @@ class Given:
         """
         needed = 1.3 * (training + others) / 60
         minutes = next((one for one in _MINUTES if one >= needed), 60 * math.ceil(needed / 60))
-        said = f"not enough time: {what} would take {format_duration(training)} of training, so the start is kept"
+        said = f"not enough time: {what} would take {format_duration(training)} of training as fast as this machine is "
+        said += f"now, and all else {format_duration(others)}, so the start is kept"
         said += f"; from {counted(minutes, 'minute')} on it is worth a try"
         return Plan(None, (f"images: {self.seen}", said))
 

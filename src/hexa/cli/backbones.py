@@ -90,7 +90,7 @@ def evaluate(given: Given, extra: Fields) -> int:
         own = (str(result["backbone"]), "", compared.own)
         Console().print(tables.beside(compared, [own]).terminal())
         say(f"published: {compared.title}", compared.caution)
-    say(_unfinished(given.backbone), *(f"note: {note}" for note in result["notes"]))
+    say(_remark(given.backbone), *(f"note: {note}" for note in result["notes"]))
     if lost is not None:  # print it, so that it is not lost
         print(json.dumps(result, indent=2))
         raise lost
@@ -158,7 +158,7 @@ def compare(given: Given, extra: Fields) -> int:
         return 0
     console = Console()
     console.print(verdict.table(found.sides, found.verdict).terminal())
-    say(*map(_unfinished, (given.backbone, *given.backbones)), *(f"note: {note}" for note in found.notes))
+    say(*map(_remark, (given.backbone, *given.backbones)), *(f"note: {note}" for note in found.notes))
     console.print(found.verdict.sentence, style="bold")
     say(f"written to {page}")
     return 0
@@ -186,7 +186,7 @@ def embed(given: Given, extra: Fields) -> int:
         made = run(named(given.backbone), given.data, out, progress=progress, **options)
     what = "feature maps" if maps else "features"
     say(
-        _unfinished(given.backbone),
+        _remark(given.backbone),
         f"note: {made.preparation}" if made.preparation else "",
         f"{' × '.join(map(str, (made.num_images, *made.shape)))} {what} of {made.source} written to {out}",
         *(f"left out: {problem}" for problem in made.left_out[:20]),
@@ -247,7 +247,7 @@ def export(given: Given, extra: Fields) -> int:
     from hexa.weights.export import export as run
 
     checked = run(given.run, given.to, out, **_requested(ImageOptions, given, extra))
-    say(_unfinished(given.run), f"written to {out}, loaded back and compared")
+    say(_remark(given.run), f"written to {out}, loaded back and compared")
     say(*(f"  {name}: {value}" for name, value in checked.items() if isinstance(value, str | int | float)))
     return 0
 
@@ -260,12 +260,16 @@ def _requested(request: type[Config], given: Given, extra: Fields) -> dict[str, 
     return {name: from_option(value) for name, value in {**typed, **extra}.items()}
 
 
-def _unfinished(run: str) -> str:
-    """A line on a run that has not ended, whose newest checkpoint is used; empty for anything else."""
+def _remark(run: str) -> str:
+    """A line on a run that has not ended, whose newest checkpoint is used, or whose start was kept; else empty."""
+    from hexa.reporting.runs import read_run
     from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG
 
     folder = Path(run)
-    if not (folder / CONFIG).is_file() or (folder / BACKBONE).is_file():
+    if not (folder / CONFIG).is_file():
         return ""
+    if (folder / BACKBONE).is_file():
+        kept = read_run(folder).adaptation.get("helped") is False
+        return f"note: this is what {run} trained, but its verdict kept the start: {run}/winner.safetensors" * kept
     go_on = "the same hexa adapt command" if (folder / ADAPTATION).is_file() else f"hexa resume {run}"
     return f"note: {run} is unfinished: this is its newest checkpoint; {go_on} trains it to the end"

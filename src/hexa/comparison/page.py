@@ -56,7 +56,7 @@ def write(comparison: Comparison, how: Extraction, folder: Path) -> Path:
         "verdict": comparison.verdict,
         "told": "better" if comparison.verdict.best is not None else "not told apart",
         "table": verdict.table(comparison.sides, comparison.verdict),
-        "judged": comparison.judge is not None,
+        "judged": 0 if comparison.judge is None else len(comparison.judge.judged),
         "notes": comparison.notes,
         "closest": _closest(comparison, sides, some[:_QUERIES]),
         "moved": _closest(comparison, pair, some[np.lexsort((-np.arange(len(survive)), survive))[:_QUERIES]]),

@@ -74,12 +74,11 @@ class Costs:
 
         The epochs in which the head learns alone cost less only if `measure` timed such steps (`partly`).
         """
-        epochs, seconds = experiment.epochs, 0.0
-        for epoch in range(epochs):
-            stages = (min if epoch < experiment.start.freeze_backbone else max)(self.steps)
-            seconds += images * self.train(experiment.views.at(epoch / epochs).size, stages)
+        epochs, size = experiment.epochs, experiment.views.size
+        alone = min(epochs, experiment.start.freeze_backbone)
+        once = alone * self.train(size, min(self.steps)) + (epochs - alone) * self.train(size, max(self.steps))
         seen = (experiment.max_steps or math.inf) * experiment.batch_size
-        return self.setup + seconds * min(1.0, seen / (images * epochs))
+        return self.setup + once * min(images, seen / epochs)
 
     def score(self, size: int) -> float:
         """Seconds for the features of an image that is decoded already."""

@@ -216,11 +216,7 @@ RECIPES: dict[str, Fields] = {
     },
     "swav": {"title": "SwAV, 2×32 pixels,", **_SWAV, **_prototypes("swav-cifar")},
     "swav-6crop": {"title": "SwAV, 2×32 + 4×16 pixels,", **_SWAV, **_prototypes("swav-cifar-6crop")},
-    "pcl-v2": {
-        "title": "PCL-v2",
-        "method": _pcl(_moco(8, "mlp"), 20),
-        "small": {"method": _pcl(_moco(4, "mlp"), 2)},
-    },
+    "pcl-v2": {"title": "PCL-v2", "method": _pcl(_moco(8, "mlp"), 20), "small": {"method": _pcl(_moco(4, "mlp"), 2)}},
 }
 #: What an entry says besides fields.
 _NOT_FIELDS = {"title", "expected", "small"}

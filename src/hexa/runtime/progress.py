@@ -86,7 +86,7 @@ class Reporter:
         """Show that a step is done. total: of all steps, if that has changed."""
         self._total = total or self._total
         for task in self._progress.task_ids:
-            self._progress.update(task, completed=step, total=self._total, **fields)  # type: ignore[arg-type]
+            self._progress.update(task, completed=step, total=self._total, end=self.end, **fields)  # type: ignore[arg-type]
 
     def metrics(self, step: int, line: Mapping[str, object]) -> None:
         """Show a line of metrics."""
@@ -112,8 +112,8 @@ class Reporter:
 
 def _progress(console: Console) -> Bars:
     """A bar on a terminal; elsewhere nothing is drawn."""
-    wide = Column(no_wrap=True, overflow="ellipsis", ratio=1)  # in a narrow terminal it is cut, not the time left
-    name = TextColumn("{task.description}", markup=False, table_column=wide)
+    # in a narrow terminal the description is cut, not the time left
+    name = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=1))
     parts = name, BarColumn(bar_width=10), _Left(Column(no_wrap=True))
     hidden = console.quiet or not console.is_terminal
     # steps may take many seconds, and those of the head alone are quicker than the later ones
@@ -126,8 +126,9 @@ class _Left(ProgressColumn):
     def render(self, task: Task) -> Text:
         if task.total is None:
             return Text("")
-        seconds = task.time_remaining
-        left = f" · {_duration(seconds)} left" if seconds else ""
+        end = task.fields.get("end")
+        seconds = task.time_remaining if end is None else end - time.monotonic()
+        left = f" · {_duration(max(0.0, seconds))} left" if seconds else ""
         return Text(f"{task.fields.get('unit', '')}{task.completed:,.0f} of {task.total:,.0f}{left}")
 
 

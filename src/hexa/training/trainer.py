@@ -182,15 +182,19 @@ class Trainer:
         """Set the number of steps to what `limit` seconds leave time for, pauses included; when they are over, end.
 
         The speed is that of the last quarter of an epoch in which everything learned that is to learn. The scores that
-        are still to come take as long as the last one.
+        are still to come take as long as the last one. Where steps have become so slow that hardly any time would be
+        left to repeat views, fewer epochs have views of their own.
         """
-        total, now = self.total_steps, self.clock.total
+        total, now, sets = self.total_steps, self.clock.total, self.loader.sets
         left, steps = limit - now - self.clock.pauses, self.step - self._lap[0]
         self.journal.reporter.end = time.monotonic() + left
         if left <= 0:
             total = min(total, self.step)
         elif steps >= max(1, self.steps_per_epoch // 4):
-            each, drawn = max(now - self._lap[1], 1e-9) / steps, (self.loader.sets or 0) * self.steps_per_epoch
+            each, per_epoch = max(now - self._lap[1], 1e-9) / steps, self.steps_per_epoch
+            if sets and (sets * per_epoch - self.step) * each > 0.9 * left:
+                sets = max(2, math.ceil(self.step / per_epoch), int((self.step + 0.7 * left / each) / per_epoch))
+            drawn = (sets or 0) * per_epoch
             # steps that repeat views are much faster than those before
             known = self._lap[0] >= drawn or (drawn - self.step) * each > left
             thaws = self.optimizer.thaws_after((self.step - 1) // self.steps_per_epoch)
@@ -201,6 +205,7 @@ class Trainer:
                 total = self.step + max(0, int(left / each))
             self._lap = self.step, now
         self.optimizer.total_steps = processes.of_main(total, self.device)
+        self.loader.sets = sets and processes.of_main(sets, self.device)
 
     def _log(self, seen: StepFacts) -> None:
         """One line of metrics: losses as means since the last one, all else of this step. Here the device is read.

@@ -49,17 +49,6 @@ def test_views_that_fade_are_those_of_their_epoch(source: Source, pairs: bool) -
         assert all(same(one, other) for one, other in zip(fading.epoch(epoch), plain.epoch(epoch), strict=True))
 
 
-def test_views_that_grow_are_those_of_their_epoch(source: Source) -> None:
-    """Three equal parts of six epochs; the small crops keep their proportion."""
-    crops = [{"count": 1, "size": SIZE // 2, "scale": [0.1, 0.3]}]
-    growing = loader_of(source, growth=(SIZE - 4, SIZE - 2), epochs=6, extra_crops=crops)
-    for epoch, size in enumerate([SIZE - 4] * 2 + [SIZE - 2] * 2 + [SIZE] * 2):
-        plain = loader_of(source, size=size, extra_crops=[crops[0] | {"size": round(SIZE / 2 * size / SIZE)}])
-        for one, other in zip(growing.epoch(epoch), plain.epoch(epoch), strict=True):
-            assert one.crops[0].shape[-1] == size
-            assert same(one, other)
-
-
 PAIRED: dict[str, Any] = {"pairs": Pairs.of_groups([str(number % 12) for number in range(50)], 0.5)}
 
 

@@ -128,26 +128,17 @@ class ViewsConfig(Config):
     """Views become plainer over the training, in this many equal steps (DynACL): with strength s, from 1 down to
     1 / fade_steps, a crop covers at least 1 − s·(1 − scale), and colours and their probabilities are s times theirs.
     0: they stay."""
-    growth: tuple[Annotated[int, pydantic.Field(ge=LEAST_SIZE, le=MOST_SIZE)], ...] = pydantic.Field(
-        default=(), max_length=100
-    )
-    """Progressive resizing: sides of the views in equal parts of the training's epochs, before a last part with `size`;
-    [16, 24] and a size of 32 are three thirds. Crops of other sizes grow in proportion."""
     order: tuple[str, ...] = _COLOURS
     """The order of the colour operations; randaugment may be left out if randaugment_ops is 0. Crop and flip come
     first."""
 
     def at(self, share: float) -> ViewsConfig:
         """The views when this share of the training's epochs is over. Colours that `extra_crops` set stay."""
-        sides = (*self.growth, self.size)
-        size = sides[min(math.floor(share * len(sides) + 1e-9), len(sides) - 1)]
-        strength = 1 - math.floor(share * self.fade_steps + 1e-9) / self.fade_steps if self.fade_steps else 1.0
-        if strength == 1 and size == self.size:
+        if not self.fade_steps:
             return self
+        strength = 1 - math.floor(share * self.fade_steps + 1e-9) / self.fade_steps
         fields: dict[str, Any] = {name: strength * getattr(self, name) for name in _FADING}
-        fields |= {"size": size, "scale": tuple(1 - strength * (1 - end) for end in self.scale)}
-        crops = (crop.sized(size / self.size) for crop in self.extra_crops)
-        return self.model_copy(update={**fields, "extra_crops": tuple(crops)})
+        return self.model_copy(update=fields | {"scale": tuple(1 - strength * (1 - end) for end in self.scale)})
 
     @property
     def groups(self) -> tuple[Group, ...]:
