@@ -527,6 +527,20 @@ def adapted() -> str:
     return table(body, "images", "recipe", "labels", "seconds", "verdict", "kept", *truth)
 
 
+def adapted_seeds() -> str:
+    """What `hexa adapt` changed in ten minutes on the hands, over seeds, by the recipe and by the one before."""
+    runs = {name: result(f"2026-11-26-adapt-hands-{name}.json")["rows"] for name in ("muon", "adamw")}
+    seeds = [row["seed"] for row in runs["muon"]]
+    assert seeds == [row["seed"] for row in runs["adamw"]]
+    measures = ("k-NN", "linear probe", "1 label per class", "4 labels per class", "16 labels per class")
+    points = {name: [[row["change, half"][one][0] for one in measures] for row in rows] for name, rows in runs.items()}
+    pairs = zip(points["muon"], points["adamw"], strict=True)
+    apart = [[mine - theirs for mine, theirs in zip(*pair, strict=True)] for pair in pairs]
+    named = {"by Muon": points["muon"], "by AdamW": points["adamw"], "Muon − AdamW": apart}
+    body = [(name, *map(_paired_change, zip(*found, strict=True))) for name, found in named.items()]
+    return table(body, f"change from the start ({len(seeds)} seeds)", *measures)
+
+
 def hardened_growing() -> str:
     """An ε that grows, as paired changes from one that stays."""
     stays = {row["seed"]: row["metrics"] for row in result(HARDENED_BEFORE)["rows"] if "seed" in row}
@@ -995,6 +1009,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "hardened-two-steps": partial(hardened_by, "2026-11-25-harden-two-steps.json"),
     "hardened-growing": hardened_growing,
     "adapted": adapted,
+    "adapted-seeds": adapted_seeds,
     "hardened-photographs": hardened_photographs,
     "hardened-objects": hardened_objects,
     "hardened-groceries": hardened_groceries,
