@@ -4,6 +4,5 @@ WORKDIR /hexa
 COPY . .
 # --build-arg INDEX=ADDRESS takes torch from where its pages say that the CPU build is: a tenth of the size
 ARG INDEX=
-RUN if [ -n "$INDEX" ]; then pip install --no-cache-dir --constraint constraints.txt --index-url "$INDEX" torch torchvision; fi \
-    && pip install --no-cache-dir --constraint constraints.txt .
+RUN pip install --no-cache-dir --constraint constraints.txt ${INDEX:+--extra-index-url "$INDEX"} .
 ENTRYPOINT ["hexa"]

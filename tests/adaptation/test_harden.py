@@ -40,7 +40,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(weights: Path, out: Path, *more: str) -> list[str]:
-    return ["harden", str(weights), "--data", "digits", "--out", str(out), *QUICK, "--time", "20m", *more]
+    return ["harden", str(weights), "--data", "digits", "--out", str(out), *QUICK, "--time", "30s", *more]
 
 
 def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +74,7 @@ def test_without_labels_it_says_how_far_features_move(weights: Path, tmp_path: P
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(open_source("digits").decode(row).permute(1, 2, 0).numpy()).save(path)
     fields: dict[str, Any] = {"training.device": "cpu", "training.tensorboard": False, "training.num_workers": 0}
-    kept = hexa.harden(weights, f"folder:{path.parent}", out=tmp_path / "run", time="20m", epochs=1, **fields)
+    kept = hexa.harden(weights, f"folder:{path.parent}", out=tmp_path / "run", time="30s", epochs=1, **fields)
     assert kept["table"]["rows"][0][0] == f"{CORRUPTED}, features move, % of the distance between images ↓"
     assert "what that costs in accuracy only labels can tell" in kept["verdict"]
 
@@ -149,6 +149,9 @@ def test_start_and_result_are_judged_at_the_size_that_the_result_is_for(tmp_path
     trained = Trained(recipes.get("teacher"), tmp_path, start, result, open_source("digits"), images, how)
     found = HardenRequest("start.safetensors", "digits", seconds=1.0).outcome(trained, lambda *_: None)
     assert (found.table.header[2], found.winner.image_size) == ("result, 112 px", 112)
+    trained = replace(trained, start=random_backbone(NETWORK, 224, seed=0))
+    rows = HardenRequest("start.safetensors", "digits", seconds=1.0).outcome(trained, lambda *_: None).table.rows
+    assert [row[0] for row in rows[-2:]] == [f"{name}, start at 224 px, % ↑" for name in ("k-NN", CLEAN)]
 
 
 def costs(**more: float) -> Costs:

@@ -94,7 +94,7 @@ def test_little_time_looks_at_fewer_images_of_every_class() -> None:
     assert len(np.unique(found.images.classes)) == 10
     assert 90 <= len(found.images) <= 110
     assert any("images were drawn; more --time draws more" in note for note in found.notes)
-    assert "pixels learned from the images that judge, if without their labels; --labelled gives others" in found.notes
+    assert "pixels learned from the images that judge, although without labels; --labelled gives others" in found.notes
 
 
 def test_fine_tuning_is_a_measure_that_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:

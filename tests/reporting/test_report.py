@@ -248,7 +248,7 @@ def test_a_report_makes_the_gallery_of_a_run_that_lacks_it_of_images_it_is_given
     report([run], tmp_path / "page.html", left_out=left_out)
     assert left_out == ["no pictures of run; add --data SOURCE to make them"]
     assert (
-        f"no pictures (gallery): hexa report {run} --data SOURCE --out FILE makes them"
+        "no pictures (gallery): hexa report RUN --data SOURCE --out FILE makes them"
         in (tmp_path / "page.html").read_text()
     )
     assert not (run / "gallery.npz").exists()

@@ -362,14 +362,14 @@ def test_decay_and_rate_follow_their_groups_and_long_gradients_are_scaled(monkey
 
 
 @pytest.mark.parametrize(
-    ("seconds", "epochs", "sets"), [(31.0, 4, None), (7.5, 4, None), (60.0, 40, 8), (300.0, 40, 8)]
+    ("seconds", "epochs", "sets"), [(31.0, 4, None), (7.5, 4, None), (60.0, 16, 8), (150.0, 16, 8)]
 )
 def test_the_length_is_fitted_to_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, epochs: int, sets: int | None
 ) -> None:
     """At a second a step, and two for each score, the run ends within a step of its time, the schedule at its end.
 
-    With sets of views a step takes three, those that repeat them a fifth of a second.
+    With sets of views a step takes three, those that repeat them half of one.
     """
     now = [0.0]
     monkeypatch.setattr("hexa.training.clock.time.perf_counter", lambda: now[0])
@@ -384,7 +384,7 @@ def test_the_length_is_fitted_to_the_time(
     step = made._train_step
 
     def slow(batch: Batch) -> None:
-        now[0] += 1 if sets is None else 3 if made.step < (made.loader.sets or 0) * STEPS else 0.2
+        now[0] += 1 if sets is None else 3 if made.step < (made.loader.sets or 0) * STEPS else 0.5
         step(batch)
 
     monkeypatch.setattr(made, "_train_step", slow)

@@ -22,7 +22,7 @@ from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.comparison import options
 from hexa.reporting.tables import Table
-from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, is_ours, mine
+from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, WINNER, is_ours, mine
 from hexa.run.run import pretrain, resume
 from hexa.runtime import parsing, precision, processes
 from hexa.runtime.console import Console
@@ -32,9 +32,6 @@ from hexa.runtime.signals import Interrupted
 from hexa.weights import start as starts
 from hexa.weights.export import export
 from hexa.weights.pretrained import Backbone, load_backbone
-
-#: The better of start and result, for timm.
-WINNER = "winner.safetensors"
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,10 @@ class AdaptRequest:
         winner, notes = trained.result if better else trained.start, list(found.notes)
         if trained.experiment.training.report:  # the plan has time for pictures
             progress("drawing the comparison", 0, 0)
-            notes.append(f"a map, and images whose neighbours changed: {page.write(found, trained.how, trained.out)}")
+            try:
+                notes.append(f"a map, and the nearest images: {page.write(found, trained.how, trained.out)}")
+            except Exception as error:  # what is only for looking costs no verdict
+                notes.append(f"no page of the comparison: {type(error).__name__}: {error}")
         return Outcome(winner, conclusion, table, notes, found.judge is not None, found.record)
 
 

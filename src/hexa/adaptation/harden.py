@@ -163,10 +163,11 @@ class HardenRequest(AdaptRequest):
             side.attack(shown, judge, functools.partial(progress, f"{name} under attack"))
         judged_at, rows = "", list[list[str]]()
         if len(features) > 2 and judge is not None:
-            own, clean = Side.of(native, features[2], judge), f"its own {native.image_size} px"
+            own, at = Side.of(native, features[2], judge), native.image_size
             larger = "" if "views.size" in self.fields else "; more --time allows larger ones"
-            judged_at = f" (at {size} px; at {clean} the start has {own.mean(CLEAN):.1f} % on clean images{larger})"
-            rows = [[f"{name} of the start at {clean}, % ↑", f"{own.mean(name):.1f}", "", ""] for name in own.values]
+            clean = f"at its own {at} px the start has {own.mean(CLEAN):.1f} % on clean images{larger}"
+            judged_at = f" (at {size} px; {clean})"
+            rows = [[f"{name}, start at {at} px, % ↑", f"{own.mean(name):.1f}", "", ""] for name in own.values]
         notes.append(f"{len(shown.places)} of the {len(images):,} images were attacked and corrupted")
         better, verdict = decide(before, after, self.price, tried, judged_at)
         if better and share < 1:

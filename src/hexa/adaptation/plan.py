@@ -49,9 +49,9 @@ _MOST, _LEAST, _SHARE, _FEW = 2000, 200, 0.05, 100
 _MINUTES = (1, 2, 3, 5, 10, 15, 20, 30, 45, 60, 90)
 #: The fewest lines of metrics of a training that has as many steps.
 _LINES = 20
-#: Images whose clusters the report shows, seconds to draw pictures, those of the comparison too, and the share of the
+#: Images whose clusters the report shows, those on the comparison's page, seconds to draw both, and the share of the
 #: time from which they are left out.
-_PICTURES, _DRAWING, _PICTURES_SHARE = 500, 14.0, 0.035
+_PICTURES, _TILES, _DRAWING, _PICTURES_SHARE = 500, 112, 14.0, 0.035
 #: The share of the memory that a step may take, and the smallest batch that is tried to achieve it.
 _ROOM, _LEAST_BATCH = 0.4, 16
 #: Seconds of an idle machine that are not measured: to write the results, for each judged image, class and feature in
@@ -253,7 +253,7 @@ def plan(given: Given) -> Plan:
 
     def pictures(size: int) -> float:
         """Seconds to draw pictures for the report."""
-        return budget.here(_DRAWING) + _PICTURES * costs.score(size)
+        return budget.here(_DRAWING) + _PICTURES * costs.score(size) + _TILES * costs.read
 
     def after(size: int) -> float:
         """Seconds for all but training."""

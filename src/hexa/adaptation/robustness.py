@@ -92,8 +92,7 @@ class Side:
 
     def attack(self, shown: Shown, judge: Judge | None, tell: Tell) -> None:
         """Add the measures under attack and corruption."""
-        found = _moved(self, shown, tell) if judge is None else _classified(self, shown, judge, tell)
-        self.values.update(found)
+        self.values.update(_moved(self, shown, tell) if judge is None else _classified(self, shown, judge, tell))
 
 
 def _classified(side: Side, shown: Shown, judge: Judge, tell: Tell) -> Values:

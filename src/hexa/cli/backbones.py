@@ -115,7 +115,7 @@ def describe_protocol(given: Given, extra: Fields) -> int:
 @command(
     "say which of several backbones serves your images best, with a page to look at",
     option("BACKBONE", BACKBONES + "; what the others are compared with"),
-    option("BACKBONES", "one or more others", nargs="+", metavar="BACKBONE"),
+    option("BACKBONES", "one or more others", nargs="+", metavar="OTHER"),
     option("--data SOURCE", "your images: " + SOURCES, required=True),
     option("--labelled SOURCE", "labelled images to judge by; those of --data if they have labels"),
     option("--time TIME", "to read images and extract features, such as 90s; 10m if not given", default="10m"),
@@ -263,13 +263,13 @@ def _requested(request: type[Config], given: Given, extra: Fields) -> dict[str, 
 def _remark(run: str) -> str:
     """A line on a run that has not ended, whose newest checkpoint is used, or whose start was kept; else empty."""
     from hexa.reporting.runs import read_run
-    from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG
+    from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG, WINNER
 
     folder = Path(run)
     if not (folder / CONFIG).is_file():
         return ""
     if (folder / BACKBONE).is_file():
         kept = read_run(folder).adaptation.get("helped") is False
-        return f"note: this is what {run} trained, but its verdict kept the start: {run}/winner.safetensors" * kept
+        return f"note: these are the weights that {run} trained; its verdict kept the start, {folder / WINNER}" * kept
     go_on = "the same hexa adapt command" if (folder / ADAPTATION).is_file() else f"hexa resume {run}"
     return f"note: {run} is unfinished: this is its newest checkpoint; {go_on} trains it to the end"

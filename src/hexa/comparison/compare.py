@@ -107,14 +107,15 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
     named = dict(zip(_names(request.backbones), loaded, strict=True))
     found = of_backbones(named, data, judging, request, progress, fine_tune=request.fine_tune)
     learned = [name for name, one in named.items() if found.judge is not None and _learned_from(one, judging)]
-    note = f"{some(learned)} learned from the images that judge, if without their labels; --labelled gives others"
+    note = f"{some(learned)} learned from the images that judge, although without labels; --labelled gives others"
     return replace(found, notes=(*found.notes, *[note] * bool(learned)))
 
 
 def _learned_from(backbone: Backbone, images: Source) -> bool:
     """Whether these images are those of the run that trained a backbone, as far as names tell."""
-    name, _, split = str(backbone.info.get("data")).partition("#")
-    return (name.removeprefix("folder:"), split or "train") == (images.name.removeprefix("folder:"), images.split)
+    name, _, split = str(backbone.info.get("data", "")).partition("#")
+    mine, theirs = (Path(one.removeprefix("folder:")).resolve() for one in (name, images.name))
+    return name != "" and mine == theirs and (split or "train") == images.split
 
 
 def _names(given: Sequence[str | Path | Backbone]) -> list[str]:
@@ -153,7 +154,7 @@ def of_backbones(
         progress("timing the networks", 0, 0)
         found = affordable(several, judging, how, judged, device)
         if len(found) < len(judging):
-            notes.append(f"{len(found):,} of {len(judging):,} images were drawn; more --time draws more")
+            notes.append(f"{len(found):,} of {len(judging):,} images were drawn" + "; more --time draws more" * judged)
         rows, twins = leakage.apart(data, judging, found, how, notes, progress) if judged else (found, ())
         if judged and not labelled.can_judge(labelled.labels_of(judging)[rows]):
             notes.append("near-duplicates stay, since too few labelled images would be left")

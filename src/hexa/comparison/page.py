@@ -91,8 +91,8 @@ def _maps(comparison: Comparison, sides: Sequence[Side]) -> str:
     with drawing(len(sides), width=5.2, height=4.6) as (figure, axes):
         for ax, side in zip(axes, sides, strict=True):
             x = functional.normalize(side.features[order] - side.features.mean(0), dim=1).numpy()
-            perplexity = min(30.0, (len(order) - 1) / 3)
-            at = TSNE(perplexity=perplexity, init="pca", max_iter=500, random_state=0, n_jobs=1).fit_transform(x)
+            perplexity = min(30.0, (len(order) - 1) / 3)  # begun by PCA it would crash where features are all alike
+            at = TSNE(perplexity=perplexity, init="random", max_iter=500, random_state=0, n_jobs=1).fit_transform(x)
             ax.scatter(at[:, 0], at[:, 1], s=7, color=MUTED, linewidths=0, alpha=0.5)
             for slot, label in enumerate(frequent):
                 look: dict[str, Any] = {"color": COLOURS[slot], "marker": MARKERS[slot % len(MARKERS)], "linewidths": 0}

@@ -39,8 +39,7 @@ def eleven_point(precision: Values, recall: Values) -> float:
     Levels are `np.arange(0, 1.1, 0.1)`, as in the evaluators of published numbers: those of 0.3, 0.6 and 0.7 lie a last
     digit higher, so that a recall of exactly 0.3 does not reach its level.
     """
-    best = [precision[recall >= level].max(initial=0.0) for level in np.arange(0.0, 1.1, 0.1)]
-    return float(np.mean(best))
+    return float(np.mean([precision[recall >= level].max(initial=0.0) for level in np.arange(0.0, 1.1, 0.1)]))
 
 
 def average_precision(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:

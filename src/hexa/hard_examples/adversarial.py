@@ -172,8 +172,7 @@ class Adversarial(HardExample):
         if radius is not None and self.norm == "linf":
             delta = delta.clamp(-radius, radius)  # type: ignore[arg-type]  # both numbers or both tensors
         elif radius is not None:
-            norms = _norms(delta)
-            delta = delta * (radius / norms.clamp_min(torch.finfo(delta.dtype).tiny)).clamp(max=1.0)
+            delta = delta * (radius / _norms(delta).clamp_min(torch.finfo(delta.dtype).tiny)).clamp(max=1.0)
         view = clean + delta
         return view.clamp(0, 1) if self.clip else view
 

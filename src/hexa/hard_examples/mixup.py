@@ -54,5 +54,4 @@ class Mixup(HardExample):
         if not self.per_sample:
             return draw_beta(self.alpha, self.alpha, 1, stream.generator()).expand(count)
         first = processes.rank() * count
-        drawn = draw_beta(self.alpha, self.alpha, first + count, stream.generator())
-        return drawn[first:]
+        return draw_beta(self.alpha, self.alpha, first + count, stream.generator())[first:]

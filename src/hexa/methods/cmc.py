@@ -81,8 +81,7 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         return [f"lightness: {self.lightness.note()}", f"colour: {self.colour.note()}"]
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        both = self.encoder.project(crops, branch).unflatten(-1, (2, self.config.dim))
-        return unit(both).flatten(-2)
+        return unit(self.encoder.project(crops, branch).unflatten(-1, (2, self.config.dim))).flatten(-2)
 
     def directions(self, embedding: Tensor) -> Tensor:
         """Both as one unit vector."""

@@ -93,8 +93,7 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
     @property
     def backbone(self) -> nn.Module:
         """That of the moving average, if there is one."""
-        encoder = self.encoder if self.average is None else self.average
-        return encoder.backbone
+        return (self.encoder if self.average is None else self.average).backbone
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SimCLRLabels:
         assert embedding is not None, "the dictionary is made of the clean embedding"

@@ -104,10 +104,9 @@ def rendered(template: str, **shown: Any) -> str:
 
 def _page(run: Run, name: str, slot: int) -> Shown:
     """What the template shows of one run."""
-    judged = run.folder / "winner.safetensors" if run.adaptation.get("winner") else run.folder
     commands = {
         "Resume it": shlex.join(["hexa", "resume", str(run.folder)]) if run.state == "interrupted" else "",
-        "Evaluate the run": "" if run.results else f"hexa evaluate knn {shlex.quote(str(judged))} --data SOURCE",
+        "Evaluate the run": "" if run.results else f"hexa evaluate knn {shlex.quote(str(run.folder))} --data SOURCE",
         "Run it again": comparison.command(run),
     }
     return {
@@ -179,7 +178,7 @@ def _pictures(runs: Sequence[Run], pages: Sequence[Shown], kind: str, makers: Ma
                 parsing.check(path, _LARGEST_FILE, within=run.folder)
                 yield {"name": page["name"], "slot": page["slot"]} | picture(Gallery.load(path))
             elif not makers and run.config:
-                notes.append(f"no pictures ({kind}): hexa report {run.folder} --data SOURCE --out FILE makes them")
+                notes.append(f"no pictures ({kind}): hexa report RUN --data SOURCE --out FILE makes them")
         except Exception as error:  # whatever a stranger's file leads to
             notes.append(f"no pictures ({kind}): {_said(error)}")
 

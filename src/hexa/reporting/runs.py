@@ -237,8 +237,7 @@ class _Reader:
             self.problems.append(f"{name}: {len(entries) - len(results)} entries without metrics left out")
         if len(results) > _MOST_RESULTS:
             self.problems.append(f"{name}: {len(results):,} results, of which the last {_MOST_RESULTS} are shown")
-        kept = results[-_MOST_RESULTS:]
-        return [{**e, "metrics": dict(list(e["metrics"].items())[:_MOST_METRICS])} for e in kept]
+        return [{**e, "metrics": dict(list(e["metrics"].items())[:_MOST_METRICS])} for e in results[-_MOST_RESULTS:]]
 
     def adaptation(self) -> Record:
         """Verdict, plan and table of an adaptation that has ended; empty if there is none."""

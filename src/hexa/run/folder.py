@@ -18,6 +18,8 @@ from hexa.training.journal import ENVIRONMENT, METRICS
 CONFIG, BACKBONE, REPORT, CHECKPOINTS = "config.yaml", "backbone.safetensors", "report.html", "checkpoints"
 #: The record of `hexa adapt`, which it writes first.
 ADAPTATION = "adapt.json"
+#: The better of the start and the result of an adaptation, for timm.
+WINNER = "winner.safetensors"
 #: The backbone of the epoch that the monitor scored best.
 BEST = "best.safetensors"
 #: Locked by the process that trains into the folder.

@@ -20,6 +20,7 @@ def state_of(trainer: Trainer) -> State:
         "optimizer": trainer.optimizer.optimizer.state_dict(),
         "step": trainer.step,
         "total_steps": trainer.optimizer.total_steps,
+        "sets": trainer.loader.sets,
         "epoch": trainer.epoch,
         "seconds": trainer.clock.total,
         "steps_per_epoch": trainer.steps_per_epoch,
@@ -47,6 +48,7 @@ def restore(trainer: Trainer, state: State) -> list[str]:
     trainer.step, trainer.seconds = state["step"], state["seconds"]
     if trainer.config.max_seconds is not None:
         trainer.optimizer.total_steps = state.get("total_steps", trainer.optimizer.total_steps)
+        trainer.loader.sets = state.get("sets", trainer.loader.sets)
     trainer.saved_step = trainer.step
     trainer.window.state = state["window"]
     trainer.watch.state = state["watch"]

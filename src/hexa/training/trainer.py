@@ -192,11 +192,13 @@ class Trainer:
             total = min(total, self.step)
         elif steps >= max(1, self.steps_per_epoch // 4):
             each, per_epoch = max(now - self._lap[1], 1e-9) / steps, self.steps_per_epoch
-            if sets and (sets * per_epoch - self.step) * each > 0.9 * left:
+            drawn, warm = (sets or 0) * per_epoch, self._lap[0] > self._first  # the first steps start the workers
+            if warm and (sets or 0) > 2 and (drawn - self.step) * each > 0.9 * left:
                 sets = max(2, math.ceil(self.step / per_epoch), int((self.step + 0.7 * left / each) / per_epoch))
-            drawn = (sets or 0) * per_epoch
+                drawn = sets * per_epoch
+                self.journal.reporter.say(f"steps are slow: {sets} passes have views of their own, others repeat these")
             # steps that repeat views are much faster than those before
-            known = self._lap[0] >= drawn or (drawn - self.step) * each > left
+            known = self._lap[0] >= drawn or (warm and (drawn - self.step) * each > left)
             thaws = self.optimizer.thaws_after((self.step - 1) // self.steps_per_epoch)
             if known and not thaws and self.step < total:
                 epochs = (total - self.step) / self.steps_per_epoch

@@ -139,8 +139,7 @@ def _index(shard: Path, spec: str, read: Callable[[bytes, str], Value | None]) -
                 whole = member.isreg() and member.sparse is None
                 if f".{kind.lower()}" in decoding.EXTENSIONS and not member.isdir():
                     problem = None if whole else "stored in the tar file as a link or a sparse file"
-                    found = Member(member.name, member.offset_data, member.size, problem)
-                    images.setdefault(key, []).append(found)
+                    images.setdefault(key, []).append(Member(member.name, member.offset_data, member.size, problem))
                 elif kind in ("cls", "json") and whole:
                     value = read(file.at(member.offset_data, member.size), kind)
                     values |= {} if value is None else {key: value}

@@ -134,9 +134,9 @@ class ViewsConfig(Config):
 
     def at(self, share: float) -> ViewsConfig:
         """The views when this share of the training's epochs is over. Colours that `extra_crops` set stay."""
-        if not self.fade_steps:
+        strength = 1 - math.floor(share * self.fade_steps + 1e-9) / self.fade_steps if self.fade_steps else 1.0
+        if strength == 1:
             return self
-        strength = 1 - math.floor(share * self.fade_steps + 1e-9) / self.fade_steps
         fields: dict[str, Any] = {name: strength * getattr(self, name) for name in _FADING}
         return self.model_copy(update=fields | {"scale": tuple(1 - strength * (1 - end) for end in self.scale)})
 

@@ -52,8 +52,7 @@ def defocus(images: Tensor, radius: float, alias: float) -> Tensor:
     kernel = kernel[..., cut : kernel.shape[2] - cut, cut : kernel.shape[3] - cut].to(images)
     pad = kernel.shape[-1] // 2
     channels = images.shape[1]
-    padded = F.pad(images, (pad,) * 4, mode="reflect")
-    return F.conv2d(padded, kernel.expand(channels, 1, -1, -1), groups=channels)
+    return F.conv2d(F.pad(images, (pad,) * 4, mode="reflect"), kernel.expand(channels, 1, -1, -1), groups=channels)
 
 
 def glass(images: Tensor, sigma: float, length: float, times: int, draws: PerImage) -> Tensor:

@@ -80,8 +80,7 @@ def _pixelate(x: Tensor, p: Parameters, scale: float, draws: PerImage) -> Tensor
     size = x.shape[-1]
     down = _box(size, int(size * p[0])).to(x)
     up = _box(int(size * p[0]), size).to(x)
-    small = (down @ x @ down.T * 255).round().div(255)
-    return up @ small @ up.T
+    return up @ (down @ x @ down.T * 255).round().div(255) @ up.T
 
 
 def _box(size: int, count: int) -> Tensor:

@@ -98,8 +98,7 @@ def train(task: Task, options: LinearOptions) -> Outcome:
 
     how = (options.epochs, lambda epoch: factor(options, epoch), scores, score, options.score_every)
     outcome = learn(task, images_of, optimizer, *how, "training the classifier")
-    best = max(outcome.details["curve"], key=lambda point: point["top1"])
-    outcome.details["best_epoch"] = best["epoch"]
+    outcome.details["best_epoch"] = max(outcome.details["curve"], key=lambda point: point["top1"])["epoch"]
     return outcome
 
 
