@@ -127,14 +127,16 @@ def test_killed_and_gone_on_with_it_is_the_same(weights: Path, photos: Path, tmp
     assert tables[0] == tables[1]
 
 
-def test_as_a_library(weights: Path, photos: Path, tmp_path: Path) -> None:
-    fields = {"epochs": 1, "batch_size": 64, "views.size": 8, "training.device": "cpu", "training.report": False}
+def test_as_a_library(weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hexa.comparison.page._maps", None)  # a page that fails costs no verdict
+    fields = {"epochs": 1, "batch_size": 64, "views.size": 8, "training.device": "cpu"}
     options = {"labelled": f"folder:{photos}/test", "out": tmp_path / "run", **fields}
     plan = hexa.adapt(weights, f"folder:{photos}/train", time="20m", plan=True, **options)
     outcome = hexa.adapt(weights, f"folder:{photos}/train", time="20m", **options)
     assert outcome["verdict"] == json.loads((tmp_path / "run" / "adapt.json").read_text())["verdict"]
     assert hexa.adapt(weights, f"folder:{photos}/train", time="20m", **options) == outcome
     assert outcome["plan"] == plan["plan"]
+    assert "no page of the comparison: TypeError: 'NoneType' object is not callable" in outcome["notes"]
 
 
 def test_a_transformer_is_adapted_at_the_size_that_was_given(photos: Path, tmp_path: Path) -> None:
