@@ -577,6 +577,12 @@ def hardened_objects() -> str:
     return table(rows, *found["header"], "difference by views of 160 px")
 
 
+def hardened_clothes() -> str:
+    """The table of one run of `hexa harden` on photographs of clothes."""
+    found = result("2026-11-26-harden-clothes.json")["table"]
+    return table(found["rows"], *found["header"])
+
+
 def hardened_groceries() -> str:
     """The table of one run of `hexa harden` on photographs of groceries."""
     found = result("2026-11-25-harden-groceries.json")["table"]
@@ -1012,6 +1018,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "adapted-seeds": adapted_seeds,
     "hardened-photographs": hardened_photographs,
     "hardened-objects": hardened_objects,
+    "hardened-clothes": hardened_clothes,
     "hardened-groceries": hardened_groceries,
     "start-by-size": start_by_size,
     "hardened-corrupted": hardened_corrupted,
