@@ -39,7 +39,7 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
     """
     parser = Parser(
         prog="hexa",
-        description="Image backbones, better on your own images without labels; pre-training with hard examples.",
+        description="Improve image backbones on your own images without labels; pre-train with hard examples.",
         epilog="Several processes: torchrun --nproc-per-node 8 -m hexa pretrain …",
         allow_abbrev=False,
     )

@@ -269,7 +269,7 @@ def _remark(run: str) -> str:
     if not (folder / CONFIG).is_file():
         return ""
     if (folder / BACKBONE).is_file():
-        kept = read_run(folder).adaptation.get("helped") is False
+        kept = (folder / ADAPTATION).is_file() and read_run(folder).adaptation.get("helped") is False
         return f"note: these are the weights that {run} trained; its verdict kept the start, {folder / WINNER}" * kept
     go_on = "the same hexa adapt command" if (folder / ADAPTATION).is_file() else f"hexa resume {run}"
     return f"note: {run} is unfinished: this is its newest checkpoint; {go_on} trains it to the end"

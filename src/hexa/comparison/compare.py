@@ -112,7 +112,7 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
 
 
 def _learned_from(backbone: Backbone, images: Source) -> bool:
-    """Whether these images are those of the run that trained a backbone, as far as names tell."""
+    """True if the run that trained the backbone learned from these images, judged by the names of both sources."""
     name, _, split = str(backbone.info.get("data", "")).partition("#")
     mine, theirs = (Path(one.removeprefix("folder:")).resolve() for one in (name, images.name))
     return name != "" and mine == theirs and (split or "train") == images.split

@@ -53,7 +53,7 @@ class InstanceLabels(PseudoLabels):
         return replace(self, keys=self.keys[index])
 
     def nearest(self, embedding: Tensor) -> Tensor:
-        """Whether of all these no memory is nearer to an embedding [V, B, D] than its own; bool [V, B]."""
+        """True where the memory of its own image is the one nearest to an embedding [V, B, D]; bool [V, B]."""
         own = (embedding * self.keys).sum(-1)
         # its own may be among the others, where rounding must not tell it from itself
         return own >= (embedding @ self.others.to(embedding.dtype).T).amax(-1) - 1e-6
@@ -141,7 +141,7 @@ class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
         return self.bank.loss(embedding, labels)
 
     def correct(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
-        """Whether no other image's memory is nearer."""
+        """True where an embedding is nearest to the memory of its own image; bool [V, B]."""
         return labels.nearest(embedding)
 
     def commit(self, batch: Batch, embedding: Tensor, labels: InstanceLabels) -> None:

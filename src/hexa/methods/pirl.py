@@ -73,7 +73,7 @@ class PIRL(Method[InstanceLabels], config=PIRLConfig):
         return losses * weights.to(losses.device, losses.dtype, non_blocking=True)
 
     def correct(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
-        """Whether no other image's memory is nearer."""
+        """True where an embedding is nearest to the memory of its own image; bool [V, B]."""
         return labels.nearest(embedding)
 
     def commit(self, batch: Batch, embedding: Tensor, labels: InstanceLabels) -> None:
