@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import linprog
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,7 +18,7 @@ from hexa.data import open_source
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.attack import LOSSES, Attack, projected_gradient, random_starts, smallest_radius
-from hexa.evaluation.auto_attack import auto_attack
+from hexa.evaluation.auto_attack import auto_attack, least_move
 from hexa.evaluation.corruptions.kinds import KINDS, corrupt
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocols.probe import fit_probe
@@ -72,7 +73,8 @@ def test_an_attack_equals_the_loop_over_images(radius: float) -> None:
     torch.testing.assert_close(moved, torch.stack([image for image, _ in expected]), atol=1e-12, rtol=0)
 
 
-def test_a_linear_classifier_falls_at_its_margin() -> None:
+@pytest.mark.parametrize("attacks", [random_starts(20, 2.5, 1, ["cross-entropy"]), auto_attack(20, 1, 1)[2:3]])
+def test_a_linear_classifier_falls_at_its_margin(attacks: list[Attack]) -> None:
     """|w·x + b| / ‖w‖₁ is how far all pixels have to be moved, where none is near the end of its range."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(12, generator=generator).double()
@@ -86,7 +88,6 @@ def test_a_linear_classifier_falls_at_its_margin() -> None:
 
     radii = [0.005, 0.01, 0.02, 0.04]
     streams = [Stream(0).child(number) for number in range(40)]
-    attacks = random_starts(20, 2.5, 1, ["cross-entropy"])
     found = smallest_radius(scores, images, labels, radii, attacks, streams)
     needed = margin.abs() / weight.abs().sum()
     expected = [min((radius for radius in radii if radius > need), default=math.inf) for need in needed.tolist()]
@@ -94,6 +95,30 @@ def test_a_linear_classifier_falls_at_its_margin() -> None:
     assert {0.005, math.inf} < set(expected)
     labels[5] = 1 - labels[5]
     assert smallest_radius(scores, images, labels, radii, attacks, streams)[5] == 0
+
+
+def test_the_least_move_is_that_of_linear_programming() -> None:
+    """min t: −t ≤ δ ≤ t, ⟨slopes, δ⟩ = gap, 0 ≤ points + δ ≤ 1, or the most of gap that the bounds allow."""
+    generator = torch.Generator().manual_seed(4)
+    points = torch.rand(30, 5, generator=generator).double()
+    slopes, gap = torch.randn(30, 5, generator=generator).double(), torch.randn(30, 1, generator=generator).double()
+    slopes[0, 2] = 0.0
+    found = least_move(points, slopes, gap)
+    reached = 0
+    for point, slope, move, need in zip(points, slopes, found, gap[:, 0], strict=True):
+        eye = np.eye(5)
+        within = {"A_ub": np.block([[eye, -np.ones((5, 1))], [-eye, -np.ones((5, 1))]]), "b_ub": np.zeros(10)}
+        room = [(-float(x), 1 - float(x)) for x in point]
+        on_plane = {"A_eq": np.append(slope, 0)[None], "b_eq": [float(need)]}
+        best = linprog([0] * 5 + [1], **within, **on_plane, bounds=[*room, (0, None)])
+        if best.success:
+            assert float(move.abs().max()) == pytest.approx(best.fun, abs=1e-9)
+            assert float(slope @ move) == pytest.approx(float(need), abs=1e-9)
+        else:
+            most = linprog(-float(need.sign()) * slope.numpy(), bounds=room)
+            assert abs(float(slope @ move)) == pytest.approx(-most.fun, abs=1e-9)
+        reached += best.success
+    assert 5 < reached < 30
 
 
 @pytest.mark.parametrize(
@@ -109,7 +134,7 @@ def test_what_is_drawn_for_an_image_does_not_depend_on_its_batch(attacks: list[A
     assert len(set(together.tolist())) > 1
 
 
-@pytest.mark.parametrize("name", ["APGD", "APGDT", "Square"])
+@pytest.mark.parametrize("name", ["APGD", "APGDT", "FAB", "Square"])
 @pytest.mark.parametrize("radius", [0.01, 0.015])
 def test_attacks_find_what_torchattacks_finds(name: str, radius: float) -> None:
     torchattacks = pytest.importorskip("torchattacks")
@@ -118,12 +143,13 @@ def test_attacks_find_what_torchattacks_finds(name: str, radius: float) -> None:
     options: dict[str, dict[str, Any]] = {
         "APGD": {"steps": 50, "loss": "ce"},
         "APGDT": {"steps": 50, "n_classes": 4},
+        "FAB": {"steps": 50, "n_classes": 4, "multi_targeted": True},
         "Square": {"n_queries": 300},
     }
     attack = getattr(torchattacks, name)(scores, eps=radius, n_restarts=1, seed=0, **options[name])
     theirs = attack(images, labels).detach()
     assert float((theirs - images).abs().max()) <= radius + 1e-6
-    ours = {"APGD": slice(0, 1), "APGDT": slice(1, 4), "Square": slice(4, 5)}[name]
+    ours = {"APGD": slice(0, 1), "APGDT": slice(1, 4), "FAB": slice(4, 7), "Square": slice(7, 8)}[name]
     streams = [Stream(0).child(number) for number in range(100)]
     found = smallest_radius(scores, images, labels, [radius], auto_attack(50, 3, 300)[ours], streams).isfinite()
     with torch.no_grad():
@@ -188,7 +214,7 @@ def test_an_evaluation_tells_each_image_and_its_mean() -> None:
             {"steps": 2, "restarts": 1, "head": "aff", "head_epochs": 1, "head_steps": 1},
             "pgd2x1-eps2-head=aff-head_epochs=1-head_steps=1-images=30",
         ),
-        ("autoattack", {"steps": 3, "targets": 1, "queries": 4}, "apgd3+apgd3t1+square4-eps2-images=30"),
+        ("autoattack", {"steps": 3, "targets": 1, "queries": 4}, "apgd3+apgd3t1+fab3t1+square4-eps2-images=30"),
     ],
 )
 def test_an_identity_names_what_was_run(preset: str, options: dict[str, Any], named: str) -> None:

@@ -1,7 +1,4 @@
-"""Attacks of AutoAttack (Croce & Hein 2020, arXiv 2003.01690) without a step size: APGD on two losses, and Square.
-
-Its fourth, FAB-T, is not here.
-"""
+"""The four attacks of AutoAttack (Croce & Hein 2020, arXiv 2003.01690): APGD on two losses, FAB-T and Square."""
 
 from __future__ import annotations
 
@@ -18,15 +15,17 @@ from hexa.runtime.random import Stream
 #: Square's share of the pixels at first, and the queries of 10,000 after which it halves (Andriushchenko et al. 2020,
 #: section 4.1 and its code).
 _SHARE, _HALVES = 0.8, (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+_Streams = Sequence[Stream]
 
 
 def auto_attack(steps: int, targets: int, queries: int) -> list[Attack]:
-    """APGD on the cross-entropy; on the targeted DLR loss, against each of the most likely other classes; Square."""
+    """APGD on the cross-entropy; APGD on the targeted DLR loss and FAB, each against the most likely other classes, one
+    after another; Square."""
 
-    def untargeted(s: Scores, x: Tensor, y: Tensor, radius: float, streams: Sequence[Stream]) -> Tensor:
+    def untargeted(s: Scores, x: Tensor, y: Tensor, radius: float, streams: _Streams) -> Tensor:
         return auto_pgd(s, x, y, radius, x + radius * noise(x, streams, 0), steps, cross_entropy)
 
-    def targeted(number: int, s: Scores, x: Tensor, y: Tensor, radius: float, streams: Sequence[Stream]) -> Tensor:
+    def targeted(fab: bool, number: int, s: Scores, x: Tensor, y: Tensor, radius: float, streams: _Streams) -> Tensor:
         with torch.no_grad():
             logits = s(x.contiguous(memory_format=torch.channels_last))
         if number >= logits.shape[1] - 1:
@@ -34,9 +33,11 @@ def auto_attack(steps: int, targets: int, queries: int) -> list[Attack]:
         others = logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)
         # the target goes through beside the label, as the attack leaves out images on its way
         both = torch.stack([y, others[:, number]], 1)
+        if fab:
+            return fast_adaptive_boundary(s, x, both, radius, steps)
         return auto_pgd(s, x, both, radius, x + radius * noise(x, streams, 1 + number), steps, targeted_dlr)
 
-    at_targets = [partial(targeted, number) for number in range(targets)]
+    at_targets = [partial(targeted, fab, number) for fab in (False, True) for number in range(targets)]
     return [untargeted, *at_targets, partial(square_attack, queries=queries)]
 
 
@@ -108,9 +109,60 @@ def auto_pgd(
     return wrong
 
 
+def fast_adaptive_boundary(scores: Scores, images: Tensor, both: Tensor, radius: float, steps: int) -> Tensor:
+    """Whether images [B, C, H, W] are misclassified within `radius`, bool [B], by FAB (Croce & Hein 2020, arXiv
+    1907.02044, algorithm 1), which looks for the nearest point where the target's score is the label's.
+
+    x_k+1 = (1 − α)(x_k + η·d) + α·(x_0 + η·d_0), clipped to [0, 1]: d and d_0 lead from x_k and x_0 to the plane where
+    both scores, linearised at x_k, are equal; α = min(0.1, ‖d‖ / (‖d‖ + ‖d_0‖)), η = 1.05. What is misclassified goes
+    back to x_0 by a tenth. both: labels and targets, [B, 2].
+    """
+    wrong = torch.zeros(len(images), dtype=torch.bool, device=images.device)
+    rows, view = torch.arange(len(images), device=images.device), images
+    for _ in range(steps):
+        views = view.contiguous(memory_format=torch.channels_last).requires_grad_()
+        with torch.enable_grad():
+            label, target = scores(views).gather(1, both).unbind(1)
+        (slope,) = torch.autograd.grad(target.sum() - label.sum(), views)
+        at, own, slopes = (pixels.detach().flatten(1) for pixels in (views, images, slope))
+        gap = (label - target).detach()[:, None]
+        move = least_move(at, slopes, gap)
+        move_own = least_move(own, slopes, gap + (slopes * (at - own)).sum(1, keepdim=True))
+        far, far_own = (moves.abs().amax(1, keepdim=True).clamp(min=1e-8) for moves in (move, move_own))
+        share = (far / (far + far_own)).clamp(max=0.1)
+        ahead = (1 - share) * (at + 1.05 * move) + share * (own + 1.05 * move_own)
+        view = ahead.clamp(0, 1).view_as(images)
+        with torch.no_grad():
+            away = scores(view.contiguous(memory_format=torch.channels_last)).argmax(1) != both[:, 0]
+        done = away & ((view - images).abs().amax((1, 2, 3)) <= radius)
+        wrong[rows[done]] = True
+        view = torch.where(away[:, None, None, None], images + 0.9 * (view - images), view)
+        rows, images, both, view = (one[~done] for one in (rows, images, both, view))
+        if not len(rows):
+            break
+    return wrong
+
+
+def least_move(points: Tensor, slopes: Tensor, gap: Tensor) -> Tensor:
+    """The least δ in L∞ with ⟨slopes, δ⟩ = gap and points + δ in [0, 1], [B, N]; as near as the bounds let it.
+
+    Each coordinate moves by the same τ, or as far as there is room: the sum over coordinates of |slope|·min(τ, room)
+    grows with τ and is linear between rooms. points, slopes: [B, N]. gap: [B, 1].
+    """
+    signs = (slopes * gap).sign()
+    rooms = torch.where(signs > 0, 1 - points, points)
+    ordered, order = rooms.sort(1)
+    weights = slopes.abs().gather(1, order)
+    full = (weights * ordered).cumsum(1) - weights * ordered  # by coordinates with less room
+    rest = weights.flip(1).cumsum(1).flip(1)
+    place = torch.searchsorted(full + rest * ordered, gap.abs()).clamp(max=points.shape[1] - 1)
+    tau = (gap.abs() - full.gather(1, place)) / rest.gather(1, place).clamp(min=1e-12)
+    return signs * torch.minimum(rooms, tau)
+
+
 @torch.no_grad()
 def square_attack(
-    scores: Scores, images: Tensor, labels: Tensor, radius: float, streams: Sequence[Stream], queries: int
+    scores: Scores, images: Tensor, labels: Tensor, radius: float, streams: _Streams, queries: int
 ) -> Tensor:
     """Whether images [B, C, H, W] are misclassified by one of `queries` views without gradients, bool [B].
 

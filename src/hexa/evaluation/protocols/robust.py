@@ -99,14 +99,14 @@ class PGDOptions(AttackOptions):
 
 
 class AutoAttackOptions(AttackOptions):
-    """Options of the protocol `robust`, preset autoattack: AutoAttack's standard attacks but for FAB-T."""
+    """Options of the protocol `robust`, preset autoattack: AutoAttack's standard attacks."""
 
     images: int | None = pydantic.Field(default=1000, gt=0)
     epsilons: Positive[float] = pydantic.Field(default=(1.0, 2.0, 4.0, 8.0), min_length=1)
     steps: int = pydantic.Field(default=100, gt=0)
-    """Steps of APGD, on the cross-entropy and for each target."""
+    """Steps of APGD, on the cross-entropy and for each target, and of FAB for each target."""
     targets: int = pydantic.Field(default=9, ge=0)
-    """Other classes that the targeted DLR loss aims at, the most likely first; at most those that there are."""
+    """Other classes that targeted attacks aim at, the most likely first; at most those that there are."""
     queries: int = pydantic.Field(default=5000, gt=0)
     """Views that Square tries."""
 
@@ -114,7 +114,8 @@ class AutoAttackOptions(AttackOptions):
         return auto_attack(self.steps, self.targets, self.queries)
 
     def identity(self) -> str:
-        return f"apgd{self.steps}+apgd{self.steps}t{self.targets}+square{self.queries}"
+        each = f"{self.steps}t{self.targets}"
+        return f"apgd{self.steps}+apgd{each}+fab{each}+square{self.queries}"
 
 
 Attacks = PGDOptions | AutoAttackOptions
