@@ -1,14 +1,19 @@
-"""Track B by another library: lightly's MoCo-v2 and SimCLR with the settings of its CIFAR-10 benchmark, on one core.
+"""Tracks of `hexa speedrun` by other libraries: lightly, and lightly-train from given weights, on one core.
 
-    OMP_NUM_THREADS=1 python benchmarks/speedrun/peers.py moco|simclr --data parquet:PATH/cifar10 --out FOLDER
-        --result FILE --epochs N [--rate 0.06] [--batch 512] [--queue 4096] [--seeds 0] [--held-out]
+    OMP_NUM_THREADS=1 python benchmarks/speedrun/peers.py METHOD --track B --data parquet:PATH/cifar10 --out FOLDER
+        --result FILE --epochs N [--rate 0.06] [--batch 128] [--queue 1024] [--start WEIGHTS] [--seeds 0] [--held-out]
 
-The rules are those of `hexa speedrun B`: the same 2,000 images of a seed, the record's network (lightly's ResNet-18
-has more parameters than the track allows), processor time from opening the images to trained weights, k-NN with all
-others as neighbours. What is lightly's own: views (`SimCLRTransform`), loss, memory bank, heads, momentum update, and
-from its benchmark SGD with momentum 0.9, weight decay 5e-4, a rate of 0.06 for each 128 images, a cosine, both views
-as queries. Not as there: batch-norms are not split. It trains in fp32 and decodes images in each epoch, as that
-benchmark does on a CPU. A row is written as soon as it exists, and rows that FILE has are not made again.
+METHOD is moco, simclr, byol, swav or vicreg by lightly, from random weights (A, B); train-simclr or train-dino by
+lightly-train, from --start (C). The rules are the track's: the same images of a seed, the record's network (lightly's
+ResNet-18 has more parameters than A and B allow) or the given weights, processor time from opening the images to
+trained weights without the import of packages, the track's evaluation.
+
+What is lightly's own: views, losses, memory bank, heads, momentum update, and from its CIFAR-10 benchmark SGD with
+momentum 0.9, weight decay 5e-4, a rate of 0.06 for each 128 images (SwAV: Adam, 0.001), a cosine, both views as
+queries. VICReg is not in that benchmark; its views and optimizer are SimCLR's. Not as there: batch-norms are not
+split. lightly-train has all its own settings but for size, rate, epochs and one process that loads images. Images are
+PNG files. All train in fp32 and decode images in each epoch. A row is written as soon as it exists, and rows that FILE
+has are not made again.
 """
 
 from __future__ import annotations
@@ -17,31 +22,31 @@ import argparse
 import copy
 import json
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from lightly.loss import NTXentLoss
-from lightly.models.modules import MoCoProjectionHead, SimCLRProjectionHead
+from lightly.loss import NegativeCosineSimilarity, NTXentLoss, SwaVLoss, VICRegLoss
+from lightly.models.modules import heads
 from lightly.models.utils import deactivate_requires_grad, update_momentum
-from lightly.transforms import SimCLRTransform
+from lightly.transforms import SimCLRTransform, SwaVTransform
 from torch import Tensor, nn
 from torchvision.datasets import ImageFolder
+from torchvision.io import encode_png
 
 from hexa import recipes
-from hexa.measure.speedrun import _images, _measured, track
+from hexa.data import open_source
+from hexa.measure.speedrun import Track, _images, _measured, track
 from hexa.nn.backbones import build
 from hexa.recipes.experiment import override
 from hexa.runtime.packages import processor_name, provenance, version
 from hexa.weights.preparation import Preparation
-from hexa.weights.pretrained import Backbone
+from hexa.weights.pretrained import Backbone, load_backbone
 
-TRACK = track("B")
-NETWORK = override(
-    recipes.get(TRACK.recipe), {name: value for name, value in TRACK.fields.items() if name.startswith("network.")}
-).network
 #: lightly's views normalise by ImageNet's statistics.
-PREPARATION = Preparation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 32, crop=1.0)
+STATISTICS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 class MoCo(nn.Module):
@@ -49,7 +54,7 @@ class MoCo(nn.Module):
 
     def __init__(self, backbone: nn.Module, queue: int) -> None:
         super().__init__()
-        self.query = nn.Sequential(backbone, MoCoProjectionHead(128, 512, 128))
+        self.query = nn.Sequential(backbone, heads.MoCoProjectionHead(128, 512, 128))
         self.key = copy.deepcopy(self.query)
         deactivate_requires_grad(self.key)
         self.loss = NTXentLoss(temperature=0.1, memory_bank_size=(queue, 128))
@@ -65,72 +70,181 @@ class MoCo(nn.Module):
         return loss
 
 
-class SimCLR(nn.Module):
-    """Both views of all images against each other."""
+class Siamese(nn.Module):
+    """Both views by one network, and a loss of both."""
 
-    def __init__(self, backbone: nn.Module, _: int) -> None:
+    def __init__(self, backbone: nn.Module, head: nn.Module, loss: nn.Module) -> None:
         super().__init__()
-        self.query = nn.Sequential(backbone, SimCLRProjectionHead(128, 512, 128))
-        self.loss = NTXentLoss()
+        self.query, self.loss = nn.Sequential(backbone, head), loss
 
     def forward(self, one: Tensor, two: Tensor) -> Tensor:
         loss: Tensor = self.loss(self.query(one), self.query(two))
         return loss
 
 
-METHODS = {"moco": MoCo, "simclr": SimCLR}
+class BYOL(nn.Module):
+    """The momentum twin's embedding of the other view is predicted."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.query = nn.Sequential(backbone, heads.BYOLProjectionHead(128, 1024, 256))
+        self.key = copy.deepcopy(self.query)
+        deactivate_requires_grad(self.key)
+        self.predictor, self.loss = heads.BYOLPredictionHead(256, 1024, 256), NegativeCosineSimilarity()
+
+    def forward(self, one: Tensor, two: Tensor) -> Tensor:
+        update_momentum(self.query, self.key, 0.99)
+        with torch.no_grad():
+            keys = [self.key(view) for view in (two, one)]
+        queries = [self.predictor(self.query(view)) for view in (one, two)]
+        return torch.stack([self.loss(query, key) for query, key in zip(queries, keys, strict=True)]).mean()
 
 
-def train(method: str, folder: Path, seed: int, epochs: int, rate: float, batch: int, queue: int) -> nn.Module:
+class SwAV(nn.Module):
+    """Each view's codes of 512 prototypes are predicted from the other."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.query = nn.Sequential(backbone, heads.SwaVProjectionHead(128, 512, 128))
+        self.prototypes, self.loss = heads.SwaVPrototypes(128, 512), SwaVLoss()
+
+    def forward(self, one: Tensor, two: Tensor) -> Tensor:
+        self.prototypes.normalize()
+        codes = [self.prototypes(nn.functional.normalize(self.query(view))) for view in (one, two)]
+        loss: Tensor = self.loss(codes, [])
+        return loss
+
+
+LIGHTLY: dict[str, Callable[[nn.Module, int], nn.Module]] = {
+    "moco": MoCo,
+    "simclr": lambda backbone, _: Siamese(backbone, heads.SimCLRProjectionHead(128, 512, 128), NTXentLoss()),
+    "byol": lambda backbone, _: BYOL(backbone),
+    "swav": lambda backbone, _: SwAV(backbone),
+    "vicreg": lambda backbone, _: Siamese(backbone, heads.VICRegProjectionHead(128, 2048, 2048), VICRegLoss()),
+}
+LIGHTLY_TRAIN = ("train-simclr", "train-dino")
+
+
+def by_lightly(given: argparse.Namespace, one: Track, folder: Path, seed: int) -> Backbone:
     """The backbone after training on the images of a folder."""
     torch.manual_seed(seed)
-    backbone = build(NETWORK)
-    images = ImageFolder(folder / "train", SimCLRTransform(input_size=32, gaussian_blur=0.0))
-    loader = torch.utils.data.DataLoader(images, batch, shuffle=True, drop_last=True)
-    model = METHODS[method](backbone, queue).train()
+    fields = {name: value for name, value in one.fields.items() if name.startswith("network.")}
+    network = override(recipes.get(one.recipe), fields).network
+    backbone = build(network)
+    swav = given.method == "swav"
+    two_crops = {"crop_sizes": (32,), "crop_counts": (2,), "crop_min_scales": (0.14,), "crop_max_scales": (1.0,)}
+    views = SwaVTransform(**two_crops, cj_strength=0.5, gaussian_blur=0.0) if swav else None
+    images = ImageFolder(folder, views or SimCLRTransform(input_size=32, gaussian_blur=0.0))
+    loader = torch.utils.data.DataLoader(images, given.batch, shuffle=True, drop_last=True)
+    model = LIGHTLY[given.method](backbone, given.queue).train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.SGD(trained, rate * batch / 128, momentum=0.9, weight_decay=5e-4)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
-    for _ in range(epochs):
-        for (one, two), *_ in loader:
+    rate = given.rate * given.batch / 128
+    sgd: Any = torch.optim.Adam(trained, rate, weight_decay=1e-6) if swav else None
+    optimizer = sgd or torch.optim.SGD(trained, rate, momentum=0.9, weight_decay=5e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, given.epochs)
+    for _ in range(given.epochs):
+        for (first, second), *_ in loader:
             optimizer.zero_grad()
-            model(one, two).backward()
+            model(first, second).backward()
             optimizer.step()
         schedule.step()
-    return backbone
+    return Backbone(backbone.eval(), Preparation(*STATISTICS, 32, crop=1.0), network)
+
+
+class Whole(nn.Module):
+    """A timm network for lightly-train, whose own wrapper leaves out what EfficientNets have after the last stage."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+
+    def feature_dim(self) -> int:
+        return int(self.network.num_features)
+
+    def forward_features(self, x: Tensor) -> dict[str, Tensor]:
+        return {"features": self.network.forward_features(x)}
+
+    def forward_pool(self, x: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"pooled_features": x["features"].mean((2, 3), keepdim=True)}
+
+    def get_model(self) -> nn.Module:
+        network: nn.Module = self.network
+        return network
+
+
+def by_lightly_train(given: argparse.Namespace, one: Track, folder: Path, seed: int) -> Backbone:
+    """The given weights, trained on."""
+    import lightly_train
+
+    size = one.fields["views.size"]
+    start = load_backbone(given.start)
+    out = given.out / f"{given.method}-{given.epochs}-{given.rate}-{seed}"
+    lightly_train.pretrain(
+        out=out,
+        data=folder,
+        model=Whole(start.network),
+        method=given.method.removeprefix("train-"),
+        epochs=given.epochs,
+        batch_size=given.batch,
+        num_workers=0,
+        devices=1,
+        accelerator="cpu",
+        precision="32-true",
+        seed=seed,
+        optim_args={"lr": given.rate},
+        transform_args={"image_size": (size, size), "normalize": {"mean": start.mean, "std": start.std}},
+        overwrite=True,
+    )
+    return start.eval().prepared(size=size)
+
+
+def as_files(data: str, folder: Path) -> Path:
+    """All training images of a source as PNG files of a folder for each class."""
+    if not folder.exists():
+        source, partial = open_source(data, "train"), folder.with_name(folder.name + "-partial")
+        labels: Sequence[int] = np.asarray(source.labels).tolist()
+        for row, label in enumerate(labels):
+            file = partial / str(label) / f"{row}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(encode_png(source.decode(row)).numpy().tobytes())
+        partial.rename(folder)
+    return folder
 
 
 def main() -> None:
     """Every seed that FILE lacks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("method", choices=METHODS)
+    parser.add_argument("method", choices=(*LIGHTLY, *LIGHTLY_TRAIN))
+    parser.add_argument("--track", default="B")
     parser.add_argument("--data", required=True)
+    parser.add_argument("--start")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--rate", type=float, default=0.06)
-    parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--queue", type=int, default=4096)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--queue", type=int, default=1024)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--held-out", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    keys = ("method", "epochs", "rate", "batch", "queue", "held_out")
+    one, train = track(given.track), by_lightly if given.method in LIGHTLY else by_lightly_train
+    keys = ("method", "track", "epochs", "rate", "batch", "queue", "held_out")
     about: dict[str, Any] = {key: getattr(given, key) for key in keys}
     stored = json.loads(given.result.read_text()) if given.result.exists() else {"rows": []}
     for seed in given.seeds:
         key = about | {"seed": seed}
         if any(key.items() <= row.items() for row in stored["rows"]):
             continue
-        images, scored = _images(TRACK, given.data, given.out, seed, given.held_out)
+        images, scored = _images(one, given.data, given.out, seed, given.held_out)
+        kept = Path(images.partition(":")[2], "train")
+        folder = as_files(given.data, given.out / f"{one.data}-png") if one.per_class is None else kept
         begun, clock = time.process_time(), time.perf_counter()
-        folder = Path(images.partition(":")[2])
-        fields = (given.epochs, given.rate, given.batch, given.queue)
-        backbone = train(given.method, folder, seed, *fields).eval()
+        found = train(given, one, folder, seed)
         row = {"seconds": time.process_time() - begun, "wall_seconds": time.perf_counter() - clock}
-        found = Backbone(backbone, PREPARATION, NETWORK)
-        row |= {"metrics": _measured(TRACK, found, scored, given.held_out)}
-        row |= provenance() | {"device": processor_name(), "torch": version("torch"), "lightly": version("lightly")}
+        row |= {"metrics": _measured(one, found, scored, given.held_out)}
+        row |= provenance() | {"device": processor_name()}
+        row |= {name: version(name) for name in ("torch", "lightly", "lightly-train")}
         stored["rows"].append(key | row)
         given.result.write_text(json.dumps(stored, indent=1) + "\n")
         print(stored["rows"][-1], flush=True)
