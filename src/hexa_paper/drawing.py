@@ -100,8 +100,7 @@ def _curves(plan: Plan, rows: Sequence[Outcome], column: str, title: str) -> Fig
         for label, x in scales.items():
             groups.setdefault(label, {}).setdefault(row["arm"], {})[x] = row["scores"][column]["values"]
     points = "Points are checkpoints of one run" if plan.study.one_run else "Each point is a run with a whole schedule"
-    remark = f"{points}; {_SPREAD} {_seeds(rows)}."
-    return plots.curves(groups, y_label=f"{column} (%)", title=title, remark=remark)
+    return plots.curves(groups, y_label=f"{column} (%)", title=title, remark=f"{points}; {_SPREAD} {_seeds(rows)}.")
 
 
 def _probe_curves(plan: Plan, runs: Sequence[Stored], title: str) -> dict[str, Figure]:

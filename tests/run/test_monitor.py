@@ -66,7 +66,7 @@ def test_a_source_without_a_test_split_is_asked_about_itself() -> None:
     bank, queries = monitor.parts()
     assert (len(bank), len(queries)) == (50, 40)
     assert not set(bank.paths) & set(queries.paths)
-    assert 0 <= monitor()["knn"] <= 100
+    assert 0 <= monitor() <= 100
     assert monitor() == monitor()
 
 
@@ -87,7 +87,7 @@ def test_images_that_cannot_be_read_are_left_out_however_many(tmp_path: Path) ->
     monitor = monitor_of(torn)
     said: list[str] = []
     torn.unreadable = range(100)
-    assert 0 <= monitor(said.append)["knn"] <= 100
+    assert 0 <= monitor(said.append) <= 100
     assert len(said) == 2
     assert "which can't be read: " in said[0]
     assert "truncated" in said[0]

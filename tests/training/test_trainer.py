@@ -217,9 +217,9 @@ def test_the_monitor_runs_at_its_epochs_and_at_the_end(tmp_path: Path, uninterru
     made = trainer(tmp_path, epochs=3)
     made.scoring.every = 2
 
-    def monitor(warn: object) -> dict[str, float]:
+    def monitor(warn: object) -> float:
         made.objective.method.eval()
-        return {"knn": 50.0}
+        return 50.0
 
     made.scoring.monitor = monitor
     made.run()
@@ -236,7 +236,7 @@ def monitored(folder: Path, monitor: Callable[[Trainer], float], state: Any = No
     made.watch = Watch(None, 10)
     if state is not None:
         made.watch.state = state["watch"]
-    made.scoring.monitor = lambda warn: {"knn": monitor(made)}
+    made.scoring.monitor = lambda warn: monitor(made)
     return made
 
 
@@ -376,9 +376,9 @@ def test_the_length_is_fitted_to_the_time(
     made = trainer(tmp_path, epochs=epochs, hard={}, max_seconds=seconds)
     made.loader.sets = sets
 
-    def score(warn: Callable[[str], object]) -> dict[str, float]:
+    def score(warn: Callable[[str], object]) -> float:
         now[0] += 2
-        return {"knn": 50.0}
+        return 50.0
 
     made.scoring = Scoring(score, every=0 if sets else 2)
     step = made._train_step

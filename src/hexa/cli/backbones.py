@@ -87,8 +87,7 @@ def evaluate(given: Given, extra: Fields) -> int:
     say(f"{result['protocol']} on {result['data']}: {figures}")
     compared = published.beside(result)
     if compared is not None:
-        own = (str(result["backbone"]), "", compared.own)
-        Console().print(tables.beside(compared, [own]).terminal())
+        Console().print(tables.beside(compared, [(str(result["backbone"]), "", compared.own)]).terminal())
         say(f"published: {compared.title}", compared.caution)
     say(_remark(given.backbone), *(f"note: {note}" for note in result["notes"]))
     if lost is not None:  # print it, so that it is not lost

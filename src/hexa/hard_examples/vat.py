@@ -72,8 +72,7 @@ class VAT(HardExample):
         """D up to a constant; a sum over images, so that the gradient of one does not shrink with the batch."""
         if still is None:
             return source.score_at(views, through).sum()
-        moved = source.score.embed(views, through)
-        return -torch.cosine_similarity(moved.float(), still.float(), dim=-1).sum()
+        return -torch.cosine_similarity(source.score.embed(views, through).float(), still.float(), dim=-1).sum()
 
 
 def _scaled(noise: Tensor, grey_levels: float) -> Tensor:

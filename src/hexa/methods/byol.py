@@ -42,8 +42,7 @@ class ViewTargets(PseudoLabels):
     def nearest_is_own(self, prediction: Tensor) -> Tensor:
         """Whether of all images' targets the own one is nearest to a prediction [V, B, D]; bool [V, B]."""
         images = torch.arange(prediction.shape[1], device=prediction.device)
-        targets = self.targets[: len(prediction)].to(prediction.dtype)
-        return (prediction @ targets.mT).argmax(-1) == images
+        return (prediction @ self.targets[: len(prediction)].to(prediction.dtype).mT).argmax(-1) == images
 
 
 class BYOL(Method[ViewTargets], config=BYOLConfig):

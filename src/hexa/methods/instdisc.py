@@ -54,9 +54,8 @@ class InstanceLabels(PseudoLabels):
 
     def nearest(self, embedding: Tensor) -> Tensor:
         """True where the memory of its own image is the one nearest to an embedding [V, B, D]; bool [V, B]."""
-        own = (embedding * self.keys).sum(-1)
         # its own may be among the others, where rounding must not tell it from itself
-        return own >= (embedding @ self.others.to(embedding.dtype).T).amax(-1) - 1e-6
+        return (embedding * self.keys).sum(-1) >= (embedding @ self.others.to(embedding.dtype).T).amax(-1) - 1e-6
 
 
 class Memory(nn.Module):

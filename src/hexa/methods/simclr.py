@@ -84,8 +84,7 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
     def __init__(self, config: SimCLRConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        width = num_features(backbone)
-        head = normalized_layers([width] * config.head_layers + [config.dim], last_weight=True)
+        head = normalized_layers([num_features(backbone)] * config.head_layers + [config.dim], last_weight=True)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         self.chance_loss = math.log(2 * setting.batch_size - 1)  # all other views equally likely
         self.average = twin_of(self.encoder) if config.average else None

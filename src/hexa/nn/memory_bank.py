@@ -35,8 +35,7 @@ class MemoryBank(nn.Module):
     def keep(self, index: Tensor) -> None:
         """Mark the stored embeddings of images `index` [b], which were in the batch without being embedded, as seen."""
         local = self._rows_of(index)
-        known = self.embeddings[0].index_select(0, local).any(1)
-        self.seen.index_copy_(0, local, known)
+        self.seen.index_copy_(0, local, self.embeddings[0].index_select(0, local).any(1))
 
     def _rows_of(self, index: Tensor) -> Tensor:
         """The rows in this shard of all processes' `index`, [W·b]; the last row for images of other shards."""

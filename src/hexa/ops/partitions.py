@@ -50,5 +50,4 @@ def health(now: Tensor, before: Tensor, sizes: Sequence[int], labels: Tensor | N
 
 
 def _entropy(counts: Tensor) -> float:
-    share = counts.double() / counts.sum().clamp_min(1)
-    return float(torch.special.entr(share).sum())
+    return float(torch.special.entr(counts.double() / counts.sum().clamp_min(1)).sum())

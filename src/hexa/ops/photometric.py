@@ -59,8 +59,7 @@ def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
     """clip(f · x + (1 − f) · mean of the image's luma). factor: [B]."""
-    level = luma(images).mean((1, 2, 3), keepdim=True)
-    return torch.lerp(level, images, per_image(factor)).clamp_(0, 1)
+    return torch.lerp(luma(images).mean((1, 2, 3), keepdim=True), images, per_image(factor)).clamp_(0, 1)
 
 
 def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:

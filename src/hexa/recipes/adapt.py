@@ -40,7 +40,7 @@ def adapt() -> Experiment:
         # docs/speedrun.md, track C, and decision 0022
         optimizer=OptimizerConfig(name="muon", learning_rate=0.012, other_rate=0.01, weight_decay=1e-4),
         schedule=ScheduleConfig(kind="cosine", per="step"),
-        monitor=MonitorConfig(k=15, label_free=True),
+        monitor=MonitorConfig(k=15),
     )
 
 

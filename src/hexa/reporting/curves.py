@@ -174,8 +174,7 @@ def drawn(key: str, known: Quantity, series: Sequence[Series], over: str) -> Cha
     longest = max((one.x for one in series), key=len)
     places = longest[sorted({round(part) for part in np.linspace(0, len(longest) - 1, _ROWS)})]
     rows = tuple((format_number(x), *(_value_at(one, x) for one in series)) for x in places)
-    values = Table((over, *(one.name for one in series)), rows)
-    return Chart(key, known.title, known.about, svg, legend, values)
+    return Chart(key, known.title, known.about, svg, legend, Table((over, *(one.name for one in series)), rows))
 
 
 def _value_at(series: Series, x: float) -> str:

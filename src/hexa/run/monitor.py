@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +16,6 @@ from hexa.data.loading.store import describe_problems
 from hexa.data.loading.workers import alike
 from hexa.data.sources.source import Subset
 from hexa.data.views.evaluation import EvaluationTransform
-from hexa.data.views.making import Views
-from hexa.evaluation.label_free import label_free
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.split import draw_images
 from hexa.ops.photometric import unit
@@ -27,10 +26,8 @@ from hexa.runtime.random import Stream
 _BATCH = 512
 #: The share of images used as queries if the source has no test split.
 _HELD_OUT = 0.2
-#: Most images measured without labels, which needs the neighbours of each among all.
-_LABEL_FREE = 2000
 #: Images, uint8 where that is exact, and their labels, on the CPU.
-_Images = tuple[Tensor, Tensor | None]
+_Images = tuple[Tensor, Tensor]
 
 
 class KnnMonitor:
@@ -38,8 +35,7 @@ class KnnMonitor:
 
     Labelled images of the training split vote on the test split or, if there is none, on others of their own split. At
     most `max_images` of each, the same in every call and every session; they are decoded at the first call. Unreadable
-    ones are left out, however many, with a warning. With `label_free` the queries are also measured without labels, in
-    two random views each.
+    ones are left out, however many, with a warning.
 
     source: the training images, or `monitor.data`. held: held-out images as queries, instead of its test split.
     """
@@ -47,8 +43,7 @@ class KnnMonitor:
     def __init__(
         self, experiment: Experiment, source: Source, method: Method, machine: Machine, held: Source | None = None
     ) -> None:
-        self.config, self.size = experiment.monitor, experiment.views.size
-        self.held, self.views = held, Views(experiment.views)
+        self.config, self.size, self.held = experiment.monitor, experiment.views.size, held
         self.method, self.machine, self.source = method, machine, source
         self.channels_last = experiment.training.channels_last
         self.mean = torch.tensor(experiment.network.mean, device=machine.device).view(1, -1, 1, 1)
@@ -70,42 +65,24 @@ class KnnMonitor:
         for field, needed in (("keep_best", config.keep_best == "knn"), ("until", config.until is not None)):
             if needed and source.classes is None:
                 raise ConfigError([(f"monitor.{field}", f"{source!r} has no labels to vote; give monitor.data")])
-        if source.classes is None and not config.label_free:
-            return None
-        return cls(experiment, source, method, machine, held)
+        return None if source.classes is None else cls(experiment, source, method, machine, held)
 
     @property
-    def num_classes(self) -> int | None:
-        labels = self.source.classes
-        if labels is None:
-            return None
-        return len(self.source.class_names) if self.source.class_names else int(labels.max()) + 1
+    def num_classes(self) -> int:
+        assert self.source.classes is not None, "or there is no monitor"
+        return len(self.source.class_names) if self.source.class_names else int(self.source.classes.max()) + 1
 
     @torch.no_grad()
-    def __call__(self, warn: Callable[[str], object] = lambda message: None) -> dict[str, float]:
-        """{"knn": percent, …}. Leaves the method in evaluation mode."""
+    def __call__(self, warn: Callable[[str], object] = lambda message: None) -> float:
+        """Leaves the method in evaluation mode."""
         if self._images is None:
-            self._images = self._decoded(warn)
+            voting, asking = self.parts()
+            self._images = self._read(voting, warn), self._read(asking, warn)
         self.method.eval()
-        (_, bank_labels), (asking, labels) = self._images
-        queries = self._features(asking)
-        measured = {}
-        if bank_labels is not None and labels is not None:
-            bank = self._features(self._images[0][0])
-            scores = knn_classify(bank, bank_labels, queries, self.config.k, self.config.temperature)
-            measured["knn"] = 100 * float((scores.argmax(1).cpu() == labels).double().mean())
-        if self.config.label_free:
-            asking, queries = asking[:_LABEL_FREE], queries[:_LABEL_FREE]
-            first, second = (self._features(asking, self.stream.child("view", number)) for number in range(2))
-            measured |= label_free(queries, first, second)
-        return measured
-
-    def _decoded(self, warn: Callable[[str], object]) -> tuple[_Images, _Images]:
-        """The images that vote, and the queries."""
-        bank, queries = self.parts()
-        asking = self._read(queries, warn)
-        # without labels there is no vote, and thousands of photographs need not be decoded
-        return (self._read(bank, warn) if bank.classes is not None else (asking[0][:0], None)), asking
+        (bank, votes), (queries, labels) = self._images
+        features = self._features(bank), self._features(queries)
+        scores = knn_classify(features[0], votes, features[1], self.config.k, self.config.temperature)
+        return 100 * float((scores.argmax(1).cpu() == labels).double().mean())
 
     def parts(self) -> tuple[Source, Source]:
         """The sources of images that vote, and of queries."""
@@ -123,31 +100,26 @@ class KnnMonitor:
         return Subset(source, order[asking:][:most].numpy()), Subset(source, order[:asking][:most].numpy())
 
     def _read(self, source: Source, warn: Callable[[str], object]) -> _Images:
-        images, labels = [], []
+        images, labels = [], list[Any]()
         problems: dict[int, str] = {}
         transform = EvaluationTransform(self.size)
         for batch, batch_labels, _ in evaluation_batches(source, transform, _BATCH, problems=problems, tolerance=1.0):
             levels = (batch * 255).round()
             images.append(levels.to(torch.uint8) if torch.equal(levels / 255, batch) else batch)
-            labels += [] if batch_labels is None else [batch_labels]
+            labels.append(batch_labels)
         if problems:
             which = f"{len(problems)} of {len(source)} images of {source.name}#{source.split}"
             first = describe_problems(source, problems, 1)[0]
             warn(f"the k-NN monitor leaves out {which}, which can't be read: {first}{' …' * (len(problems) > 1)}")
         if not images:
             raise UserError("no image could be read")
-        return torch.cat(alike(images)), torch.cat(labels) if labels else None
+        return torch.cat(alike(images)), torch.cat(labels)
 
-    def _features(self, images: Tensor, seen: Stream | None = None) -> Tensor:
-        """Features [N, D], fp32 on the device, of images [N, C, S, S], uint8 or float in [0, 1].
-
-        seen: draws a random view of each image, whose features are returned instead.
-        """
+    def _features(self, images: Tensor) -> Tensor:
+        """Features [N, D], fp32 on the device, of images [N, C, S, S], uint8 or float in [0, 1]."""
         features = []
         for start in range(0, len(images), _BATCH):
-            rows = slice(start, min(start + _BATCH, len(images)))
-            pixels = images[rows].to(self.machine.device, non_blocking=True)
-            pixels = unit(pixels) if seen is None else self.views(pixels, seen, rows)[0]
+            pixels = unit(images[start : start + _BATCH].to(self.machine.device, non_blocking=True))
             if self.channels_last:
                 pixels = pixels.contiguous(memory_format=torch.channels_last)
             with self.machine.autocast():

@@ -161,7 +161,7 @@ class _Session:
             scoring=Scoring(
                 knn,
                 experiment.monitor.knn_every,
-                Best(experiment.monitor.keep_best, experiment.monitor.patience, experiment.monitor.until),
+                Best(experiment.monitor.keep_best is not None, experiment.monitor.patience, experiment.monitor.until),
                 keep=lambda: self._save(self._backbone(trainer), BEST),
             ),
             watch=Watch(method.chance_loss, knn.num_classes if knn is not None else None),
@@ -241,8 +241,7 @@ class _Session:
     def _finish(self, trainer: Trainer) -> None:
         """Write the backbone and the report, in the main process."""
         folder, best = self.folder, trainer.scoring.best
-        kept = best.measure is not None and best.value is not None
-        self._save(load_backbone(folder / BEST) if kept else self._backbone(trainer), BACKBONE)
+        self._save(load_backbone(folder / BEST) if best.value is not None else self._backbone(trainer), BACKBONE)
         with trainer.journal.looking("collecting the results for the tracker", trainer.step):
             trainer.journal.results = scores.flat(read_run(folder))
         trainer.journal.write("end", trainer.step)

@@ -60,8 +60,7 @@ class Case:
             (torch.rand(BATCH, 3, size, size, generator=generator, dtype=dtype) * 1.4 - 0.2).clamp(0, 1)
             for size in self.sizes
         ]
-        index = torch.randperm(DATA, generator=generator)[:BATCH]
-        return share(Batch(tuple(crops), index, stream, step))
+        return share(Batch(tuple(crops), torch.randperm(DATA, generator=generator)[:BATCH], stream, step))
 
     def objective(self, method: Method, config: ObjectiveConfig | None = None, **options: Any) -> Objective:
         """The objective of the case around its method."""

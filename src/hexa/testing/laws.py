@@ -104,8 +104,7 @@ def an_attack_raises_the_loss(case: Case) -> None:
     made = case.objective(case.build()).examples(case.batch())
     clean, adversarial = made[STD], made["adversarial"]
     generation = Branch.of(attack.generation, update=False)
-    slopes = clean.gradient(generation)
-    for view, crop, slope in zip(adversarial.crops, clean.crops, slopes, strict=True):
+    for view, crop, slope in zip(adversarial.crops, clean.crops, clean.gradient(generation), strict=True):
         delta = view - crop
         assert float(delta.abs().max()) <= 0.01 / 255 * (1 + 1e-9), "an adversarial view left its ball"
         free = (slope != 0) & (crop > 0.1) & (crop < 0.9)

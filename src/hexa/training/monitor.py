@@ -32,24 +32,17 @@ HIGH_ACCURACY = 0.97
 OVERFITTED = 1.5
 
 
-#: What a monitor may measure; higher is better.
-Measure = Literal["knn", "rank", "alignment", "uniformity", "neighbours", "clusters"]
-PERCENT = {"knn", "neighbours", "clusters"}
-
-
 class MonitorConfig(Config):
-    """The monitor: what the frozen features are worth while training. k-NN where there are labels (F22)."""
+    """The monitor: k-NN accuracy of the frozen features while training, where there are labels (F22)."""
 
     data: str | None = None
     """Other images to score on, SOURCE or SOURCE#split; none for those of the run."""
     holdout: float = pydantic.Field(default=0.0, ge=0, lt=1)
     """Share of the images, drawn from the seed, that is not trained on, so that the monitor scores on it."""
-    label_free: bool = False
-    """Also measure without labels (`evaluation.label_free`)."""
-    keep_best: Measure | None = None
-    """The backbone of the run is that of the epoch whose measure is highest; none for the last epoch's."""
+    keep_best: Literal["knn"] | None = None
+    """knn: the backbone of the run is that of the epoch with the highest score; none for the last epoch's."""
     patience: int | None = pydantic.Field(default=None, gt=0)
-    """Scores in a row without a rise of keep_best's measure after which the run ends; none never ends it early."""
+    """Scores in a row without a rise after which the run ends, with keep_best; none never ends it early."""
     until: float | None = pydantic.Field(default=None, gt=0, le=100)
     """Percent of k-NN at which the run ends: arms are then compared by the time it took. Schedules go by `epochs`."""
 
@@ -65,12 +58,10 @@ class MonitorConfig(Config):
     @pydantic.model_validator(mode="after")
     def _keeps_what_it_measures(self) -> MonitorConfig:
         if self.patience is not None and self.keep_best is None:
-            raise ValueError("patience needs keep_best, the measure that is waited for")
+            raise ValueError("patience needs keep_best, the score that is waited for: give keep_best knn")
         for name, value in (("keep_best", self.keep_best), ("until", self.until)):
             if value is not None and not self.knn_every:
                 raise ValueError(f"{name} needs scores: give knn_every, the epochs between two")
-        if self.keep_best not in (None, "knn") and not self.label_free:
-            raise ValueError(f"keep_best {self.keep_best} is measured without labels: set label_free true")
         return self
 
 
@@ -91,10 +82,10 @@ def effective_rank(embedding: Tensor) -> Tensor:
 
 @dataclass
 class Best:
-    """The highest score of a measure so far, and for how many scores it has stood. `state` survives a resume."""
+    """The highest k-NN accuracy so far, and for how many scores it has stood. `state` survives a resume."""
 
-    measure: str | None = None
-    """The name of the score that is compared; None compares none."""
+    keeps: bool = False
+    """Whether the weights that have it are kept; if not, scores are not compared."""
     patience: int | None = None
     """Scores in a row without a rise after which the run ends."""
     until: float | None = None
@@ -118,18 +109,16 @@ class Best:
         self.value, self.step, self.waited = state["value"], state["step"], state["waited"]
         self.reached = state["reached"]
 
-    def judge(self, scores: Mapping[str, Any], step: int) -> bool:
-        """Whether this is the highest score so far; if so, it is remembered."""
-        knn = scores.get("knn")
-        if self.until is not None and isinstance(knn, int | float) and knn >= self.until:
-            self.reached = knn
-        score = scores.get(str(self.measure))
-        if not isinstance(score, int | float):
+    def judge(self, percent: float, step: int) -> bool:
+        """Whether this is the highest score so far, and to be kept; if so, it is remembered."""
+        if self.until is not None and percent >= self.until:
+            self.reached = percent
+        if not self.keeps:
             return False
-        if self.value is not None and score <= self.value:
+        if self.value is not None and percent <= self.value:
             self.waited += 1
             return False
-        self.value, self.step, self.waited = score, step, 0
+        self.value, self.step, self.waited = percent, step, 0
         return True
 
     def ending(self, steps_per_epoch: int) -> str | None:
@@ -137,12 +126,12 @@ class Best:
         if self.until is not None and self.reached is not None:
             return f"k-NN reached {self.reached:.2f} % (target {self.until:g} %)"
         if self.patience is not None and self.waited >= self.patience:
-            return f"{self.measure} has not risen since epoch {self.step / steps_per_epoch:g}"
+            return f"k-NN has not risen since epoch {self.step / steps_per_epoch:g}"
         return None
 
 
-Monitor = Callable[[Callable[[str], object]], dict[str, float]]
-"""What the frozen features are worth, in percent; it is given a function that takes warnings."""
+Monitor = Callable[[Callable[[str], object]], float]
+"""The k-NN accuracy of the frozen features, in percent; it is given a function that takes warnings."""
 
 
 @dataclass

@@ -23,7 +23,7 @@ from hexa.training.clock import Clock
 from hexa.training.config import TrainingConfig
 from hexa.training.journal import Journal
 from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finite
-from hexa.training.monitor import PERCENT, Monitor, Scoring, Watch
+from hexa.training.monitor import Monitor, Scoring, Watch
 from hexa.training.optimizers import ScheduledOptimizer
 from hexa.training.overfitting import one_step_and_many
 from hexa.training.state import state_of
@@ -245,29 +245,26 @@ class Trainer:
                 if known is None:
                     self._run_monitor(self.scoring.monitor)
                 else:
-                    self._judge(known)
+                    self._judge(known["knn"])
             processes.barrier()
         self._looked = self.clock.pauses - began
 
     def _run_monitor(self, monitor: Monitor) -> None:
-        scores: dict[str, float] = {}
+        percent = None
         with self.journal.looking("the k-NN monitor", self.step), processes.alone():
-            scores = monitor(lambda message: self.warn([message]))
+            percent = monitor(lambda message: self.warn([message]))
         self.objective.method.train()
-        if not scores:
+        if percent is None:
             return
-        self.warn(self._judge(scores))  # first: where there is a line of the monitor, there are its warnings
-        self.journal.write("monitor", self.step, epoch=self.epoch, seconds=self.clock.total, **scores)
-        text = " · ".join(f"{name} {value:.2f}{' %' * (name in PERCENT)}" for name, value in scores.items())
-        self.journal.reporter.say(f"epoch {self.epoch:g}: {text}")
+        self.warn(self._judge(percent))  # first: where there is a line of the monitor, there are its warnings
+        self.journal.write("monitor", self.step, epoch=self.epoch, seconds=self.clock.total, knn=percent)
+        self.journal.reporter.say(f"epoch {self.epoch:g}: knn {percent:.2f} %")
 
-    def _judge(self, scores: Mapping[str, Any]) -> list[str]:
-        """Keep the weights if they are the best so far; what the watch has to say of the scores."""
-        percent = scores.get("knn")
-        said = self.watch.knn(percent) if isinstance(percent, int | float) else []
-        if self.scoring.best.judge(scores, self.step):
+    def _judge(self, percent: float) -> list[str]:
+        """Keep the weights if they are the best so far; what the watch has to say of the score."""
+        if self.scoring.best.judge(percent, self.step):
             self.scoring.keep()
-        return said
+        return self.watch.knn(percent)
 
     def _end_if_due(self, there: Sequence[Mapping[str, Any]] = ()) -> None:
         """End early after an epoch, if the scores say so, or did when a run that continues was stopped."""

@@ -77,8 +77,7 @@ class Preparation:
     def changed(self, given: Given) -> tuple[Preparation, dict[str, list[Any]]]:
         """The preparation with a user's values, and {name: [before, after]} of those that changed."""
         wanted = {name: _read(name, value, len(self.mean)) for name, value in given.items() if value is not None}
-        origins = {**self.origins, **dict.fromkeys(wanted, GIVEN)}
-        after = replace(self, **wanted, origins=origins)
+        after = replace(self, **wanted, origins={**self.origins, **dict.fromkeys(wanted, GIVEN)})
         pairs = {name: [self.values()[name], after.values()[name]] for name in wanted}
         return after, {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 

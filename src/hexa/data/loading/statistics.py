@@ -69,8 +69,7 @@ def _measure(source: Source) -> Statistics:
     if not read:
         raise UserError(f"data '{source.name}#{source.split}': none of {count} images can be read, e.g. {found[-1]}")
     mean, square = torch.stack(read).mean(0)
-    std = (square - mean.square()).clamp(min=0).sqrt()
-    return _rounded(mean), _rounded(std)
+    return _rounded(mean), _rounded((square - mean.square()).clamp(min=0).sqrt())
 
 
 def _rounded(values: Tensor) -> tuple[float, ...]:

@@ -36,8 +36,7 @@ def snow(images: Tensor, parameters: Sequence[float], scale: float, draws: PerIm
 def fog(images: Tensor, strength: float, decay: float, draws: PerImage) -> Tensor:
     """A plasma fractal is added, and the whole scaled to the brightest pixel there was."""
     brightest = images.amax((1, 2, 3), keepdim=True)
-    fractal = plasma(images.shape[-1], decay, draws)
-    return (images + strength * fractal) * brightest / (brightest + strength)
+    return (images + strength * plasma(images.shape[-1], decay, draws)) * brightest / (brightest + strength)
 
 
 def frost(images: Tensor, kept: float, added: float, draws: PerImage) -> Tensor:

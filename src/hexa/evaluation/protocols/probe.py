@@ -189,8 +189,8 @@ def fit_probe(
         if len(weight_decays) > 1:
             few = np.bincount(y)[np.unique(y)].min() < 50
             parts = folds(y, 5, Stream(seed).child("probe", "weight-decay"))
-            before = np.cumsum([0, *map(len, parts)])[:-1]  # images held out before each part's turn
-            turns = max(1, int((before < enough).sum())) if few else 1
+            # as many as it takes until enough images were held out before
+            turns = max(1, int((np.cumsum([0, *map(len, parts)])[:-1] < enough).sum())) if few else 1
             decay = choose_weight_decay(x, y, num_classes, weight_decays, parts[:turns])
         return FittedProbe(mean, scale, basis, softmax_regression(x, y, num_classes, decay), decay, kind)
 

@@ -47,8 +47,7 @@ class Batches:
     def steps(self, count: int) -> Iterator[Batch]:
         """The batches of `count` steps; `index` is the position among the images to learn from."""
         endless = (itertools.chain.from_iterable(map(loader.epoch, itertools.count())) for loader in self._loaders)
-        loaded = zip(*endless, strict=True)
-        for step, parts in enumerate(itertools.islice(loaded, count)):
+        for step, parts in enumerate(itertools.islice(zip(*endless, strict=True), count)):
             stream = self.stream.child("step", step)
             index = torch.cat([rows[part.index] for rows, part in zip(self._rows, parts, strict=True)])
             crops = torch.cat([part.crops[0] for part in parts])
