@@ -105,8 +105,7 @@ def test_a_list_of_labels_stands_beside_the_share_it_is_of() -> None:
         several = {"draws": [{"labelled_images": images}] * 3}
         again = published.beside(result_of | {"options": options, "details": several})
         assert again.columns == (column,)
-    drawn = published.beside(result_of | {"options": {"percent": 1.0}})
-    assert "SimCLR's lists" in drawn.caution
+    assert "SimCLR's lists" in published.beside(result_of | {"options": {"percent": 1.0}}).caution
     learner = published.beside(result_of | {"options": {"percent": 10.0, "learner": "fixmatch"}})
     assert "those of CIFAR-10" in learner.caution
 
@@ -128,5 +127,4 @@ def test_a_row_is_found_by_its_method(table: published.Table, method: str, epoch
 
 
 def test_a_dagger_is_no_part_of_a_name() -> None:
-    row = published.find(published.FINE_TUNE.rows, "SwAV (B=256)", 200)
-    assert row.method == "SwAV (B=256)†"
+    assert published.find(published.FINE_TUNE.rows, "SwAV (B=256)", 200).method == "SwAV (B=256)†"

@@ -168,8 +168,7 @@ def costs(**more: float) -> Costs:
     ],
 )
 def test_the_size_leaves_time_for_enough_images(seconds: float, side: int, size: int, images: float) -> None:
-    chosen = choose(costs(), [128, 96, 64, 48], lambda _: seconds, side)
-    assert chosen == (size, pytest.approx(images))
+    assert choose(costs(), [128, 96, 64, 48], lambda _: seconds, side) == (size, pytest.approx(images))
 
 
 @pytest.mark.parametrize(("bound", "share"), [(1.0, 0.875), (0.7, 0.625), (0.5, 0.5), (0.2, 0.125), (0.0, 0.125)])
@@ -181,8 +180,7 @@ def test_halving_finds_the_largest_share_within_the_price(bound: float, share: f
 
 def test_between_the_weights(weights: Path) -> None:
     start, end = load_backbone(weights), random_backbone(NETWORK, 8, seed=6)
-    made = between(start, end, 0.75)
-    for name, value in made.state_dict().items():
+    for name, value in between(start, end, 0.75).state_dict().items():
         if value.is_floating_point():
             torch.testing.assert_close(value, 0.25 * start.state_dict()[name] + 0.75 * end.state_dict()[name])
     assert torch.equal(between(start, end, 1.0)(x := torch.rand(2, 3, 8, 8)), end.eval()(x))

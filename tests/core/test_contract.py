@@ -57,8 +57,7 @@ def weighed(source: Example, change: Callable[[Tensor], Tensor]) -> Example:
 )
 def test_a_hard_example_that_breaks_it(make: Callable[[Example], Any], said: str) -> None:
     case = Case("simclr", {})
-    objective = Objective(case.build(), {"mine": Broken(kind="broken", make=make)})
-    terms = objective.losses(replace(case.batch(), step=0))
+    terms = Objective(case.build(), {"mine": Broken(kind="broken", make=make)}).losses(replace(case.batch(), step=0))
     next(terms).loss.backward()
     with pytest.raises(UserError, match=f"hard example 'mine' .*{said}"):
         next(terms)

@@ -140,8 +140,8 @@ def _files() -> Iterator[tuple[str, bytes]]:
     modes = {f"{kind} {mode}": (mode, dict[str, Any]()) for kind, modes in _MODES.items() for mode in modes}
     for name, (mode, options) in (modes | _SAVED).items():
         kind = name.split()[0]
-        given = copy.deepcopy(options)  # PIL leaves notes in the frames that it saves
-        yield name, saved(_of_mode(mode), "JPEG2000" if kind == "JP2" else kind, **given)
+        # PIL leaves notes in the frames that it saves
+        yield name, saved(_of_mode(mode), "JPEG2000" if kind == "JP2" else kind, **copy.deepcopy(options))
     yield "JPEG of several pictures", saved(photograph(), "MPO", **copy.deepcopy(_FRAMES))
     yield "JPEG large", saved(photograph(200, 300), "JPEG")
     words = " ".join(map(str, np.asarray(photograph()).reshape(-1))).encode()

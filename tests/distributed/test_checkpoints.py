@@ -29,8 +29,7 @@ def work(home: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     good = checkpoints.newest_good_of_all(folder / "good", said.append, CPU)
     found["opened"] = resident(good[0])
-    half = slice(rank * ROWS // 2, (rank + 1) * ROWS // 2)
-    found["rows"] = good[1]["bank"][half].clone()
+    found["rows"] = good[1]["bank"][slice(rank * ROWS // 2, (rank + 1) * ROWS // 2)].clone()
     found["taken"], found["path"], found["said"] = resident(good[0]), good[0].name, said
     found["none"] = checkpoints.newest_good_of_all(folder / "none", said.append, CPU)
     for name in ("other", "absent"):

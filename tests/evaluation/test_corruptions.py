@@ -26,8 +26,7 @@ Array = NDArray[np.float64]
 def pictures(count: int = 2, size: int = 32, seed: int = 0) -> Tensor:
     """Smooth ones, of whole grey levels."""
     rough = torch.rand(count, 3, size // 4, size // 4, generator=torch.Generator().manual_seed(seed))
-    smooth = torch.nn.functional.interpolate(rough, size, mode="bicubic").clamp(0, 1)
-    return (smooth * 255).round() / 255
+    return (torch.nn.functional.interpolate(rough, size, mode="bicubic").clamp(0, 1) * 255).round() / 255
 
 
 def streams(count: int = 2) -> list[Stream]:

@@ -43,8 +43,7 @@ def test_anchors_are_torchvisions_before_rounding() -> None:
     ours = Anchors([(32,), (64,)], [8, 16])(listed, maps)[0]
     torch.testing.assert_close(ours, theirs, atol=0.5, rtol=0)
     sides = ours[:, 2:] - ours[:, :2]
-    sizes = torch.tensor([32.0] * 144 + [64.0] * 36)
-    torch.testing.assert_close(sides.prod(1).sqrt(), sizes, atol=1e-4, rtol=0)
+    torch.testing.assert_close(sides.prod(1).sqrt(), torch.tensor([32.0] * 144 + [64.0] * 36), atol=1e-4, rtol=0)
 
 
 def test_regions_come_from_the_level_that_suits_them() -> None:

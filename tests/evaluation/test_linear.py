@@ -97,8 +97,7 @@ def test_what_is_scored_is_the_accuracy_of_the_classifier(
     right = 0
     with torch.no_grad():
         for number, label in enumerate(given.test.labels):
-            features = given.backbone(given.test.decode(number)[None] / 255)
-            right += int(made[0](features).argmax() == label)
+            right += int(made[0](given.backbone(given.test.decode(number)[None] / 255)).argmax() == label)
     assert outcome.metrics["top1_last"] == pytest.approx(100 * right / 30)
 
 

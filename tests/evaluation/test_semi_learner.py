@@ -59,8 +59,7 @@ def objective(name: str, network: nn.Module | None = None, **fields: Any) -> Obj
     classes = torch.tensor([-1, KNOWN[1], -1, -1, KNOWN[0], -1])
     setting = Setting(6, COUNT, num_crops=1, mean=MEAN, std=STD_DEV)
     given = (options.rule, network or Plain(), head, classes, setting, options.ema)
-    learner = RotationLearner(*given, weight=WEIGHT) if rotates else Learner(*given)
-    return LearnersObjective(learner.double(), options)
+    return LearnersObjective((RotationLearner(*given, weight=WEIGHT) if rotates else Learner(*given)).double(), options)
 
 
 def batch(step: int = 9) -> Batch:

@@ -72,8 +72,7 @@ def first_failure(mutant: tuple[str, str, str], every: bool) -> str:
         if every:
             change(Path(place) / "tests" / "laws" / "cases.py", FEWER, "variants")
         order = NearFirst(name)
-        stages = [["tests/laws"]] if every else [[order.own], [order.folder, "tests/laws"]]
-        for tests in stages:
+        for tests in [["tests/laws"]] if every else [[order.own], [order.folder, "tests/laws"]]:
             if not all((ROOT / one).exists() for one in tests):
                 continue
             status, said = in_a_fork(Path(place), tests, order)

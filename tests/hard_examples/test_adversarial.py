@@ -81,8 +81,7 @@ def test_each_image_draws_its_radius_from_a_list() -> None:
         torch.testing.assert_close(of_image, of_image.amax().expand_as(of_image))
         drawn.append(round(float(of_image.amax()), 9))
     assert set(drawn) == {0.25, 1.0, 4.0}  # eight images of this seed
-    maker = Adversarial(epsilon=(0.25, 1.0, 4.0), step_size=4.0)
-    seen = maker._radii(torch.zeros(312, 3, 1, 1), batch().stream)
+    seen = Adversarial(epsilon=(0.25, 1.0, 4.0), step_size=4.0)._radii(torch.zeros(312, 3, 1, 1), batch().stream)
     counts = [int((seen == radius).sum()) for radius in (0.25, 1.0, 4.0)]
     assert sum(counts) == 312
     assert all(70 < count < 138 for count in counts)  # 104 expected, 4 standard deviations

@@ -57,6 +57,5 @@ def test_unmix_chooses_between_images_and_boxes_as_often_as_asked() -> None:
     maker = UnMix(box_probability=0.25)
     boxed = 0
     for step in range(80):
-        made = maker(clean, STREAM.child(step))
-        boxed += int(bool((made.crops[0] == clean.crops[0]).all(1).double().mean() > 0.2))
+        boxed += int(bool((maker(clean, STREAM.child(step)).crops[0] == clean.crops[0]).all(1).double().mean() > 0.2))
     assert 8 <= boxed <= 32

@@ -52,8 +52,7 @@ def test_every_record_is_an_experiment_whose_fields_exist() -> None:
 def test_a_record_says_what_its_file_says(name: str) -> None:
     """The mean seconds of five seeds that reach the target, by the fields of the record."""
     one = runs.track(name)
-    file = Path(__file__).parents[2] / "benchmarks" / "speedrun" / str(one.result)
-    result = json.loads(file.read_text())
+    result = json.loads((Path(__file__).parents[2] / "benchmarks" / "speedrun" / str(one.result)).read_text())
     assert sorted(row["seed"] for row in result["rows"]) == [0, 1, 2, 3, 4]
     assert one.seconds == round(float(np.mean([row["seconds"] for row in result["rows"]])))
     assert runs.reached(one, result)

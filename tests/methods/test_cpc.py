@@ -133,8 +133,7 @@ def test_a_patch_is_never_its_own_negative_nor_that_of_what_it_is_mixed_with() -
 
 
 def test_hits_are_counted_over_the_grid() -> None:
-    generator = torch.Generator().manual_seed(0)
-    targets = 10 * torch.randn(2, 8, 3, 3, generator=generator)
+    targets = 10 * torch.randn(2, 8, 3, 3, generator=torch.Generator().manual_seed(0))
     predictions = torch.zeros(1, 2, 8, 3, 3)
     predictions[0, :, :, :1] = targets[:, :, 2:]  # right two rows ahead
     predictions[0, 1, :, 0, 0] = targets[0, :, 0, 0]  # but for one

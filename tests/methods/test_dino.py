@@ -19,8 +19,7 @@ SIZES, K = (12, 12, 8), 7
 
 
 def method(**fields: object) -> DINO:
-    config = DINOConfig(num_prototypes=K, hidden=10, bottleneck=6, **fields)  # type: ignore[arg-type]
-    return small(config, 3, epochs=5)
+    return small(DINOConfig(num_prototypes=K, hidden=10, bottleneck=6, **fields), 3, epochs=5)
 
 
 def scores(rows: Tensor, weight: Tensor) -> Tensor:

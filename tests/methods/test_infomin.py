@@ -27,8 +27,7 @@ def test_two_terms_recognise_one_key_from_a_view_and_from_a_puzzle() -> None:
     for i in range(BATCH):
         key = made.contrast.pseudo_labels(data, None).keys[0, i]
         for v, share in enumerate((0.8, 0.2)):
-            others = made.contrast.queue @ embedding[v, i]
-            logits = torch.cat([(key @ embedding[v, i])[None], others]) / 0.15
+            logits = torch.cat([(key @ embedding[v, i])[None], made.contrast.queue @ embedding[v, i]]) / 0.15
             term = -torch.log_softmax(logits, 0)[0]
             torch.testing.assert_close(losses[v, i], 2 * share * term)
             total += share * float(term.detach()) / BATCH

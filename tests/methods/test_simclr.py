@@ -109,8 +109,7 @@ def test_clae_compares_with_the_clean_view_and_its_gradient() -> None:
     assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
     made.zero_grad()
     query, still = made.embed(attacked, aux), made.embed(data.crops, replace(MAIN, update=False))
-    expected = sum(nt_xent()(still[v], query[v]) for v in range(2)) / 2
-    expected.backward()
+    (sum(nt_xent()(still[v], query[v]) for v in range(2)) / 2).backward()
     assert found.keys() == {name for name, p in made.named_parameters() if p.grad is not None}
     for name, p in made.named_parameters():
         if p.grad is not None:

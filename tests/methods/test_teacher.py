@@ -170,7 +170,6 @@ def test_code_is_not_run_for_a_teacher() -> None:
 
 
 def test_examples_are_made_in_the_ball_of_the_recipe() -> None:
-    hard = recipes.get("teacher").hard_examples
-    made = Objective(built(), hard).examples(batch(12))
+    made = Objective(built(), recipes.get("teacher").hard_examples).examples(batch(12))
     moved = 255 * float((made["adversarial"].crops[0] - made[STD].crops[0]).abs().max())
     assert 4 < moved <= 12 + 1e-6

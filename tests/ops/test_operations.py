@@ -174,8 +174,7 @@ def test_what_a_row_gets_depends_on_its_numbers_alone() -> None:
     whole = made(slice(None))
     halves = torch.cat((made(slice(0, COUNT // 2)), made(slice(COUNT // 2, COUNT))))
     torch.testing.assert_close(halves, whole, atol=1e-6, rtol=0)
-    changed = (whole != images).flatten(1).any(1)
-    assert not changed[uniforms[:, 0] >= 0.5].any()
+    assert not (whole != images).flatten(1).any(1)[uniforms[:, 0] >= 0.5].any()
     for row in range(COUNT):  # the operation by name, without a plan
         if uniforms[row, 0] < 0.5:
             name = list(OPERATIONS)[int(uniforms[row, 1] * 15)]

@@ -263,8 +263,7 @@ def test_an_arm_without_a_searched_rate_is_not_trained(tmp_path: Path, monkeypat
     monkeypatch.setattr(whole_plan, "PARTS", (("table1", "moco"),))
     failing(monkeypatch, lambda job, part: part == "search" and "std+adv-" in job.arm.key, UserError("not searched"))
     found = reasons(carry_out(tmp_path / "all", epochs=4))
-    expected = "not finished: 0 of 2 runs; the search for its learning rate failed"
-    assert found["table1-moco", "HEXA-MoCo"] == expected
+    assert found["table1-moco", "HEXA-MoCo"] == "not finished: 0 of 2 runs; the search for its learning rate failed"
     assert found["table1-moco", "MoCo-v2"] == ""
 
 

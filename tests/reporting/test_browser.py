@@ -224,6 +224,5 @@ SCRIPTS["contrast"] = (CONTRAST, 1280)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_texts_stand_out_in_light_and_dark(scheme: str, request: pytest.FixtureRequest) -> None:
     paper, poor = request.getfixturevalue(scheme)["contrast"]
-    red = int(re.findall(r"\d+", paper)[0])
-    assert (red > 128) == (scheme == "light")
+    assert (int(re.findall(r"\d+", paper)[0]) > 128) == (scheme == "light")
     assert poor == {}

@@ -95,8 +95,7 @@ def test_a_run_goes_on_bit_identically(run: tuple[str, Path], tmp_path: Path) ->
 
 
 def test_pictures_of_other_images_are_attacked(run: tuple[str, Path]) -> None:
-    grid = Look.at(run[1], "digits#test").gallery(3, gain=1)
-    assert abs(grid.tiles[:, 1].astype(int) - 128).max() == 1
+    assert abs(Look.at(run[1], "digits#test").gallery(3, gain=1).tiles[:, 1].astype(int) - 128).max() == 1
 
 
 @pytest.mark.parametrize("name", UNMIXABLE)

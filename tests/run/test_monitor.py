@@ -112,8 +112,7 @@ def test_some_of_many_held_out_images_are_drawn_at_random() -> None:
     experiment = tiny(monitor__knn_every=1, monitor__max_images=40, batch_size=32)
     machine = Machine.of(experiment)
     method = build_method(experiment, setting_of(experiment, 60), machine)
-    monitor = KnnMonitor.of(experiment, rest, method, machine, held)
-    _, queries = monitor.parts()
+    _, queries = KnnMonitor.of(experiment, rest, method, machine, held).parts()
     assert len(queries) == 40
     assert set(queries.paths) <= set(held.paths)
     assert set(queries.paths) != set(held.paths[:40])

@@ -12,8 +12,7 @@ from hexa.training.monitor import STUCK_LINES, Watch, effective_rank, feature_st
 
 
 def test_feature_std_is_one_on_the_sphere_and_zero_at_a_point() -> None:
-    generator = torch.Generator().manual_seed(0)
-    spread = F.normalize(torch.randn(1, 4000, 32, generator=generator), dim=-1)
+    spread = F.normalize(torch.randn(1, 4000, 32, generator=torch.Generator().manual_seed(0)), dim=-1)
     assert float(feature_std(spread)) == pytest.approx(1.0, abs=0.02)
     assert float(feature_std(spread[:, :1].expand(1, 50, 32))) == pytest.approx(0.0, abs=1e-6)
 

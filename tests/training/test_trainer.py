@@ -19,7 +19,7 @@ from hexa.runtime import checkpoints
 from hexa.runtime.signals import Interrupted
 from hexa.training.journal import METRICS
 from hexa.training.losses import NonFiniteError
-from hexa.training.monitor import Scoring, Watch
+from hexa.training.monitor import Best, Scoring, Watch
 from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import learning_rate_share
 from hexa.training.state import restore, state_of
@@ -238,6 +238,15 @@ def monitored(folder: Path, monitor: Callable[[Trainer], float], state: Any = No
         made.watch.state = state["watch"]
     made.scoring.monitor = lambda warn: monitor(made)
     return made
+
+
+def test_the_best_weights_are_kept_and_a_run_that_has_passed_them_ends(tmp_path: Path) -> None:
+    made, kept = monitored(tmp_path, lambda made: 60.0 - 20 * made.step / STEPS), list[int]()  # 40, 20
+    made.scoring.best, made.scoring.keep = Best(keeps=True, patience=1), lambda: kept.append(made.step)
+    made.run()
+    assert (kept, made.step) == ([STEPS], 2 * STEPS)
+    (ended,) = metrics(tmp_path, "ended")
+    assert "k-NN has not risen since epoch 1" in ended["message"]
 
 
 def judged(made: Trainer) -> float:

@@ -33,8 +33,7 @@ GROUPS = [*["a", "b", "b", "c", "a", None, "b"], *[f"{number % 12}" for number i
 
 
 def of(text: str, source: Source, probability: float = 0.5) -> Pairs:
-    found = Pairs.of(PairsConfig(of=text, probability=probability), source)
-    return found
+    return Pairs.of(PairsConfig(of=text, probability=probability), source)
 
 
 def refused(said: str, *asked: Any) -> None:

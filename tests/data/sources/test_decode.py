@@ -92,8 +92,7 @@ def test_a_shrunken_jpeg_is_the_image_at_that_share_of_its_size(shrink: int) -> 
     picture = _gradient(401, 563)
     made = decode_with_pil(saved(picture, "JPEG", quality=95), shrink)
     assert made.shape[1:] == (-(-401 // shrink), -(-563 // shrink))
-    expected = _tensor(picture.resize((made.shape[2], made.shape[1]), Image.Resampling.BOX))
-    _assert_near(made, expected, 8)
+    _assert_near(made, _tensor(picture.resize((made.shape[2], made.shape[1]), Image.Resampling.BOX)), 8)
 
 
 @pytest.mark.parametrize("interlaced", [False, True], ids=["rows", "interlaced"])

@@ -24,8 +24,7 @@ def test_the_size_and_the_scans_are_those_of_the_image(name: str) -> None:
 def test_a_scan_of_some_channels_is_not_the_only_one() -> None:
     data = bytearray(JPEGS["JPEG baseline"])
     data[data.index(b"\xff\xda") + 4] = 1
-    frame = jpeg.frame_of(bytes(data))
-    assert frame.scans
+    assert jpeg.frame_of(bytes(data)).scans
 
 
 @pytest.mark.parametrize("name", ["PNG of type 2, 8 bits", "WEBP lossy", "JP2 RGB"])
