@@ -132,9 +132,12 @@ def say(*lines: str) -> None:
 
 def import_networks() -> None:
     """Import torch, torchvision and timm with the garbage collector off, which takes a seventh less time."""
+    from hexa.runtime.console import Console
+
     gc.disable()
     try:
-        import timm  # noqa: F401
+        with Console(stderr=True).status("loading PyTorch …"):  # on a terminal alone
+            import timm  # noqa: F401
     finally:
         gc.freeze()  # modules stay: no collection looks at them until the end, where libraries look for what is left
         atexit.register(gc.unfreeze)
