@@ -5,8 +5,9 @@
 
 SETS/NAME/train has images without labels, SETS/NAME/labelled and SETS/NAME/test a folder a class. `hexa adapt` trains
 on the first, with the second as `--labelled` or not at all, or (own) on the second alone, whose labels then judge;
-`hexa compare` judges start and trained network by the third. FIELDS are those of the recipe, `--method.temperature 0.1`. "wrong" is a result called better that is worse there
-beyond the interval, in k-NN or probe. Runs that are in OUT.json are not repeated.
+`hexa compare` judges start and trained network by the third. FIELDS are those of the recipe,
+`--method.temperature 0.1`. "wrong" is a result called better that is worse there beyond the interval, in k-NN or probe.
+Runs that are in OUT.json are not repeated.
 """
 
 from __future__ import annotations
