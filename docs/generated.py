@@ -579,7 +579,7 @@ def hardened_objects() -> str:
 
 def hardened_clothes() -> str:
     """The table of one run of `hexa harden` on photographs of clothes."""
-    found = result("2026-11-26-harden-clothes.json")["table"]
+    found = result("2026-11-26-harden-clothes-two-cores.json")["table"]
     return table(found["rows"], *found["header"])
 
 
