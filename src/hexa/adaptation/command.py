@@ -239,7 +239,7 @@ def _conclude(
         told = f"trained for {done:,} of {experiment.max_steps:,} planned steps, as far as the time went"
         notes.append(f"{told}: they took longer than those that the plan timed")
     if found.judged and judging is data:
-        notes.append("the labelled images were also learned from, without their labels; --labelled gives others")
+        notes.append("the images that judge were also learned from, which overstates a gain; --labelled gives others")
     checked = export(found.winner, "timm", (out / WINNER).resolve())
     record = {
         **{name: value for name, value in record.items() if name != "experiment"},
