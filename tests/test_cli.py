@@ -59,6 +59,8 @@ sys.exit(f"imported: {heavy}" if heavy else 0)
         ("harden timm:resnet18 --data photos --labelled ./no#train", "data './no#train': no such folder: no"),
         ("embed timm:resnet18 --data ~nouser/photos --out x.npz", "no such folder: ~nouser/photos"),
         ("compare timm:resnet18 --data digits", "the following arguments are required: OTHER"),
+        ("visualize digits-moco-v2 --out views.txt", ".png"),
+        ("export runs/none --to onnx --out pyproject.toml/x.onnx", "pyproject.toml"),
     ],
 )
 def test_what_is_plainly_wrong_is_answered_before_torch_is_imported(line: str, said: str) -> None:

@@ -103,8 +103,7 @@ def test_a_list_of_labels_stands_beside_the_share_it_is_of() -> None:
         found = published.beside(result_of | {"options": options, "details": {"labelled_images": images}})
         assert (found.columns, found.caution) == ((column,), "")
         several = {"draws": [{"labelled_images": images}] * 3}
-        again = published.beside(result_of | {"options": options, "details": several})
-        assert again.columns == (column,)
+        assert published.beside(result_of | {"options": options, "details": several}).columns == (column,)
     assert "SimCLR's lists" in published.beside(result_of | {"options": {"percent": 1.0}}).caution
     learner = published.beside(result_of | {"options": {"percent": 10.0, "learner": "fixmatch"}})
     assert "those of CIFAR-10" in learner.caution

@@ -1,7 +1,7 @@
 """Tracks of `hexa speedrun` by other libraries: lightly, and lightly-train from given weights, on one core.
 
     OMP_NUM_THREADS=1 python benchmarks/speedrun/peers.py METHOD --track B --data parquet:PATH/cifar10 --out FOLDER
-        --result FILE --epochs N [--rate 0.06] [--batch 128] [--queue 1024] [--start WEIGHTS] [--seeds 0] [--held-out]
+        --result FILE --epochs N [--rate RATE] [--batch 128] [--queue 1024] [--start WEIGHTS] [--seeds 0] [--held-out]
 
 METHOD is moco, simclr, byol, swav or vicreg by lightly, from random weights (A, B); train-simclr or train-dino by
 lightly-train, from --start (C). The rules are the track's: the same images of a seed, the record's network (lightly's
@@ -140,8 +140,9 @@ def by_lightly(given: argparse.Namespace, one: Track, folder: Path, seed: int) -
     model = LIGHTLY[given.method](backbone, given.queue).train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     rate = given.rate * given.batch / 128
-    sgd: Any = torch.optim.Adam(trained, rate, weight_decay=1e-6) if swav else None
-    optimizer = sgd or torch.optim.SGD(trained, rate, momentum=0.9, weight_decay=5e-4)
+    optimizer: Any = torch.optim.SGD(trained, rate, momentum=0.9, weight_decay=5e-4)
+    if swav:
+        optimizer = torch.optim.Adam(trained, rate, weight_decay=1e-6)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, given.epochs)
     for _ in range(given.epochs):
         for (first, second), *_ in loader:
@@ -222,12 +223,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--epochs", type=int, required=True)
-    parser.add_argument("--rate", type=float, default=0.06)
+    parser.add_argument("--rate", type=float)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--queue", type=int, default=1024)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--held-out", action="store_true")
     given = parser.parse_args()
+    if given.rate is None:
+        given.rate = {"swav": 0.001, "train-simclr": 0.3, "train-dino": 0.03}.get(given.method, 0.06)
+    if given.method in LIGHTLY_TRAIN and given.start is None:
+        parser.error("lightly-train goes on from weights: give --start")
     torch.set_num_threads(1)
     one, train = track(given.track), by_lightly if given.method in LIGHTLY else by_lightly_train
     if given.method in LIGHTLY_TRAIN:
@@ -237,7 +242,7 @@ def main() -> None:
     stored = json.loads(given.result.read_text()) if given.result.exists() else {"rows": []}
     for seed in given.seeds:
         key = about | {"seed": seed}
-        if any(key.items() <= row.items() for row in stored["rows"]):
+        if any(key.items() <= ({"track": "B"} | row).items() for row in stored["rows"]):  # older rows have no track
             continue
         images, scored = _images(one, given.data, given.out, seed, given.held_out)
         kept = Path(images.partition(":")[2], "train")

@@ -47,8 +47,7 @@ def overlap(a: list[float], b: list[float]) -> float:
     height = min(a[3], b[3]) - max(a[1], b[1]) + 1
     if width <= 0 or height <= 0:
         return 0.0
-    areas = [(box[2] - box[0] + 1) * (box[3] - box[1] + 1) for box in (a, b)]
-    return width * height / (sum(areas) - width * height)
+    return width * height / (sum([(box[2] - box[0] + 1) * (box[3] - box[1] + 1) for box in (a, b)]) - width * height)
 
 
 def by_hand(scene: Scene, label: int, threshold: float, rule: str) -> float:

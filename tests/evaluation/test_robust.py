@@ -125,7 +125,13 @@ def test_the_least_move_is_that_of_linear_programming() -> None:
     "attacks", [random_starts(3, 2.5, 2, ["cross-entropy"]), auto_attack(5, 2, 20)], ids=["pgd", "autoattack"]
 )
 def test_what_is_drawn_for_an_image_does_not_depend_on_its_batch(attacks: list[Attack]) -> None:
-    scores, images, labels = draw(16)
+    network, images, labels = draw(16)
+    images = images.contiguous(memory_format=torch.channels_last)
+
+    def scores(x: Tensor) -> Tensor:
+        assert x.grad_fn is None  # or each step would keep the graph of those before
+        return network(x)  # type: ignore[no-any-return]
+
     streams = [Stream(3).child(number) for number in range(16)]
     how = ([0.01, 0.03], attacks)
     together = smallest_radius(scores, images, labels, *how, streams)

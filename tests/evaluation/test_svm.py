@@ -79,8 +79,7 @@ def test_presets_are_a_grid_search_of_scikit_learn(preset: str, costs: tuple[flo
         scores = search.fit(x, np.where(labels == 1, 1, -1)).decision_function(test_x)
         kept = (test_labels != 0) | (preset == "pcl")
         expected.append(100 * oracle_ap(test_labels[kept] == 1, scores[kept]))
-    published = svm.PROTOCOL.presets[preset]
-    found = svm.run(made, svm.SVMOptions.model_validate(published.model_dump() | {"costs": costs}))
+    found = svm.run(made, svm.SVMOptions.model_validate(svm.PROTOCOL.presets[preset].model_dump() | {"costs": costs}))
     assert found.metrics["mAP"] == pytest.approx(np.mean(expected), abs=0.1)
     assert list(found.details["average_precision"].values()) == pytest.approx(expected, abs=0.1)
     if preset == "goyal":

@@ -29,8 +29,7 @@ def test_one_step_is_the_printed_formula() -> None:
 @pytest.mark.parametrize(("epsilon", "step"), [(1.0, 1.0), (3.0, 2.0), (2.0, 8.0)])
 def test_size_in_grey_levels(epsilon: float, step: float) -> None:
     clean, adversarial, gradient = attack(epsilon=epsilon, step_size=step)
-    free = (gradient != 0) & (clean > 0.1) & (clean < 0.9)
-    size = 255 * (adversarial - clean).abs()[free]
+    size = 255 * (adversarial - clean).abs()[(gradient != 0) & (clean > 0.1) & (clean < 0.9)]
     torch.testing.assert_close(size, torch.full_like(size, min(epsilon, step)))
 
 
@@ -56,8 +55,7 @@ def test_n_fgsm_is_one_step_from_noise_that_is_not_projected() -> None:
     slope = objective.score.gradient(made[STD].at((start,)), MAIN)[0]
     view = made["adversarial"].crops[0]
     torch.testing.assert_close(view, (start + 4 / 255 * slope.sign()).clamp(0, 1), atol=1e-12, rtol=0)
-    free = (x > 0.1) & (x < 0.9)
-    moved = 255 * (start - x)[free]
+    moved = 255 * (start - x)[(x > 0.1) & (x < 0.9)]
     assert 7.9 < float(moved.abs().max()) <= 8 + 1e-9
     assert abs(float(moved.abs().mean()) - 4) < 0.2  # uniform
     assert 11.5 < 255 * float((view - x).abs().max()) <= 12 + 1e-9

@@ -108,8 +108,7 @@ def test_patches_learn_in_the_clean_term_alone() -> None:
         assert not labels.dictionary.requires_grad
         made.zero_grad()
         loss(embedding, labels).mean().backward()
-        grown = head.patches.weight.grad is not None and bool(head.patches.weight.grad.any())
-        assert grown == learns
+        assert (head.patches.weight.grad is not None and bool(head.patches.weight.grad.any())) == learns
 
 
 def test_a_patch_is_never_its_own_negative_nor_that_of_what_it_is_mixed_with() -> None:

@@ -58,8 +58,7 @@ def naive(rows: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor, lis
 def test_it_does_what_a_plain_loop_does(iterations: int | None) -> None:
     """From the same rows, after exactly that many updates, by default ten; more or fewer give other centroids."""
     rows = normalize(torch.randn(200, 8, dtype=torch.float64))  # without structure: still moving after ten
-    given = {} if iterations is None else {"iterations": iterations}
-    found = spherical_kmeans(rows, K, seeded(), **given)
+    found = spherical_kmeans(rows, K, seeded(), **{} if iterations is None else {"iterations": iterations})
     centroids, assignments, objective = naive(rows, first(rows), 10 if iterations is None else iterations)
     torch.testing.assert_close(found.centroids, centroids, atol=1e-12, rtol=0)
     assert found.assignments.tolist() == assignments

@@ -47,8 +47,7 @@ def experiments_of(study: Study, data: str = "cifar10") -> dict[str, Experiment]
 def test_the_ablation_has_the_six_schemes(method: str, scale: str, data: str) -> None:
     made = experiments_of(studies.study("ablation", method=method, scale=scale, data=data), data)
     assert {name: terms_of(experiment) for name, experiment in made.items()} == TERMS
-    weights = {hard.weight for experiment in made.values() for hard in experiment.hard_examples.values()}
-    assert weights == {1.0}
+    assert {hard.weight for experiment in made.values() for hard in experiment.hard_examples.values()} == {1.0}
     if scale == "small":  # arms differ by their hard examples alone
         rest = [experiment.model_dump(exclude={"hard_examples"}) for experiment in made.values()]
         assert all(fields == rest[0] for fields in rest)

@@ -77,8 +77,7 @@ def test_a_spread_stands_beside_its_metric(make_run: MakeRun) -> None:
 
 
 def test_encoders_are_told_apart_where_there_are_several(make_run: MakeRun) -> None:
-    base = {"protocol": "knn", "metrics": {"top1": 1.0}}
-    one = base | {"backbone_facts": {"encoder": "query", "branch": "main"}}
+    one = {"protocol": "knn", "metrics": {"top1": 1.0}} | {"backbone_facts": {"encoder": "query", "branch": "main"}}
     two = {"protocol": "knn", "metrics": {"top1": 2.0}, "backbone_facts": {"encoder": "key", "branch": "main"}}
     run = run_with(make_run(), one, two)
     rows = scores.evaluations([run, run], ["a", "b"]).rows

@@ -142,6 +142,16 @@ def test_resuming_a_finished_run_trains_nothing_and_keeps_what_began_it(copied: 
     assert len(after["resumed"]) == 1
 
 
+def test_the_best_weights_are_exported_until_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    falling = iter((90.0, 80.0))
+    monkeypatch.setattr("hexa.run.monitor.KnnMonitor.__call__", lambda *_: next(falling))
+    run = pretrain(tiny(epochs=2, monitor__knn_every=1, monitor__keep_best="knn"), tmp_path / "run", console=quiet())
+    kept = load_backbone(run).content_hash()
+    experiments.dump(tiny(epochs=2), run / "config.yaml")
+    resume(run, console=quiet())
+    assert load_backbone(run).content_hash() != kept == load_backbone(run / "best.safetensors").content_hash()
+
+
 def test_a_run_without_a_checkpoint_yet_starts_anew(tmp_path: Path, whole: Path) -> None:
     experiments.dump(tiny(), tmp_path / "config.yaml")
     (tmp_path / "metrics.jsonl").write_text('{"event": "train", "step": 5, "loss": 1.0}\n')

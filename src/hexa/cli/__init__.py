@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import hexa
-from hexa.cli import backbones, declare, training
+from hexa.cli import backbones, training
 from hexa.cli import machine as machine
 from hexa.cli import pictures as pictures
 from hexa.cli.declare import COMMANDS, commands
@@ -174,8 +174,6 @@ def _run(arguments: list[str], begun: float) -> int:
         # what can be repeated bit for bit keeps its number of threads
         if said := beside_others(choose=bool(by_clock) or name == "demo"):
             print(said, file=sys.stderr)
-    if name not in (*_READING, "search"):  # the former first check more of their arguments
-        declare.import_networks()
     return COMMANDS[name].run(given, extra)
 
 

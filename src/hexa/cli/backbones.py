@@ -242,6 +242,7 @@ def export(given: Given, extra: Fields) -> int:
     from hexa.runtime import targets
 
     out = targets.check(given.out)
+    import_networks()
     from hexa.evaluation.request import ImageOptions
     from hexa.weights.export import export as run
 

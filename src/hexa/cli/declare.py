@@ -9,6 +9,7 @@ import argparse
 import atexit
 import gc
 import importlib.metadata
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -131,14 +132,19 @@ def say(*lines: str) -> None:
 
 
 def import_networks() -> None:
-    """Import torch, torchvision and timm with the garbage collector off, which takes a seventh less time."""
-    from hexa.runtime.console import Console
+    """Import torch, torchvision and timm with the garbage collector off, which takes a seventh less time.
 
+    A terminal shows it meanwhile. Commands call it once they have checked what can be checked before.
+    """
+    if "timm" in sys.modules:
+        return
+    said = "loading PyTorch …" * sys.stderr.isatty()
+    print(said, end="\r" * bool(said), file=sys.stderr, flush=True)
     gc.disable()
     try:
-        with Console(stderr=True).status("loading PyTorch …"):  # on a terminal alone
-            import timm  # noqa: F401
+        import timm  # noqa: F401
     finally:
+        print(" " * len(said), end="\r" * bool(said), file=sys.stderr, flush=True)
         gc.freeze()  # modules stay: no collection looks at them until the end, where libraries look for what is left
         atexit.register(gc.unfreeze)
         gc.enable()

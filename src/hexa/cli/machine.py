@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from hexa.cli.declare import ANY_SEED, JSON, PLAN, Fields, Given, command, flag, option, say, whole
+from hexa.cli.declare import ANY_SEED, JSON, PLAN, Fields, Given, command, flag, import_networks, option, say, whole
 from hexa.cli.training import experiment_of
 
 
@@ -55,6 +55,7 @@ def benchmark(given: Given, extra: Fields) -> int:
     open=True,
 )
 def speedrun(given: Given, extra: Fields) -> int:
+    import_networks()
     from hexa.config import UserError
     from hexa.measure import speedrun as runs
 

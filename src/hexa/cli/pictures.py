@@ -13,6 +13,7 @@ from hexa.cli.declare import (
     Fields,
     Given,
     command,
+    import_networks,
     option,
     positive,
     progress_bar,
@@ -42,6 +43,7 @@ def visualize(given: Given, extra: Fields) -> int:
     from hexa.runtime import targets
 
     out = targets.check(given.out, (".png",))
+    import_networks()
     from hexa.run.visualize import visualize as run
 
     target: Path | Experiment = Path(given.target)
@@ -78,6 +80,7 @@ def figure(given: Given, extra: Fields) -> int:
     from hexa.runtime import targets
 
     out = targets.check(given.out, (".png", ".svg"))
+    import_networks()
     from hexa import named
     from hexa.run.figure import OF_FEATURES
     from hexa.run.figure import figure as run
@@ -104,6 +107,7 @@ def report(given: Given, extra: Fields) -> int:
     from hexa.runtime import targets
 
     out = targets.check(given.out, (".html",))
+    import_networks()
     from hexa.reporting.report import report as run
 
     left_out: list[str] = []

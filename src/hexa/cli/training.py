@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 def recipes(given: Given, extra: Fields) -> int:
     from rich.padding import Padding
 
+    import_networks()
     from hexa.config import UserError
     from hexa.recipes import describe
     from hexa.recipes.modifiers import MODIFIERS
@@ -147,13 +148,15 @@ def describe_fields(given: Given, extra: Fields) -> int:
 @command("continue a run exactly where it stopped", option("RUN", "a run folder"), TRUST)
 def resume(given: Given, extra: Fields) -> int:
     from hexa.config import UserError
-    from hexa.recipes import plugins
-    from hexa.run.run import resume as go_on
-    from hexa.runtime.console import Console
 
     run = Path(given.run)
     if not (run / "config.yaml").exists():
         raise UserError(f"{run}: no run to resume (config.yaml is missing); give the folder that hexa pretrain wrote")
+    import_networks()
+    from hexa.recipes import plugins
+    from hexa.run.run import resume as go_on
+    from hexa.runtime.console import Console
+
     experiment = plugins.load(run / "config.yaml", given.trust)
     return _finished(go_on(run, console=Console()), experiment.data)
 
@@ -253,6 +256,7 @@ def experiment_of(given: Given, extra: Fields) -> Experiment:
     config = getattr(given, "config", None)
     if (given.recipe is None) == (config is None):
         raise UserError("give either a recipe or --config FILE.yaml; `hexa recipes` lists the recipes")
+    import_networks()
     from hexa.cli import fields
     from hexa.recipes import domains, plugins
     from hexa.recipes.experiment import override

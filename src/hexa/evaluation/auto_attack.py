@@ -73,7 +73,7 @@ def auto_pgd(
     now |= {"value": none - torch.inf, "largest": none - torch.inf, "checked": none - torch.inf, "halved": none + 1}
     length, since = max(int(0.22 * steps), 1), 0
     for number in range(steps + 1):
-        views = now["view"].contiguous(memory_format=torch.channels_last).requires_grad_()
+        views = now["view"].detach().contiguous(memory_format=torch.channels_last).requires_grad_()
         with torch.enable_grad():
             logits = scores(views)
             values = loss(logits, now["labels"])
@@ -120,7 +120,7 @@ def fast_adaptive_boundary(scores: Scores, images: Tensor, both: Tensor, radius:
     wrong = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     rows, view = torch.arange(len(images), device=images.device), images
     for _ in range(steps):
-        views = view.contiguous(memory_format=torch.channels_last).requires_grad_()
+        views = view.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
         with torch.enable_grad():
             label, target = scores(views).gather(1, both).unbind(1)
         (slope,) = torch.autograd.grad(target.sum() - label.sum(), views)
@@ -149,14 +149,14 @@ def least_move(points: Tensor, slopes: Tensor, gap: Tensor) -> Tensor:
     Each coordinate moves by the same τ, or as far as there is room: the sum over coordinates of |slope|·min(τ, room)
     grows with τ and is linear between rooms. points, slopes: [B, N]. gap: [B, 1].
     """
-    signs = (slopes * gap).sign()
+    signs = slopes.sign() * gap.sign()
     rooms = torch.where(signs > 0, 1 - points, points)
     ordered, order = rooms.sort(1)
     weights = slopes.abs().gather(1, order)
     full = (weights * ordered).cumsum(1) - weights * ordered  # by coordinates with less room
     rest = weights.flip(1).cumsum(1).flip(1)
     place = torch.searchsorted(full + rest * ordered, gap.abs()).clamp(max=points.shape[1] - 1)
-    tau = (gap.abs() - full.gather(1, place)) / rest.gather(1, place).clamp(min=1e-12)
+    tau = (gap.abs() - full.gather(1, place)) / rest.gather(1, place).clamp(min=torch.finfo(rest.dtype).tiny)
     return signs * torch.minimum(rooms, tau)
 
 

@@ -29,8 +29,7 @@ def interpolated_area(precision: Values, recall: Values) -> float:
 
     recall: increasing; it may end below 1 (detections may miss objects), and nothing is counted beyond. F24.
     """
-    envelope = np.maximum.accumulate(precision[::-1])[::-1]
-    return float((np.diff(recall, prepend=0.0) * envelope).sum())
+    return float((np.diff(recall, prepend=0.0) * np.maximum.accumulate(precision[::-1])[::-1]).sum())
 
 
 def eleven_point(precision: Values, recall: Values) -> float:

@@ -73,8 +73,7 @@ def over_draws(
             task.report(f"{k} labels per class", i * draws + number, len(kept) * draws)
             rows = torch.from_numpy(draw_per_class(labels, k, Stream(task.seed).child("labels", number)))
             scores.append(score(fit[rows], fit_labels[rows], test, test_labels)["top1"])
-        name = "top1" if len(kept) == 1 else f"top1@{k}"
-        metrics |= over_scores(name, scores)
+        metrics |= over_scores("top1" if len(kept) == 1 else f"top1@{k}", scores)
         details[str(k)] = {"draws": scores}
     task.report("few labels", len(kept) * draws, len(kept) * draws)
     return Outcome(metrics, details, notes, {"shots": kept} if notes else {})

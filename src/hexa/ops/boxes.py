@@ -51,8 +51,7 @@ def cut_out(images: Tensor, centres: Tensor, side: int, fill: float) -> Tensor:
     The square is clipped at the borders (Cutout, DeVries & Taylor 2017).
     """
     low, high = (centres - side // 2).clamp(min=0), (centres + side // 2).clamp(max=images.shape[-1])
-    boxes = torch.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], 1)
-    return images.masked_fill(_within(boxes, images), fill)
+    return images.masked_fill(_within(torch.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], 1), images), fill)
 
 
 def _within(boxes: Tensor, images: Tensor) -> Tensor:

@@ -197,8 +197,7 @@ def plan(uniforms: Tensor, magnitude: float | None, std: float) -> DrawnOperatio
     strength = uniforms[rows, 2]
     if magnitude is not None:
         # randn's numbers would depend on how many are drawn; the smallest uniform above 0 is 2⁻²⁴
-        normal = torch.special.ndtri(strength.clamp(min=2**-25))
-        strength = (magnitude + std * normal).clamp(0, HIGHEST) / HIGHEST
+        strength = (magnitude + std * torch.special.ndtri(strength.clamp(min=2**-25))).clamp(0, HIGHEST) / HIGHEST
     signed = torch.where(uniforms[rows, 3] < 0.5, -strength, strength)
     numbers = torch.zeros(len(rows), _PARAMETERS)
     parts = operation.bincount(minlength=len(OPERATIONS)).tolist()

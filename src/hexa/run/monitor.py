@@ -62,8 +62,8 @@ class KnnMonitor:
         if config.data is not None:
             most = experiment.training.max_image_pixels
             source, held = open_source(config.data, "train", most, source.channels), None
-        for field, needed in (("keep_best", config.keep_best == "knn"), ("until", config.until is not None)):
-            if needed and source.classes is None:
+        for field in ("keep_best", "until", "holdout", "data"):
+            if getattr(config, field) and source.classes is None:
                 raise ConfigError([(f"monitor.{field}", f"{source!r} has no labels to vote; give monitor.data")])
         return None if source.classes is None else cls(experiment, source, method, machine, held)
 
@@ -74,7 +74,7 @@ class KnnMonitor:
 
     @torch.no_grad()
     def __call__(self, warn: Callable[[str], object] = lambda message: None) -> float:
-        """Leaves the method in evaluation mode."""
+        """The accuracy. Leaves the method in evaluation mode."""
         if self._images is None:
             voting, asking = self.parts()
             self._images = self._read(voting, warn), self._read(asking, warn)
@@ -93,7 +93,7 @@ class KnnMonitor:
             return Subset(source, order[:most].numpy()), Subset(self.held, drawn)
         if source.split != "test" and "test" in source.splits():
             test = open_source(source.name, "test", source.max_image_pixels, source.channels)
-            if test.classes is not None or source.classes is None:
+            if test.classes is not None:
                 other = torch.randperm(len(test), generator=self.stream.child("test").generator())
                 return Subset(source, order[:most].numpy()), Subset(test, other[:most].numpy())
         asking = max(1, round(_HELD_OUT * len(source)))

@@ -241,7 +241,8 @@ class _Session:
     def _finish(self, trainer: Trainer) -> None:
         """Write the backbone and the report, in the main process."""
         folder, best = self.folder, trainer.scoring.best
-        self._save(load_backbone(folder / BEST) if best.value is not None else self._backbone(trainer), BACKBONE)
+        kept = best.keeps and best.value is not None  # a resume may have turned it off
+        self._save(load_backbone(folder / BEST) if kept else self._backbone(trainer), BACKBONE)
         with trainer.journal.looking("collecting the results for the tracker", trainer.step):
             trainer.journal.results = scores.flat(read_run(folder))
         trainer.journal.write("end", trainer.step)

@@ -72,8 +72,7 @@ def test_the_grid_has_each_cell_in_its_place() -> None:
     figure = plots.attack_grid(cells, label="top-1 (%)", baseline=[40.0], remark="one algorithm, seed noise")
     ax = figure.axes[0]
     assert ax.images[0].get_array().tolist() == [[11.5, 31.5], [13.5, 33.5]]  # a row a step, a column a radius
-    written = {(text.get_position()): text.get_text() for text in ax.texts}
-    assert written[1, 0] == "31.5 ± 0.7"
+    assert {(text.get_position()): text.get_text() for text in ax.texts}[1, 0] == "31.5 ± 0.7"
     assert "seed noise" in texts(figure)
     assert "without an attack: 40.0" in texts(figure)
 

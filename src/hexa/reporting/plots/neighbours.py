@@ -102,8 +102,7 @@ def grouped(embedded: EmbeddedImages, num_clusters: int, seed: int = 0) -> list[
         raise UserError(f"{len(embedded.features)} images are too few for {num_clusters} clusters; give more images")
     unit = torch.from_numpy(embedded.features)
     means = spherical_kmeans(unit, num_clusters, Stream(seed).child("centroids").generator())
-    cosine = (unit * means.centroids[means.assignments]).sum(1)
-    ranked = cosine.argsort(descending=True, stable=True)
+    ranked = (unit * means.centroids[means.assignments]).sum(1).argsort(descending=True, stable=True)
     largest_first = means.counts.argsort(descending=True, stable=True).tolist()
     members = [ranked[means.assignments[ranked] == cluster].numpy() for cluster in largest_first]
     return [rows for rows in members if len(rows)]
