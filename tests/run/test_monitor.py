@@ -102,8 +102,9 @@ def test_without_labels_there_is_none() -> None:
     labelled = few(ArraySource)
     assert monitor_of(ArraySource(labelled.images)) is None
     assert monitor_of(labelled, monitor__knn_every=0) is None
-    with pytest.raises(UserError, match=r"monitor\.until: .* has no labels to vote; give monitor\.data"):
-        monitor_of(ArraySource(labelled.images), monitor__until=60.0)
+    for asked in ({"monitor__until": 60.0}, {"monitor__holdout": 0.2}):
+        with pytest.raises(UserError, match=r"monitor\.(until|holdout): .* has no labels to vote; give monitor\.data"):
+            monitor_of(ArraySource(labelled.images), **asked)
 
 
 def test_some_of_many_held_out_images_are_drawn_at_random() -> None:

@@ -138,7 +138,9 @@ def import_networks() -> None:
     """
     if "timm" in sys.modules:
         return
-    said = "loading PyTorch …" * sys.stderr.isatty()
+    from hexa.runtime.console import Console
+
+    said = "loading PyTorch …" * Console(stderr=True).is_terminal  # which a closed stream is not
     print(said, end="\r" * bool(said), file=sys.stderr, flush=True)
     gc.disable()
     try:

@@ -19,8 +19,7 @@ _Streams = Sequence[Stream]
 
 
 def auto_attack(steps: int, targets: int, queries: int) -> list[Attack]:
-    """APGD on the cross-entropy; APGD on the targeted DLR loss and FAB, each against the most likely other classes, one
-    after another; Square."""
+    """APGD on the cross-entropy; targeted APGD and FAB, each against the most likely other classes; Square."""
 
     def untargeted(s: Scores, x: Tensor, y: Tensor, radius: float, streams: _Streams) -> Tensor:
         return auto_pgd(s, x, y, radius, x + radius * noise(x, streams, 0), steps, cross_entropy)
@@ -110,12 +109,12 @@ def auto_pgd(
 
 
 def fast_adaptive_boundary(scores: Scores, images: Tensor, both: Tensor, radius: float, steps: int) -> Tensor:
-    """Whether images [B, C, H, W] are misclassified within `radius`, bool [B], by FAB (Croce & Hein 2020, arXiv
-    1907.02044, algorithm 1), which looks for the nearest point where the target's score is the label's.
+    """Whether images [B, C, H, W] are misclassified within `radius` by targeted FAB, bool [B].
 
-    x_k+1 = (1 − α)(x_k + η·d) + α·(x_0 + η·d_0), clipped to [0, 1]: d and d_0 lead from x_k and x_0 to the plane where
-    both scores, linearised at x_k, are equal; α = min(0.1, ‖d‖ / (‖d‖ + ‖d_0‖)), η = 1.05. What is misclassified goes
-    back to x_0 by a tenth. both: labels and targets, [B, 2].
+    It looks for the nearest point where the target's score is the label's (Croce & Hein 2020, arXiv 1907.02044,
+    algorithm 1): x_k+1 = (1 − α)(x_k + η·d) + α·(x_0 + η·d_0), clipped to [0, 1]. d and d_0 lead from x_k and x_0 to
+    the plane where both scores, linearised at x_k, are equal; α = min(0.1, ‖d‖ / (‖d‖ + ‖d_0‖)), η = 1.05. What is
+    misclassified goes back to x_0 by a tenth. both: labels and targets, [B, 2].
     """
     wrong = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     rows, view = torch.arange(len(images), device=images.device), images
