@@ -103,7 +103,7 @@ def test_without_labels_there_is_none() -> None:
     assert monitor_of(ArraySource(labelled.images)) is None
     assert monitor_of(labelled, monitor__knn_every=0) is None
     for asked in ({"monitor__until": 60.0}, {"monitor__holdout": 0.2}):
-        with pytest.raises(UserError, match=r"monitor\.(until|holdout): .* has no labels to vote; give monitor\.data"):
+        with pytest.raises(UserError, match=r"monitor\.(until|holdout): .* has no labels; give labelled monitor\.data"):
             monitor_of(ArraySource(labelled.images), **asked)
 
 

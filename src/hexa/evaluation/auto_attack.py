@@ -109,9 +109,9 @@ def auto_pgd(
 
 
 def fast_adaptive_boundary(scores: Scores, images: Tensor, both: Tensor, radius: float, steps: int) -> Tensor:
-    """Whether images [B, C, H, W] are misclassified within `radius` by targeted FAB, bool [B].
+    """Attack images [B, C, H, W] by targeted FAB; True for those misclassified within `radius`, bool [B].
 
-    It looks for the nearest point where the target's score is the label's (Croce & Hein 2020, arXiv 1907.02044,
+    FAB looks for the nearest point where the target's score is the label's (Croce & Hein 2020, arXiv 1907.02044,
     algorithm 1): x_k+1 = (1 − α)(x_k + η·d) + α·(x_0 + η·d_0), clipped to [0, 1]. d and d_0 lead from x_k and x_0 to
     the plane where both scores, linearised at x_k, are equal; α = min(0.1, ‖d‖ / (‖d‖ + ‖d_0‖)), η = 1.05. What is
     misclassified goes back to x_0 by a tenth. both: labels and targets, [B, 2].

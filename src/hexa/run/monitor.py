@@ -64,7 +64,7 @@ class KnnMonitor:
             source, held = open_source(config.data, "train", most, source.channels), None
         for field in ("keep_best", "until", "holdout", "data"):
             if getattr(config, field) and source.classes is None:
-                raise ConfigError([(f"monitor.{field}", f"{source!r} has no labels to vote; give monitor.data")])
+                raise ConfigError([(f"monitor.{field}", f"{source!r} has no labels; give labelled monitor.data")])
         return None if source.classes is None else cls(experiment, source, method, machine, held)
 
     @property

@@ -85,7 +85,7 @@ class Best:
     """The highest k-NN accuracy so far, and for how many scores it has stood. `state` survives a resume."""
 
     keeps: bool = False
-    """Whether the weights that have it are kept; if not, scores are not compared."""
+    """True: the weights with the highest accuracy are kept. False: accuracies are not compared."""
     patience: int | None = None
     """Scores in a row without a rise after which the run ends."""
     until: float | None = None
@@ -110,7 +110,7 @@ class Best:
         self.reached = state["reached"]
 
     def judge(self, percent: float, step: int) -> bool:
-        """Whether this is the highest score so far, and to be kept; if so, it is remembered."""
+        """Remember an accuracy in percent, and its step, if it is the highest; True if its weights are to be kept."""
         if self.until is not None and percent >= self.until:
             self.reached = percent
         if not self.keeps:
