@@ -54,6 +54,8 @@ SETS: dict[str, dict[str, Any]] = {
         "method.queue_size": 4096,
     },
 }
+#: With `--only`: at 96 pixels, what was seen from outside with six epochs of either.
+SETS |= {f"{name}-96": SETS[name] | {"views.size": 96} for name in ("omniglot", "omniglot-moco")}
 ARMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "head first": {"start.freeze_backbone": 1},
@@ -68,6 +70,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "random weights": {},
     # MoCo-v2
     "moco": {},
+    "moco, shorter": {},  # as many epochs as with adversarial views
     "moco, adversarial": {"hard_examples.adversarial.weight": 1.0},
     "moco, cutmix": {"hard_examples.cutmix.weight": 1.0},
     "moco, both": {"hard_examples.adversarial.weight": 1.0, "hard_examples.cutmix.weight": 1.0},
@@ -84,7 +87,14 @@ ARMS: dict[str, dict[str, Any]] = {
 EPOCHS = {"omniglot": 12, "cifar10": 6, "voc": 6}
 PASSES = {"adversarial": 2, "cutmix": 2, "both": 3, "shorter": 2}
 #: MoCo-v2's passes of the key network cost the same for every arm.
-MOCO_EPOCHS = {"moco": 11, "moco, adversarial": 6, "moco, cutmix": 6, "moco, both": 4, "moco, split": 11}
+MOCO_EPOCHS = {
+    "moco": 11,
+    "moco, shorter": 6,
+    "moco, adversarial": 6,
+    "moco, cutmix": 6,
+    "moco, both": 4,
+    "moco, split": 11,
+}
 #: What lightly-train does in the same time, rounded up.
 LIGHTLY_TRAIN = {"omniglot": 6, "cifar10": 3, "voc": 3}
 #: Its rates for a batch of 256; 0.01 is 0.005 for our 128.
@@ -180,7 +190,7 @@ def unit(
     if arm in LIGHTLY_RATES:
         row = {"data": name, "arm": arm, "seed": seed, **provenance()}
         return row | with_lightly_train(python, name, data, arm, seed, run)
-    epochs = 0 if arm == "start" else MOCO_EPOCHS.get(arm) or EPOCHS[name] // PASSES.get(arm, 1)
+    epochs = 0 if arm == "start" else MOCO_EPOCHS.get(arm) or EPOCHS[name.removesuffix("-96")] // PASSES.get(arm, 1)
     row: dict[str, Any] = {"data": name, "arm": arm, "seed": seed, "epochs": epochs, **provenance()}
     if arm == "start":
         return row | {"metrics": measured(name, networks.weights(), data, held_out)}
@@ -193,8 +203,9 @@ def unit(
 
 
 def fits(name: str, arm: str) -> bool:
-    """Whether an arm is trained on a data set: MoCo-v2 is on Omniglot alone."""
-    return arm == "start" or (arm in MOCO_EPOCHS) == (name == "omniglot-moco")
+    """Whether an arm is trained on a data set where none is named: MoCo-v2 is on Omniglot alone, at 64 pixels."""
+    known = name in {*EPOCHS, "omniglot-moco"} and arm != "moco, shorter"
+    return known and (arm == "start" or (arm in MOCO_EPOCHS) == (name == "omniglot-moco"))
 
 
 def subset(cifar10: str, folder: Path) -> str:
@@ -227,7 +238,7 @@ def main() -> None:
     parser.add_argument("--unit", help=argparse.SUPPRESS)
     given = parser.parse_args()
     data = {name: getattr(given, name) for name in EPOCHS}
-    data["omniglot-moco"] = data["omniglot"]
+    data |= {name: data["omniglot"] for name in SETS if name.startswith("omniglot")}
     data["cifar10"] = subset(data["cifar10"], given.work / "cifar10")
     if given.unit:
         asked = json.loads(given.unit)
