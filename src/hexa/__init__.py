@@ -255,6 +255,6 @@ def named(spec: str | Path | Backbone, seed: int = 0) -> str | Path | Backbone:
     from hexa.weights.pretrained import random_backbone
 
     experiment = plugins.experiment_of(name)
-    backbone = random_backbone(experiment.network, experiment.views.size, seed)
+    backbone = random_backbone(experiment.network, experiment.views.test_size, seed)
     backbone.info["spec"] = spec
     return backbone

@@ -170,7 +170,7 @@ class WholePlan:
         if kept is None and not stored:
             with self.told(UNTRAINED, measure.title):
                 made = complete(first)
-                backbone, begin = random_backbone(made.network, made.views.size, seed), time.perf_counter()
+                backbone, begin = random_backbone(made.network, made.views.test_size, seed), time.perf_counter()
                 options |= {"seed": seed, "device": made.training.device}
                 result = evaluate(measure.protocol, backbone, measure.source, **options)
                 kept = {"title": measure.title, "took": time.perf_counter() - begin, **result}

@@ -99,6 +99,7 @@ def test_the_same_experiment_gives_the_same_weights(tmp_path: Path, whole: Path)
         ({"data": "digits#valid"}, "no split 'valid'"),
         ({"schedule__warmup_epochs": 1, "schedule__warmup_at_most": 1.0}, "schedule.warmup_epochs"),
         ({"network__name": "resnet19"}, "resnet19"),
+        ({"network__name": "vit_tiny_patch16_224", "views__size": 224, "views__test_scale": 1.5}, "size 336"),
         ({"training__device": "tpu0x"}, "tpu0x"),
     ],
 )

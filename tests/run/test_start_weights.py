@@ -48,10 +48,10 @@ def test_code_that_the_user_names_runs_once_and_no_file_names_it(
     code = tmp_path / "own.py"
     code.write_text(OWN)
     given = TINY | {"views.size": 8, "max_steps": 4, "training.checkpoint_every_steps": 2, "training.keep": 20}
-    given["start.weights"] = f"python:{code}:known"
-    experiment = begin_from_weights(experiments.override(recipes.get("digits-moco-v2"), given), given)
+    given |= {"data": "digits", "start.weights": f"python:{code}:known"}
+    experiment = begin_from_weights(experiments.override(recipes.get("cifar10-moco-v2+small"), given), given)
     code.unlink()
-    assert experiment.network.name == "resnet18"
+    assert (experiment.network.name, experiment.views.test_size) == ("resnet18", 8)
     assert experiment.network.mean == (0.485, 0.456, 0.406)
     assert "python:" not in experiment.model_dump_json()
     run = pretrain(experiment, tmp_path / "run", console=Console(file=io.StringIO()))

@@ -30,7 +30,8 @@ SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.4, 0.5), 
 def run_folder(path: Path, network: NetworkConfig = SMALL, size: int = 16) -> Path:
     """The folder of a run without a checkpoint."""
     (path / "checkpoints").mkdir(parents=True)
-    fields = {"recipe": "a-recipe", "network": network.model_dump(mode="json"), "views": {"size": size}}
+    views = {"size": size // 2, "test_scale": 2.0}
+    fields = {"recipe": "a-recipe", "network": network.model_dump(mode="json"), "views": views}
     (path / "config.yaml").write_text(yaml.safe_dump(fields))
     return path
 

@@ -86,7 +86,7 @@ def _seconds(experiments: Sequence[Experiment]) -> float:
     source, seconds = open_source("digits", "train"), 0.0
     for experiment in experiments:
         costs = measure(experiment, source, (), partly=False)
-        seconds += costs.run(experiment, len(source)) + _SCORING * costs.score(experiment.views.size)
+        seconds += costs.run(experiment, len(source)) + _SCORING * costs.score(experiment.views.test_size)
     return seconds
 
 

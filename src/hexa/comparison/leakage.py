@@ -115,5 +115,5 @@ def apart(
         if len(learned) < len(data):
             notes.append(f"near-duplicates were sought among only {len(learned):,} of {len(data):,} images of --data")
     progress("looking for near-duplicates", 1, 1)
-    unreadable = np.setdiff1d(rows, places)  # noted where features are extracted
-    return np.sort(np.concatenate([places[~drop], unreadable])), tuple(twins)
+    # unreadable ones stay: they are noted where features are extracted
+    return np.sort(np.concatenate([places[~drop], np.setdiff1d(rows, places)])), tuple(twins)

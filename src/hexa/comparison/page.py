@@ -47,8 +47,7 @@ def write(comparison: Comparison, how: Extraction, folder: Path) -> Path:
     asked = {name: value for name, value in given if value not in (None, math.inf) and name != "backbones"}
     asked["images"] = len(comparison.images)
     sides = comparison.sides[:_DRAWN]
-    other = comparison.verdict.best or 1
-    pair = comparison.sides[0], comparison.sides[other]
+    pair = comparison.sides[0], comparison.sides[comparison.verdict.best or 1]
     some = torch.randperm(len(comparison.images), generator=Stream(0).child("shown").generator())[:_SEARCHED]
     survive = unlabelled.kept(pair[0].features, pair[1].features, rows=some).numpy()
     shown = {

@@ -129,11 +129,8 @@ def neighbours(features: Tensor, k: int = NEIGHBOURS, rows: Tensor | None = None
     """
     x = functional.normalize(features.float() - features.float().mean(0), dim=1)
     rows = torch.arange(len(x)) if rows is None else rows
-    near = []
-    for part in torch.split(rows, _CHUNK):
-        similar = (x[part] @ x.T).scatter_(1, part[:, None], -2.0)
-        near.append(similar.topk(min(k, len(x) - 1)).indices)
-    return torch.cat(near)
+    similar = ((x[part] @ x.T).scatter_(1, part[:, None], -2.0) for part in torch.split(rows, _CHUNK))
+    return torch.cat([one.topk(min(k, len(x) - 1)).indices for one in similar])
 
 
 def kept(reference: Tensor, other: Tensor, rows: Tensor | None = None) -> Tensor:

@@ -94,7 +94,7 @@ _WIDE: Fields = {
     "method": _moco(4).model_copy(update={"queue_size": 1024}),
     "network": NetworkConfig(name="small-resnet", widths=(32, 64, 128), stem_stride=2, mean=CIFAR_MEAN, std=CIFAR_STD),
     "optimizer": OptimizerConfig(name="muon", learning_rate=0.02, other_rate=0.08, **_DECAY),
-    "views": views_at_32(scale=(0.2, 1.0)),
+    "views": views_at_32(size=24, test_scale=1.333, scale=(0.2, 1.0)),
 }
 _WARM: Fields = {"kind": "cosine", "per": "step", "warmup_epochs": 10, "warmup_at_most": 0.1}
 _DEEPCLUSTER = {"method": _deepcluster(2048), "small": {"method": _deepcluster(512), "objective": ObjectiveConfig()}}

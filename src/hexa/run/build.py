@@ -66,6 +66,9 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
         name = experiment.method.name
         raise ConfigError([("pairs.of", f"{name} sees one view of an image, so another can give none; leave it out")])
     experiment.schedule.check(experiment.epochs)
+    if experiment.views.test_scale != 1:
+        outline = backbones.outline(experiment.network)
+        backbones.num_features_at(outline, experiment.views.test_size, experiment.network.channels)
     if refused := refusals(experiment):
         raise ConfigError(refused)
     setting = Setting(
@@ -286,5 +289,5 @@ def backbone_of(experiment: Experiment, method: Method, step: int, epoch: float)
     if experiment.start.weights is not None:
         info |= {"start": experiment.start.weights, "start_sha256": experiment.start.sha256}
     config, start = experiment.network, experiment.start
-    preparation = Preparation(config.mean, config.std, experiment.views.size, start.crop, start.interpolation)
+    preparation = Preparation(config.mean, config.std, experiment.views.test_size, start.crop, start.interpolation)
     return Backbone(network.eval(), preparation, config, info)

@@ -43,7 +43,7 @@ class KnnMonitor:
     def __init__(
         self, experiment: Experiment, source: Source, method: Method, machine: Machine, held: Source | None = None
     ) -> None:
-        self.config, self.size, self.held = experiment.monitor, experiment.views.size, held
+        self.config, self.size, self.held = experiment.monitor, experiment.views.test_size, held
         self.method, self.machine, self.source = method, machine, source
         self.channels_last = experiment.training.channels_last
         self.mean = torch.tensor(experiment.network.mean, device=machine.device).view(1, -1, 1, 1)

@@ -71,7 +71,7 @@ def of_config(path: Path) -> Description:
         fields = parsing.from_yaml(parsing.read_text(path, parsing.MOST_YAML))
         network = NetworkConfig.model_validate(fields["network"])
         like = {"crop": CROP, "interpolation": "bilinear"} | (fields.get("start") or {})
-        size = fields["views"]["size"]
+        size = round(fields["views"]["size"] * fields["views"].get("test_scale", 1.0))
         preparation = Preparation(network.mean, network.std, size, like["crop"], like["interpolation"])
         return network, preparation, {"recipe": str(fields["recipe"])}
 

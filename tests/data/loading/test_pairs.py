@@ -106,8 +106,7 @@ def test_partners_give_the_later_views_and_nothing_else_changes(source: Source, 
         assert len(after.crops[own:]) in (1, 3)
         for row, position in enumerate(after.index.tolist()):
             partner = int(partners[position])
-            image = source.decode(partner)[None]
-            expected = paired.views(image.expand(16, -1, -1, -1), after.stream)
+            expected = paired.views(source.decode(partner)[None].expand(16, -1, -1, -1), after.stream)
             for left, right in zip(after.crops[own:], expected[own:], strict=True):
                 torch.testing.assert_close(left[row], right[row], atol=1.01 / 255, rtol=0)
             drawn += partner != position

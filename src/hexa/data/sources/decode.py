@@ -240,8 +240,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
         return image
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
         layer = image.convert("RGBA")
-        paper = Image.new("RGBA", layer.size, (255, 255, 255, 255))
-        return Image.alpha_composite(paper, layer).convert("RGB")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, (255, 255, 255, 255)), layer).convert("RGB")
     return image.convert("RGB")
 
 

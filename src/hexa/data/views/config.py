@@ -80,6 +80,9 @@ class ViewsConfig(Config):
     """The recipe that the other fields are based on."""
     size: int = pydantic.Field(default=224, ge=LEAST_SIZE, le=MOST_SIZE)
     """Pixels of a view's side."""
+    test_scale: float = pydantic.Field(default=1.0, ge=0.25, le=4)
+    """Features are extracted from images of `test_scale` · size pixels. Crops show things larger than whole images do:
+    views of three quarters of the images' size show them about as large, at half the price (FixRes, NeurIPS 2019)."""
     num_views: int = pydantic.Field(default=2, gt=0, le=MOST_VIEWS)
     """Independent draws from the same pipeline for every image."""
     scale: Scale = (0.2, 1.0)
@@ -139,6 +142,11 @@ class ViewsConfig(Config):
             return self
         fields: dict[str, Any] = {name: strength * getattr(self, name) for name in _FADING}
         return self.model_copy(update=fields | {"scale": tuple(1 - strength * (1 - end) for end in self.scale)})
+
+    @property
+    def test_size(self) -> int:
+        """Pixels of the side of the images that features are extracted from."""
+        return round(self.test_scale * self.size)
 
     @property
     def groups(self) -> tuple[Group, ...]:

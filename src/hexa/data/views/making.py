@@ -132,8 +132,7 @@ class Views:
         flip = numbers[:, _FLIP] < config.flip_probability
         if not (config.vertical_flip_probability or config.quarter_turn_probability):
             return boxes, geometry.Turns(flip, torch.zeros_like(flip), torch.zeros_like(flip))
-        turned = numbers[:, _TURNED] < config.quarter_turn_probability
-        quarters = (1 + 3 * numbers[:, _QUARTERS]).long() * turned
+        quarters = (1 + 3 * numbers[:, _QUARTERS]).long() * (numbers[:, _TURNED] < config.quarter_turn_probability)
         upside_down = numbers[:, _UPSIDE_DOWN] < config.vertical_flip_probability
         return boxes, geometry.quarter_turned(flip, upside_down, quarters)
 
