@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import hexa
 from hexa import recipes
 from hexa.adaptation.command import AdaptRequest, Trained, adapt
 from hexa.adaptation.harden import HardenRequest, between, choose, halved
-from hexa.adaptation.plan import first_draft
+from hexa.adaptation.plan import Given, first_draft
 from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, decide, farthest, table
 from hexa.cli import main
 from hexa.comparison.extraction import Extraction
@@ -135,16 +136,17 @@ def test_long_trainings_attack_in_two_steps(epochs: int, attack: tuple[int, floa
     assert ("attacked in two steps" in record["plan"][-1]) == (attack[0] == 2)
 
 
-@pytest.mark.parametrize(("views", "size"), [(96, 160), (128, 224), (224, 224)])
-def test_the_result_is_for_larger_images_than_the_views(views: int, size: int) -> None:
-    asked, start = HardenRequest("start.safetensors", "digits"), random_backbone(NETWORK, 224, seed=0)
-    assert asked.used(views, start) == size
-    assert replace(asked, fields={"views.size": views}).used(views, start) == views
-    assert asked.used(views, random_backbone(VIT, 224, seed=0)) == views
+@pytest.mark.parametrize(("larger", "views", "size"), [(7 / 4, 96, 160), (7 / 4, 128, 224), (1.4, 160, 224)])
+def test_the_result_is_for_larger_images_than_the_views(larger: float, views: int, size: int, weights: Path) -> None:
+    draft = first_draft("adapt", str(weights), "digits", 1000, {"views.size": 224})
+    given = Given(draft, Mock(), Mock(), torch.zeros(0), None, Mock(), {}, print, larger)
+    assert (given.used(views), given.used(224)) == (size, 224)
+    made = [replace(given, larger=more).at(views).views for more in (larger, 1.0)]
+    assert [(one.size, one.test_size) for one in made] == [(views, size), (views, views)]
 
 
 def test_start_and_result_are_judged_at_the_size_that_the_result_is_for(tmp_path: Path) -> None:
-    start, result = (random_backbone(NETWORK, size, seed=0) for size in (112, 64))
+    start, result = (random_backbone(NETWORK, size, seed=0) for size in (112, 112))
     images, how = open_source("digits#test"), Extraction(seconds=math.inf, most=100, device="cpu", num_workers=0)
     trained = Trained(recipes.get("teacher"), tmp_path, start, result, open_source("digits"), images, how)
     found = HardenRequest("start.safetensors", "digits", seconds=1.0).outcome(trained, lambda *_: None)

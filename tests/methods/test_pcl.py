@@ -59,8 +59,7 @@ class Data:
         pixels = torch.rand(DATA, 3, SIZE, SIZE, generator=self.stream.generator(), dtype=torch.float64)
         rank, world = processes.rank(), processes.world_size()
         mine = range(rank * DATA // world, (rank + 1) * DATA // world)
-        index = torch.tensor([image for image in mine if image not in self.missing])
-        for number, part in enumerate(index.split(5)):
+        for number, part in enumerate(torch.tensor([image for image in mine if image not in self.missing]).split(5)):
             yield Batch((pixels[part],), part, self.stream.child("batch", number), number)
 
 

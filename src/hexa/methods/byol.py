@@ -61,9 +61,8 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
         self.chance_loss = 4.0
         self.total_steps = setting.epochs * setting.steps_per_epoch
         projector = normalized_head(num_features(backbone), config.hidden, config.dim)
-        predictor = normalized_head(config.dim, config.hidden, config.dim)
         # the momentum network has no predictor; one twin of all keeps both in step by name
-        head = nn.Sequential(projector, predictor)
+        head = nn.Sequential(projector, normalized_head(config.dim, config.hidden, config.dim))
         self.encoder, self.target = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         twin_head = self.target.head
         assert isinstance(twin_head, nn.Sequential)

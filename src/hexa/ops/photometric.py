@@ -182,8 +182,7 @@ def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
     if min(height, width) >= max(_CONVOLVED, 4 * radius) and images.device.type == "cpu":
         return _convolved(images, kernel, radius)
     rows = _band(kernel, radius, height)
-    columns = rows if width == height else _band(kernel, radius, width)
-    return separable(images, rows, columns)
+    return separable(images, rows, rows if width == height else _band(kernel, radius, width))
 
 
 def _convolved(images: Tensor, kernel: Tensor, radius: int) -> Tensor:

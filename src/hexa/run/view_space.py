@@ -109,8 +109,7 @@ def _embedding(look: Look, example: Example) -> Points:
     method = look.method
     embedding = example.score.embed(example.crops, replace(MAIN, update=False))
     directions = method.directions(embedding)
-    chosen = embedding if directions is None else directions
-    return chosen[0].float().cpu().numpy().astype(np.float64)
+    return (embedding if directions is None else directions)[0].float().cpu().numpy().astype(np.float64)
 
 
 _READING = (

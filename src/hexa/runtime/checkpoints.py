@@ -46,8 +46,7 @@ def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, stays
     content.pop("checksum", None)  # of a state that was loaded
     content["checksum"] = checksum(content)
     path = write_whole(path_of(folder, step), lambda file: torch.save(content, file), make_folders=False)
-    older = [old for old in checkpoints(folder) if step_of(old) <= step]
-    for old in older[: -keep or None]:
+    for old in [one for one in checkpoints(folder) if step_of(one) <= step][: -keep or None]:
         if stays is None or step_of(old) % stays:
             old.unlink(missing_ok=True)
     return path
