@@ -1,19 +1,20 @@
-"""Tracks of `hexa speedrun` by other libraries: lightly, and lightly-train from given weights, on one core.
+"""Tracks of `hexa speedrun` by other libraries, on one core: lightly, stable-pretraining, lightly-train from weights.
 
     OMP_NUM_THREADS=1 python benchmarks/speedrun/peers.py METHOD --track B --data parquet:PATH/cifar10 --out FOLDER
         --result FILE --epochs N [--rate RATE] [--batch 128] [--queue 1024] [--start WEIGHTS] [--seeds 0] [--held-out]
 
-METHOD is moco, simclr, byol, swav or vicreg by lightly, from random weights (A, B); train-simclr or train-dino by
-lightly-train, from --start (C). The rules are the track's: the same images of a seed, the record's network (lightly's
-ResNet-18 has more parameters than A and B allow) or the given weights, processor time from opening the images to
-trained weights without the import of packages, the track's evaluation.
+METHOD is moco, simclr, byol, swav or vicreg by lightly, or stable-simclr by stable-pretraining, from random weights
+(A, B); train-simclr or train-dino by lightly-train, from --start (C). The rules are the track's: the same images of a
+seed, the record's network (lightly's ResNet-18 has more parameters than A and B allow) or the given weights, processor
+time from opening the images to trained weights without the import of packages, the track's evaluation.
 
 What is lightly's own: views, losses, memory bank, heads, momentum update, and from its CIFAR-10 benchmark SGD with
 momentum 0.9, weight decay 5e-4, a rate of 0.06 for each 128 images (SwAV: Adam, 0.001), a cosine, both views as
 queries. VICReg is not in that benchmark; its views and optimizer are SimCLR's. Not as there: batch-norms are not
-split. lightly-train has all its own settings but for size, rate, epochs and one process that loads images. Images are
-PNG files. All train in fp32 and decode images in each epoch. A row is written as soon as it exists, and rows that FILE
-has are not made again.
+split. stable-pretraining's module, views, head, loss (a temperature of 0.5), LARS at 5 for batches of 256 and schedule
+are those of its example on CIFAR-10. lightly-train has all its own settings but for size, rate, epochs and one process
+that loads images. Images are PNG files. All train in fp32 and decode images in each epoch. A row is written as soon as
+it exists, and rows that FILE has are not made again.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ LIGHTLY: dict[str, Callable[[nn.Module, int], nn.Module]] = {
     "swav": lambda backbone, _: SwAV(backbone),
     "vicreg": lambda backbone, _: Siamese(backbone, heads.VICRegProjectionHead(128, 2048, 2048), VICRegLoss()),
 }
-LIGHTLY_TRAIN = ("train-simclr", "train-dino")
+LIGHTLY_TRAIN, STABLE = ("train-simclr", "train-dino"), "stable-simclr"
 
 
 def by_lightly(given: argparse.Namespace, one: Track, folder: Path, seed: int) -> Backbone:
@@ -151,6 +152,53 @@ def by_lightly(given: argparse.Namespace, one: Track, folder: Path, seed: int) -
             optimizer.step()
         schedule.step()
     return Backbone(backbone.eval(), Preparation(*STATISTICS, 32, crop=1.0), network)
+
+
+def by_stable_pretraining(given: argparse.Namespace, one: Track, folder: Path, seed: int) -> Backbone:
+    """The backbone after training on the images of a folder."""
+    import lightning
+    import stable_pretraining as stable
+    from stable_pretraining import forward
+    from stable_pretraining.data import transforms
+
+    torch.manual_seed(seed)
+    fields = {name: value for name, value in one.fields.items() if name.startswith("network.")}
+    network = override(recipes.get(one.recipe), fields).network
+    backbone = build(network)
+
+    def view(least: float, *more: Any) -> Any:
+        return transforms.Compose(
+            transforms.RGB(),
+            transforms.RandomResizedCrop((32, 32), scale=(least, 1.0)),
+            transforms.RandomHorizontalFlip(p=0.5),
+            transforms.ColorJitter(brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1, p=0.8),
+            transforms.RandomGrayscale(p=0.2),
+            *more,
+            transforms.ToImage(**stable.data.static.CIFAR10),
+        )
+
+    views = transforms.MultiViewTransform([view(0.2), view(0.08, transforms.RandomSolarize(threshold=0.5, p=0.2))])
+    images = stable.data.FromTorchDataset(ImageFolder(folder), names=["image", "label"], transform=views)
+    loader = torch.utils.data.DataLoader(images, given.batch, shuffle=True, drop_last=True)
+    layers = [nn.Linear(128, 2048), nn.BatchNorm1d(2048), nn.ReLU(inplace=True), nn.Linear(2048, 2048)]
+    layers += [nn.BatchNorm1d(2048), nn.ReLU(inplace=True), nn.Linear(2048, 256)]
+    module = stable.Module(
+        backbone=backbone,
+        projector=nn.Sequential(*layers),
+        forward=forward.simclr,
+        simclr_loss=stable.losses.NTXEntLoss(temperature=0.5),
+        optim={
+            "optimizer": {"type": "LARS", "lr": given.rate, "weight_decay": 1e-6},
+            "scheduler": {"type": "LinearWarmupCosineAnnealing"},
+            "interval": "epoch",
+        },
+    )
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
+    trainer = lightning.Trainer(max_epochs=given.epochs, accelerator="cpu", devices=1, **quiet)
+    stable.Manager(trainer=trainer, module=module, data=stable.data.DataModule(train=loader))()
+    statistics = stable.data.static.CIFAR10
+    preparation = Preparation(tuple(statistics["mean"]), tuple(statistics["std"]), 32, crop=1.0)
+    return Backbone(backbone.cpu().eval(), preparation, network)
 
 
 class Whole(nn.Module):
@@ -216,7 +264,7 @@ def as_files(data: str, folder: Path) -> Path:
 def main() -> None:
     """Every seed that FILE lacks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("method", choices=(*LIGHTLY, *LIGHTLY_TRAIN))
+    parser.add_argument("method", choices=(*LIGHTLY, *LIGHTLY_TRAIN, STABLE))
     parser.add_argument("--track", default="B")
     parser.add_argument("--data", required=True)
     parser.add_argument("--start")
@@ -230,13 +278,16 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true")
     given = parser.parse_args()
     if given.rate is None:
-        given.rate = {"swav": 0.001, "train-simclr": 0.3, "train-dino": 0.03}.get(given.method, 0.06)
+        given.rate = {"swav": 0.001, "train-simclr": 0.3, "train-dino": 0.03, STABLE: 5.0}.get(given.method, 0.06)
     if given.method in LIGHTLY_TRAIN and given.start is None:
         parser.error("lightly-train goes on from weights: give --start")
     torch.set_num_threads(1)
-    one, train = track(given.track), by_lightly if given.method in LIGHTLY else by_lightly_train
+    one, train, package = track(given.track), by_lightly, "lightly"
     if given.method in LIGHTLY_TRAIN:
-        importlib.import_module("lightly_train")  # before the clock begins
+        train, package = by_lightly_train, "lightly_train"
+    elif given.method == STABLE:
+        train, package = by_stable_pretraining, "stable_pretraining"
+    importlib.import_module(package)  # before the clock begins
     keys = ("method", "track", "epochs", "rate", "batch", "queue", "held_out")
     about: dict[str, Any] = {key: getattr(given, key) for key in keys}
     stored = json.loads(given.result.read_text()) if given.result.exists() else {"rows": []}
@@ -252,7 +303,7 @@ def main() -> None:
         row = {"seconds": time.process_time() - begun, "wall_seconds": time.perf_counter() - clock}
         row |= {"metrics": _measured(one, found, scored, given.held_out)}
         row |= provenance() | {"device": processor_name()}
-        row |= {name: version(name) for name in ("torch", "lightly", "lightly-train")}
+        row |= {name: version(name) for name in ("torch", "lightly", "lightly-train", "stable-pretraining")}
         stored["rows"].append(key | row)
         given.result.write_text(json.dumps(stored, indent=1) + "\n")
         print(stored["rows"][-1], flush=True)
