@@ -164,7 +164,7 @@ class WholePlan:
         """
         first = experiment_of(next(iter(self.arms.values())), self.request)
         options, network = dict(measure.options), first.network.model_dump(mode="json")
-        name = digest([measure.source, seed, measure.protocol, options, network])
+        name = digest([measure.source, seed, measure.protocol, options, network, first.views.test_size])
         path = self.out / "random-weights" / f"{measure.protocol}-seed{seed}-{name}.json"
         kept: dict[str, Any] | None = storage.read(path)
         if kept is None and not stored:

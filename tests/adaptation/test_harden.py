@@ -7,7 +7,6 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ import hexa
 from hexa import recipes
 from hexa.adaptation.command import AdaptRequest, Trained, adapt
 from hexa.adaptation.harden import HardenRequest, between, choose, halved
-from hexa.adaptation.plan import Given, first_draft
+from hexa.adaptation.plan import first_draft
 from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, decide, farthest, table
 from hexa.cli import main
 from hexa.comparison.extraction import Extraction
@@ -136,24 +135,31 @@ def test_long_trainings_attack_in_two_steps(epochs: int, attack: tuple[int, floa
     assert ("attacked in two steps" in record["plan"][-1]) == (attack[0] == 2)
 
 
-@pytest.mark.parametrize(("larger", "views", "size"), [(7 / 4, 96, 160), (7 / 4, 128, 224), (1.4, 160, 224)])
-def test_the_result_is_for_larger_images_than_the_views(larger: float, views: int, size: int, weights: Path) -> None:
-    draft = first_draft("adapt", str(weights), "digits", 1000, {"views.size": 224})
-    given = Given(draft, Mock(), Mock(), torch.zeros(0), None, Mock(), {}, print, larger)
-    assert (given.used(views), given.used(224)) == (size, 224)
-    made = [replace(given, larger=more).at(views).views for more in (larger, 1.0)]
-    assert [(one.size, one.test_size) for one in made] == [(views, size), (views, views)]
+@pytest.mark.parametrize(("views", "size"), [(96, 160), (128, 224), (224, 224)])
+def test_the_result_is_for_larger_images_than_the_views(views: int, size: int) -> None:
+    asked, start = HardenRequest("start.safetensors", "digits"), random_backbone(NETWORK, 224, seed=0)
+    assert asked.used(views, start) == size
+    assert replace(asked, fields={"views.size": views}).used(views, start) == views
+    assert asked.used(views, random_backbone(VIT, 224, seed=0)) == views
+
+
+def test_the_run_of_a_plan_says_the_size_of_its_result(tmp_path: Path) -> None:
+    network = NETWORK.model_copy(update={"widths": (16, 32)})
+    start = str(save_backbone(random_backbone(network, 112, seed=0), tmp_path / "start.safetensors"))
+    for fields, sizes in (({}, (64, 112)), ({"views.size": 96}, (96, 96)), ({"views.test_scale": 1.0}, (64, 64))):
+        planned = adapt(HardenRequest(start, "digits", seconds=900.0, fields=fields), tmp_path / "run", only_plan=True)
+        views = recipes.experiment.validate(planned["experiment"]).views
+        assert (views.size, views.test_size) == sizes
 
 
 def test_start_and_result_are_judged_at_the_size_that_the_result_is_for(tmp_path: Path) -> None:
-    start, result = (random_backbone(NETWORK, size, seed=0) for size in (112, 112))
+    start, result = (random_backbone(NETWORK, size, seed=0) for size in (224, 112))
     images, how = open_source("digits#test"), Extraction(seconds=math.inf, most=100, device="cpu", num_workers=0)
     trained = Trained(recipes.get("teacher"), tmp_path, start, result, open_source("digits"), images, how)
     found = HardenRequest("start.safetensors", "digits", seconds=1.0).outcome(trained, lambda *_: None)
-    assert (found.table.header[2], found.winner.image_size) == ("result, 112 px", 112)
-    trained = replace(trained, start=random_backbone(NETWORK, 224, seed=0))
-    rows = HardenRequest("start.safetensors", "digits", seconds=1.0).outcome(trained, lambda *_: None).table.rows
-    assert [row[0] for row in rows[-2:]] == [f"{name}, start at 224 px, % ↑" for name in ("k-NN", CLEAN)]
+    assert (found.table.header[2], found.winner.image_size) == ("result, 112 px", 224)
+    assert found.record["k-NN"][0] == found.record["k-NN"][1]  # the same weights
+    assert [row[0] for row in found.table.rows[-2:]] == [f"{name}, start at 224 px, % ↑" for name in ("k-NN", CLEAN)]
 
 
 def costs(**more: float) -> Costs:

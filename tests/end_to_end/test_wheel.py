@@ -30,11 +30,10 @@ def run(*command: object, folder: Path, status: int = 0) -> str:
     Skips where no package index answers and its packages are not here either.
     """
     foreign = {"PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "VIRTUAL_ENV", "MAKEFLAGS"}
-    environment = {name: value for name, value in os.environ.items() if name not in foreign}
     done = subprocess.run(
         [*map(str, command)],
         cwd=folder,
-        env=environment | {"OMP_NUM_THREADS": "1"},
+        env={name: value for name, value in os.environ.items() if name not in foreign} | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=600,

@@ -141,8 +141,7 @@ def test_an_unreadable_image_is_left_out_and_nothing_is_left_of_what_fails(tmp_p
 def test_no_more_than_a_part_is_in_memory(tmp_path: Path, suffix: str) -> None:
     def parts() -> Iterator[maps.Part]:
         for number in range(64):
-            labels = np.full((4, 2), (number, -1))  # several each
-            yield np.full((4, 64, 32, 32), number, np.float32), labels, [str(number)] * 4
+            yield np.full((4, 64, 32, 32), number, np.float32), np.full((4, 2), (number, -1)), [str(number)] * 4
 
     tracemalloc.start()
     shape = maps.write(tmp_path / f"m{suffix}", parts(), 300, "float32")

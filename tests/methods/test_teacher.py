@@ -171,5 +171,4 @@ def test_code_is_not_run_for_a_teacher() -> None:
 
 def test_examples_are_made_in_the_ball_of_the_recipe() -> None:
     made = Objective(built(), recipes.get("teacher").hard_examples).examples(batch(12))
-    moved = 255 * float((made["adversarial"].crops[0] - made[STD].crops[0]).abs().max())
-    assert 4 < moved <= 12 + 1e-6
+    assert 4 < (255 * float((made["adversarial"].crops[0] - made[STD].crops[0]).abs().max())) <= 12 + 1e-6

@@ -137,8 +137,7 @@ def test_who_gets_which_operation() -> None:
     assert abs(len(plan.rows) / count - 0.5) < 0.01
     assert len(plan.rows.unique()) == len(plan.rows)
     assert bool((plan.operation.diff() >= 0).all())
-    share = plan.operation.bincount(minlength=15) / len(plan.rows)
-    assert float((share - 1 / 15).abs().max()) < 0.006
+    assert float(((plan.operation.bincount(minlength=15) / len(plan.rows)) - 1 / 15).abs().max()) < 0.006
     turns = plan.numbers[plan.operation == list(OPERATIONS).index("translate-x"), 2] / 0.9  # 2 · 0.45 · magnitude / 10
     assert abs(float((turns < 0).float().mean()) - 0.5) < 0.05
     assert abs(10 * float(turns.abs().mean()) - 5) < 0.06

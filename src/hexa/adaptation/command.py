@@ -75,8 +75,6 @@ class AdaptRequest:
 
     recipe: ClassVar = "adapt"
     command: ClassVar = "adapt"
-    larger: ClassVar = 7 / 5
-    """A result is for images of up to this many times the size of the views."""
 
     def __post_init__(self) -> None:
         if self.backbone.startswith("random:"):
@@ -199,8 +197,7 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
     if len(source) < FEWEST:
         raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
     draft = first_draft(request.recipe, request.backbone, request.data, len(source), request.fields)
-    backbone = starts.read(draft.start.weights or "")
-    seen, pixels = look(source, backbone.image_size)
+    seen, pixels = look(source, starts.read(draft.start.weights or "").image_size)
     seen = replace(seen, domain=request.domain or seen.domain)
     changes = request.of_domain(seen.domain)
     labelled = source if can_judge(source.classes) else None
@@ -208,9 +205,7 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
         changes |= {"monitor.data": request.labelled} if "monitor.data" not in request.fields else {}
         labelled = _opened(draft, request.labelled)
         Judge(labels_of(labelled))  # raises now if they are unsuitable
-    one = {"views.size", "views.test_scale"} & request.fields.keys() or not starts.convolves(backbone.network)
-    larger, draft = 1.0 if one else request.larger, override(draft, changes)
-    made = request.plan(Given(draft, source, seen, pixels, labelled, budget, request.fields, say, larger))
+    made = request.plan(Given(override(draft, changes), source, seen, pixels, labelled, budget, request.fields, say))
     record: dict[str, Any] = {"request": request.record, "plan": list(made.lines), "compared": made.compared}
     record["domain"] = seen.domain
     if made.experiment is None:

@@ -154,8 +154,7 @@ class Given:
     """The inputs of a plan.
 
     pixels: some of the images at the start's size. labelled: images to judge by, `source` itself if it has classes.
-    fields: those set by the user, which are kept. larger: a result is for images of up to this many times the size of
-    the views, which costs less than views of its size (compare FixRes, Touvron et al., NeurIPS 2019).
+    fields: those set by the user, which are kept.
     """
 
     draft: Experiment
@@ -166,17 +165,6 @@ class Given:
     budget: Budget
     fields: Mapping[str, Any]
     say: Say
-    larger: float = 1.0
-
-    def used(self, size: int) -> int:
-        """The image size of the result for views of `size` pixels, at which it is judged too."""
-        native = self.draft.views.size
-        return next(one for one in (native, *SIZES, size) if one <= min(native, self.larger * size))
-
-    def at(self, size: int) -> Experiment:
-        """The draft with views of this size."""
-        scale = {} if "views.test_scale" in self.fields else {"views.test_scale": self.used(size) / size}
-        return override(at_size(self.draft, size, self.fields), scale)
 
     def costs(self, *, partly: bool = True) -> Costs:
         """Time a few steps now, for one process where several share a step. partly: as for `measure`."""
@@ -248,9 +236,9 @@ def plan(given: Given) -> Plan:
 
     def keeps(size: int) -> bool:
         """Whether most neighbourhoods of the start are the same at this image size."""
-        given.say(f"checking whether {given.used(size)} px is enough")
+        given.say(f"checking whether {size} px is enough")
         try:
-            there = features_of(backbone.prepared(size=given.used(size)), some)
+            there = features_of(backbone.prepared(size=size), some)
         except UserError:  # a ViT of a fixed size
             return False
         shares[size] = float(unlabelled.kept(features, there).mean())
@@ -265,12 +253,12 @@ def plan(given: Given) -> Plan:
 
     def pictures(size: int) -> float:
         """Seconds to draw pictures for the report."""
-        return budget.here(_DRAWING) + _PICTURES * costs.score(given.used(size)) + _TILES * costs.read
+        return budget.here(_DRAWING) + _PICTURES * costs.score(size) + _TILES * costs.read
 
     def after(size: int) -> float:
         """Seconds for all but training."""
         drawn = pictures(size) if pictures(size) < _PICTURES_SHARE * seconds else 0.0
-        scored = compared * (looks * (costs.score(native) + costs.score(given.used(size))) + 4 * costs.read)
+        scored = compared * (looks * (costs.score(native) + costs.score(size)) + 4 * costs.read)
         return scored + drawn + 1.5 * costs.setup + budget.here(_END + probes)
 
     def room(size: int) -> float:
@@ -278,8 +266,7 @@ def plan(given: Given) -> Plan:
         return budget.left - after(size)
 
     trainable = len(source) - round(draft.monitor.holdout * len(source))
-    smallest = list({given.used(size): size for size in given.sizes}.values())  # views of each size of the result
-    chosen = choose(costs, smallest, trainable, room, keeps, given.seen.size)
+    chosen = choose(costs, given.sizes, trainable, room, keeps, given.seen.size)
     if not by_clock:
         chosen = Choice(native, max(costs.steps), trainable, draft.epochs)
     size = chosen.size
@@ -313,7 +300,7 @@ def plan(given: Given) -> Plan:
             "training.report": pictures(size) < _PICTURES_SHARE * seconds,
             "training.log_every": max(1, min(draft.training.log_every, int(chosen.passes * per_epoch) // _LINES)),
         }
-    experiment = override(given.at(size), {k: v for k, v in changes.items() if k not in fields})
+    experiment = override(at_size(draft, size, fields), {k: v for k, v in changes.items() if k not in fields})
     what = _lines(experiment, given.seen, chosen, stages, shares.get(size), backbone.image_size, outlook)
     passes = min(experiment.epochs, (experiment.max_steps or math.inf) / max(1, per_epoch))
     return Plan(experiment, (*what, _labels(labelled, source, compared), length(experiment, passes, given)), compared)
@@ -332,11 +319,10 @@ def length(experiment: Experiment, passes: float, given: Given) -> str:
 def _lines(
     experiment: Experiment, seen: Seen, chosen: Choice, stages: int, share: float | None, native: int, outlook: str
 ) -> tuple[str, ...]:
-    size, used, start = experiment.views.size, experiment.views.test_size, experiment.start
+    size, start = experiment.views.size, experiment.start
     method = " + ".join([experiment.method.name, *(n for n, h in experiment.hard_examples.items() if h.weight > 0)])
     statistics = "kept" if start.batch_norm == "keep" else start.batch_norm
-    result = f"; the result is for {used} px" * (used != size)
-    smaller = f"; the start's own {native} px may be worth more than training gains" * (used < native)
+    smaller = f"; the start's own {native} px may be worth more than training gains" * (size < native)
     smaller = f", where the start keeps {share:.0%} of its neighbourhoods" if share is not None else smaller
     few = {None: "whole network", 1: f"last of {stages} stages"}
     learns = few.get(start.trainable_stages, f"last {start.trainable_stages} of {stages} stages")
@@ -347,7 +333,7 @@ def _lines(
         f"images: {seen}{fewer}",
         f"method: {method}, from {start.weights}, batch-norm statistics {statistics}",
         f"learning: the {learns}",
-        f"views: {experiment.views.based_on} for {seen.domain}{guessed}, {size} px{result}{smaller}",
+        f"views: {experiment.views.based_on} for {seen.domain}{guessed}, {size} px{smaller}",
         f"outlook: {outlook}",
     )
 

@@ -98,10 +98,13 @@ def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
 
     `changes` maps dotted paths to values or to their text, read as YAML: {"method.temperature": "0.1"}. A hard example
     that the recipe lacks is added by naming a field of it, and taken out by setting it to `none`. Another `method.name`
-    is that method with its defaults, whatever the recipe's had. Raises ConfigError.
+    is that method with its defaults, whatever the recipe's had; a `views.size` is that of the features, too, unless
+    `views.test_scale` is given. Raises ConfigError.
     """
     fields = experiment.model_dump(mode="json")
     problems = []
+    if "views.size" in changes:
+        fields["views"]["test_scale"] = 1.0
     if (method := changes.get("method.name", experiment.method.name)) != experiment.method.name:
         known = choices(MethodConfig, "name", "hexa.methods").get(str(method))
         defaults = {} if known is None else {key: info.default for key, info in known.model_fields.items()}

@@ -68,7 +68,10 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
     experiment.schedule.check(experiment.epochs)
     if experiment.views.test_scale != 1:
         outline = backbones.outline(experiment.network)
-        backbones.num_features_at(outline, experiment.views.test_size, experiment.network.channels)
+        try:
+            backbones.num_features_at(outline, experiment.views.test_size, experiment.network.channels)
+        except UserError as error:
+            raise ConfigError([("views.test_scale", str(error))]) from None
     if refused := refusals(experiment):
         raise ConfigError(refused)
     setting = Setting(
@@ -177,8 +180,7 @@ def build_method(experiment: Experiment, setting: Setting, machine: Machine, *, 
     method = precisions.place(method, device) if experiment.training.channels_last else method.to(device)
     processes.broadcast_state(method)
     if experiment.training.compile:
-        encoders = [module for module in method.modules() if isinstance(module, Encoder)]
-        for network in encoders or method.children():
+        for network in [module for module in method.modules() if isinstance(module, Encoder)] or method.children():
             network.compile()
     return method
 

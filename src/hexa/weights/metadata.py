@@ -81,7 +81,7 @@ def described(what: str) -> Iterator[None]:
     """Report fields that do not describe a network in one line that begins with `what`."""
     try:
         yield
-    except (OSError, KeyError, ValueError, TypeError, RecursionError) as error:
+    except (OSError, KeyError, ValueError, TypeError, OverflowError, RecursionError) as error:
         problem = ConfigError.of(error) if isinstance(error, pydantic.ValidationError) else error
         lacks = "it lacks " * isinstance(error, KeyError)
         raise UserError(f"{what} ({lacks}{reason(problem)})") from None

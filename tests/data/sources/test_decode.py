@@ -106,8 +106,7 @@ def test_every_kind_of_png_keeps_its_pixels(colour: int, depth: int, interlaced:
     elif colour == 0:
         expected = np.round(values / (2**depth - 1) * 255).astype(np.uint8).repeat(3, 2)
     else:
-        levels = (values >> max(0, depth - 8)).astype(np.uint8)
-        picture = Image.fromarray(levels).convert("RGBA")
+        picture = Image.fromarray((values >> max(0, depth - 8)).astype(np.uint8)).convert("RGBA")
         expected = np.array(Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB"))
     assert torch.equal(made, torch.from_numpy(expected).permute(2, 0, 1))
 
