@@ -515,7 +515,7 @@ def adapted() -> str:
         ] or ["–", "–"]
         seconds = f"{row['seconds']:,}"
         recipes = {
-            "muon": "now",
+            "muon": "by Muon",
             "adamw": "by AdamW",
             "not-repeating": "by AdamW, drawn",
             "repeating": "by AdamW, loaded",

@@ -235,8 +235,7 @@ def flattened(prefix: str, value: object) -> dict[str, object]:
     """The values of nested fields by dotted path."""
     if not isinstance(value, dict) or not (value or prefix == "hard_examples"):
         return {prefix: value}
-    inner = [flattened(f"{prefix}.{key}" if prefix else key, one) for key, one in value.items()]
-    return dict(ChainMap(*inner))
+    return dict(ChainMap(*[flattened(f"{prefix}.{key}" if prefix else key, one) for key, one in value.items()]))
 
 
 @pytest.mark.parametrize("name", recipes.names()[::4])

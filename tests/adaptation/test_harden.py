@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,9 +17,10 @@ import hexa
 from hexa import recipes
 from hexa.adaptation.command import AdaptRequest, Trained, adapt
 from hexa.adaptation.harden import HardenRequest, between, choose, halved
-from hexa.adaptation.plan import first_draft
+from hexa.adaptation.plan import Given, first_draft
 from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, decide, farthest, table
 from hexa.cli import main
+from hexa.comparison import unlabelled
 from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import DECIDING, Judge, labels_of
 from hexa.config import ConfigError, UserError
@@ -135,21 +136,35 @@ def test_long_trainings_attack_in_two_steps(epochs: int, attack: tuple[int, floa
     assert ("attacked in two steps" in record["plan"][-1]) == (attack[0] == 2)
 
 
-@pytest.mark.parametrize(("views", "size"), [(96, 160), (128, 224), (224, 224)])
-def test_the_result_is_for_larger_images_than_the_views(views: int, size: int) -> None:
-    asked, start = HardenRequest("start.safetensors", "digits"), random_backbone(NETWORK, 224, seed=0)
-    assert asked.used(views, start) == size
-    assert replace(asked, fields={"views.size": views}).used(views, start) == views
-    assert asked.used(views, random_backbone(VIT, 224, seed=0)) == views
-
-
-def test_the_run_of_a_plan_says_the_size_of_its_result(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("asked", "fields", "sizes"),
+    [
+        (HardenRequest, {}, (96, 160)),
+        (HardenRequest, {"views.size": 128}, (128, 128)),
+        (HardenRequest, {"views.test_scale": 1.0}, (96, 96)),
+        (AdaptRequest, {}, (160, 224)),
+        (AdaptRequest, {"views.size": 100}, (100, 100)),
+        (AdaptRequest, {"views.test_scale": 1.25}, (224, 280)),
+        (AdaptRequest, {"epochs": 7}, (224, 224)),
+    ],
+)
+def test_views_are_smaller_than_what_the_result_is_for(
+    asked: Any, fields: dict[str, Any], sizes: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unlabelled, "kept", lambda *_: np.zeros(1))  # so no smaller result
     network = NETWORK.model_copy(update={"widths": (16, 32)})
-    start = str(save_backbone(random_backbone(network, 112, seed=0), tmp_path / "start.safetensors"))
-    for fields, sizes in (({}, (64, 112)), ({"views.size": 96}, (96, 96)), ({"views.test_scale": 1.0}, (64, 64))):
-        planned = adapt(HardenRequest(start, "digits", seconds=900.0, fields=fields), tmp_path / "run", only_plan=True)
-        views = recipes.experiment.validate(planned["experiment"]).views
-        assert (views.size, views.test_size) == sizes
+    start = str(save_backbone(random_backbone(network, 224, seed=0), tmp_path / "start.safetensors"))
+    planned = adapt(asked(start, "digits", seconds=900.0, fields=fields), tmp_path / "run", only_plan=True)
+    views = recipes.experiment.validate(planned["experiment"]).views
+    assert (views.size, views.test_size) == sizes
+    assert ("the result is for" in " ".join(planned["plan"])) == (views.size != views.test_size)
+
+
+def test_networks_of_one_size_or_few_convolutions_keep_one(tmp_path: Path) -> None:
+    made = Mock(spec=["fields"], fields={})
+    assert Given.may_shrink(made, random_backbone(NETWORK, 224, seed=0))
+    for network in (VIT, NetworkConfig(name="levit_conv_128s")):
+        assert not Given.may_shrink(made, random_backbone(network, 224, seed=0))
 
 
 def test_start_and_result_are_judged_at_the_size_that_the_result_is_for(tmp_path: Path) -> None:

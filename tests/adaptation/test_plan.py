@@ -68,8 +68,7 @@ def test_six_passes_fit_into_nine_tenths_of_the_time(seconds: float, keeps: bool
     chosen = choose(costs, (128, 96, 64), count, lambda size: seconds - size / 100, lambda _: keeps)
     if not chosen.images:
         return
-    area = (chosen.size / 64) ** 2
-    needed = chosen.images * (6 * 0.1 + area * (0.3 + 5 * costs.steps[chosen.stages]))
+    needed = chosen.images * (6 * 0.1 + (chosen.size / 64) ** 2 * (0.3 + 5 * costs.steps[chosen.stages]))
     assert needed <= 0.9 * (seconds - chosen.size / 100)
     assert chosen.passes >= 6
     assert chosen.images <= count

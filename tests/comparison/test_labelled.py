@@ -48,13 +48,11 @@ def test_few_labels_are_nearest_means_of_classes_that_have_more() -> None:
     judge = Judge(LABELS)
     assert set(judge.draws) == set(SHOTS)
     assert [len(np.unique(LABELS[judge.draws[shots][0]])) for shots in SHOTS] == [4, 4, 3, 3, 3]
-    drawn, expected = judge.draws[4][1], []
+    drawn = judge.draws[4][1]
     x = FEATURES.numpy().astype(np.float64) - FEATURES.numpy()[drawn].mean(0, dtype=np.float64)
     means = {label: unit(unit(x[[row for row in drawn if LABELS[row] == label]]).mean(0)) for label in (0, 1, 2)}
-    for image in range(75):
-        if image not in drawn:
-            nearest = max(means, key=lambda label: unit(x[image]) @ means[label])
-            expected.append(nearest == LABELS[image])
+    others = [image for image in range(75) if image not in drawn]
+    expected = [max(means, key=lambda label: unit(x[i]) @ means[label]) == LABELS[i] for i in others]
     assert judge.scores(FEATURES).few[4][1] == pytest.approx(100 * np.mean(expected))
 
 

@@ -118,8 +118,7 @@ def losses_and_gradients(case: Case, device: str, channels_last: bool = False) -
     for term in case.objective(method).losses(on(device, case.batch(), channels_last)):
         term.loss.backward()
         losses.append(term.loss.detach().cpu())
-    gradients = {name: p.grad.cpu() for name, p in method.named_parameters() if p.grad is not None}
-    return torch.stack(losses), gradients
+    return torch.stack(losses), {name: p.grad.cpu() for name, p in method.named_parameters() if p.grad is not None}
 
 
 def agree(first: tuple[Tensor, dict[str, Tensor]], second: tuple[Tensor, dict[str, Tensor]]) -> None:

@@ -48,8 +48,7 @@ def _packed(line: Any, depth: int) -> bytes:
     """A row [W, C] as bytes, numbers of less than 8 bits several in one, the first in the highest bits."""
     if depth >= 8:
         return bytes(line.astype(">u2" if depth == 16 else np.uint8).tobytes())
-    bits = (line.reshape(-1, 1) >> np.arange(depth - 1, -1, -1)) & 1
-    return np.packbits(bits.astype(np.uint8)).tobytes()
+    return np.packbits(((line.reshape(-1, 1) >> np.arange(depth - 1, -1, -1)) & 1).astype(np.uint8)).tobytes()
 
 
 def png_values(colour: int, depth: int, height: int = _HEIGHT, width: int = _WIDTH) -> Any:

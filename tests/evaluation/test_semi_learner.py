@@ -147,8 +147,8 @@ def test_the_virtual_direction_is_that_of_a_written_power_iteration() -> None:
     generator = given.stream.child("hard example", "vat").child(0).child(0).generator()
     first = torch.randn(weak.shape, generator=generator).double()
     for i in range(LABELLED, COUNT):
-        probe = first[i] / first[i].norm() * SIZE * 3**0.5 / 255  # a root mean square of one grey level
-        step = probe.requires_grad_()
+        # a root mean square of one grey level
+        step = (first[i] / first[i].norm() * SIZE * 3**0.5 / 255).requires_grad_()
         clean = F.softmax(scores(learner, weak[i]), 0).detach()
         away = F.kl_div(F.log_softmax(scores(learner, weak[i] + step), 0), clean, reduction="sum")
         (direction,) = torch.autograd.grad(away, step)

@@ -90,8 +90,7 @@ def two(*arguments: str) -> None:
 def trained(method: str, kind: str, out: Path) -> str:
     """Three steps of a method: plain, hard (adversarial and cut-mixed), or hard in two processes."""
     hard = [] if kind == "plain" else HARD[: 1 if method in PUZZLES else 2]
-    run = two if kind == "two" else hexa
-    run("pretrain", f"cifar10-{method}+small", f"--out={out}", *SMALL.split(), *hard)
+    (two if kind == "two" else hexa)("pretrain", f"cifar10-{method}+small", f"--out={out}", *SMALL.split(), *hard)
     return state(out)
 
 

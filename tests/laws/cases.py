@@ -265,8 +265,7 @@ def nested(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields of a method in a method, such as `contrast.bn_groups`, as a dictionary; `bn_groups` then names it too."""
     found: dict[str, Any] = {}
     for path, value in fields.items():
-        inner = [name for name in fields if name.endswith(f".{path}")]
-        parent, _, last = (inner or [path])[0].rpartition(".")
+        parent, _, last = ([name for name in fields if name.endswith(f".{path}")] or [path])[0].rpartition(".")
         (found.setdefault(parent, {}) if parent else found)[last] = value
     return found
 

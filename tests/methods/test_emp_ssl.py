@@ -23,10 +23,8 @@ def emp_ssl(**fields: object) -> EMPSSL:
 @pytest.mark.parametrize(("count", "width"), [(5, 3), (3, 5)])
 def test_the_coding_rate_is_half_a_log_determinant(count: int, width: int) -> None:
     some = rows(2, count, width)
-    expected = []
-    for one in some:
-        covariance = one.T @ one * width / (count * 0.2)
-        expected.append(0.5 * float(torch.log1p(torch.linalg.eigvalsh(covariance)).sum()))
+    covariances = [one.T @ one * width / (count * 0.2) for one in some]
+    expected = [0.5 * float(torch.log1p(torch.linalg.eigvalsh(one)).sum()) for one in covariances]
     torch.testing.assert_close(coding_rate(some, 0.2), torch.tensor(expected, dtype=torch.float64))
     assert max(expected) < largest_rate(count, width, 0.2)
     assert coding_rate(some.bfloat16(), 0.2).dtype == torch.float32

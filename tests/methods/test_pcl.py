@@ -108,8 +108,7 @@ def by_hand(made: PCL, query: Tensor, image: int, labels: PCLLabels) -> float:
         centroids, phi = of_clustering(made, number)
         own = int(made.clusters[number, image])
         scores = {j: math.exp(float(query @ centroids[j]) / float(phi[j])) for j in compared.tolist()}
-        negatives = sum(score for j, score in scores.items() if j != own)
-        parts.append(-math.log(scores[own] / (scores[own] + negatives)))
+        parts.append(-math.log(scores[own] / (scores[own] + sum(score for j, score in scores.items() if j != own))))
     return sum(parts) / len(parts)
 
 

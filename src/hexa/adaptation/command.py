@@ -75,6 +75,8 @@ class AdaptRequest:
 
     recipe: ClassVar = "adapt"
     command: ClassVar = "adapt"
+    larger: ClassVar = 7 / 5
+    """A result is for images of up to this many times the size of the views."""
 
     def __post_init__(self) -> None:
         if self.backbone.startswith("random:"):
@@ -197,7 +199,8 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
     if len(source) < FEWEST:
         raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
     draft = first_draft(request.recipe, request.backbone, request.data, len(source), request.fields)
-    seen, pixels = look(source, starts.read(draft.start.weights or "").image_size)
+    backbone = starts.read(draft.start.weights or "")
+    seen, pixels = look(source, backbone.image_size)
     seen = replace(seen, domain=request.domain or seen.domain)
     changes = request.of_domain(seen.domain)
     labelled = source if can_judge(source.classes) else None
@@ -205,7 +208,8 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
         changes |= {"monitor.data": request.labelled} if "monitor.data" not in request.fields else {}
         labelled = _opened(draft, request.labelled)
         Judge(labels_of(labelled))  # raises now if they are unsuitable
-    made = request.plan(Given(override(draft, changes), source, seen, pixels, labelled, budget, request.fields, say))
+    given = Given(override(draft, changes), source, seen, pixels, labelled, budget, request.fields, say)
+    made = request.plan(replace(given, larger=request.larger if given.may_shrink(backbone) else 1.0))
     record: dict[str, Any] = {"request": request.record, "plan": list(made.lines), "compared": made.compared}
     record["domain"] = seen.domain
     if made.experiment is None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
-from hexa.adaptation.plan import SIZES, SPARE, Given, Plan, length
+from hexa.adaptation.plan import SPARE, Given, Plan, length
 from hexa.adaptation.robustness import CLEAN, Shown, Side, decide, table
 from hexa.comparison.extraction import common, images_per_second
 from hexa.comparison.extraction import features_of as extracted
@@ -23,19 +23,17 @@ from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.split import draw_classes, draw_images
-from hexa.measure.costs import Costs, at_size
+from hexa.measure.costs import Costs
 from hexa.recipes.experiment import override
 from hexa.runtime import precision
 from hexa.runtime.progress import Progress
 from hexa.runtime.random import Stream
-from hexa.weights import start as starts
 from hexa.weights.pretrained import Backbone
 
 #: The images of all passes together from which on a larger size is taken, and the fewest that a training is begun for.
 _ENOUGH, _LEAST = 30_000, 3000
-#: The smallest size of views as a share of the start's own, and how many times larger the images that the result is for
-#: may be: there the start is more accurate, and what was trained at 96 pixels keeps its gain at 160 (docs/robust.md).
-_SMALLEST, _LARGER = 3 / 7, 7 / 4
+#: The smallest size of views as a share of the start's own.
+_SMALLEST = 3 / 7
 #: Share of the time for the verdict, its passes of an attacked image through the network, bounds on such images, and
 #: on those that clean accuracy is measured on.
 _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 200, (40, 500), (200, 2000)
@@ -59,6 +57,7 @@ class HardenRequest(AdaptRequest):
     """Points of clean accuracy that robustness may cost."""
     recipe: ClassVar = "teacher"
     command: ClassVar = "harden"
+    larger: ClassVar = 7 / 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,19 +72,8 @@ class HardenRequest(AdaptRequest):
         chosen = {"hard_examples.adversarial.epsilon": self.strength, _STEP_SIZE: self.strength}
         return mirrored | {path: value for path, value in chosen.items() if path not in self.fields}
 
-    def used(self, size: int, start: Backbone) -> int:
-        """The image size of the result for views of `size` pixels, at which it is judged too: up to 7/4 of them.
-
-        Training on smaller images than are classified later costs less (compare FixRes, Touvron et al., NeurIPS 2019).
-        It is the size of the views where the user gives one of both, and for networks with few convolutions.
-        """
-        if {"views.size", "views.test_scale"} & self.fields.keys() or not starts.convolves(start.network):
-            return size
-        return next(one for one in (start.image_size, *SIZES) if one <= min(start.image_size, _LARGER * size))
-
     def plan(self, given: Given) -> Plan:
         """The largest size that leaves time for enough images, up to the start's own; see `choose`."""
-        backbone = starts.read(given.draft.start.weights or "")
         draft, source, labelled, seen = given.draft, given.source, given.labelled, given.seen
         costs, budget, by_clock = given.costs(partly=False), given.budget, given.by_clock
         native = draft.views.size
@@ -93,11 +81,11 @@ class HardenRequest(AdaptRequest):
 
         def look(size: int) -> float:
             """Seconds to judge by a clean image."""
-            return costs.score(native) + (2 + HALVINGS) * costs.score(self.used(size, backbone)) + 3 * costs.read
+            return costs.score(native) + (2 + HALVINGS) * costs.score(given.used(size)) + 3 * costs.read
 
         def room(size: int) -> float:
             """Seconds for training at this size."""
-            attacked = max(_JUDGING * budget.seconds, _ATTACKED[0] * _PASSES * costs.score(self.used(size, backbone)))
+            attacked = max(_JUDGING * budget.seconds, _ATTACKED[0] * _PASSES * costs.score(given.used(size)))
             return SPARE * (budget.left - attacked - judged * look(size) - 1.5 * costs.setup - budget.here(_END))
 
         size, images = choose(costs, given.sizes, room, seen.size)
@@ -116,9 +104,8 @@ class HardenRequest(AdaptRequest):
             changes |= {"epochs": math.ceil(passes), "max_steps": max(1, int(passes * per_epoch))}
             changes |= {"training.max_seconds": room(size) / SPARE}
         chosen = {path: value for path, value in changes.items() if path not in self.fields}
-        used = self.used(size, backbone)
-        chosen = {"views.test_scale": used / size, **chosen, **self.fields}
-        experiment = override(at_size(draft, size, self.fields), chosen)
+        experiment = override(given.at(size), chosen)
+        used = experiment.views.test_size
         result = f"; the result is for {used} px" * (used != size)
         whose = "those of the images themselves" if labelled is source else repr(labelled)
         labels = "none: how far features move is measured" if labelled is None else f"{whose}; {judged:,} to judge by"

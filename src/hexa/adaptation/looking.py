@@ -87,7 +87,6 @@ def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
             f"{source!r}: only {distinct} of {len(thumbs)} sampled images are distinct, the others are "
             "near-duplicates; give more varied images"
         )
-    domain = "photos" if np.mean(grey) < 0.9 else "documents" if np.mean(pages) > 0.5 else "medical-grey"
     seen = Seen(
         count=len(source),
         size=int(np.median(sides)),
@@ -95,7 +94,7 @@ def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
         duplicates=1 - distinct / len(thumbs),
         classes=0 if source.classes is None else len(np.unique(source.classes)),
         unreadable=1 - len(sides) / tried,
-        domain=domain,
+        domain="photos" if np.mean(grey) < 0.9 else "documents" if np.mean(pages) > 0.5 else "medical-grey",
     )
     return seen, torch.stack([kept[row] for row in np.argsort(twins, kind="stable")])
 

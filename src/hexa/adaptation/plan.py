@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from hexa.run.build import Machine
 from hexa.run.start import begin_from_weights
 from hexa.runtime import processes
 from hexa.weights import start as starts
+from hexa.weights.pretrained import Backbone
 
 #: Sizes below the start's own that are tried, and the share of its neighbourhoods that the start must keep there,
 #: measured on as many images as take this many seconds, but on 40 or more.
@@ -105,9 +107,9 @@ def choose(
 ) -> Choice:
     """The plan that fits into the seconds that `room` leaves for training at a size. Its `images` may be too few.
 
-    sizes: the start's own first, then smaller ones. A smaller one is taken if the start keeps its neighbourhoods there,
-    and six passes do not fit at the larger one or images (`shorter_side` pixels) would be enlarged. Then passes are
-    cut, but not below six; then the stages that learn; then the images. The head learns alone in the first pass.
+    sizes: of views, the largest first. A smaller one is taken if the start keeps its neighbourhoods there, and six
+    passes do not fit at the larger one or images (`shorter_side` pixels) would be enlarged. Then passes are cut, but
+    not below six; then the stages that learn; then the images. The head learns alone in the first pass.
     """
 
     def once(size: int, stages: int, passes: float = PASSES) -> float:
@@ -154,7 +156,8 @@ class Given:
     """The inputs of a plan.
 
     pixels: some of the images at the start's size. labelled: images to judge by, `source` itself if it has classes.
-    fields: those set by the user, which are kept.
+    fields: those set by the user, which are kept. larger: a result is for images of up to this many times the size of
+    the views, which costs less than views of its size (compare FixRes, Touvron et al., NeurIPS 2019).
     """
 
     draft: Experiment
@@ -165,6 +168,26 @@ class Given:
     budget: Budget
     fields: Mapping[str, Any]
     say: Say
+    larger: float = 1.0
+
+    def used(self, size: int) -> int:
+        """The image size of the result for views of `size` pixels, at which it is judged too."""
+        native = self.draft.views.size
+        if "views.test_scale" in self.fields:
+            return round(self.draft.views.test_scale * size)
+        return next(one for one in (native, *SIZES, size) if one <= min(native, self.larger * size))
+
+    def at(self, size: int) -> Experiment:
+        """The draft with views of this size."""
+        return override(at_size(self.draft, size, self.fields), {"views.test_scale": self.used(size) / size})
+
+    def may_shrink(self, backbone: Backbone) -> bool:
+        """Whether views may be smaller than the result is for: not where the user gives a size, nor for networks of few
+        convolutions or of one size."""
+        decided = {"views.size", "views.test_scale"} & self.fields.keys() or not starts.convolves(backbone.network)
+        with suppress(UserError, StopIteration):
+            return not decided and backbone.prepared(size=next(s for s in SIZES if s < backbone.image_size)) is not None
+        return False
 
     def costs(self, *, partly: bool = True) -> Costs:
         """Time a few steps now, for one process where several share a step. partly: as for `measure`."""
@@ -236,9 +259,9 @@ def plan(given: Given) -> Plan:
 
     def keeps(size: int) -> bool:
         """Whether most neighbourhoods of the start are the same at this image size."""
-        given.say(f"checking whether {size} px is enough")
+        given.say(f"checking whether {given.used(size)} px is enough")
         try:
-            there = features_of(backbone.prepared(size=size), some)
+            there = features_of(backbone.prepared(size=given.used(size)), some)
         except UserError:  # a ViT of a fixed size
             return False
         shares[size] = float(unlabelled.kept(features, there).mean())
@@ -253,12 +276,12 @@ def plan(given: Given) -> Plan:
 
     def pictures(size: int) -> float:
         """Seconds to draw pictures for the report."""
-        return budget.here(_DRAWING) + _PICTURES * costs.score(size) + _TILES * costs.read
+        return budget.here(_DRAWING) + _PICTURES * costs.score(given.used(size)) + _TILES * costs.read
 
     def after(size: int) -> float:
         """Seconds for all but training."""
         drawn = pictures(size) if pictures(size) < _PICTURES_SHARE * seconds else 0.0
-        scored = compared * (looks * (costs.score(native) + costs.score(size)) + 4 * costs.read)
+        scored = compared * (looks * (costs.score(native) + costs.score(given.used(size))) + 4 * costs.read)
         return scored + drawn + 1.5 * costs.setup + budget.here(_END + probes)
 
     def room(size: int) -> float:
@@ -266,7 +289,8 @@ def plan(given: Given) -> Plan:
         return budget.left - after(size)
 
     trainable = len(source) - round(draft.monitor.holdout * len(source))
-    chosen = choose(costs, given.sizes, trainable, room, keeps, given.seen.size)
+    smallest = list({given.used(size): size for size in given.sizes}.values())  # views of each size of the result
+    chosen = choose(costs, smallest, trainable, room, keeps, given.seen.size)
     if not by_clock:
         chosen = Choice(native, max(costs.steps), trainable, draft.epochs)
     size = chosen.size
@@ -300,7 +324,7 @@ def plan(given: Given) -> Plan:
             "training.report": pictures(size) < _PICTURES_SHARE * seconds,
             "training.log_every": max(1, min(draft.training.log_every, int(chosen.passes * per_epoch) // _LINES)),
         }
-    experiment = override(at_size(draft, size, fields), {k: v for k, v in changes.items() if k not in fields})
+    experiment = override(given.at(size), {k: v for k, v in changes.items() if k not in fields})
     what = _lines(experiment, given.seen, chosen, stages, shares.get(size), backbone.image_size, outlook)
     passes = min(experiment.epochs, (experiment.max_steps or math.inf) / max(1, per_epoch))
     return Plan(experiment, (*what, _labels(labelled, source, compared), length(experiment, passes, given)), compared)
@@ -319,10 +343,11 @@ def length(experiment: Experiment, passes: float, given: Given) -> str:
 def _lines(
     experiment: Experiment, seen: Seen, chosen: Choice, stages: int, share: float | None, native: int, outlook: str
 ) -> tuple[str, ...]:
-    size, start = experiment.views.size, experiment.start
+    size, used, start = experiment.views.size, experiment.views.test_size, experiment.start
     method = " + ".join([experiment.method.name, *(n for n, h in experiment.hard_examples.items() if h.weight > 0)])
     statistics = "kept" if start.batch_norm == "keep" else start.batch_norm
-    smaller = f"; the start's own {native} px may be worth more than training gains" * (size < native)
+    result = f"; the result is for {used} px" * (used != size)
+    smaller = f"; the start's own {native} px may be worth more than training gains" * (used < native)
     smaller = f", where the start keeps {share:.0%} of its neighbourhoods" if share is not None else smaller
     few = {None: "whole network", 1: f"last of {stages} stages"}
     learns = few.get(start.trainable_stages, f"last {start.trainable_stages} of {stages} stages")
@@ -333,7 +358,7 @@ def _lines(
         f"images: {seen}{fewer}",
         f"method: {method}, from {start.weights}, batch-norm statistics {statistics}",
         f"learning: the {learns}",
-        f"views: {experiment.views.based_on} for {seen.domain}{guessed}, {size} px{smaller}",
+        f"views: {experiment.views.based_on} for {seen.domain}{guessed}, {size} px{result}{smaller}",
         f"outlook: {outlook}",
     )
 

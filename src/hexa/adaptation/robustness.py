@@ -104,8 +104,7 @@ def _classified(side: Side, shown: Shown, judge: Judge, tell: Tell) -> Values:
     attacks = attack.random_starts(STEPS, _RELATIVE, 1, _LOSSES)
     for part, probe in zip(judge.parts, side.probes, strict=True):
         scores = nn.Sequential(side.backbone, probe.linear().to(labels.device))
-        own = np.flatnonzero(np.isin(shown.places, part))
-        for rows in _batches(own, shown):
+        for rows in _batches(np.flatnonzero(np.isin(shown.places, part)), shown):
             radii, streams = [epsilon / 255 for epsilon in EPSILONS], [shown.streams[row] for row in rows]
             x, y = shown.pixels[rows], labels[rows]
             smallest[rows] = attack.smallest_radius(scores, x, y, radii, attacks, streams).numpy()

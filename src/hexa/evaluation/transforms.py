@@ -68,8 +68,7 @@ def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]
         share = sum(transform.takes_whole(*size) for size in sizes) / max(1, len(sizes))
         whole += share * len(source) / sum(map(len, sources))
     whole = round(100 * whole, 1)
-    shares = {"whole": whole, cropped: round(100 - whole, 1)}
-    how = {100.0: "whole", 0.0: cropped}.get(whole, shares)
+    how = {100.0: "whole", 0.0: cropped}.get(whole, {"whole": whole, cropped: round(100 - whole, 1)})
     told = {"size": transform.size, "resize": how, "interpolation": interpolation}
     return told | ({"looked_at": looked_at} if looked_at else {})
 

@@ -142,8 +142,7 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         rows = embedding.flatten(0, 1)
         with torch.autocast(rows.device.type, enabled=False):
             for prototypes, clusters in zip(self.prototypes.parameters(), labels.clusters, strict=True):
-                weight = prototypes.detach() if labels.frozen else prototypes
-                yield rows @ weight.T, clusters.repeat(len(embedding))
+                yield rows @ (prototypes.detach() if labels.frozen else prototypes).T, clusters.repeat(len(embedding))
 
     def commit(self, batch: Batch, embedding: Tensor, labels: ClusterLabels) -> None:
         chosen = torch.stack([embedding[crop] for crop in self.config.crops_for_assign])

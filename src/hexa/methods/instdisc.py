@@ -108,8 +108,7 @@ class Memory(nn.Module):
         index = processes.all_gather(batch.index[: clean.shape[1]])
         embedding = processes.all_gather(clean[0]).to(self.rows.dtype)
         # an image that replaces an unreadable one occurs twice; all processes must keep the same embedding of it
-        place = torch.arange(len(index), dtype=torch.int32, device=index.device)
-        last = ((index[:, None] == index) * place).amax(1)
+        last = ((index[:, None] == index) * torch.arange(len(index), dtype=torch.int32, device=index.device)).amax(1)
         self.rows[index] = F.normalize(self.rows[index].lerp(embedding[last], 1 - self.config.bank_momentum))
 
 

@@ -233,8 +233,7 @@ class Objective:
 
 def clean_example(score: Score, anchors: tuple[Tensor, ...], labels: PseudoLabels) -> Example:
     """The anchors [B, 3, S_v, S_v] as an example of their own pseudo-labels."""
-    one = torch.ones(len(anchors), len(anchors[0]), device=anchors[0].device)
-    return Example(anchors, ((labels, one),), score)
+    return Example(anchors, ((labels, torch.ones(len(anchors), len(anchors[0]), device=anchors[0].device)),), score)
 
 
 def _with_gradient(example: Example) -> Example:

@@ -241,8 +241,7 @@ def _sums(shard: _Shard, nearest: Tensor, num_clusters: int) -> Tensor:
     copy of the rows; large clusters are split into bags of at most 1024.
     """
     order, starts = _by_cluster(shard, nearest, num_clusters)
-    pieces = torch.arange(0, shard.count, _PIECE, device=order.device)
-    cuts = torch.cat([starts, pieces]).sort().values
+    cuts = torch.cat([starts, torch.arange(0, shard.count, _PIECE, device=order.device)]).sort().values
     parts = functional.embedding_bag(order, shard.rows, cuts, mode="sum", include_last_offset=True)
     whole = torch.arange(len(parts), device=order.device)
     return functional.embedding_bag(

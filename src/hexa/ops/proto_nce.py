@@ -28,8 +28,7 @@ def proto_nce(query: Tensor, prototypes: Tensor, concentrations: Tensor, targets
     """
     with torch.autocast(query.device.type, enabled=False):
         dtype = torch.promote_types(query.dtype, torch.float32)
-        scaled = (prototypes.detach() / concentrations.detach()[:, None]).to(dtype)
-        scores = query.to(dtype).flatten(0, -2) @ scaled.T
+        scores = query.to(dtype).flatten(0, -2) @ (prototypes.detach() / concentrations.detach()[:, None]).to(dtype).T
         losses = functional.cross_entropy(scores, targets.flatten(), ignore_index=UNASSIGNED, reduction="none")
         return losses.view(targets.shape)
 

@@ -47,9 +47,9 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
     if "views.extra_crops" not in given:
         crops = tuple(crop.sized(size / experiment.views.size) for crop in crops)
     changes = {f"network.{name}": value for name, value in network.items()}
-    changes |= {"views.size": size, "views.test_scale": 1.0, "views.extra_crops": crops}
-    changes |= {"start.sha256": start.digest(config.weights, backbone)}
+    changes |= {"views.size": size, "views.extra_crops": crops, "start.sha256": start.digest(config.weights, backbone)}
     changes |= {f"start.{name}": getattr(backbone.preparation, name) for name in ("crop", "interpolation")}
     if experiment.optimizer.name == "muon" and "optimizer.name" not in given and not start.convolves(backbone.network):
         changes |= _BY_ADAMW
-    return override(experiment, {path: value for path, value in changes.items() if path not in given})
+    scale = {"views.test_scale": experiment.views.test_scale} if "views.test_scale" in given else {}
+    return override(experiment, scale | {path: value for path, value in changes.items() if path not in given})

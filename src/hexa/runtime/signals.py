@@ -88,8 +88,7 @@ class Interrupts:
         """The signal that any process received, the same on all of them; a collective."""
         if processes.world_size() == 1:
             return self.noticed()
-        value = torch.tensor(self.received or 0, device=device)
-        return self._told(int(processes.all_reduce_max(value)) or None)
+        return self._told(int(processes.all_reduce_max(torch.tensor(self.received or 0, device=device))) or None)
 
     def _told(self, number: int | None) -> int | None:
         if number is not None and not self._said:

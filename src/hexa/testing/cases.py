@@ -102,8 +102,7 @@ class CasePasses:
     def views(self) -> Iterator[Batch]:
         for number in range(DATA // BATCH - 1):
             whole = self.case.batch(number, 7, self.dtype)
-            index = number * BATCH + processes.rank() * len(whole) + torch.arange(len(whole))
-            yield replace(whole, index=index)
+            yield replace(whole, index=number * BATCH + processes.rank() * len(whole) + torch.arange(len(whole)))
 
     def images(self) -> Iterator[Batch]:
         crops = torch.rand(DATA, 3, SIZE, SIZE, generator=self.stream.generator(), dtype=self.dtype)

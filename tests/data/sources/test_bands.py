@@ -207,8 +207,7 @@ def test_floats_and_32_bits_have_one_scale_for_all_images(channels: int) -> None
     """255 · x and x / 65535 · 255, whether an image is dark or bright."""
     for brightest in (0.01, 0.5, 1.0):
         floats = np.linspace(0, brightest, 42, dtype=np.float32).reshape(6, 7)
-        wide = np.round(floats * 65535)
-        for dtype, values, scale in (("float32", floats, 1), ("int32", wide, 65535)):
+        for dtype, values, scale in (("float32", floats, 1), ("int32", np.round(floats * 65535), 65535)):
             pixels = unit(bands.decode(_grey(values, dtype), channels=channels))
             expected = torch.from_numpy(values.astype(np.float64) / scale).expand(channels, -1, -1)
             levels = 0.5 if channels == 3 else 0  # three channels have 8 bits

@@ -58,8 +58,7 @@ def test_digits_are_split_once_and_for_all() -> None:
 
     every, _ = load_digits(return_X_y=True)
     ours = torch.stack([source.decode(i)[0].flatten() for source in (train, test) for i in range(len(source))])
-    rounded = np.round(every * 255 / 16).astype(np.uint8)
-    assert sorted(map(bytes, ours.numpy())) == sorted(map(bytes, rounded))
+    assert sorted(map(bytes, ours.numpy())) == sorted(map(bytes, np.round(every * 255 / 16).astype(np.uint8)))
 
 
 def test_a_folder_of_classes(tmp_path: Path) -> None:

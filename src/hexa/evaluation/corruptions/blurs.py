@@ -124,8 +124,7 @@ def elastic(images: Tensor, alpha: float, sigma: float, affine: float, draws: Pe
     """
     batch, _, height, width = images.shape
     centre, part = torch.tensor([height // 2, width // 2]), min(height, width) // 3
-    corners = torch.tensor([[1, 1], [1, -1], [-1, -1]])
-    points = (centre + part * corners).double()  # [3, 2], (x, y)
+    points = (centre + part * torch.tensor([[1, 1], [1, -1], [-1, -1]])).double()  # [3, 2], (x, y)
     moved = points + draws.uniform(3, 2, low=-affine, high=affine).cpu().double()  # [B, 3, 2]
     # where a pixel of the result is taken from: the inverse of the map of points to moved
     back = torch.linalg.solve(F.pad(moved, (0, 1), value=1.0), points.expand(batch, 3, 2))  # [B, 3, 2]

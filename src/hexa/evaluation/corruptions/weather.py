@@ -42,8 +42,7 @@ def fog(images: Tensor, strength: float, decay: float, draws: PerImage) -> Tenso
 def frost(images: Tensor, kept: float, added: float, draws: PerImage) -> Tensor:
     """kept · x + added · frost. The published sets have photographs of frost, here it is a bluish plasma fractal."""
     colour = torch.tensor(_FROST, device=images.device, dtype=images.dtype).view(3, 1, 1)
-    crystals = colour + _SPREAD * (plasma(images.shape[-1], 1.75, draws) - 0.5)
-    return kept * images + added * crystals.clamp(0, 1)
+    return kept * images + added * (colour + _SPREAD * (plasma(images.shape[-1], 1.75, draws) - 0.5)).clamp(0, 1)
 
 
 def plasma(size: int, decay: float, draws: PerImage) -> Tensor:

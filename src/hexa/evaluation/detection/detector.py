@@ -157,8 +157,7 @@ class Anchors(nn.Module):
             around = torch.tensor([(-w / 2, -h / 2, w / 2, h / 2) for w, h in shapes], device=device)
             y, x = (torch.arange(n, device=device, dtype=torch.float32) * stride for n in level.shape[2:])
             y, x = torch.meshgrid(y, x, indexing="ij")
-            places = torch.stack((x, y, x, y), 2).view(-1, 1, 4)
-            levels.append((places + around).view(-1, 4))
+            levels.append((torch.stack((x, y, x, y), 2).view(-1, 1, 4) + around).view(-1, 4))
         return [torch.cat(levels)] * len(images.image_sizes)
 
 
