@@ -37,6 +37,7 @@ NINE_LAYERS = {
     "optimizer.name": "sgd",
     "optimizer.learning_rate": 0.03,
     "method.queue_size": 4096,
+    "method.momentum": 0.99,
 }
 #: `adapt` as it was until then.
 BY_SGD = {"optimizer.name": "sgd", "optimizer.learning_rate": 0.005, "method.temperature": 0.2}
@@ -54,6 +55,7 @@ SETS: dict[str, dict[str, Any]] = {
         "optimizer.name": "sgd",
         "optimizer.learning_rate": 0.02,
         "method.queue_size": 4096,
+        "method.momentum": 0.99,
     },
 }
 #: With `--only`: at 96 pixels, what was seen from outside with six epochs of either.

@@ -81,8 +81,8 @@ class ViewsConfig(Config):
     size: int = pydantic.Field(default=224, ge=LEAST_SIZE, le=MOST_SIZE)
     """Pixels of a view's side."""
     test_scale: float = pydantic.Field(default=1.0, ge=0.25, le=4)
-    """Features are extracted from images of `test_scale` · size pixels. Crops show things larger than whole images do:
-    views of three quarters of the images' size show them about as large, at half the price (FixRes, NeurIPS 2019)."""
+    """Evaluation and export take features of images of `test_scale` · size pixels. Crops show things larger than whole
+    images do: views of three quarters of the size show them about as large, for half as much (FixRes, NeurIPS 2019)."""
     num_views: int = pydantic.Field(default=2, gt=0, le=MOST_VIEWS)
     """Independent draws from the same pipeline for every image."""
     scale: Scale = (0.2, 1.0)
