@@ -182,8 +182,10 @@ class Given:
         return override(at_size(self.draft, size, self.fields), {"views.test_scale": self.used(size) / size})
 
     def may_shrink(self, backbone: Backbone) -> bool:
-        """Whether views may be smaller than the result is for: not where the user gives a size, nor for networks of few
-        convolutions or of one size."""
+        """Whether views may be smaller than the result is for.
+
+        Not where the user gives a size or the scale, nor for networks of few convolutions or of one size.
+        """
         decided = {"views.size", "views.test_scale"} & self.fields.keys() or not starts.convolves(backbone.network)
         with suppress(UserError, StopIteration):
             return not decided and backbone.prepared(size=next(s for s in SIZES if s < backbone.image_size)) is not None
