@@ -105,8 +105,7 @@ class HardenRequest(AdaptRequest):
             changes |= {"training.max_seconds": room(size) / SPARE}
         chosen = {path: value for path, value in changes.items() if path not in self.fields}
         experiment = override(given.at(size), chosen)
-        used = experiment.views.test_size
-        result = f"; the result is for {used} px" * (used != size)
+        result = f"; the result is for {experiment.views.test_size} px" * (experiment.views.test_size != size)
         whose = "those of the images themselves" if labelled is source else repr(labelled)
         labels = "none: how far features move is measured" if labelled is None else f"{whose}; {judged:,} to judge by"
         mirrored = ", mirrored or not" * (experiment.views.flip_probability > 0)

@@ -182,13 +182,15 @@ class Given:
         return override(at_size(self.draft, size, self.fields), {"views.test_scale": self.used(size) / size})
 
     def may_shrink(self, backbone: Backbone) -> bool:
-        """Whether views may be smaller than the result is for.
+        """True if views may be smaller than the images that the result is for.
 
-        Not where the user gives a size or the scale, nor for networks of few convolutions or of one size.
+        They may not where the user gives a size or the scale, nor for networks of few convolutions or of one size.
         """
-        decided = {"views.size", "views.test_scale"} & self.fields.keys() or not starts.convolves(backbone.network)
+        if {"views.size", "views.test_scale"} & self.fields.keys() or not starts.convolves(backbone.network):
+            return False
         with suppress(UserError, StopIteration):
-            return not decided and backbone.prepared(size=next(s for s in SIZES if s < backbone.image_size)) is not None
+            backbone.prepared(size=next(size for size in SIZES if size < backbone.image_size))  # refused by some
+            return True
         return False
 
     def costs(self, *, partly: bool = True) -> Costs:

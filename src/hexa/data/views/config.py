@@ -193,8 +193,7 @@ class ViewsConfig(Config):
             example = ", ".join(RECIPES["infomin"]["order"])
             raise ConfigError([("order", f"must contain randaugment for randaugment_ops, for example [{example}]")])
         if not LEAST_SIZE <= self.test_size <= MOST_SIZE:
-            said = f"features would be of {self.test_size} pixels, and {LEAST_SIZE} to {MOST_SIZE} are possible"
-            raise ConfigError([("test_scale", said)])
+            raise ConfigError([("test_scale", f"gives {self.test_size} pixels, not {LEAST_SIZE} to {MOST_SIZE}")])
         return self
 
 
