@@ -31,6 +31,7 @@ COMMON = {
 #: cifar10-moco-v2+small as it was until 2026-11-25, so that new rows belong beside older ones.
 NINE_LAYERS = {
     "network.widths": [16, 32, 64, 128],
+    "network.stem": "learned",
     "views.size": 32,
     "views.test_scale": 1.0,
     "views.scale": [0.08, 1.0],

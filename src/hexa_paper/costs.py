@@ -23,8 +23,7 @@ def costs_of(arms: Iterable[Arm], fields: Mapping[str, Any], out: Path, *, progr
     """Seconds of an image by recipe and scheme: those in `out`/costs.json, or measured now and kept there.
 
     They are kept because epochs at equal time follow from them: a study that is resumed must find its runs again.
-    fields: of every arm's experiment; costs that were measured with other ones are measured again. Those that do not
-    say with which were measured with the same ones, since a folder has one study.
+    fields: of every arm's experiment; costs that were measured with other ones are measured again.
     """
     needed: dict[str, set[str]] = {}
     for arm in arms:
@@ -48,7 +47,7 @@ def costs_of(arms: Iterable[Arm], fields: Mapping[str, Any], out: Path, *, progr
 
 def _missing(needed: Mapping[str, set[str]], kept: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
     """The recipes that were not measured with these fields, or not with every scheme that is needed."""
-    of_these = {recipe: one["schemes"] for recipe, one in kept.items() if one.get("fields", fields) == fields}
+    of_these = {recipe: one["schemes"] for recipe, one in kept.items() if one.get("fields") == fields}
     return [recipe for recipe, schemes in needed.items() if schemes - of_these.get(recipe, {}).keys()]
 
 

@@ -290,8 +290,7 @@ def test_label_free_measures_are_those_of_loops() -> None:
     assert found["uniformity"] == pytest.approx(-np.log(np.mean(pairs)), rel=1e-4)
 
     def near(view: torch.Tensor, i: int) -> set[int]:
-        others = [j for j in range(50) if j != i]
-        return set(sorted(others, key=lambda j: -float(view[i] @ x[j]))[:10])
+        return set(sorted((j for j in range(50) if j != i), key=lambda j: -float(view[i] @ x[j]))[:10])
 
     assert found["neighbours"] == pytest.approx(100 * np.mean([len(near(a, i) & near(b, i)) / 10 for i in range(50)]))
     assert label_free(x, x, x)["alignment"] == pytest.approx(0, abs=1e-6)

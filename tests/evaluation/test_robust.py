@@ -53,8 +53,7 @@ def one_by_one(
             return x.detach(), True
         if number < steps:
             F.cross_entropy(logits, torch.tensor([label])).backward()  # type: ignore[no-untyped-call]
-            moved = x.detach() + step * x.grad.sign()
-            x = (image + (moved - image).clamp(-radius, radius)).clamp(0, 1)
+            x = (image + (x.detach() + step * x.grad.sign() - image).clamp(-radius, radius)).clamp(0, 1)
     return x.detach(), False
 
 

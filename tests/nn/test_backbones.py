@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pydantic
 import pytest
+import scipy.fft
 import timm
 import torch
 
@@ -56,6 +58,17 @@ def test_options_of_a_network_still_work() -> None:
 def test_sizes_that_cannot_be_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(pydantic.ValidationError):
         NetworkConfig(name="small-resnet", **fields)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_a_cosine_stem_is_a_discrete_cosine_transform(channels: int) -> None:
+    shape = (channels, 3, 3)
+    waves = scipy.fft.idctn(np.eye(9 * channels).reshape(-1, *shape), axes=(1, 2, 3), norm="ortho")
+    waves = waves[np.argsort(np.indices(shape).sum(0).ravel(), kind="stable")]
+    for most, count in ((1, 1), (2, 2), (11, 10), (100, 18 * channels)):
+        expected = np.concatenate([waves[: max(1, most // 2)], -waves[: most // 2]])
+        found = backbones.SmallResNet((most, 4), channels=channels, stem="cosine").conv1.weight[:count].detach()
+        np.testing.assert_allclose(found, expected[:most], atol=1e-6)
 
 
 def test_an_outline_takes_no_memory_and_no_random_number() -> None:

@@ -259,22 +259,16 @@ def test_a_scheme_that_was_not_measured_is(tmp_path: Path, monkeypatch: pytest.M
         assert {SCHEMES_OF[arm.scheme].name for arm in arms} <= costs_of(arms, {}, tmp_path)["digits-moco-v2"].keys()
 
 
-@pytest.mark.parametrize("meanwhile", [False, True])
-def test_costs_of_earlier_versions_and_of_others_are_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: bool
+def test_costs_that_others_measured_until_the_lock_was_free_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without fields as before there were any; and those that another process measured until the lock was free."""
-    monkeypatch.setattr("hexa_paper.costs.benchmark", None)
-
     @contextmanager
     def waited(out: Path) -> Iterator[None]:
         storage.write(out / storage.COSTS, {"digits-moco-v2": MEASURED | {"fields": {"batch_size": 32}}})
         yield
 
-    if meanwhile:
-        monkeypatch.setattr(storage, "at_work", waited)
-    else:
-        storage.write(tmp_path / storage.COSTS, {"digits-moco-v2": MEASURED})
+    monkeypatch.setattr("hexa_paper.costs.benchmark", None)
+    monkeypatch.setattr(storage, "at_work", waited)
     assert costs_of(study("ablation", data="digits").arms, {"batch_size": 32}, tmp_path)
 
 

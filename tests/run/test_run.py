@@ -20,6 +20,7 @@ from rich.console import Console
 from hexa import recipes
 from hexa.config import UserError
 from hexa.methods.moco import MoCo
+from hexa.nn.backbones import cosine_filters
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment
 from hexa.run.run import pretrain, resume
@@ -81,6 +82,11 @@ def test_the_backbone_is_the_trained_query_network_with_main_statistics(whole: P
     assert all(torch.equal(saved[name], trained[name]) for name in saved)
     assert backbone.info["step"] == found[1]["step"] == 21
     assert backbone.image_size == 8
+
+
+def test_a_cosine_stem_is_not_learned(tmp_path: Path) -> None:
+    run = pretrain(tiny(network__stem="cosine"), tmp_path / "run", console=quiet())
+    assert torch.equal(load_backbone(run).network.get_parameter("conv1.weight"), cosine_filters(4, 3))
 
 
 def test_the_same_experiment_gives_the_same_weights(tmp_path: Path, whole: Path) -> None:

@@ -27,8 +27,7 @@ def margin(logits: Tensor, labels: Tensor) -> Tensor:
 
     Its gradient does not vanish where the classifier is certain, as that of the cross-entropy does.
     """
-    own = logits.gather(1, labels[:, None])
-    return logits.scatter(1, labels[:, None], -torch.inf).amax(1) - own[:, 0]
+    return logits.scatter(1, labels[:, None], -torch.inf).amax(1) - logits.gather(1, labels[:, None])[:, 0]
 
 
 LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "margin": margin}

@@ -102,8 +102,7 @@ def _parts(source: Source, names: Array, made: Iterable[tuple[Tensor, Tensor | N
 
 def _write(file: BinaryIO, kind: str, features: Array, labels: Array | None, paths: Array) -> None:
     if kind == ".npz":
-        arrays = {"features": features, "paths": paths} | ({} if labels is None else {"labels": labels})
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+        np.savez(file, **{"features": features, "paths": paths} | ({} if labels is None else {"labels": labels}))  # type: ignore[arg-type]
         return
     rows = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.reshape(-1)), features.shape[1])
     pyarrow.parquet.write_table(dense.columns("features", rows, labels, paths), file)

@@ -75,8 +75,7 @@ def weights(clusters: Tensor, dtype: torch.dtype) -> Tensor:
     Over those of all processes, so that it does not depend on who got which.
     """
     weight = (clusters != UNASSIGNED).to(dtype)
-    seen = processes.all_reduce_sum(weight.sum())
-    return weight * (len(weight) * processes.world_size() / seen.clamp_min(1))
+    return weight * (len(weight) * processes.world_size() / processes.all_reduce_sum(weight.sum()).clamp_min(1))
 
 
 def cluster(

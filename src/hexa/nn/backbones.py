@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ class NetworkConfig(Config):
     """small-resnet only: channels of each stage, which has one basic block."""
     stem_stride: int = pydantic.Field(default=1, ge=1, le=4)
     """small-resnet only: 2 halves the resolution in the stem, for speed."""
+    stem: Literal["learned", "cosine"] = "learned"
+    """small-resnet only. cosine: its filters are fixed (`cosine_filters`)."""
     options: dict[str, bool | int | float | str] = {}
     """Parameters of the timm network's class, such as img_size: 32 and patch_size: 4 of a ViT for small images."""
     channels: int = pydantic.Field(default=3, ge=1, le=_WIDEST)
@@ -76,9 +79,10 @@ class SmallResNet(nn.Module):
     """A ResNet with one basic block per stage and torchvision's key names: normalised images -> [B, widths[-1]].
 
     The stem is 3×3; every stage after the first halves the resolution. With four stages it has nine 3×3 layers.
+    A cosine stem has `cosine_filters` that are not learned; channels beyond them keep the weights that they begin with.
     """
 
-    def __init__(self, widths: tuple[int, ...], stem_stride: int = 1, channels: int = 3) -> None:
+    def __init__(self, widths: tuple[int, ...], stem_stride: int = 1, channels: int = 3, stem: str = "learned") -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, widths[0], 3, stem_stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(widths[0])
@@ -94,6 +98,9 @@ class SmallResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        if stem == "cosine":
+            fixed = cosine_filters(widths[0], channels)
+            self.conv1.weight.requires_grad_(False)[: len(fixed)] = fixed
 
     def group_matcher(self, coarse: bool = False) -> dict[str, str]:
         """How timm's tools identify the stages."""
@@ -110,6 +117,27 @@ class SmallResNet(nn.Module):
         return self.forward_features(images).mean((2, 3))
 
 
+def cosine_filters(most: int, channels: int) -> Tensor:
+    """The first filters of a discrete cosine transform of 3×3 patches and their channels, each with both signs.
+
+        b_{u,v,w}[c, i, j] = d_u[c] · d_v[i] · d_w[j],   d_u[c] ∝ cos(π u (c + ½) / C),   ‖d_u‖ = 1
+
+    They decorrelate natural images about as well as the principal components of patches, to which airbench fixes the
+    first layer of a supervised network (Jordan, 2024). The lowest degrees u + v + w come first, of one degree grey
+    filters (u = 0). Returns [n, channels, 3, 3] with n ≤ `most`, fewer where the transform has no more.
+    """
+    line, square = _cosines(channels), _cosines(3)
+    degrees = sorted(itertools.product(range(channels), range(3), range(3)), key=lambda degree: (sum(degree), degree))
+    waves = [torch.einsum("c,i,j->cij", line[u], square[v], square[w]) for u, v, w in degrees[: max(1, most // 2)]]
+    return torch.cat([torch.stack(waves), -torch.stack(waves)])[:most]
+
+
+def _cosines(n: int) -> Tensor:
+    """An orthonormal basis of ℝⁿ, [n, n]: a row for each frequency."""
+    at = torch.arange(n)
+    return nn.functional.normalize(torch.cos(torch.pi * at[:, None] * (at + 0.5) / n), dim=1)
+
+
 def build(config: NetworkConfig) -> nn.Module:
     """The network without classifier: normalised images [B, C, S, S] -> features [B, num_features].
 
@@ -123,7 +151,7 @@ def build(config: NetworkConfig) -> nn.Module:
     if config.name == "small-resnet":
         if not config.widths:
             raise UserError("network.widths: small-resnet needs the channels of its stages, such as [16, 32, 64, 128]")
-        return SmallResNet(config.widths, config.stem_stride, config.channels)
+        return SmallResNet(config.widths, config.stem_stride, config.channels, config.stem)
     if config.name not in timm.list_models():
         remedy = nearest(config.name, ["small-resnet", *timm.list_models()])
         raise UserError(f"network.name: unknown network '{config.name}'; {remedy}")
@@ -161,8 +189,7 @@ _FURTHER = {"bn_momentum", "bn_eps"}
 
 
 def _check_options(config: NetworkConfig) -> None:
-    plain = outline(NetworkConfig(name=config.name))
-    parameters = inspect.signature(type(plain).__init__).parameters.values()
+    parameters = inspect.signature(type(outline(NetworkConfig(name=config.name))).__init__).parameters.values()
     named = (one.name for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL))
     known = ({*named} | _FURTHER) - _SET
     for name, value in config.options.items():

@@ -202,8 +202,7 @@ def plan(uniforms: Tensor, magnitude: float | None, std: float) -> DrawnOperatio
     numbers = torch.zeros(len(rows), _PARAMETERS)
     parts = operation.bincount(minlength=len(OPERATIONS)).tolist()
     split = (torch.split(values, parts) for values in (numbers, strength, signed))
-    shares = zip(OPERATIONS.values(), *split, strict=True)
-    for each, share, unsigned, either in shares:
+    for each, share, unsigned, either in zip(OPERATIONS.values(), *split, strict=True):
         values = each.numbers(unsigned, either)
         share[:, : values.shape[1]] = values
     return DrawnOperations(rows, operation, numbers)

@@ -38,6 +38,8 @@ from hexa.training.schedules import ScheduleConfig
 
 Fields = dict[str, Any]
 
+_STATISTICS: Fields = {"mean": CIFAR_MEAN, "std": CIFAR_STD}
+
 
 def views_at_32(recipe: str = "moco-cifar", **fields: Any) -> ViewsConfig:
     return ViewsConfig.model_validate({"recipe": recipe, "size": 32, **fields})
@@ -48,13 +50,13 @@ def _moco(bn_groups: int, head: Literal["linear", "mlp"] = "linear") -> MoCoConf
 
 
 def _resnet(**fields: Any) -> NetworkConfig:
-    return NetworkConfig(name="resnet18", small_stem=True, mean=CIFAR_MEAN, std=CIFAR_STD, **fields)
+    return NetworkConfig(name="resnet18", small_stem=True, **_STATISTICS, **fields)
 
 
 def _vit(**options: bool | int | float | str) -> NetworkConfig:
     """Its positions are resampled for small crops."""
     options = {"img_size": 32, "patch_size": 4, "dynamic_img_size": True, **options}
-    return NetworkConfig(name="vit_tiny_patch16_224", options=options, mean=CIFAR_MEAN, std=CIFAR_STD)
+    return NetworkConfig(name="vit_tiny_patch16_224", options=options, **_STATISTICS)
 
 
 def _prototypes(views: str) -> Fields:
@@ -88,11 +90,11 @@ def _pcl(contrast: MoCoConfig, warmup_epochs: int) -> PCLConfig:
 
 _PUZZLE = PuzzleConfig(grid=2)
 _DECAY: Fields = {"base_batch_size": 256, "weight_decay": 5e-4}
-#: Three wide stages learn more in a given time than the four narrow ones of `+small`, by Muon and with fewer, newer
-#: keys, a faster key encoder, larger crops and smaller views (docs/speedrun.md). Not tried with other methods.
+#: Three wide stages on a fixed stem learn more in a given time than the four narrow ones of `+small`, by Muon and with
+#: fewer, newer keys, a faster key encoder, larger crops and smaller views (docs/speedrun.md). Not tried with others.
 _WIDE: Fields = {
     "method": _moco(4).model_copy(update={"queue_size": 1024, "momentum": 0.98}),
-    "network": NetworkConfig(name="small-resnet", widths=(32, 64, 128), stem_stride=2, mean=CIFAR_MEAN, std=CIFAR_STD),
+    "network": NetworkConfig(name="small-resnet", widths=(32, 64, 128), stem_stride=2, stem="cosine", **_STATISTICS),
     "optimizer": OptimizerConfig(name="muon", learning_rate=0.02, other_rate=0.08, **_DECAY),
     "views": views_at_32(size=24, test_scale=1.333, scale=(0.2, 1.0)),
 }

@@ -23,13 +23,8 @@ _MOST_JOURNAL, _LONG_JOURNAL, _LONGEST_LINE, _MOST_LINES = 512 * 1024**2, 32 * 1
 MOST_QUANTITIES, _MOST_WARNINGS, _MOST_RESULTS, _MOST_METRICS = 100, 100, 1000, 64
 
 _PLACE = {"event", "step", "epoch", "seconds", "time"}
-_STATES = {
-    "start": "unfinished",
-    "resume": "unfinished",
-    "interrupted": "interrupted",
-    "non-finite": "stopped",
-    "end": "finished",
-}
+_STATES = {"interrupted": "interrupted", "non-finite": "stopped", "end": "finished"}
+_STATES |= dict.fromkeys(("start", "resume"), "unfinished")
 
 
 @dataclass(frozen=True)

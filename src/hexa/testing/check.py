@@ -40,8 +40,7 @@ def check(experiment: Experiment) -> Iterator[Verdict]:
             except (AssertionError, UserError) as error:
                 said = f"{title}: {str(error).splitlines()[0]}"
                 break
-        meaning = " ".join((law.__doc__ or "").split())
-        yield Verdict(name, meaning, len(cases), said)
+        yield Verdict(name, " ".join((law.__doc__ or "").split()), len(cases), said)
 
 
 def cases_of(experiment: Experiment) -> dict[str, Case]:

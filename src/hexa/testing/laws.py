@@ -69,8 +69,7 @@ def losses_follow_their_images(case: Case) -> None:
     order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(1))
     embedding = method.embed(method.anchors(data), MAIN)
     labels = method.pseudo_labels(data, embedding.detach())
-    crops = tuple(crop[order] for crop in method.anchors(data))
-    moved = method.loss(method.embed(crops, MAIN), labels[order])
+    moved = method.loss(method.embed(tuple(crop[order] for crop in method.anchors(data)), MAIN), labels[order])
     _close(moved, method.loss(embedding, labels)[:, order], "losses of reordered images, with labels[order]")
 
 
@@ -167,8 +166,7 @@ def two_processes_equal_one(case: Case) -> None:
         return  # what a process draws for its own images differs
     case = case.ungrouped()
     with tempfile.TemporaryDirectory() as folder:
-        place = f"file://{folder}/meet"
-        start_processes(_member, (place, folder, case), nprocs=2, start_method="fork")  # type: ignore[no-untyped-call]
+        start_processes(_member, (f"file://{folder}/meet", folder, case), nprocs=2, start_method="fork")  # type: ignore[no-untyped-call]
         both = torch.load(Path(folder) / "both.pt", weights_only=True)
     for name, value in train(case).checkpoint().items():
         _close(both[name], value, f"`{name}` of two processes beside that of one", 1e-8, 1e-8)

@@ -237,10 +237,7 @@ def test_a_key_of_webdataset(tmp_path: Path) -> None:
     for number, value in enumerate(told):
         files |= {f"{number}.png": PICTURE, f"{number}.json": json.dumps(value).encode(), f"{number}.cls": b"1"}
     pack(tmp_path / "train-0.tar", files)
-    pack(
-        tmp_path / "train-1.tar",
-        {"a.png": PICTURE, "a.json": b"{", "b.json": b'{"patient": "x"}', "b.png": PICTURE},
-    )
+    pack(tmp_path / "train-1.tar", {"a.png": PICTURE, "a.json": b"{", "b.json": b'{"patient": "x"}', "b.png": PICTURE})
     source = open_source(f"webdataset:{tmp_path}")
     found = of("key:patient", source)
     assert [members(found, image) for image in range(7)] == [{0, 2}, {1, 6}, {0, 2}, {3}, {4}, {5}, {1, 6}]
