@@ -95,7 +95,7 @@ _DECAY: Fields = {"base_batch_size": 256, "weight_decay": 5e-4}
 _WIDE: Fields = {
     "method": _moco(4).model_copy(update={"queue_size": 1024, "momentum": 0.98}),
     "network": NetworkConfig(name="small-resnet", widths=(32, 64, 128), stem_stride=2, stem="cosine", **_STATISTICS),
-    "optimizer": OptimizerConfig(name="muon", learning_rate=0.02, other_rate=0.08, **_DECAY),
+    "optimizer": OptimizerConfig(name="muon", learning_rate=0.03, other_rate=0.08, **_DECAY),
     "views": views_at_32(size=24, test_scale=1.333, scale=(0.2, 1.0)),
 }
 _WARM: Fields = {"kind": "cosine", "per": "step", "warmup_epochs": 10, "warmup_at_most": 0.1}
