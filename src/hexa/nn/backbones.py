@@ -36,7 +36,7 @@ class NetworkConfig(Config):
     stem_stride: int = pydantic.Field(default=1, ge=1, le=4)
     """small-resnet only: 2 halves the resolution in the stem, for speed."""
     stem: Literal["learned", "cosine"] = "learned"
-    """small-resnet only. cosine: its filters are fixed (`cosine_filters`)."""
+    """small-resnet only. cosine: a fixed cosine transform of 3×3 patches, for photographs (`cosine_filters`)."""
     options: dict[str, bool | int | float | str] = {}
     """Parameters of the timm network's class, such as img_size: 32 and patch_size: 4 of a ViT for small images."""
     channels: int = pydantic.Field(default=3, ge=1, le=_WIDEST)
