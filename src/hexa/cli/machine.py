@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from hexa.cli.declare import ANY_SEED, JSON, PLAN, Fields, Given, command, flag, import_networks, option, say, whole
@@ -112,6 +113,8 @@ def doctor(given: Given, extra: Fields) -> int:
     from hexa.measure.doctor import diagnose, failed
     from hexa.runtime.console import Console
 
+    with suppress(Exception):  # what cannot be imported is a finding
+        import_networks()
     findings = diagnose(Path.cwd())
     if given.json:
         print(json.dumps([vars(finding) for finding in findings], indent=2))

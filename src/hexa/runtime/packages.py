@@ -69,8 +69,7 @@ def install(*arguments: str) -> str:
     commands = {"pip": [str(python), "-m", "pip", "install"], "uv": [str(python), "-m", "uv", "pip", "install"]}
     outside = ["uv", "pip", "install", "--python", str(python)]
     there = {distribution.name for distribution in metadata.distributions()}
-    command = next((words for name, words in commands.items() if name in there), outside)
-    return shlex.join([*command, *arguments])
+    return shlex.join([*next((words for name, words in commands.items() if name in there), outside), *arguments])
 
 
 @functools.cache

@@ -168,8 +168,7 @@ def _layout(state: State, first: str) -> tuple[Layout, str]:
     """The layout of a state, and the prefix of its backbone. first: the name of the network's first tensor."""
     for mark in (re.escape(first), ".*"):  # any tensor if that one is missing
         for layout in LAYOUTS.values():
-            pattern = re.compile(f"({layout.prefix}){layout.mark or mark}")
-            for found in filter(None, map(pattern.fullmatch, state)):
+            for found in filter(None, map(re.compile(f"({layout.prefix}){layout.mark or mark}").fullmatch, state)):
                 if any(key.startswith(found[1] + layout.also) for key in state):
                     return layout, found[1]
     raise AssertionError("the last layout has any key")
