@@ -37,8 +37,7 @@ class Whole(WholePlan):
     def carry_out(self, console: Console) -> Path:
         """Train, evaluate and collect whatever is not done already. Returns the folder."""
         with storage.at_work(self.out):
-            before = (storage.read(self.out / DECIDED) or {"spent": 0.0})["spent"]
-            self.clock.start(before + self.clock.total)
+            self.clock.start((storage.read(self.out / DECIDED) or {"spent": 0.0})["spent"] + self.clock.total)
             try:
                 self._work(console)
             except OutOfTime:

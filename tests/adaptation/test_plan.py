@@ -7,11 +7,13 @@ import sys
 import pytest
 import torch
 
+from hexa import recipes
 from hexa.adaptation.looking import features_of, found_again
 from hexa.adaptation.plan import choose, first_draft
 from hexa.data import open_source
 from hexa.measure.costs import Costs, measure, peak_bytes
 from hexa.nn.backbones import NetworkConfig, outline
+from hexa.recipes.experiment import override
 from hexa.weights import start
 from hexa.weights.pretrained import random_backbone
 
@@ -93,8 +95,13 @@ def test_costs_are_measured_by_the_stages_that_learn() -> None:
     costs = measure(draft, open_source("digits", "train"), fields)
     assert (costs.size, sorted(costs.steps)) == (32, [0, 1, 2, 4])  # a stem and three stages
     assert min(costs.look, *costs.steps.values()) > 0
-    decided = measure(draft, open_source("digits", "train"), {**fields, "start.trainable_stages": None})
-    assert sorted(decided.steps) == [0, 4]
+    fields["start.trainable_stages"] = "None"
+    assert sorted(measure(draft, open_source("digits", "train"), fields).steps) == [0, 4]
+
+
+def test_the_few_images_that_are_timed_divide_a_queue() -> None:
+    draft = override(recipes.get("cifar10-moco-v2+small"), {"training.device": "cpu"})
+    assert min(measure(draft, open_source("digits", "train"), ()).steps.values()) > 0
 
 
 @pytest.mark.parametrize(

@@ -112,13 +112,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("file", "given", "words"),
     [
-        ("resnet18.pt", {"network.name": "resnet50"}, "are of resnet18; leave the name out"),
+        ("resnet18.pt", {"network.name": "resnet50"}, "is resnet18; leave it out"),
+        ("resnet18.pt", {"network.stem": "cosine"}, "is learned; leave it out"),
         ("resnet18.pt", {"network.small_stem": True}, r"of another shape are conv1\.weight .*; leave out what you set"),
-        (
-            "resnet18.pt#resnet50",
-            {},
-            r"it lacks layer1\.0\.conv3\.weight.*; name the timm network .*: .*18\.pt#NETWORK",
-        ),
+        ("resnet18.pt#resnet50", {}, r"it lacks layer1\.0\.conv3\.weight.*; name the timm network .*18\.pt#NETWORK"),
         ("vit.safetensors", {"network.options": VIT | {"depth": 3}}, r"it lacks blocks\.2.*; leave out what you set"),
         ("vit.pt", {}, r"no network is recognised .*; if timm has this network, name it: .*vit\.pt#NETWORK"),
         ("vit.pt#vit_tiny_patch16_224", {}, r"it lacks blocks\.2.*; name the timm network that it was saved from"),

@@ -111,7 +111,8 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
     machine, begin = Machine.of(draft), time.perf_counter()
     small = machine.device.type == "cpu"
     size = min(draft.views.size, _SIZE) if small else draft.views.size
-    count = min(draft.batch_size, max(4, _PIXELS // size**2)) if small else draft.batch_size
+    most = min(draft.batch_size, max(4, _PIXELS // size**2)) if small else draft.batch_size
+    count = next((n for n in range(most, 3, -1) if draft.batch_size % n == 0), most)  # so that its parts divide a queue
     experiment = override(at_size(draft, size, fields), {"batch_size": count, "training.num_workers": 0})
     rows = np.linspace(0, len(source) - 1, min(len(source), 4 * count)).round().astype(int)
     some = Subset(source, np.unique(rows))

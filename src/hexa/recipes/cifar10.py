@@ -91,7 +91,7 @@ def _pcl(contrast: MoCoConfig, warmup_epochs: int) -> PCLConfig:
 _PUZZLE = PuzzleConfig(grid=2)
 _DECAY: Fields = {"base_batch_size": 256, "weight_decay": 5e-4}
 #: Three wide stages on a fixed stem learn more in a given time than the four narrow ones of `+small`, by Muon and with
-#: fewer, newer keys, a faster key encoder, larger crops and smaller views (docs/speedrun.md). Not tried with others.
+#: fewer, newer keys, a faster key encoder, larger crops and smaller views (docs/speedrun.md). Tried with MoCo alone.
 _WIDE: Fields = {
     "method": _moco(4).model_copy(update={"queue_size": 1024, "momentum": 0.98}),
     "network": NetworkConfig(name="small-resnet", widths=(32, 64, 128), stem_stride=2, stem="cosine", **_STATISTICS),

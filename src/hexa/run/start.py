@@ -36,9 +36,10 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
         group, _, name = path.partition(".")
         if group == "network" and name in network:
             network[name] = getattr(experiment.network, name)
-    if network["name"] != backbone.network_config.name:
-        message = f"the weights {config.weights} are of {backbone.network_config.name}; leave the name out"
-        raise ConfigError([("network.name", message)])
+    for name, theirs in (("name", backbone.network_config.name), ("stem", backbone.network_config.stem)):
+        if network[name] != theirs:
+            message = f"that of the weights {config.weights} is {theirs}; leave it out"
+            raise ConfigError([(f"network.{name}", message)])
     size = experiment.views.size if "views.size" in given else backbone.image_size
     fixed = getattr(getattr(backbone.network, "patch_embed", None), "strict_img_size", False)  # as in most ViTs
     if size != backbone.image_size and fixed and "network.options" not in given:

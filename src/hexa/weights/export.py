@@ -102,6 +102,7 @@ def describe_network(config: NetworkConfig) -> str:
         return f"two streams, of L and of a and b, each {each} of 1 or 2 channels"
     if config.name == "small-resnet":
         channels = f", channels={config.channels}" if config.channels != 3 else ""
+        channels += ", stem='cosine'" if config.stem == "cosine" else ""
         return f"hexa.nn.backbones.SmallResNet({config.widths}, stem_stride={config.stem_stride}{channels})"
     options = _options(config)
     name = f"timm.create_model('{config.name}', num_classes=0{options})" if options else config.name

@@ -34,8 +34,7 @@ def find_backbone(state: State, network: nn.Module, where: str, branch: str = "m
     taught = [prefix for prefix, parts in whole.items() if "teacher" in parts]
     if not taught or not any("student" in parts for parts in whole.values()):
         taught = [prefix for prefix, parts in whole.items() if not any(word in parts for word in _TWINS)]
-    averaged = [prefix for prefix, parts in whole.items() if "average" in parts]
-    chosen = [*averaged, *taught, *whole][0]
+    chosen = [*[prefix for prefix, parts in whole.items() if "average" in parts], *taught, *whole][0]
     found = {key.removeprefix(chosen): value for key, value in state.items() if key.startswith(chosen)}
     mark = f".{branch}."
     of_branch = {key.replace(mark, "."): value for key, value in found.items() if mark in key and branch != "main"}

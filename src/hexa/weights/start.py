@@ -236,6 +236,5 @@ def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
         first = 0 if config.trainable_stages is None else last + 1 - config.trainable_stages
         for name, parameter in backbone.named_parameters():
             stage = stage_of.get(name, last)
-            rate = config.backbone_rate * config.layer_decay ** (last - stage)
-            shares[parameter] = rate if stage >= first else 0.0
+            shares[parameter] = config.backbone_rate * config.layer_decay ** (last - stage) if stage >= first else 0.0
     return shares
