@@ -213,9 +213,9 @@ def search(given: Given, extra: Fields) -> int:
 
     if sum((given.duplicates, given.outliers, given.like is not None)) != 1:
         raise UserError("give one of --duplicates, --outliers and --like PATH")
+    features = Features(given.features)
     with progress_bar() as progress:
         progress("comparing the features", 0, 0)
-        features = Features(given.features)
         if given.duplicates:
             found = features.duplicates(given.least)
         else:
