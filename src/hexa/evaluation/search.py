@@ -37,10 +37,8 @@ class Features:
         try:
             features, paths = _read(path)
         except (OSError, ValueError, KeyError, pyarrow.ArrowException, zipfile.BadZipFile) as error:
-            why = error.strerror if isinstance(error, OSError) else None
-            raise UserError(
-                f"{path}: {why or 'not what hexa embed writes'}; give the .npz or .parquet that hexa embed wrote"
-            ) from None
+            why = (isinstance(error, OSError) and error.strerror) or "not such a file"
+            raise UserError(f"{path}: {why}; give a .npz or .parquet that hexa embed wrote") from None
         floats = features.dtype.kind == "f" and features.ndim == 2 and np.isfinite(features).all()
         if not floats or not 2 <= len(features) == len(paths):
             given = f"{features.dtype} of shape {features.shape} and {len(paths)} paths"

@@ -36,8 +36,7 @@ class NetworkConfig(Config):
     stem_stride: int = pydantic.Field(default=1, ge=1, le=4)
     """small-resnet only: 2 halves the resolution in the stem, for speed."""
     stem: Literal["learned", "cosine"] = "learned"
-    """small-resnet only. cosine: a cosine transform of 3×3 patches, for colour photographs, that is not learned but by
-    fine-tuning."""
+    """small-resnet only. cosine: a transform of 3×3 patches, for colour photographs, that only fine-tuning changes."""
     options: dict[str, bool | int | float | str] = {}
     """Parameters of the timm network's class, such as img_size: 32 and patch_size: 4 of a ViT for small images."""
     channels: int = pydantic.Field(default=3, ge=1, le=_WIDEST)
@@ -124,8 +123,8 @@ def cosine_filters(most: int, channels: int) -> Tensor:
         b_{u,v,w}[c, i, j] = d_u[c] · d_v[i] · d_w[j],   d_u[c] ∝ cos(π u (c + ½) / C),   ‖d_u‖ = 1
 
     They decorrelate natural images about as well as the principal components of patches, by which airbench whitens the
-    input of a supervised network (Jordan, 2024). The lowest degrees u + v + w come first, and within a degree
-    grey filters (u = 0). Returns [n, channels, 3, 3] with n ≤ `most`, fewer where the transform has no more.
+    input of a supervised network (Jordan, 2024). The lowest degrees u + v + w come first, and grey filters (u = 0)
+    within a degree. Returns [n, channels, 3, 3] with n ≤ `most`, fewer where the transform has no more.
     """
     line, square = _cosines(channels), _cosines(3)
     degrees = sorted(itertools.product(range(channels), range(3), range(3)), key=lambda degree: (sum(degree), degree))
