@@ -116,8 +116,7 @@ def _after(run: Path, epochs: int, of: int) -> Path:
 
 
 def _without_training(experiment: experiments.Experiment) -> dict[str, Any]:
-    until = experiment.monitor.until  # which decides the length
-    return experiment.model_dump(mode="json", exclude={"training", "monitor"}) | {"until": until}
+    return experiment.model_dump(mode="json", exclude={"training", "monitor"}) | {"until": experiment.monitor.until}
 
 
 def _training_of(read: Run, diverged: bool, until: float | None) -> dict[str, Any]:

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from hexa import recipes
+from hexa.adaptation.choice import choose
 from hexa.adaptation.looking import features_of, found_again
-from hexa.adaptation.plan import choose, first_draft
+from hexa.adaptation.plan import first_draft
 from hexa.data import open_source
 from hexa.measure.costs import Costs, measure, peak_bytes
 from hexa.nn.backbones import NetworkConfig, outline

@@ -12,8 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from hexa.adaptation import wording
+from hexa.adaptation.choice import SPARE
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
-from hexa.adaptation.plan import SPARE, Given, Plan, length
+from hexa.adaptation.plan import Given, Plan
 from hexa.adaptation.robustness import CLEAN, Shown, Side, decide, table
 from hexa.comparison.extraction import common, images_per_second
 from hexa.comparison.extraction import features_of as extracted
@@ -116,7 +118,7 @@ class HardenRequest(AdaptRequest):
             "have its features of the clean images",
             f"views: the images{mirrored}{changed}, {size} px{result}",
             f"labels: {labels}",
-            length(experiment, passes, given) + ", attacked in two steps" * two,
+            wording.length(experiment, passes, budget.seconds if by_clock else 0) + ", attacked in two steps" * two,
         )
         return Plan(experiment, lines, judged)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,12 +13,13 @@ import numpy as np
 from torch import Tensor
 
 from hexa import recipes
+from hexa.adaptation import wording
+from hexa.adaptation.choice import PASSES, SPARE, Choice, choose
 from hexa.adaptation.looking import Seen, features_of, found_again
-from hexa.comparison import leakage, unlabelled
+from hexa.comparison import unlabelled
 from hexa.comparison.labelled import labels_of
 from hexa.config import ConfigError, UserError
 from hexa.data import Source
-from hexa.data.loading.loaders import RESIDENT_LIMIT_BYTES
 from hexa.measure.costs import Costs, at_size, measure, memory_of
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.tables import counted, format_duration
@@ -34,19 +35,14 @@ SIZES, _KEPT, _LOOKING, _SEEN = (448, 384, 320, 256, 224, 192, 160, 128, 96, 64)
 #: Where the start finds fewer than this share of 40 images again from a quarter of each, training can teach it more:
 #: three sets had 8 to 40 % and gained 3 points of k-NN or more, three 78 to 95 and 0.8 at most (your-own-images.md).
 _FAMILIAR = 0.55
-#: The fewest passes over the images, the share of the time that they may take by the measurement, and the fewest images
-#: (or all) that they are worth making over.
-PASSES, SPARE, _LEAST_IMAGES = 6, 0.9, 500
-#: Where maps can be remembered: how many passes draw views of their own, as a share of those that would fit if all did,
-#: and at least; where this number of passes would fit, all do.
-_DRAWN, _LEAST_SETS, _ENOUGH = 0.7, 4, 60
+#: The fewest images (or all) that six passes are worth making over.
+_LEAST_IMAGES = 500
 #: With this number of passes or more only the head learns in the first: a random head would damage the backbone.
 _HEAD_FIRST = 3
 #: On photographs as many of the last stages learn as hold this share of the weights.
 _LAST_SHARE = 0.05
-#: Most and fewest images in the comparison, these without labels, the share of the time that one side may take, and
-#: how few labelled ones the plan warns of.
-_MOST, _LEAST, _SHARE, _FEW = 2000, 200, 0.05, 100
+#: Most and fewest images in the comparison, these without labels, and the share of the time that one side may take.
+_MOST, _LEAST, _SHARE = 2000, 200, 0.05
 #: The minutes that a plan without enough time names: the first above 1.3 times what is needed, since the load changes.
 _MINUTES = (1, 2, 3, 5, 10, 15, 20, 30, 45, 60, 90)
 #: The fewest lines of metrics of a training that has as many steps.
@@ -81,62 +77,6 @@ class Budget:
     def here(self, seconds: float) -> float:
         """The seconds on this machine, perhaps a busy one, of work that takes `seconds` on an idle one."""
         return seconds * max(1.0, self.imported / _IMPORT)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Views of `size` pixels; the last `stages` of the network learn from `images` images, `passes` times.
-
-    sets: passes with views of their own, which later ones repeat; None if all have.
-    """
-
-    size: int
-    stages: int
-    images: int
-    passes: float
-    sets: int | None = None
-
-
-def choose(
-    costs: Costs,
-    sizes: Sequence[int],
-    images: int,
-    room: Callable[[int], float],
-    keeps: Callable[[int], bool],
-    shorter_side: int = 10**6,
-) -> Choice:
-    """The plan that fits into the seconds that `room` leaves for training at a size. Its `images` may be too few.
-
-    sizes: of views, the largest first. A smaller one is taken if the start keeps its neighbourhoods there, and six
-    passes do not fit at the larger one or images (`shorter_side` pixels) would be enlarged. Then passes are cut, but
-    not below six; then the stages that learn; then the images. The head learns alone in the first pass.
-    """
-
-    def once(size: int, stages: int, passes: float = PASSES) -> float:
-        """Seconds for an image in all passes."""
-        return costs.train(size, 0) + (passes - 1) * costs.train(size, stages)
-
-    def fits(size: int, stages: int) -> bool:
-        return images * once(size, stages) <= SPARE * room(size)
-
-    learning = sorted((stages for stages in costs.steps if stages), reverse=True)
-    size = sizes[0]
-    for smaller in sizes[1:]:
-        if (fits(size, learning[0]) and size <= shorter_side) or not keeps(smaller):
-            break
-        size = smaller
-    stages = next((stages for stages in learning if fits(size, stages)), learning[-1])
-    if not fits(size, stages):
-        images = max(0, int(SPARE * room(size) / once(size, stages)))
-    left = room(size) / max(1, images) - costs.train(size, 0)
-    passes = 1 + left / costs.train(size, stages)
-    if stages in costs.again and images and passes < _ENOUGH:
-        kept = images * costs.again[stages][1] * (size / costs.size) ** 2  # bytes of a set
-        sets = min(math.ceil(_DRAWN * passes), int(RESIDENT_LIMIT_BYTES / kept))
-        repeated = (left - (sets - 1) * costs.train(size, stages)) / costs.repeat(size, stages)
-        if sets >= _LEAST_SETS and sets + repeated > passes:
-            return Choice(size, stages, images, sets + repeated, sets)
-    return Choice(size, stages, images, passes)
 
 
 @dataclass(frozen=True)
@@ -329,49 +269,7 @@ def plan(given: Given) -> Plan:
             "training.log_every": max(1, min(draft.training.log_every, int(chosen.passes * per_epoch) // _LINES)),
         }
     experiment = override(given.at(size), {k: v for k, v in changes.items() if k not in fields})
-    what = _lines(experiment, given.seen, chosen, stages, shares.get(size), backbone.image_size, outlook)
+    said = wording.lines(experiment, given.seen, chosen, stages, shares.get(size), backbone.image_size, outlook)
     passes = min(experiment.epochs, (experiment.max_steps or math.inf) / max(1, per_epoch))
-    return Plan(experiment, (*what, _labels(labelled, source, compared), length(experiment, passes, given)), compared)
-
-
-def length(experiment: Experiment, passes: float, given: Given) -> str:
-    """The line on how long the training is."""
-    about = "about " * given.by_clock
-    said = f"length: {about}{passes:.1f} passes (epochs) in batches of {experiment.batch_size}"
-    if sets := experiment.start.view_sets:
-        said += f", {sets} of them with views of their own"
-    said += f", by {experiment.optimizer.name} at {experiment.optimizer.learning_rate:g}"
-    return said + f", {format_duration(given.budget.seconds)} in all" * given.by_clock
-
-
-def _lines(
-    experiment: Experiment, seen: Seen, chosen: Choice, stages: int, share: float | None, native: int, outlook: str
-) -> tuple[str, ...]:
-    size, used, start = experiment.views.size, experiment.views.test_size, experiment.start
-    method = " + ".join([experiment.method.name, *(n for n, h in experiment.hard_examples.items() if h.weight > 0)])
-    statistics = "kept" if start.batch_norm == "keep" else start.batch_norm
-    result = f"; the result is for {used} px" * (used != size)
-    smaller = f"; the start's own {native} px may be worth more than training gains" * (used < native)
-    smaller = f", where the start keeps {share:.0%} of its neighbourhoods" if share is not None else smaller
-    few = {None: "whole network", 1: f"last of {stages} stages"}
-    learns = few.get(start.trainable_stages, f"last {start.trainable_stages} of {stages} stages")
-    learns += ", in the first pass the head alone" * (start.freeze_backbone == 1)
-    fewer = f", {chosen.images:,} of them trained on" * (chosen.images < seen.count)
-    guessed = " (--domain names another kind)" * (seen.domain != "photos")
-    return (
-        f"images: {seen}{fewer}",
-        f"method: {method}, from {start.weights}, batch-norm statistics {statistics}",
-        f"learning: the {learns}",
-        f"views: {experiment.views.based_on} for {seen.domain}{guessed}, {size} px{result}{smaller}",
-        f"outlook: {outlook}",
-    )
-
-
-def _labels(labelled: Source | None, source: Source, compared: int) -> str:
-    if labelled is None:
-        return "labels: none, so whether it helped cannot be told and the start will be kept; --labelled gives some"
-    whose = "those of the images themselves, which it learns from" if labelled is source else repr(labelled)
-    few = ", which show only large differences: label a hundred or more" * (compared < _FEW)
-    both = 0 if labelled is source else int(leakage.shared(source, labelled).sum())
-    known = f", {both:,} of which are among the images to learn from" if both else ""
-    return f"labels: {whose}{known}; {compared:,} in the comparison{few}"
+    said += wording.labels(labelled, source, compared), wording.length(experiment, passes, seconds if by_clock else 0)
+    return Plan(experiment, said, compared)

@@ -115,12 +115,11 @@ class Example:
         for labels, weight in self.mixture:
             own, other = labels.mixed(permutation)
             mixture += [(own, weight * kept), (other, weight[:, permutation] * (1 - kept))]
-        name = self.branch.name if branch == "source" else branch
         return replace(
             self,
             crops=crops,
             mixture=tuple(mixture),
-            branch=Branch(name, update=update_statistics),
+            branch=Branch(self.branch.name if branch == "source" else branch, update=update_statistics),
             facts={"lambda": kept.mean()},
             shared_gradient=None,
         )

@@ -40,8 +40,7 @@ def patches(images: Tensor, side: int, stride: int) -> Tensor:
 
     G = (S − side) / stride + 1, rounded down: what is left at the right and below is in no patch. Differentiable.
     """
-    cut = images.unfold(2, side, stride).unfold(3, side, stride)  # [B, C, G, G, side, side]
-    return cut.permute(0, 2, 3, 1, 4, 5)
+    return images.unfold(2, side, stride).unfold(3, side, stride).permute(0, 2, 3, 1, 4, 5)
 
 
 def permutations(length: int, count: int, generator: torch.Generator, candidates: int = 100) -> Tensor:

@@ -1,0 +1,72 @@
+"""Chooses what is trained for how long, from what an image costs on this machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hexa.data.loading.loaders import RESIDENT_LIMIT_BYTES
+from hexa.measure.costs import Costs
+
+#: The fewest passes over the images, and the share of the time that they may take by the measurement.
+PASSES, SPARE = 6, 0.9
+#: Where maps can be remembered: how many passes draw views of their own, as a share of those that would fit if all did,
+#: and at least; where this number of passes would fit, all do.
+_DRAWN, _LEAST_SETS, _ENOUGH = 0.7, 4, 60
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Views of `size` pixels; the last `stages` of the network learn from `images` images, `passes` times.
+
+    sets: passes with views of their own, which later ones repeat; None if all have.
+    """
+
+    size: int
+    stages: int
+    images: int
+    passes: float
+    sets: int | None = None
+
+
+def choose(
+    costs: Costs,
+    sizes: Sequence[int],
+    images: int,
+    room: Callable[[int], float],
+    keeps: Callable[[int], bool],
+    shorter_side: int = 10**6,
+) -> Choice:
+    """The plan that fits into the seconds that `room` leaves for training at a size. Its `images` may be too few.
+
+    sizes: of views, the largest first. A smaller one is taken if the start keeps its neighbourhoods there, and six
+    passes do not fit at the larger one or images (`shorter_side` pixels) would be enlarged. Then passes are cut, but
+    not below six; then the stages that learn; then the images. The head learns alone in the first pass.
+    """
+
+    def once(size: int, stages: int, passes: float = PASSES) -> float:
+        """Seconds for an image in all passes."""
+        return costs.train(size, 0) + (passes - 1) * costs.train(size, stages)
+
+    def fits(size: int, stages: int) -> bool:
+        return images * once(size, stages) <= SPARE * room(size)
+
+    learning = sorted((stages for stages in costs.steps if stages), reverse=True)
+    size = sizes[0]
+    for smaller in sizes[1:]:
+        if (fits(size, learning[0]) and size <= shorter_side) or not keeps(smaller):
+            break
+        size = smaller
+    stages = next((stages for stages in learning if fits(size, stages)), learning[-1])
+    if not fits(size, stages):
+        images = max(0, int(SPARE * room(size) / once(size, stages)))
+    left = room(size) / max(1, images) - costs.train(size, 0)
+    passes = 1 + left / costs.train(size, stages)
+    if stages in costs.again and images and passes < _ENOUGH:
+        kept = images * costs.again[stages][1] * (size / costs.size) ** 2  # bytes of a set
+        sets = min(math.ceil(_DRAWN * passes), int(RESIDENT_LIMIT_BYTES / kept))
+        repeated = (left - (sets - 1) * costs.train(size, stages)) / costs.repeat(size, stages)
+        if sets >= _LEAST_SETS and sets + repeated > passes:
+            return Choice(size, stages, images, sets + repeated, sets)
+    return Choice(size, stages, images, passes)

@@ -1,0 +1,62 @@
+"""What a plan says, line by line."""
+
+from __future__ import annotations
+
+from hexa.adaptation.choice import Choice
+from hexa.adaptation.looking import Seen
+from hexa.comparison import leakage
+from hexa.data import Source
+from hexa.recipes.experiment import Experiment
+from hexa.reporting.tables import format_duration
+
+#: Fewer labelled images than these make the plan warn.
+_FEW = 100
+
+
+def length(experiment: Experiment, passes: float, seconds: float) -> str:
+    """The line on how long the training is. seconds: of everything; 0 if epochs or steps decide it."""
+    about = "about " * bool(seconds)
+    said = f"length: {about}{passes:.1f} passes (epochs) in batches of {experiment.batch_size}"
+    if sets := experiment.start.view_sets:
+        said += f", {sets} of them with views of their own"
+    said += f", by {experiment.optimizer.name} at {experiment.optimizer.learning_rate:g}"
+    return said + f", {format_duration(seconds)} in all" * bool(seconds)
+
+
+def lines(
+    experiment: Experiment, seen: Seen, chosen: Choice, stages: int, share: float | None, native: int, outlook: str
+) -> tuple[str, ...]:
+    """The lines on images, method, what learns, views and outlook.
+
+    stages: those of the network. share: of the start's neighbourhoods that are kept at the size of the result, if that
+    was measured. native: the start's own size.
+    """
+    size, used, start = experiment.views.size, experiment.views.test_size, experiment.start
+    method = " + ".join([experiment.method.name, *(n for n, h in experiment.hard_examples.items() if h.weight > 0)])
+    statistics = "kept" if start.batch_norm == "keep" else start.batch_norm
+    result = f"; the result is for {used} px" * (used != size)
+    smaller = f"; the start's own {native} px may be worth more than training gains" * (used < native)
+    smaller = f", where the start keeps {share:.0%} of its neighbourhoods" if share is not None else smaller
+    few = {None: "whole network", 1: f"last of {stages} stages"}
+    learns = few.get(start.trainable_stages, f"last {start.trainable_stages} of {stages} stages")
+    learns += ", in the first pass the head alone" * (start.freeze_backbone == 1)
+    fewer = f", {chosen.images:,} of them trained on" * (chosen.images < seen.count)
+    guessed = " (--domain names another kind)" * (seen.domain != "photos")
+    return (
+        f"images: {seen}{fewer}",
+        f"method: {method}, from {start.weights}, batch-norm statistics {statistics}",
+        f"learning: the {learns}",
+        f"views: {experiment.views.based_on} for {seen.domain}{guessed}, {size} px{result}{smaller}",
+        f"outlook: {outlook}",
+    )
+
+
+def labels(labelled: Source | None, source: Source, compared: int) -> str:
+    """The line on the images that judge, of which `compared` are looked at."""
+    if labelled is None:
+        return "labels: none, so whether it helped cannot be told and the start will be kept; --labelled gives some"
+    whose = "those of the images themselves, which it learns from" if labelled is source else repr(labelled)
+    few = ", which show only large differences: label a hundred or more" * (compared < _FEW)
+    both = 0 if labelled is source else int(leakage.shared(source, labelled).sum())
+    known = f", {both:,} of which are among the images to learn from" if both else ""
+    return f"labels: {whose}{known}; {compared:,} in the comparison{few}"
