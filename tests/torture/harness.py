@@ -23,6 +23,7 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.sources.decode import DecodeError
 from hexa.data.sources.voc_boxes import boxes_of
+from hexa.runtime.allocator import return_freed_memory
 from hexa.runtime.packages import commit
 
 MEGABYTES = 400
@@ -133,6 +134,7 @@ def forked(work: Callable[[], Any], seconds: float = 30) -> Forked:
 def _answer(work: Callable[[], Any], writing: int, seconds: float) -> None:
     """In the child: do the work, answer, and end without any of the parent's clean-up."""
     faulthandler.disable()  # pytest's would print a page for every death
+    return_freed_memory()  # which the parent keeps: the work would grow into it unseen
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here

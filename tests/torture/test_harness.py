@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hexa.runtime.allocator import keep_freed_memory
 from hexa.runtime.packages import commit
 from tests.torture import conftest
 from tests.torture.harness import Ended, Tally, forked
@@ -22,6 +23,8 @@ def test_a_child_that_dies_hangs_raises_or_grows_is_seen() -> None:
     assert forked(lambda: time.sleep(60), seconds=0.2).signal == signal.SIGALRM
     assert forked(lambda: 7).value == 7
     assert isinstance(forked(lambda: {}["absent"]).raised, KeyError)
+    keep_freed_memory()
+    np.ones(75_000_000)  # is kept, as after a test that trains
     # of 400: the machine may take back pages of libraries meanwhile, which the child holds from the beginning
     assert forked(lambda: float(np.ones(50_000_000).sum())).megabytes > 100
     assert forked(lambda: None).megabytes < 50

@@ -126,9 +126,7 @@ TOO_LARGE = {
     "PNG": _png(16384, 16384),
     "PNG of 2 ** 62 pixels": _png(2**31 - 1, 2**31 - 1),
     "JPEG": _patched(_JPEG, b"\xff\xc0", struct.pack(">HH", 65500, 65500), 5),
-    "JPEG that PIL alone reads": _patched(
-        b"\xff\xd8\xff" + _JPEG[2:], b"\xff\xc0", struct.pack(">HH", 65500, 65500), 5
-    ),
+    "JPEG for PIL": _patched(b"\xff\xd8\xff" + _JPEG[2:], b"\xff\xc0", struct.pack(">HH", 65500, 65500), 5),
     "GIF": b"GIF89a" + struct.pack("<HHBBB", 65535, 65535, 0, 0, 0) + b",\0\0\0\0" + _GIF,
     "GIF with a large frame": b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0, 0, 0) + b",\0\0\0\0" + _GIF,
     "WEBP": _patched(_WEBP, 26, struct.pack("<HH", 16383, 16383)),
@@ -167,8 +165,7 @@ def test_what_is_too_large_is_refused_by_its_header(tally: Tally) -> None:
 
 def test_what_unfolds_is_cheap(tally: Tally) -> None:
     for name, data in UNFOLDING.items():
-        found = complaints([data])
-        tally.input("image files that unfold in memory or time", not found, (name, found))
+        tally.input("image files that unfold in memory or time", not (found := complaints([data])), (name, found))
 
 
 # -- in folders -----------------------------------------------------------------------------------------------------

@@ -246,8 +246,7 @@ def test_a_batch_of_large_images_does_not_wait_in_memory(tmp_path: Path) -> None
 
 
 def test_long_strips_are_left_to_workers(tmp_path: Path) -> None:
-    data = plain_images(tmp_path, {f"{number}.png": (100_000, 1) for number in range(4)})
-    loader = loader_of(open_source(data), 4)
+    loader = loader_of(open_source(plain_images(tmp_path, {f"{number}.png": (100_000, 1) for number in range(4)})), 4)
     assert not loader.resident
     assert [crop.shape for crop in next(loader.epoch(0)).crops] == [(4, 3, SIZE, SIZE)] * 2
 
