@@ -123,8 +123,7 @@ def adapt(
     """
     from pathlib import Path
 
-    from hexa.adaptation.command import AdaptRequest
-    from hexa.adaptation.command import adapt as run
+    from hexa.adaptation.command import AdaptRequest, adapt as run
     from hexa.runtime.parsing import seconds_of
 
     request = AdaptRequest(str(backbone), data, labelled, seconds_of(time), domain, fields)
@@ -222,8 +221,7 @@ def compare(
     """
     from pathlib import Path
 
-    from hexa.comparison.compare import CompareRequest
-    from hexa.comparison.compare import compare as run
+    from hexa.comparison.compare import CompareRequest, compare as run
     from hexa.comparison.page import write
     from hexa.config import UserError, nearest
     from hexa.runtime.parsing import seconds_of
@@ -250,7 +248,7 @@ def named(spec: str | Path | Backbone, seed: int = 0) -> str | Path | Backbone:
     from hexa import recipes
     from hexa.recipes import plugins
 
-    if not recipes.is_recipe(name) and not plugins.is_plugin(name):
+    if name.partition("+")[0] not in recipes.names() and not plugins.is_plugin(name):
         return spec
     from hexa.weights.pretrained import random_backbone
 

@@ -30,8 +30,7 @@ from hexa.evaluation.label_free import label_free
 from hexa.measure.costs import Costs
 from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.signals import Interrupted
-from hexa.weights import files
-from hexa.weights import start as starts
+from hexa.weights import files, start as starts
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 
 NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))

@@ -14,8 +14,7 @@ from sklearn.datasets import load_digits
 
 from hexa import cli
 from hexa.comparison import labelled, leakage, tuning, unlabelled, verdict
-from hexa.comparison.compare import CompareRequest, compare
-from hexa.comparison.compare import _names as names_of
+from hexa.comparison.compare import CompareRequest, _names as names_of, compare
 from hexa.comparison.extraction import Extraction
 from hexa.config import UserError
 from hexa.data import open_source
@@ -146,9 +145,7 @@ def test_mistakes_are_one_line(given: dict[str, object], said: str, folder: Path
 
 def side(name: str, knn: float, probe: float) -> verdict.Side:
     """Right for the first of 1,000 images by each measure."""
-    right = {
-        measure: np.arange(1000) < 10 * share for measure, share in zip(labelled.DECIDING, (knn, probe), strict=True)
-    }
+    right = dict(zip(labelled.DECIDING, (np.arange(1000) < 10 * share for share in (knn, probe)), strict=True))
     return verdict.Side(name, load_backbone("pixels:4"), torch.zeros(1, 1), labelled.Scores(right, {}))
 
 
@@ -159,12 +156,12 @@ def side(name: str, knn: float, probe: float) -> verdict.Side:
         (
             [side("A", 80.2, 80), side("B", 80, 90), side("C", 80, 90)],
             None,
-            "B is not significantly better than C: k-NN 80.0 against 80.0 % (+0.0 ± 0.3 points), ",
+            "B is not significantly better than C: k-NN 80.0 against 80.0 % (+0.0 ± 0.4 points), ",
         ),
         (
             [side("A", 80, 90), side("B", 79.8, 80), side("C", 79.9, 90)],
             None,
-            "% (+0.0 ± 0.3 points); it is better than B",
+            "% (+0.0 ± 0.4 points); it is better than B",
         ),
         (
             [side("A", 70, 90), side("B", 90, 95), side("C", 60, 80)],

@@ -66,13 +66,15 @@ def test_intervals_are_those_of_the_paired_t_test(comparisons: int) -> None:
 
 @pytest.mark.parametrize("comparisons", [1, 6])
 @pytest.mark.parametrize(("won", "lost"), [(20, 5), (1, 0), (0, 0)])
-def test_intervals_of_images_hold_half_an_image_more_in_each_cell(won: int, lost: int, comparisons: int) -> None:
+def test_intervals_of_images_hold_half_an_image_more_in_each_cell_and_are_wider_by_half(
+    won: int, lost: int, comparisons: int
+) -> None:
     before, after = np.arange(50) < lost, (np.arange(50) >= lost) & (np.arange(50) < won + lost)
     found, n = paired(before, after, comparisons), 52
     wins, losses = (won + 0.5) / n, (lost + 0.5) / n
     variance = n / (n - 1) * (wins + losses - (wins - losses) ** 2)
     reach = stats.t.ppf(1 - 0.025 / comparisons, n - 1)
-    assert (found.points, found.half) == pytest.approx((2 * (won - lost), 100 * reach * (variance / n) ** 0.5))
+    assert (found.points, found.half) == pytest.approx((2 * (won - lost), 150 * reach * (variance / n) ** 0.5))
     few = paired(np.zeros(19, dtype=bool), np.ones(19, dtype=bool))
     assert (few.sign, str(few)) == (0, "+100.0 of too few images")
 
@@ -89,12 +91,32 @@ def reached(knn: float, probe: float) -> Scores:
         (reached(0.5, 0.4), 1, -1),
         (reached(0.6, 0.4), 1, 0),  # they contradict each other
         (reached(0.505, 0.5), 1, 0),
-        (reached(0.515, 0.5), 1, 1),
-        (reached(0.515, 0.5), 20, 0),  # the best of many states
+        (reached(0.53, 0.5), 1, 1),
+        (reached(0.515, 0.5), 1, 0),  # it would be if every fold were fitted to images of its own
+        (reached(0.53, 0.5), 100, 0),  # the best of many states
     ],
 )
 def test_better_only_where_the_measures_agree_beyond_chance(other: Scores, trials: int, better: int) -> None:
     assert decide(reached(0.5, 0.5), other, trials)[0] == better
+
+
+def test_images_of_a_group_neither_judge_each_other_nor_count_as_many() -> None:
+    groups = np.array([*np.arange(75) % 9, 9, 9, 9, 9])  # all of class 3 are in one
+    judge = Judge(LABELS, groups=groups)
+    assert judge.judged.tolist() == list(range(75))
+    for part, rest in zip(judge.parts, judge.rests, strict=True):
+        assert not {*groups[part]} & {*groups[rest]}
+    assert {fold for part in judge.parts for fold in np.bincount(LABELS[part])[:3] > 0} == {True}
+    before, after = (judge.scores(FEATURES[:, kept]) for kept in (slice(4), slice(8)))
+    d = 100.0 * after.right["k-NN"] - 100.0 * before.right["k-NN"]
+    squares = sum(sum(d[i] - d.mean() for i in range(75) if groups[i] == group) ** 2 for group in range(9))
+    half = 1.5 * stats.t.ppf(1 - 0.025 / 2, 8) * (9 / 8 * squares) ** 0.5 / 75
+    found = decide(before, after)[1]["k-NN"]
+    assert found.half == pytest.approx(max(half, paired(before.right["k-NN"], after.right["k-NN"], 2).half))
+    two = np.arange(60) % 2  # groups, of which one gains
+    assert paired(np.zeros(60, dtype=bool), two == 1, groups=two).half == pytest.approx(1.5 * 50 * 12.706, rel=1e-4)
+    assert Judge(LABELS, groups=np.zeros(79, np.int64)).groups is None
+    assert len(Judge(LABELS, groups=LABELS).judged) == 78  # as without, where no class could be judged
 
 
 def test_two_classes_with_two_images_are_needed() -> None:

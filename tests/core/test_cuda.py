@@ -226,10 +226,8 @@ def test_memory_banks_hold_what_those_of_the_cpu_do(device: str) -> None:
     rows[2] = rows[0]
     held = []
     for where in ("cpu", device):
-        bank, instances = (
-            MemoryBank(10, 1, 5).to(where),
-            Memory(InstDiscConfig(dim=5), 10, seed=0, drawn=True).to(where),
-        )
+        bank = MemoryBank(10, 1, 5).to(where)
+        instances = Memory(InstDiscConfig(dim=5), 10, seed=0, drawn=True).to(where)
         bank.write(index.to(where), rows[None].to(where))
         bank.keep(torch.tensor([7, 9], device=where))
         data = Batch((torch.zeros(4, 3, 2, 2, device=where),), index.to(where), Stream(0))

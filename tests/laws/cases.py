@@ -14,10 +14,7 @@ from hexa.config import choices
 from hexa.core import Batch, Example, HardExample, Method, MethodConfig
 from hexa.objective import Objective, ObjectiveConfig
 from hexa.objective.term import Part
-from hexa.testing.cases import BATCH as BATCH
-from hexa.testing.cases import NETWORK as SMALLEST
-from hexa.testing.cases import SIZE as SIZE
-from hexa.testing.cases import one_step as one_step
+from hexa.testing.cases import BATCH as BATCH, NETWORK as SMALLEST, SIZE as SIZE, one_step as one_step
 
 #: What makes a method small; methods without an entry are built with their defaults.
 SMALL: dict[str, dict[str, Any]] = {

@@ -21,12 +21,7 @@ from hexa_paper.studies import METHODS, TABLES, Arm, Measure
 from hexa_paper.work import measured_on
 
 #: By the name of its data: what a command is given.
-SOURCES = {
-    "ImageNet": "folder:imagenet",
-    "VOC07": "voc:VOCdevkit",
-    "CIFAR-10": "parquet:cifar10",
-    "CIFAR-100": "cifar100",
-}
+SOURCES = {"ImageNet": "folder:imagenet", "VOC07": "voc:VOC", "CIFAR-10": "parquet:cifar10", "CIFAR-100": "cifar100"}
 #: Cells without an arm, and why.
 ELSEWHERE = {
     "Supervised": "one command each, which the study names",

@@ -36,13 +36,6 @@ def test_every_recipe_takes_every_modifier(name: str) -> None:
         assert recipes.get(made.recipe) == made
 
 
-def test_fast_adversarial_images_are_one_for_four_clean_ones_and_count_half() -> None:
-    made = recipes.get("cifar10-moco-v2+fast-adversarial").hard_examples["adversarial"]
-    assert made.fraction == 1 / 4
-    assert made.weight / made.fraction == 1 / 2  # of an image, where a clean one has 1 / 1
-    assert recipes.get("cifar10-moco-v2+fast-adversarial+cutmix-adversarial")
-
-
 def test_late_has_every_hard_example_set_in_half_way() -> None:
     made = recipes.get("digits-moco-v2+adversarial+late+cutmix").hard_examples
     assert {name: hard.start for name, hard in made.items()} == {"adversarial": 0.5, "cutmix": 0.5}
@@ -53,7 +46,6 @@ def test_late_has_every_hard_example_set_in_half_way() -> None:
     [
         ("simclr+adversaril", r"unknown modifier '\+adversaril'; did you mean '\+adversarial'"),
         ("simcrl+small", r"unknown recipe 'cifar10-simcrl'; did you mean 'cifar10-simclr'"),
-        ("moco-v2+adversarial+fast-adversarial", "are one hard example; leave one out"),
         ("moco-v2+late", r"add \+adversarial"),
         ("simclr+cutmix-adversarial", r"add \+adversarial"),
     ],

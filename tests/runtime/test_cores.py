@@ -126,8 +126,7 @@ sys.meta_path.insert(0, Watch())
 from hexa import cli
 cli.main(["pretrain", "digits-moco-v2", "--out", "nowhere"])
 """
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-    }
+    left_out = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
     found = subprocess.run([sys.executable, "-c", watch], env=environment, capture_output=True, text=True, check=False)
     assert found.stderr.strip() == "10000"

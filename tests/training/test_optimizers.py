@@ -112,10 +112,7 @@ def test_lars_and_adamw_leave_batch_norms_and_biases_alone(decay: float) -> None
     weight, bias = nn.Parameter(torch.tensor([[3.0, 4.0]])), nn.Parameter(torch.tensor([2.0]))
     config = OptimizerConfig(name="lars", learning_rate=0.5, momentum=0.0, weight_decay=decay)
     optimizer = build([weight, bias], config, 1)
-    assert [(group["decayed"], group["weight_decay"]) for group in optimizer.param_groups] == [
-        (True, decay),
-        (False, 0),
-    ]
+    assert [(one["decayed"], one["weight_decay"]) for one in optimizer.param_groups] == [(True, decay), (False, 0)]
     weight.grad, bias.grad = torch.tensor([[0.0, 2.0]]), torch.tensor([1.0])
     optimizer.step()
     rate = 0.5 * 0.001 * 5 / (2 + decay * 5 + 1e-8)

@@ -25,8 +25,7 @@ from hexa.training.schedules import learning_rate_share
 from hexa.training.state import restore, state_of
 from hexa.training.trainer import Trainer
 
-from ..end_to_end.endings import TIMES
-from ..end_to_end.endings import metric_lines as metrics
+from ..end_to_end.endings import TIMES, metric_lines as metrics
 from .toy import BATCH, FREE, LATE, NOW, STEPS, ToyLoader, assert_identical, method, poison, trainer
 
 
@@ -131,10 +130,8 @@ def test_a_term_is_logged_from_where_it_sets_in_and_is_a_mean_over_its_own_steps
     made, said = trainer(tmp_path / "each", hard=LATE, log_every=1), list[str]()
     made.journal.reporter.say = said.append  # type: ignore[method-assign]
     made.run()
-    assert [line for line in said if "sets in" in line] == [
-        "epoch 0.8: adversarial sets in",
-        "epoch 1.4: cutmix sets in",
-    ]
+    expected = ["epoch 0.8: adversarial sets in", "epoch 1.4: cutmix sets in"]
+    assert [line for line in said if "sets in" in line] == expected
     trainer(tmp_path / "five", hard=LATE, log_every=5).run()
     each = {line["step"]: line for line in metrics(tmp_path / "each")}
     assert [min(s for s, line in each.items() if f"loss/{name}" in line) for name in LATE] == [5, 8]

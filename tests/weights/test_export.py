@@ -20,8 +20,7 @@ from hexa.core import Branch
 from hexa.nn.backbones import NetworkConfig, SmallResNet, build, use_small_stem
 from hexa.nn.branch_norm import use_branch
 from hexa.testing.cases import train
-from hexa.weights import export as exporting
-from hexa.weights import onnx_file
+from hexa.weights import export as exporting, onnx_file
 from hexa.weights.export import export
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone
 from tests.laws.cases import Case

@@ -17,8 +17,7 @@ from hexa.comparison.labelled import Judge, can_judge, labels_of
 from hexa.config import UserError
 from hexa.data import Source, open_source
 from hexa.evaluation.collective import from_main
-from hexa.recipes import domains
-from hexa.recipes import experiment as experiments
+from hexa.recipes import domains, experiment as experiments
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.comparison import options
 from hexa.reporting.tables import Table

@@ -17,8 +17,7 @@ from hexa.adaptation.choice import SPARE
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
 from hexa.adaptation.plan import Given, Plan
 from hexa.adaptation.robustness import CLEAN, Shown, Side, decide, table
-from hexa.comparison.extraction import common, images_per_second
-from hexa.comparison.extraction import features_of as extracted
+from hexa.comparison.extraction import common, features_of as extracted, images_per_second
 from hexa.comparison.labelled import Judge, can_judge, labels_of
 from hexa.comparison.leakage import apart
 from hexa.config import UserError
@@ -133,7 +132,7 @@ class HardenRequest(AdaptRequest):
         told = [(one, functools.partial(progress, name)) for name, one in networks.items()]
         features, shared = common([extracted(one, images, how, device, tell) for one, tell in told])
         images = Subset(images, shared.numpy())
-        judge = Judge(labels_of(images), how.seed) if judged else None
+        judge = Judge(labels_of(images), how.seed, images.groups()) if judged else None
         before, after = (Side.of(network, x, judge) for network, x in zip((start, result), features, strict=False))
         sides = {1.0: after}
 

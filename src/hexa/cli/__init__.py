@@ -13,9 +13,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import hexa
-from hexa.cli import backbones, training
-from hexa.cli import machine as machine
-from hexa.cli import pictures as pictures
+from hexa.cli import backbones, machine as machine, pictures as pictures, training
 from hexa.cli.declare import COMMANDS, commands
 from hexa.runtime.output import forgiving, one_line
 

@@ -136,8 +136,7 @@ def compare(given: Given, extra: Fields) -> int:
     out = targets.check_folder(given.out)
     from hexa import named
     from hexa.comparison import verdict
-    from hexa.comparison.compare import CompareRequest
-    from hexa.comparison.compare import compare as run
+    from hexa.comparison.compare import CompareRequest, compare as run
     from hexa.comparison.page import write
     from hexa.runtime.console import Console
     from hexa.runtime.parsing import seconds_of

@@ -13,8 +13,7 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation import evaluate
 from hexa.measure.costs import measure
-from hexa.recipes.experiment import Experiment, fields_of, override
-from hexa.recipes.experiment import load as load_experiment
+from hexa.recipes.experiment import Experiment, fields_of, load as load_experiment, override
 from hexa.reporting.report import report
 from hexa.reporting.tables import Table, format_duration
 from hexa.run.folder import BACKBONE, LOCK, PATIENCE, is_ours, mine

@@ -23,8 +23,7 @@ from hexa.cli.training import experiment_of
 )
 def benchmark(given: Given, extra: Fields) -> int:
     experiment = experiment_of(given, extra)
-    from hexa.measure.benchmark import benchmark as run
-    from hexa.measure.benchmark import fitted, table
+    from hexa.measure.benchmark import benchmark as run, fitted, table
     from hexa.runtime.console import Console
     from hexa.runtime.progress import ProgressBar
 

@@ -82,8 +82,7 @@ def figure(given: Given, extra: Fields) -> int:
     out = targets.check(given.out, (".png", ".svg"))
     import_networks()
     from hexa import named
-    from hexa.run.figure import OF_FEATURES
-    from hexa.run.figure import figure as run
+    from hexa.run.figure import OF_FEATURES, figure as run
 
     target = given.target
     if Path(target).is_dir():

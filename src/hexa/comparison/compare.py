@@ -21,8 +21,7 @@ from hexa.data import Source, open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.collective import from_main
 from hexa.reporting.tables import told_apart
-from hexa.runtime import precision as precisions
-from hexa.runtime import processes
+from hexa.runtime import precision as precisions, processes
 from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
 
@@ -186,9 +185,11 @@ def of_backbones(
         Side(name, backbone, features, free=measured)
         for (name, backbone), features, measured in zip(backbones.items(), every, free, strict=True)
     ]
-    judge = labelled.Judge(labelled.labels_of(images), how.seed) if judged else None
+    judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups()) if judged else None
     if judge is not None:
         classes = len(np.unique(judge.labels[judge.judged]))
+        if judge.groups is not None:
+            notes.append(f"images of one group do not judge each other ({len(np.unique(judge.groups)):,} groups)")
         notes += [
             f"{few_name(shots)}: on the {count} of {classes} classes that have more images than that"
             for shots, drawn in judge.draws.items()

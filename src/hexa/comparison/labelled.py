@@ -31,6 +31,9 @@ _FEWEST = 20
 #: Differences of two pseudo-images, half an image in each cell of the table of right and wrong. Without them, where few
 #: images differ, 95 % intervals held in as few as 60 % of draws (Agresti and Min, 2005).
 _ADDED = np.array([-100, 100]) / math.sqrt(2)
+#: By how much intervals over images are wider than of independent ones: in every fold the judges are fitted to most of
+#: the same images (Nadeau and Bengio, 2003: 1 / K + n_test / n_train instead of 1 / K).
+_REFITTED = math.sqrt(1 + FOLDS / (FOLDS - 1))
 #: The measures that decide, by the names that tables use.
 DECIDING = ("k-NN", "linear probe")
 
@@ -60,11 +63,12 @@ class Scores:
     """How many labelled images a backbone classifies correctly.
 
     right: measure -> bool [M], whether each of the M judged images is classified correctly. few: labels per class ->
-    accuracy in percent, one per draw.
+    accuracy in percent, one per draw. groups: int64 [M], of the judged images, where they are known.
     """
 
     right: dict[str, Right]
     few: dict[int, NDArray[np.float64]]
+    groups: Rows | None = None
 
     def accuracy(self, measure: str) -> float:
         """In percent."""
@@ -75,14 +79,15 @@ class Judge:
     """Labelled images, split once by the seed, so that backbones are compared image by image and draw by draw.
 
     Every image of a class of two or more is judged once, by the images of the other folds; those of classes of one only
-    take part in the vote.
+    take part in the vote. Images of one group don't judge each other.
     """
 
-    def __init__(self, labels: Rows, seed: int = 0) -> None:
-        """labels: int64 [N], classes. Raises UserError if there are not two classes with two images each."""
+    def __init__(self, labels: Rows, seed: int = 0, groups: Rows | None = None) -> None:
+        """labels, groups: int64 [N]. Raises UserError if there are not two classes with two images each."""
         stream = Stream(seed).child("comparison")
         self.labels, self.seed, counts = labels, seed, np.bincount(labels)
-        self.parts = folds(labels, FOLDS, stream)
+        self.groups = groups if groups is not None and len(np.unique(groups)) > 1 else None
+        self.parts = folds(labels, FOLDS, stream, self.groups)
         if (counts > 1).sum() < 2:
             given = f"{int((counts > 1).sum())} of {int((counts > 0).sum())} classes have two labelled images or more"
             raise UserError(f"{given}, and a comparison needs two such classes; label more images")
@@ -117,7 +122,8 @@ class Judge:
                 right[measure][part] = (scored.argmax(1) == wanted[part]).numpy()
         accuracy = functools.partial(self._nearest_mean, features)
         few = {shots: np.array([*map(accuracy, drawn)]) for shots, drawn in self.draws.items()}
-        return Scores({measure: row[self.judged] for measure, row in right.items()}, few)
+        groups = None if self.groups is None else self.groups[self.judged]
+        return Scores({measure: row[self.judged] for measure, row in right.items()}, few, groups)
 
     def _nearest_mean(self, features: Tensor, drawn: Rows) -> float:
         """Accuracy in percent of the nearest class mean of the `drawn` features, on the other images of their classes.
@@ -134,18 +140,28 @@ class Judge:
         return 100 * float((classes[nearest] == self.labels[asked]).mean())
 
 
-def paired(before: NDArray[np.generic], after: NDArray[np.generic], comparisons: int = 1) -> Difference:
-    """after − before in percentage points, d paired by image or by draw: mean d ± t · s / √n.
+def paired(
+    before: NDArray[np.generic], after: NDArray[np.generic], comparisons: int = 1, groups: Rows | None = None
+) -> Difference:
+    """after − before in percentage points, d paired by image or by draw: mean d ± c · t · s / √n.
 
-    bool [M], right or not, with two pseudo-images of ±100 / √2 in s and n (Agresti and Min, 2005, but centred on the
-    images' own mean); or accuracies in percent, one per draw. t is Student's for n − 1 degrees of freedom at a
+    bool [M], right or not in a cross-validation of K = 5 folds, with two pseudo-images of ±100 / √2 in s and n (Agresti
+    and Min, 2005, but centred on the images' own mean) and c = √(1 + K / (K − 1)) = 1.5 (Nadeau and Bengio, 2003); or
+    accuracies in percent, one per draw, with c = 1. t is Student's for n − 1 degrees of freedom at a
     confidence of 1 − 0.05 / `comparisons` (Bonferroni), so that all intervals hold together with 95 %. Under 20
-    images the interval is infinite.
+    images the interval is infinite. groups: [M]; the sums of d − mean d over each of the G may widen it, by
+    √(G / (G − 1) · Σ sum²) / M instead of s / √n and G − 1 degrees of freedom (cluster-robust; Cameron & Miller 2015).
     """
     d, by_image = percent(after) - percent(before), before.dtype == np.bool_
     if len(d) < (_FEWEST if by_image else 2):
         return Difference(float(d.mean()), math.inf)
-    return Difference(float(d.mean()), half_width(np.append(d, _ADDED) if by_image else d, comparisons))
+    if not by_image:
+        return Difference(float(d.mean()), half_width(d, comparisons))
+    half = half_width(np.append(d, _ADDED), comparisons)
+    if groups is not None:
+        sums = np.bincount(np.unique(groups, return_inverse=True)[1], d - d.mean())
+        half = max(half, half_width(sums * len(sums) / len(d), comparisons)) if len(sums) > 1 else math.inf
+    return Difference(float(d.mean()), _REFITTED * half)
 
 
 def percent(values: NDArray[np.generic]) -> NDArray[np.float64]:
@@ -160,7 +176,7 @@ def decide(start: Scores, other: Scores, comparisons: int = 1) -> tuple[int, Map
     together, and none is below it; worse: the opposite.
     """
     count = comparisons * len(DECIDING)
-    found = {name: paired(start.right[name], other.right[name], count) for name in DECIDING}
+    found = {name: paired(start.right[name], other.right[name], count, start.groups) for name in DECIDING}
     signs = {difference.sign for difference in found.values()} - {0}
     return (signs.pop() if len(signs) == 1 else 0), found
 

@@ -56,7 +56,7 @@ def scored(side: Side, images: Source, how: Extraction, progress: Progress) -> R
     Every side learns by `PLAN` from the same random crops and flips, with batch-norms whose running statistics follow
     by a tenth a step or faster.
     """
-    device, judge = precisions.pick_device(how.device), Judge(labels_of(images), how.seed)
+    device, judge = precisions.pick_device(how.device), Judge(labels_of(images), how.seed, images.groups())
     backbone, right = copy.deepcopy(side.backbone), np.zeros(len(images), dtype=np.bool_)
     for module in backbone.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:

@@ -1,22 +1,12 @@
 """The vocabulary: methods predict pseudo-labels of batches, hard examples make that difficult."""
 
-from hexa.core.batch import MAIN, Batch, Branch, PseudoLabels
-from hexa.core.example import Example, Mixture, Score
-from hexa.core.hard_example import HardExample
-from hexa.core.method import EncoderConfig, Method, MethodConfig, Passes, Setting
-
-__all__ = [
-    "MAIN",
-    "Batch",
-    "Branch",
-    "EncoderConfig",
-    "Example",
-    "HardExample",
-    "Method",
-    "MethodConfig",
-    "Mixture",
-    "Passes",
-    "PseudoLabels",
-    "Score",
-    "Setting",
-]
+from hexa.core.batch import MAIN as MAIN, Batch as Batch, Branch as Branch, PseudoLabels as PseudoLabels
+from hexa.core.example import Example as Example, Mixture as Mixture, Score as Score
+from hexa.core.hard_example import HardExample as HardExample
+from hexa.core.method import (
+    EncoderConfig as EncoderConfig,
+    Method as Method,
+    MethodConfig as MethodConfig,
+    Passes as Passes,
+    Setting as Setting,
+)

@@ -21,8 +21,7 @@ from hexa.evaluation.maps import Array
 from hexa.evaluation.request import EmbeddingRequest
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.feature_maps import last_maps
-from hexa.runtime import precision as precisions
-from hexa.runtime import targets
+from hexa.runtime import precision as precisions, targets
 from hexa.runtime.files import write_whole
 from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone

@@ -17,8 +17,7 @@ from hexa.data.views.evaluation import EvaluationTransform, OwnAspect
 from hexa.evaluation.collective import in_step
 from hexa.evaluation.protocol import Part, Task
 from hexa.evaluation.transforms import transform_of
-from hexa.runtime import precision as precisions
-from hexa.runtime import processes
+from hexa.runtime import precision as precisions, processes
 from hexa.weights.pretrained import Backbone
 
 

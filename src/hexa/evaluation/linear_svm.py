@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +12,6 @@ from sklearn.svm import LinearSVC
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-
-
-def unit_rows(features: Array) -> Array:
-    """f / (‖f‖ + 1e-5), row by row."""
-    return cast(Array, features / (np.linalg.norm(features, axis=1, keepdims=True) + 1e-5))
 
 
 def in_span(fit: Array, test: Array) -> tuple[Array, Array]:

@@ -17,8 +17,7 @@ from hexa.evaluation.features import extract_part
 from hexa.evaluation.protocol import Outcome, Protocol, Task, deviations
 from hexa.evaluation.request import EvaluationRequest
 from hexa.evaluation.split import fit_and_test
-from hexa.runtime import precision as precisions
-from hexa.runtime import processes
+from hexa.runtime import precision as precisions, processes
 from hexa.runtime.packages import provenance
 from hexa.runtime.progress import Progress
 from hexa.weights.preparation import shown

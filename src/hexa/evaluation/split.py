@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -133,11 +134,22 @@ def draw_per_class(labels: Labels, count: int, stream: Stream) -> Labels:
     return np.concatenate([rows[:count] for rows in drawn.values()])
 
 
-def folds(labels: Labels, count: int, stream: Stream) -> list[Labels]:
+def folds(labels: Labels, count: int, stream: Stream, groups: Labels | None = None) -> list[Labels]:
     """`count` disjoint parts that together hold every image of classes with two or more; fewer where classes are small.
 
-    A class of one image can't be held out and is in no fold. Empty if there is nothing to hold out.
+    A class of one image can't be held out and is in no fold. Empty if there is nothing to hold out. groups: [N];
+    images of one are in one part, and in none if all images of their class would be.
     """
+    if groups is not None:
+        from sklearn.model_selection import StratifiedGroupKFold  # a second, which all others do without
+
+        most = min(count, len(np.unique(groups)), np.bincount(labels).max())
+        split = StratifiedGroupKFold(most, shuffle=True, random_state=stream.integer() % 2**32)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # classes smaller than the number of folds
+            parts = [part for _, part in split.split(labels, labels, groups)]
+        parts = [part[np.isin(labels[part], np.delete(labels, part))] for part in parts]
+        return [part for part in parts if len(part)] or folds(labels, count, stream)
     several = [rows for rows in _shuffled(labels, stream).values() if len(rows) > 1]
     parts = [np.sort(np.concatenate([rows[number::count] for rows in several])) for number in range(count) if several]
     return [part for part in parts if len(part)]

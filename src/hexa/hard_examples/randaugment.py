@@ -11,8 +11,7 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.core import Example, HardExample
-from hexa.ops import draws
-from hexa.ops import operations as randaugment
+from hexa.ops import draws, operations as randaugment
 from hexa.ops.boxes import cut_out
 from hexa.runtime.random import Stream
 

@@ -18,8 +18,7 @@ from hexa.config import ConfigError
 from hexa.core import MAIN, Batch
 from hexa.data import ArraySource
 from hexa.data.loading.pairs import PairsConfig
-from hexa.objective import Objective
-from hexa.objective import schemes as published
+from hexa.objective import Objective, schemes as published
 from hexa.recipes.experiment import Experiment, override
 from hexa.run import build
 from hexa.run.build import Machine

@@ -33,8 +33,7 @@ from hexa.run.build import (
 from hexa.run.start import begin_from_weights
 from hexa.runtime.allocator import return_freed_memory
 from hexa.runtime.cores import usable_cores
-from hexa.training.step import prepared
-from hexa.training.step import step as train_step
+from hexa.training.step import prepared, step as train_step
 from hexa.weights import start
 
 #: On a CPU steps are timed at this size at most, with this number of pixels in all, and for this many seconds each.

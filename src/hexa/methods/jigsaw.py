@@ -14,8 +14,7 @@ from hexa.methods.rotation import DrawnClasses
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder
 from hexa.nn.tiles import TileHead
-from hexa.ops import draws
-from hexa.ops import puzzles as tiles
+from hexa.ops import draws, puzzles as tiles
 from hexa.runtime.random import Stream
 
 #: Said where a hard example would put a box of one puzzle into another.

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hexa.runtime import precision as precisions
-from hexa.runtime import processes
+from hexa.runtime import precision as precisions, processes
 from hexa.runtime.precision import Precision
 
 #: The assignment of a row that is left out; cross-entropy ignores it.

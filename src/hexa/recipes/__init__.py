@@ -65,11 +65,6 @@ def names() -> list[str]:
     return sorted(_all())
 
 
-def is_recipe(name: str) -> bool:
-    """Whether this is the name of a recipe, with or without modifiers."""
-    return name.partition("+")[0] in _all()
-
-
 def get(name: str) -> Experiment:
     """The experiment of a recipe with its modifiers. Raises UserError."""
     from hexa.recipes import modifiers

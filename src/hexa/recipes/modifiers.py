@@ -17,7 +17,6 @@ from hexa.recipes.experiment import Experiment
 MODIFIERS = {
     "small": "a small ResNet whose first layer halves the image, 20 epochs of batches of 256: minutes on two cores",
     "adversarial": "adversarial views beside the clean ones",
-    "fast-adversarial": "adversarial views of a quarter of each batch, each of which counts half (Fast AdvProp)",
     "cutmix": "cut-mixed views beside the clean ones",
     "cutmix-adversarial": "cut-mixed views of the adversarial ones, which must be there",
     "split": "half of each batch clean, half cut-mixed, in one pass: the price of the plain recipe",
@@ -25,8 +24,6 @@ MODIFIERS = {
 }
 _HARD: dict[str, tuple[str, HardExample]] = {
     "adversarial": ("adversarial", Adversarial()),
-    # Mei et al., ICLR 2022: an adversarial image for four clean ones, with half the weight of one; both are means
-    "fast-adversarial": ("adversarial", Adversarial(fraction=0.25, weight=0.5 * 0.25)),
     "cutmix": ("cutmix", CutMix()),
     "cutmix-adversarial": ("cutmix_adversarial", CutMix(source="adversarial")),
     "split": ("cutmix", CutMix(fraction=0.5)),
@@ -39,10 +36,7 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
     for name in asked - set(MODIFIERS):
         known = [f"+{modifier}" for modifier in MODIFIERS]
         raise UserError(f"{experiment.recipe}: unknown modifier '+{name}'; {nearest(f'+{name}', known)}")
-    if {"adversarial", "fast-adversarial"} <= asked:
-        raise UserError(f"{experiment.recipe}: +adversarial and +fast-adversarial are one hard example; leave one out")
-    attacked = "adversarial" in experiment.hard_examples or asked & {"adversarial", "fast-adversarial"}
-    if "cutmix-adversarial" in asked and not attacked:
+    if "cutmix-adversarial" in asked and "adversarial" not in {*experiment.hard_examples, *asked}:
         raise UserError(f"{experiment.recipe}+cutmix-adversarial mixes adversarial views; add +adversarial")
     if "split" in asked and (asked & set(_HARD) != {"split"} or experiment.hard_examples):
         raise UserError(f"{experiment.recipe}: +split mixes half of the batch; leave out other hard examples")

@@ -246,13 +246,8 @@ def _for_a_page(svg: str, series: Sequence[Series], x_label: str, frame: Sequenc
         body = body.replace(f'<g id="range {number}">', f'<g data-series="{name}">')
         curve = f'<g class="curve" data-series="{name}" data-slot="{one.slot % len(COLOURS)}">'
         body = body.replace(f'<g id="curve {number}">', curve)
-    for unwanted in (
-        r'(?<=<g) id="[\w.]+_\d+"',
-        r' clip-path="[^"]*"',
-        r' transform="rotate\(-0 [^"]*"',
-        r"<defs>\s*<clipPath.*</defs>",
-    ):
-        body = re.sub(unwanted, "", body, flags=re.DOTALL)
+    unwanted = r'(?<=<g) id="[\w.]+_\d+"| clip-path="[^"]*"| transform="rotate\(-0 [^"]*"|<defs>\s*<clipPath.*</defs>'
+    body = re.sub(unwanted, "", body, flags=re.DOTALL)
     body = re.sub(r'font-family: [^;"]*', "font-family: inherit", body.replace("xlink:href", "href"))
     for colour, variable in _IN_PAGE.items():
         body = body.replace(colour, variable)

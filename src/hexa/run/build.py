@@ -30,8 +30,7 @@ from hexa.nn.trunk import Trunk
 from hexa.objective import STD, Objective
 from hexa.objective.shares import branches, needed
 from hexa.recipes.experiment import Experiment, override
-from hexa.runtime import precision as precisions
-from hexa.runtime import processes
+from hexa.runtime import precision as precisions, processes
 from hexa.runtime.random import Stream, global_draws
 from hexa.training import optimizers
 from hexa.training.optimizers import Pace, ScheduledOptimizer

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any, TextIO, cast
 
-from rich.console import Console as RichConsole
-from rich.console import ConsoleOptions, RenderableType
+from rich.console import Console as RichConsole, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
-from rich.progress import Progress as Bars
+from rich.progress import BarColumn, Progress as Bars, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 

@@ -18,6 +18,7 @@ from PIL import Image
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.sources.decode import DecodeError
+from hexa.data.sources.source import Subset
 from tests.data.sources.looks import labels_of, reds_of
 from tests.refusals import one_line
 
@@ -67,14 +68,7 @@ def test_a_folder_of_classes(tmp_path: Path) -> None:
         write_image(tmp_path / name / f"{number + 10}.jpg", number + 10)
     source = open_source(f"folder:{tmp_path}", "train")
     assert source.class_names == ["ant", "bee", "cat"]
-    assert source.paths == [
-        "ant/11.jpg",
-        "ant/deep/1.png",
-        "bee/12.jpg",
-        "bee/deep/2.png",
-        "cat/10.jpg",
-        "cat/deep/0.png",
-    ]
+    assert " ".join(source.paths) == "ant/11.jpg ant/deep/1.png bee/12.jpg bee/deep/2.png cat/10.jpg cat/deep/0.png"
     assert labels_of(source) == [0, 0, 1, 1, 2, 2]
     assert source.labels.dtype == np.int64
     assert reds_of(source) == [11, 1, 12, 2, 10, 0]
@@ -114,6 +108,23 @@ def test_splits_of_a_folder(tmp_path: Path, other: str) -> None:
     assert labels_of(test) == [1, 2]
     with pytest.raises(UserError, match="no split 'val'; its splits: train, test"):
         open_source(f"folder:{tmp_path}", "val")
+
+
+def test_folders_inside_classes_are_groups(tmp_path: Path) -> None:
+    """Those of one name are one; an image in none, or in the only one of its class, is alone."""
+    names = ["a/p1/0", "a/p1/1", "a/p2/2", "b/p2/x/3", "b/p2/4", "b/5", "c/p1/6", "c/p1/7", "d/8"]
+    for value, name in enumerate(names):
+        write_image(tmp_path / f"{name}.png", value)
+    source = open_source(f"folder:{tmp_path}")
+    assert [path.partition(".")[0] for path in source.paths] == sorted(names)
+    groups = source.groups()
+    assert groups is not None
+    of = dict(zip((path[-5] for path in source.paths), groups.tolist(), strict=True))
+    assert of["0"] == of["1"]
+    assert of["2"] == of["4"]
+    assert len(set(of.values())) == 7
+    assert Subset(source, np.array([2, 0])).groups().tolist() == groups[[2, 0]].tolist()  # type: ignore[union-attr]
+    assert Subset(open_source("digits"), np.arange(3)).groups() is None
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet"])

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from hexa.config import ConfigError
 from hexa.core.batch import Batch
-from hexa.data.loading import store as stores
-from hexa.data.loading import workers
+from hexa.data.loading import store as stores, workers
 from hexa.data.loading.evaluation_stream import evaluation_stream
 from hexa.data.loading.pairs import Pairs
 from hexa.data.sources.source import Source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from hexa.config import UserError, some
 from hexa.data.sources import decode as decoding
-from hexa.data.sources.source import SPLIT_NAMES, Source, by_split, location
+from hexa.data.sources.source import SPLIT_NAMES, Labels, Source, by_split, location
 from hexa.runtime import paths
 
 _EXTENSIONS = decoding.EXTENSIONS | {".npy"}
@@ -54,6 +55,13 @@ class FolderSource(Source):
             names = sorted(classes)
             number = {name: label for label, name in enumerate(names)}
             self._take_labels(np.array([number[top] for top in tops if top is not None]), names)
+
+    def groups(self) -> Labels | None:
+        parts = [(path.partition("/")[0], path.partition("/")[2].rpartition("/")[0]) for path in self.paths]
+        several = Counter(top for top, _ in set(parts))
+        names = [inner if inner and several[top] > 1 else f"/{row}" for row, (top, inner) in enumerate(parts)]
+        numbers = np.unique(names, return_inverse=True)[1]
+        return numbers if numbers.max() + 1 < len(numbers) else None
 
 
 def _folders(root: Path) -> list[str]:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.config import UserError, reason, some
-from hexa.data.sources import bands
-from hexa.data.sources import decode as decoding
+from hexa.data.sources import bands, decode as decoding
 
 Labels = NDArray[np.int64]
 Part = TypeVar("Part")
@@ -105,6 +104,14 @@ class Source:
     def files(self) -> Iterable[str | Path]:
         """Every file that images are read from; none if all images are in memory and in the fingerprint."""
         return [self._home + path for path in self.paths] if self._home else self._read_from
+
+    def groups(self) -> Labels | None:
+        """int64 [N], which images were taken together, such as at one visit or of one patient; None if nothing says so.
+
+        In folders of classes: by the folders inside these; those of one name in several classes are one, and an image
+        in none, or in the only one of its class, is alone.
+        """
+        return None
 
     def metadata(self, kind: str, name: str) -> list[str | None]:
         """The value of a column or key (`kind`) called `name` for each image; None where there is no value.
@@ -202,6 +209,9 @@ class Subset(Source):
 
     def files(self) -> Iterable[str | Path]:
         return self.source.files()
+
+    def groups(self) -> Labels | None:
+        return None if (groups := self.source.groups()) is None else groups[self.rows]
 
     def decode(self, index: int) -> Tensor:
         return self.source.decode(int(self.rows[index]))

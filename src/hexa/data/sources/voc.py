@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hexa.config import UserError, some
-from hexa.data.sources import decode as decoding
-from hexa.data.sources import voc_boxes
+from hexa.data.sources import decode as decoding, voc_boxes
 from hexa.data.sources.source import Boxes, Labels, Source, location
 
 #: Where a year's folder has its lists: files CLASS_LIST.txt with image names and 1, 0 or −1.

@@ -28,7 +28,8 @@ def cut_crops(source: Source, position: int, views: Views, numbers: Tensor, some
     full = decoding.jpeg_size(data) if data is not None and len(data) >= _LARGE else None
     if data is not None and full is not None:
         cuts = _cuts(views, numbers, *full)[some]
-        shrink = _shrink(min(min(high, wide) / size for _, _, high, wide, *_, size in cuts))
+        least = min(min(high, wide) / size for _, _, high, wide, *_, size in cuts)
+        shrink = next((shrink for shrink in (8, 4, 2) if least >= REDUCING_GAP * shrink), 1)
         most = source.max_image_pixels
         image = decoding.decode(data, most) if shrink == 1 else decoding.decode_with_pil(data, shrink, most)
     else:
@@ -60,8 +61,3 @@ def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[tuple[
         packed = torch.stack((*boxes, *(turn.long() for turn in turns)), 1)
         cuts += [(*cut, group.size) for cut in packed.tolist()]
     return cuts
-
-
-def _shrink(pixels: float) -> int:
-    """The largest of 8, 4, 2 and 1 that leaves at least REDUCING_GAP source pixels per pixel of a view."""
-    return next((shrink for shrink in (8, 4, 2) if pixels >= REDUCING_GAP * shrink), 1)

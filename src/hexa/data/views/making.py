@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from hexa.data.views.config import Group, ViewsConfig
-from hexa.ops import geometry, photometric
-from hexa.ops import operations as randaugment
+from hexa.ops import geometry, operations as randaugment, photometric
 from hexa.runtime.random import Stream
 
 __all__ = ["Views", "ViewsConfig"]

@@ -39,7 +39,10 @@ class Training:
         self.iterations: int = options.iterations
         self.total = self.iterations + (options.precise_bn if self._norms() else 0)
         self._stream = data.stream.child("sampling")
-        self._restore()
+        if (kept := self.state.newest(self.task.device)) is not None:
+            self.detector.load_state_dict(kept["detector"])
+            self.optimizer.load_state_dict(kept["optimizer"])
+            self.iteration, self.curve, self.problems = kept["step"], kept["curve"], kept["problems"]
         self.resumed = self.iteration
 
     def run(self) -> None:
@@ -107,12 +110,6 @@ class Training:
     def _content(self) -> dict[str, Any]:
         learnt = {"detector": self.detector.state_dict(), "optimizer": self.optimizer.state_dict()}
         return {**learnt, "curve": self.curve, "problems": self.problems}
-
-    def _restore(self) -> None:
-        if (state := self.state.newest(self.task.device)) is not None:
-            self.detector.load_state_dict(state["detector"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.iteration, self.curve, self.problems = state["step"], state["curve"], state["problems"]
 
 
 def _optimizer(detector: nn.Module, options: DetectOptions) -> torch.optim.Optimizer:

@@ -53,7 +53,8 @@ class Images(NamedTuple):
 def images_of(task: Task) -> tuple[Images, Images]:
     """Both parts of a task, with a column of labels for each class also where an image has one label."""
     fit, fit_labels, test, test_labels = extract_pair(task)
-    rows = linear_svm.in_span(*(linear_svm.unit_rows(features.double().numpy()) for features in (fit, test)))
+    both = (fit.double().numpy(), test.double().numpy())
+    rows = linear_svm.in_span(*(x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-5) for x in both))
     parts = [
         Images(features, columns(labels.numpy(), task.num_classes))
         for features, labels in zip(rows, (fit_labels, test_labels), strict=True)

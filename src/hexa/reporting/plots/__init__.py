@@ -1,19 +1,16 @@
 """The paper's figures as functions that return a matplotlib Figure, or a Gallery to draw; `save` writes PNG or SVG."""
 
-from __future__ import annotations
+from __future__ import annotations as annotations
 
-from hexa.reporting.plots.neighbours import EmbeddedImages, clusters, nearest_neighbours
-from hexa.reporting.plots.studies import attack_grid, bars, beta_study, curves
-from hexa.reporting.style import SUFFIXES, save
-
-__all__ = [
-    "SUFFIXES",
-    "EmbeddedImages",
-    "attack_grid",
-    "bars",
-    "beta_study",
-    "clusters",
-    "curves",
-    "nearest_neighbours",
-    "save",
-]
+from hexa.reporting.plots.neighbours import (
+    EmbeddedImages as EmbeddedImages,
+    clusters as clusters,
+    nearest_neighbours as nearest_neighbours,
+)
+from hexa.reporting.plots.studies import (
+    attack_grid as attack_grid,
+    bars as bars,
+    beta_study as beta_study,
+    curves as curves,
+)
+from hexa.reporting.style import SUFFIXES as SUFFIXES, save as save
