@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from from_weights import NINE_LAYERS
+from from_weights import narrow
 
 FAMILIES = {
     "moco": {
@@ -86,13 +86,12 @@ def carry_out(job: dict[str, Any], given: argparse.Namespace) -> None:
 
     torch.set_num_threads(1)
     data, out = given.data, given.out
-    changes = {**QUIET, "data": data, "epochs": job["epochs"], "seed": job["seed"]}
+    recipe = FAMILIES[given.family][job["arm"]]
+    changes = {**narrow(recipe), **QUIET, "data": data, "epochs": job["epochs"], "seed": job["seed"]}
     changes["optimizer.learning_rate"] = job["rate"]
-    if given.family in ("moco", "attacks"):
-        changes = NINE_LAYERS | changes
     if given.family == "attacks":
         changes |= {f"hard_examples.adversarial.{name}": value for name, value in ATTACKS.get(job["arm"], {}).items()}
-    experiment = override(hexa.recipes.get(FAMILIES[given.family][job["arm"]]), changes)
+    experiment = override(hexa.recipes.get(recipe), changes)
     run = out / job["name"]
     if (run / "config.yaml").exists():
         resume(run)

@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from from_weights import COMMON, NINE_LAYERS, subset
+from from_weights import COMMON, narrow, subset
 from made_by import made_by
 
 _MOCO, _ATTACK = "cifar10-moco-v2+small", "hard_examples.adversarial"
@@ -104,7 +104,7 @@ def unit(
     run = work / "-".join(str(part) for part in (arm, length, seed, rate) if part is not None)
     epochs = round(length / cost)
     row: dict[str, Any] = {"arm": arm, "length": length, "seed": seed, "epochs": epochs}
-    fields = COMMON | (NINE_LAYERS if recipe.startswith(_MOCO) else {})
+    fields = COMMON | narrow(recipe)
     fields |= {"data": data, "seed": seed, "epochs": epochs, "training.precision": precision} | changes
     if rate is not None:
         row["rate"] = fields["optimizer.learning_rate"] = rate

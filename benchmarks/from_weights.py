@@ -40,6 +40,20 @@ NINE_LAYERS = {
     "method.queue_size": 4096,
     "method.momentum": 0.99,
 }
+
+
+def narrow(recipe: str) -> dict[str, Any]:
+    """The fields of a `+small` recipe as it was until 2026-11-27, MoCo-v2's until two days before."""
+    from hexa import recipes
+
+    if "moco-v2" in recipe:
+        return NINE_LAYERS
+    full = recipes.get(recipe.partition("+")[0])
+    optimizer = {f"optimizer.{name}": value for name, value in full.optimizer.model_dump().items()}
+    views = {f"views.{name}": getattr(full.views, name) for name in ("size", "test_scale", "scale")}
+    return {"network.widths": [16, 32, 64, 128], "network.stem": "learned", **views, **optimizer}
+
+
 #: `adapt` as it was until then.
 BY_SGD = {"optimizer.name": "sgd", "optimizer.learning_rate": 0.005, "method.temperature": 0.2}
 SETS: dict[str, dict[str, Any]] = {

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import torch
-from from_weights import BY_SGD, NINE_LAYERS
+from from_weights import BY_SGD, narrow
 from PIL import Image
 
 import hexa
@@ -41,7 +41,7 @@ from hexa.weights.pretrained import Backbone, load_backbone, random_backbone
 SETS = ("digits", "omniglot", "cifar10", "voc", "textures", "mnist", "faces")
 #: Networks of some layers by what they learned on CIFAR-10 with: a recipe and its fields.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "nine layers": ("cifar10-moco-v2+small", NINE_LAYERS),
+    "nine layers": ("cifar10-moco-v2+small", {}),
     "seven layers, SimCLR": ("cifar10-simclr+small", {"network.widths": [32, 64, 128]}),
     "nine layers, rotation": ("cifar10-rotation+small", {}),
     "seven layers, BYOL": ("cifar10-byol+small", {"network.widths": [32, 64, 128]}),
@@ -178,6 +178,7 @@ def states(name: str, data: str, work: Path, shared: Path, family: str, weights:
 
     def begin(epochs: int) -> str:
         recipe, fields = FAMILIES[family]
+        fields = narrow(recipe) | fields
         return str(trained(work / f"begin-{epochs}{suffix}", recipe, few(work, shared), None, epochs, 32, fields))
 
     config = NetworkConfig.model_validate(load_backbone(begin(5)).network_config.model_dump())

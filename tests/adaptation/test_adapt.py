@@ -178,7 +178,7 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     assert "learning: the whole network, in the first pass the head alone" in told.out
     assert re.search(r"outlook: .* of an image, the start finds it among 40 in \d+% \(± \d+\) of cases, so", told.out)
     assert "for medical-grey (--domain names another kind), 8 px\n" in told.out
-    assert f"labels: folder:{photos}/test#train (120 images); 120 in the comparison\n" in told.out
+    assert f"labels: folder:{photos}/test (120 images); 120 in the comparison\n" in told.out
     assert re.search(
         r"length: about [\d.]+ passes \(epochs\) in batches of 32, by muon at 0.012, 1 min 40 s in all\n", told.out
     )
@@ -245,7 +245,7 @@ def test_the_clock_leaves_time_to_judge(weights: Path, photos: Path, monkeypatch
         (["--time=soon"], "--time must be a number > 0 followed by s, m, h or d, such as 30m or 1h30m; got soon"),
         (["--data=folder:{few}"], "too few images to learn from; give at least 64"),
         (["--data=folder:{same}"], "images are distinct, the others are near-duplicates"),
-        (["--labelled=folder:{few}"], "are of one class or have no labels; give two class folders"),
+        (["--labelled=folder:{few}"], "are of one class or have no labels; give labelled ones, in two"),
         (["--labelled=folder:{single}"], "0 of 3 classes have two labelled images"),
         (["--domain=photo"], "unknown domain 'photo'; did you mean 'photos'?"),
         (["--epohcs=3"], "--epohcs: no such option or field; did you mean '--epochs'?"),

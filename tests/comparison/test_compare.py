@@ -133,7 +133,7 @@ def test_fine_tuning_draws_what_fits_and_leaves_out_what_does_not(monkeypatch: p
     [
         ({"data": "folder:{}/photos", "fine_tune": True}, "fine-tuning needs labels"),
         ({"backbones": ("pixels:8",)}, "a comparison needs two backbones or more"),
-        ({"labelled": "folder:{}/photos/all"}, "are of one class or have no labels; give two class folders or more"),
+        ({"labelled": "folder:{}/photos/all"}, "are of one class or have no labels; give labelled ones, in two"),
         ({"data": "digits#nothing"}, "nothing"),
     ],
 )

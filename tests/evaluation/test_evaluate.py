@@ -181,7 +181,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     pictures(tmp_path / "halves" / "train", {"a": 2, "b": 2})
     pictures(tmp_path / "halves" / "test", {"a": 2, "c": 2})
     flat = plain_images(tmp_path / "flat", {"one.png": (9, 9)})
-    only = r"only in folder:.*#train \(4 images\): b; only in folder:.*renamed#train .*: c"
+    only = r"only in folder:.* \(4 images\): b; only in folder:.*renamed .*: c"
     wrong: list[tuple[str, str, dict[str, Any], str]] = [
         ("kn", "digits", {}, "knn"),
         ("knn", "digits", {"kk": 3}, "unknown option 'kk'; did you mean 'k'"),

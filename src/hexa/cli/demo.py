@@ -70,7 +70,11 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
         backbones |= {name: str(folder) for name, folder in folders.items()}
         console.rule("held-out images", align="left")
         console.print("accuracy on held-out digits, %")
-        console.print(Table(_HEADER, tuple(_row(*one) for one in backbones.items())).terminal())
+        rows = []
+        for name, backbone in backbones.items():
+            console.print(f"scoring {name} …", style="dim")
+            rows.append(_row(name, backbone))
+        console.print(Table(_HEADER, rows).terminal())
         console.print(_CAPTION)
         page = report(list(folders.values()), out / "report.html")
         console.print(f"report: {page}")

@@ -95,9 +95,12 @@ def images_per_second(backbone: Backbone, device: torch.device) -> float:
     pixels = torch.rand(count, len(backbone.mean), size, size, device=device)
     precisions.place(backbone.eval(), device)
     backbone(pixels if pixels.is_cuda else pixels[:1]).sum().item()  # the first pass chooses algorithms
-    begin = time.perf_counter()
-    backbone(pixels).sum().item()
-    return count / max(time.perf_counter() - begin, 1e-6)
+    seconds = []
+    for _ in range(2):  # of which the other may have waited for another program
+        begin = time.perf_counter()
+        backbone(pixels).sum().item()
+        seconds.append(time.perf_counter() - begin)
+    return count / max(min(seconds), 1e-6)
 
 
 def features_of(

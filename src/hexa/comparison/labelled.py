@@ -190,5 +190,5 @@ def labels_of(source: Source) -> Rows:
     """The classes of all images. Raises UserError if they have none, or several."""
     if source.classes is None:
         problem = "are of one class or have no labels" if source.labels is None else "are multi-label"
-        raise UserError(f"the images of {source!r} {problem}; give two class folders or more, or a column of labels")
+        raise UserError(f"the images of {source!r} {problem}; give labelled ones, in two class folders or by a column")
     return source.classes

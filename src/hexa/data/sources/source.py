@@ -164,7 +164,7 @@ class Source:
         self.class_names = class_names if class_names and highest < len(class_names) <= most else None
 
     def __repr__(self) -> str:
-        return f"{self.name}#{self.split} ({len(self):,} images)"
+        return f"{self.name}{f'#{self.split}' * (len(self._splits) > 1)} ({len(self):,} images)"
 
 
 class ArraySource(Source):
