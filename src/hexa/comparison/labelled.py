@@ -109,7 +109,9 @@ class Judge:
         for rest in self.rests:
             # chosen once, for all of them: in each fold it would take six times as long
             decays = (made[0].weight_decay,) if made else WEIGHT_DECAYS
-            made.append(fit_probe(features[rest], wanted[rest], classes, weight_decays=decays, seed=self.seed))
+            fit = functools.partial(fit_probe, weight_decays=decays, seed=self.seed)
+            groups = None if self.groups is None else self.groups[rest]
+            made.append(fit(features[rest], wanted[rest], classes, groups=groups))
         return made
 
     def scores(self, features: Tensor, probes: Sequence[FittedProbe] | None = None) -> Scores:

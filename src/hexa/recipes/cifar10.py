@@ -53,6 +53,10 @@ def _resnet(**fields: Any) -> NetworkConfig:
     return NetworkConfig(name="resnet18", small_stem=True, **_STATISTICS, **fields)
 
 
+def _wide(widths: tuple[int, ...], **fields: Any) -> NetworkConfig:
+    return NetworkConfig(name="small-resnet", widths=widths, stem_stride=2, stem="cosine", **_STATISTICS, **fields)
+
+
 def _vit(**options: bool | int | float | str) -> NetworkConfig:
     """Its positions are resampled for small crops."""
     options = {"img_size": 32, "patch_size": 4, "dynamic_img_size": True, **options}
@@ -89,15 +93,9 @@ def _pcl(contrast: MoCoConfig, warmup_epochs: int) -> PCLConfig:
 
 
 _PUZZLE = PuzzleConfig(grid=2)
+_SMALLER: Fields = {"size": 24, "test_scale": 1.333}
 _DECAY: Fields = {"base_batch_size": 256, "weight_decay": 5e-4}
-#: Three wide stages on a fixed stem learn more in a given time than the four narrow ones of `+small`, by Muon and with
-#: fewer, newer keys, a faster key encoder, larger crops and smaller views (docs/speedrun.md). Tried with MoCo alone.
-_WIDE: Fields = {
-    "method": _moco(4).model_copy(update={"queue_size": 1024, "momentum": 0.98}),
-    "network": NetworkConfig(name="small-resnet", widths=(32, 64, 128), stem_stride=2, stem="cosine", **_STATISTICS),
-    "optimizer": OptimizerConfig(name="muon", learning_rate=0.03, other_rate=0.08, **_DECAY),
-    "views": views_at_32(size=24, test_scale=1.333, scale=(0.2, 1.0)),
-}
+_MUON = OptimizerConfig(name="muon", learning_rate=0.03, other_rate=0.08, **_DECAY)
 _WARM: Fields = {"kind": "cosine", "per": "step", "warmup_epochs": 10, "warmup_at_most": 0.1}
 _DEEPCLUSTER = {"method": _deepcluster(2048), "small": {"method": _deepcluster(512), "objective": ObjectiveConfig()}}
 _SWAV = {"method": _swav(2048), "small": {"method": _swav(512), "objective": ObjectiveConfig()}}
@@ -110,12 +108,13 @@ _DINO: Fields = {
 }
 
 #: Name -> the fields that differ from MoCo-v2's. Besides them `title`: what the recipe is; `expected`: the published
-#: value at this size; `small`: the fields that the small version changes besides the network.
+#: value at this size; `small`: the fields that the small version changes besides those of the function below.
 RECIPES: dict[str, Fields] = {
     "moco-v2": {
         "title": "MoCo-v2 as in MoCo's own demo",
         "expected": "published k-NN 82.6 (200 epochs), 86.3 (400), 88.7 (800). `+small`: docs/speedrun.md",
-        "small": _WIDE,
+        # fewer, newer keys and a faster key encoder
+        "small": {"method": _moco(4).model_copy(update={"queue_size": 1024, "momentum": 0.98})},
     },
     # With all that InfoMin does to colours a narrow network learns next to nothing in a few epochs, and below nothing
     # with attacks: it keeps one operation of RandAugment, and MoCo's jitter.
@@ -124,7 +123,7 @@ RECIPES: dict[str, Fields] = {
         "views": views_at_32("infomin", blur_probability=0.0),
         "small": {
             "method": _moco(4),
-            "views": views_at_32("infomin", blur_probability=0.0, randaugment_ops=1, **_MILD_COLOURS),
+            "views": views_at_32("infomin", blur_probability=0.0, randaugment_ops=1, **_MILD_COLOURS, **_SMALLER),
         },
     },
     "simclr": {
@@ -142,10 +141,7 @@ RECIPES: dict[str, Fields] = {
         "title": "SimSiam",
         "method": SimSiamConfig(projector_layers=2),
         "schedule": ScheduleConfig(kind="cosine", per="step"),
-        "small": {
-            "method": SimSiamConfig(projector_layers=2, dim=512, predictor_hidden=128),
-            "optimizer": OptimizerConfig(learning_rate=0.3, base_batch_size=256, weight_decay=5e-4),
-        },
+        "small": {"method": SimSiamConfig(projector_layers=2, dim=512, predictor_hidden=128)},
     },
     "instdisc": {
         "title": "Instance discrimination",
@@ -157,9 +153,10 @@ RECIPES: dict[str, Fields] = {
         "method": CMCConfig(objective="softmax", temperature=0.1),
         "network": _resnet(streams="lab"),
         "views": views_at_32("crop-flip", scale=(0.2, 1.0)),
+        "small": {"network": _wide((16, 32, 64), streams="lab")},
     },
-    # Published with layer-norm, because the statistics of a batch tell a patch of others; the narrow network of the
-    # small version has batch-norm, over all patches of all images.
+    # Published with layer-norm, because the statistics of a batch tell a patch of others; the network of the small
+    # version has batch-norm, over all patches of all images.
     "cpc": {
         "title": "CPC-v2, 3 × 3 patches of 16 pixels,",
         "batch_size": 256,
@@ -168,7 +165,7 @@ RECIPES: dict[str, Fields] = {
         "views": views_at_32(num_views=1, scale=(0.3, 1.0)),
         "optimizer": OptimizerConfig(name="adamw", learning_rate=4e-4, weight_decay=1e-5),
         "schedule": ScheduleConfig(**_WARM),
-        "small": {"method": _cpc(64)},
+        "small": {"method": _cpc(64), "views": views_at_32(num_views=1, scale=(0.3, 1.0))},
     },
     "pirl": {
         "title": "PIRL",
@@ -207,6 +204,7 @@ RECIPES: dict[str, Fields] = {
             "method": DINOConfig(
                 hidden=512, num_prototypes=256, head_norm=True, freeze_prototypes_epochs=1000, **_SHORT_DINO
             ),
+            "optimizer": _DINO["optimizer"],
             "views": views_at_32(scale=(0.4, 1.0), brightness=0.2, contrast=0.2, saturation=0.2, hue=0.05),
         },
     },
@@ -222,6 +220,18 @@ RECIPES: dict[str, Fields] = {
 }
 #: What an entry says besides fields.
 _NOT_FIELDS = {"title", "expected", "small"}
+
+
+def small(given: Fields) -> Fields:
+    """The fields of the small version of an entry.
+
+    Three wide stages on a fixed stem learn more in a given time than four narrow ones, by Muon, with smaller views of
+    larger crops; by every method, but a ViT, that of patches has views as they are (docs/speedrun.md).
+    """
+    own, views = given.get("small", {}), given.get("views", views_at_32())
+    if "views" not in own:
+        own = {"views": views.model_copy(update={**_SMALLER, "scale": (max(0.2, views.scale[0]), 1.0)}), **own}
+    return {"network": _wide((32, 64, 128)), "optimizer": _MUON, **own}
 
 
 def make(name: str) -> Experiment:
@@ -254,5 +264,5 @@ for _name, _given in RECIPES.items():
 
         Cost: that of the method, 200 epochs of 50,000 images; for a GPU. `+small`: minutes on two cores.
         """,
-        **_given.get("small", {}),
+        **small(_given),
     )

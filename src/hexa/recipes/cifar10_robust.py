@@ -50,7 +50,7 @@ def rocl() -> Experiment:
     Expected: published 26.1 % under attack, 77.9 % clean (RobustSSL leaderboard). Not yet run here.
 
     Cost: nine passes a step against one of SimCLR (clean, seven of the attack, adversarial), 1000 epochs of 50,000
-    images; for a GPU. `+small` is as much slower than cifar10-simclr+small.
+    images; for a GPU.
     """
     attack = _adversarial(steps=7, step_size=1.785, generation="main_eval", branch="main")
     return _experiment("rocl", batch_size=256, optimizer=_lars(1.5), hard_examples=attack)
@@ -67,7 +67,7 @@ def acl() -> Experiment:
     Expected: published 39.2 % under attack, 70.7 % corrupted, 78.2 % clean (RobustSSL leaderboard). Not yet run here.
 
     Cost: seven passes a step against one of SimCLR (clean, five of the attack, adversarial), 1000 epochs of 50,000
-    images; for a GPU. `+small` is as much slower than cifar10-simclr+small.
+    images; for a GPU.
     """
     return _experiment(
         "acl",

@@ -167,13 +167,14 @@ def fit_probe(
     weight_decays: Sequence[float] = WEIGHT_DECAYS,
     enough: float = math.inf,
     seed: int = 0,
+    groups: NDArray[np.int64] | None = None,
 ) -> FittedProbe:
     """Softmax regression on standardised features.
 
     Every feature is shifted and scaled to mean 0 and standard deviation 1 over the training images. The weight decay is
     the best of `weight_decays` on a held-out fifth of the training images, drawn class by class, and the
     probe is then fitted to all of them; with fewer than 50 labels per class the folds take turns, until `enough` images
-    were held out. train_x: [N, D], train_y: int64 [N].
+    were held out. train_x: [N, D], train_y: int64 [N]. groups: int64 [N], images of one are held out together.
     """
     kind: type[np.float32 | np.float64] = np.float32 if train_x.numel() > _LARGE else np.float64
     exact = train_x.cpu().double()
@@ -188,7 +189,7 @@ def fit_probe(
         decay = float(weight_decays[0])
         if len(weight_decays) > 1:
             few = np.bincount(y)[np.unique(y)].min() < 50
-            parts = folds(y, 5, Stream(seed).child("probe", "weight-decay"))
+            parts = folds(y, 5, Stream(seed).child("probe", "weight-decay"), groups)
             # as many as it takes until enough images were held out before
             turns = max(1, int((np.cumsum([0, *map(len, parts)])[:-1] < enough).sum())) if few else 1
             decay = choose_weight_decay(x, y, num_classes, weight_decays, parts[:turns])
