@@ -5,8 +5,8 @@
 Trains each `cifar10-*+small` recipe and its twin with adversarial views, and scores test images by k-NN on the frozen
 network, beside the same networks before training. Nothing is searched for here, so rows say that a method learns, not
 which is best; the few fields in which the recipes leave their papers were chosen on held-out training images
-(`hexa evaluate knn RUN --holdout 0.1`). The recipes had a narrower network until 2026-11-27. Every run is stored when it
-is done; the script goes on where it stopped.
+(`hexa evaluate knn RUN --holdout 0.1`). The recipes had a narrower network until 2026-11-27. Every run is stored when
+it is done; the script goes on where it stopped.
 """
 
 from __future__ import annotations

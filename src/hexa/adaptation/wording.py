@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from hexa.adaptation.choice import Choice
 from hexa.adaptation.looking import Seen
 from hexa.comparison import leakage
@@ -59,4 +61,5 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
     few = ", which show only large differences: label a hundred or more" * (compared < _FEW)
     both = 0 if labelled is source else int(leakage.shared(source, labelled).sum())
     known = f", {both:,} of which are among the images to learn from" if both else ""
-    return f"labels: {whose}{known}; {compared:,} in the comparison{few}"
+    groups = "" if (numbers := labelled.groups()) is None else f" in {len(np.unique(numbers)):,} groups"
+    return f"labels: {whose}{groups}{known}; {compared:,} in the comparison{few}"
