@@ -54,7 +54,7 @@ class Difference:
         return int(np.sign(self.points)) if abs(self.points) > self.half else 0
 
     def __str__(self) -> str:
-        half = f"± {self.half:.1f}" if math.isfinite(self.half) else "of too few images"
+        half = f"± {self.half:.1f}" if self.half < 100 else "of too few images"
         return f"{round(self.points, 1) + 0.0:+.1f} {half}".replace("-", "−")
 
 

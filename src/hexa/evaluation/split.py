@@ -140,10 +140,10 @@ def folds(labels: Labels, count: int, stream: Stream, groups: Labels | None = No
     A class of one image can't be held out and is in no fold. Empty if there is nothing to hold out. groups: [N];
     images of one are in one part, and in none if all images of their class would be.
     """
-    if groups is not None:
+    most = 0 if groups is None else min(count, len(np.unique(groups)), np.bincount(labels).max())
+    if most > 1:
         from sklearn.model_selection import StratifiedGroupKFold  # a second, which all others do without
 
-        most = min(count, len(np.unique(groups)), np.bincount(labels).max())
         split = StratifiedGroupKFold(most, shuffle=True, random_state=stream.integer() % 2**32)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # classes smaller than the number of folds
