@@ -44,7 +44,7 @@ _LAST_SHARE = 0.05
 #: Most and fewest images in the comparison, these without labels, and the share of the time that one side may take.
 _MOST, _LEAST, _SHARE = 2000, 200, 0.05
 #: The minutes that a plan without enough time names: the first above 1.3 times what is needed, since the load changes.
-_MINUTES = (1, 2, 3, 5, 10, 15, 20, 30, 45, 60, 90)
+_MINUTES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 75, 90)
 #: The fewest lines of metrics of a training that has as many steps.
 _LINES = 20
 #: Images whose clusters the report shows, those on the comparison's page, seconds to draw both, and the share of the
