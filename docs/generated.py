@@ -70,6 +70,7 @@ HARDENED_SCORES = {
     "attack of 4": "robust@4",
 }
 SPEEDRUN_TRIED = "speedrun/search.json"
+SMALL_RECIPES = "2026-11-27-small-recipes.json"
 SEMI = "2026-11-23-semi-supervised-digits.json"
 SEMI_CIFAR = "2026-11-23-semi-supervised-cifar10.json"
 FEW_IMAGES = "2026-11-23-few-images.json"
@@ -666,6 +667,26 @@ def speedrun_tried() -> str:
     return table(sorted(body, key=itemgetter(0)), "track", "fields", "seconds of one core", "reached")
 
 
+def small_recipes() -> str:
+    """Small recipes with the narrow network of before and with the record's, by rate: one seed, held-out images."""
+    rows = [row for row in result(SMALL_RECIPES)["rows"] if row["track"] == "B" and row["held_out"]]
+
+    def cell(method: str, network: str, rate: str | None) -> str:
+        found = [row for row in rows if (row["method"], row["network"]) == (method, network)]
+        found = [row for row in found if row["fields"].get("optimizer.learning_rate") == rate]
+        if method in ("deepcluster-v2", "swav") and rate:  # of two ranges of crops, which were compared at one rate
+            found = [row for row in found if "views.scale" in row["fields"]]
+        best = max(found, key=lambda row: row["metrics"]["top1"], default=None)
+        return f"{best['metrics']['top1']:.1f} ({best['seconds']:.0f} s)" if best else "–"
+
+    rates = ("0.03", "0.06", "0.12")
+    body = [
+        (method, cell(method, "narrow", None), *(cell(method, "wide", rate) for rate in rates))
+        for method in dict.fromkeys(row["method"] for row in rows)
+    ]
+    return table(sorted(body), "method", "narrow network, 60 epochs", *(f"now, 30 epochs, {rate}" for rate in rates))
+
+
 def robust_arms() -> str:
     """The demo's arms under attack, and MoCo-v2 for as long."""
     body = []
@@ -1032,6 +1053,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "hardened-search": hardened_search,
     "speedrun-tracks": speedrun_tracks,
     "speedrun-tried": speedrun_tried,
+    "small-recipes": small_recipes,
     "without-labels": without_labels,
     "without-labels-by-set": without_labels_by_set,
     "rules-without-labels": rules_without_labels,

@@ -183,7 +183,10 @@ RECIPES: dict[str, Fields] = {
         "method": JigsawConfig(puzzle=_PUZZLE, num_permutations=24, hidden=512),
         "views": views_at_32(num_views=1, scale=(0.5, 1.0)),
         "optimizer": OptimizerConfig(learning_rate=0.1, base_batch_size=256, weight_decay=5e-4),
-        "small": {"method": JigsawConfig(puzzle=_PUZZLE, num_permutations=24, hidden=128)},
+        "small": {
+            "method": JigsawConfig(puzzle=_PUZZLE, num_permutations=24, hidden=128),
+            "views": views_at_32(num_views=1, scale=(0.5, 1.0)),
+        },
     },
     "dino": {
         "title": "DINO, 2×32 + 4×16 pixels,",
@@ -226,7 +229,7 @@ def small(given: Fields) -> Fields:
     """The fields of the small version of an entry.
 
     Three wide stages on a fixed stem learn more in a given time than four narrow ones, by Muon, with smaller views of
-    larger crops; by every method, but a ViT, that of patches has views as they are (docs/speedrun.md).
+    larger crops (docs/speedrun.md). Not the ViT; patches and tiles are of views as large as the images.
     """
     own, views = given.get("small", {}), given.get("views", views_at_32())
     if "views" not in own:
