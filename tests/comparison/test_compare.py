@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -213,6 +214,16 @@ def test_labelled_images_within_the_images_are_told_by_their_files(folder: Path)
     judging = open_source(f"folder:{folder}/photos/../labelled", "train")
     for data, share in ((f"folder:{folder}", 1), (f"folder:{folder}/photos", 0), ("digits", 0)):
         assert leakage.shared(open_source(data, "train"), judging).mean() == share
+
+
+def test_images_in_folders_inside_their_classes_are_groups(folder: Path, tmp_path: Path) -> None:
+    for place, file in enumerate((folder / "labelled").glob("*/*.png")):
+        visit = tmp_path / file.parent.name / f"visit {place % 3}"
+        visit.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, visit)
+    found = compare(CompareRequest(backbones=(RANDOM, "pixels:8"), data=f"folder:{tmp_path}", size=8, seconds=30))
+    assert "images of one group do not judge each other (3 groups)" in found.notes
+    assert found.sides[0].scores.groups.max() == 2  # type: ignore[union-attr]
 
 
 def test_labelled_images_that_are_all_alike_stay(tmp_path: Path) -> None:

@@ -247,10 +247,8 @@ def test_a_report_makes_the_gallery_of_a_run_that_lacks_it_of_images_it_is_given
     left_out: list[str] = []
     report([run], tmp_path / "page.html", left_out=left_out)
     assert left_out == ["no pictures of run; add --data SOURCE to make them"]
-    assert (
-        "no pictures (gallery): hexa report RUN --data SOURCE --out FILE makes them"
-        in (tmp_path / "page.html").read_text()
-    )
+    said = "no pictures (gallery): hexa report RUN --data SOURCE --out FILE makes them"
+    assert said in (tmp_path / "page.html").read_text()
     assert not (run / "gallery.npz").exists()
     assert opened == []
     page = page_of([run], tmp_path, visualize.makers("digits#test"))

@@ -230,10 +230,8 @@ def test_a_further_batch_norm_set_is_dropped(tmp_path: Path) -> None:
 
 def lites() -> State:
     own = outline(NetworkConfig(name="tf_efficientnet_lite0")).state_dict()
-    return {
-        theirs: torch.ones_like(own[n], device="cpu")
-        for n, theirs in names(LAYOUTS["efficientnet_pytorch"], own).items()
-    }
+    renamed = names(LAYOUTS["efficientnet_pytorch"], own).items()
+    return {theirs: torch.ones_like(own[name], device="cpu") for name, theirs in renamed}
 
 
 ALMOST = "almost a resnet18, but "
