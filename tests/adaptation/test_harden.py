@@ -27,6 +27,7 @@ from hexa.config import ConfigError, UserError
 from hexa.data import open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.features import extract
+from hexa.evaluation.few_labels import half_width
 from hexa.measure.costs import Costs
 from hexa.nn.backbones import NetworkConfig
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
@@ -249,16 +250,11 @@ def test_the_farthest_views_are_in_the_ball_and_move_features_more_than_noise() 
     assert (far > 1.5 * noise).all()
 
 
-def sides(clean: tuple[int, int], robust: tuple[int, int], count: int = 200) -> list[Side]:
-    """Start and result with this many correct answers of `count`."""
-    return [
-        Side(
-            load_backbone("pixels:8"),
-            torch.rand(4, 2),
-            values=dict.fromkeys(DECIDING, np.arange(count) < right) | dict.fromkeys(ATTACKED, np.arange(count) < held),
-        )
-        for right, held in zip(clean, robust, strict=True)
-    ]
+def sides(clean: tuple[int, int], robust: tuple[int, int]) -> list[Side]:
+    """Start and result with this many correct answers of 200."""
+    right = [dict.fromkeys(DECIDING, np.arange(200) < count) for count in clean]
+    held = [dict.fromkeys(ATTACKED, np.arange(200) < count) for count in robust]
+    return [Side(load_backbone("pixels:8"), torch.rand(4, 2), (), a | b) for a, b in zip(right, held, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -280,3 +276,9 @@ def test_the_verdict(clean: tuple[int, int], robust: tuple[int, int], price: flo
     row = table(before, after, 64, 1).rows[1]
     assert row[:3] == [f"{CLEAN}, % ↑", f"{clean[0] / 2:.1f}", f"{clean[1] / 2:.1f}"]
     assert math.isclose(float(row[3].split()[0].replace("−", "-")), (clean[1] - clean[0]) / 2)
+
+
+def test_shares_of_corruptions_have_the_intervals_of_a_cross_validation() -> None:
+    before, after = sides((160, 160), (0, 50))
+    before.values[CORRUPTED], after.values[CORRUPTED] = shares = 100 * np.random.default_rng(0).random((2, 200))
+    assert table(before, after, 64, 1).rows[-1][3].endswith(f" ± {1.5 * half_width(shares[1] - shares[0]):.1f}")

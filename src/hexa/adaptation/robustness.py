@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hexa.comparison import unlabelled
 from hexa.comparison.extraction import Tell
-from hexa.comparison.labelled import DECIDING, Difference, Judge, paired, percent
+from hexa.comparison.labelled import DECIDING, REFITTED, Difference, Judge, paired, percent
 from hexa.data import Source
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.source import Subset
@@ -193,4 +193,6 @@ def table(before: Side, after: Side, size: int, tried: int) -> Table:
 
 
 def _difference(before: Side, after: Side, name: str, tried: int) -> Difference:
-    return paired(before.values[name], after.values[name], tried * len(ATTACKED) if name in ATTACKED else tried)
+    found = paired(before.values[name], after.values[name], tried * len(ATTACKED) if name in ATTACKED else tried)
+    judged = name == CORRUPTED and CLEAN in before.values  # shares, by the judges of a cross-validation
+    return replace(found, half=REFITTED * found.half) if judged else found

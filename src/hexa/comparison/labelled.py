@@ -33,7 +33,7 @@ _FEWEST = 20
 _ADDED = np.array([-100, 100]) / math.sqrt(2)
 #: By how much intervals over images are wider than of independent ones: in every fold the judges are fitted to most of
 #: the same images (Nadeau and Bengio, 2003: 1 / K + n_test / n_train instead of 1 / K).
-_REFITTED = math.sqrt(1 + FOLDS / (FOLDS - 1))
+REFITTED = math.sqrt(1 + FOLDS / (FOLDS - 1))
 #: The measures that decide, by the names that tables use.
 DECIDING = ("k-NN", "linear probe")
 
@@ -163,7 +163,7 @@ def paired(
     if groups is not None:
         sums = np.bincount(np.unique(groups, return_inverse=True)[1], d - d.mean())
         half = max(half, half_width(sums * len(sums) / len(d), comparisons)) if len(sums) > 1 else math.inf
-    return Difference(float(d.mean()), _REFITTED * half)
+    return Difference(float(d.mean()), REFITTED * half)
 
 
 def percent(values: NDArray[np.generic]) -> NDArray[np.float64]:
