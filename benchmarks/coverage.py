@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hexa.comparison.labelled import DECIDING, REFITTED, Judge, labels_of, paired
+from hexa.comparison.labelled import DECIDING, Judge, labels_of, paired
 from hexa.data import open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.features import extract
@@ -50,7 +50,7 @@ def differences(
             scores.append(judge.scores(x + noise if series else x))
         first, second = scores
         found = {name: paired(first.right[name], second.right[name], groups=first.groups) for name in DECIDING}
-        yield {name: (one.points, one.half / REFITTED) for name, one in found.items()}
+        yield {name: (one.points, one.half) for name, one in found.items()}
 
 
 def main() -> None:

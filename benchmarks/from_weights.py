@@ -43,7 +43,7 @@ NINE_LAYERS = {
 
 
 def narrow(recipe: str) -> dict[str, Any]:
-    """The fields of a `+small` recipe as it was until 2026-11-27, MoCo-v2's until two days before."""
+    """The fields of `+small` of MoCo-v2, SimCLR, DeepCluster-v2, BYOL or rotation as it was until 2026-11-27."""
     from hexa import recipes
 
     if "moco-v2" in recipe:

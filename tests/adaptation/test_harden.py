@@ -254,7 +254,7 @@ def sides(clean: tuple[int, int], robust: tuple[int, int]) -> list[Side]:
     """Start and result with this many correct answers of 200."""
     right = [dict.fromkeys(DECIDING, np.arange(200) < count) for count in clean]
     held = [dict.fromkeys(ATTACKED, np.arange(200) < count) for count in robust]
-    return [Side(load_backbone("pixels:8"), torch.rand(4, 2), (), a | b) for a, b in zip(right, held, strict=True)]
+    return [Side(load_backbone("pixels:8"), torch.rand(4, 2), (), a | b, 1.5) for a, b in zip(right, held, strict=True)]
 
 
 @pytest.mark.parametrize(

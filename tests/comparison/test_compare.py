@@ -157,12 +157,12 @@ def side(name: str, knn: float, probe: float) -> verdict.Side:
         (
             [side("A", 80.2, 80), side("B", 80, 90), side("C", 80, 90)],
             None,
-            "B is not significantly better than C: k-NN 80.0 against 80.0 % (+0.0 ± 0.4 points), ",
+            "B is not significantly better than C: k-NN 80.0 against 80.0 % (+0.0 ± 0.3 points), ",
         ),
         (
             [side("A", 80, 90), side("B", 79.8, 80), side("C", 79.9, 90)],
             None,
-            "% (+0.0 ± 0.4 points); it is better than B",
+            "% (+0.0 ± 0.3 points); it is better than B",
         ),
         (
             [side("A", 70, 90), side("B", 90, 95), side("C", 60, 80)],

@@ -66,22 +66,21 @@ def test_intervals_are_those_of_the_paired_t_test(comparisons: int) -> None:
 
 @pytest.mark.parametrize("comparisons", [1, 6])
 @pytest.mark.parametrize(("won", "lost"), [(20, 5), (1, 0), (0, 0)])
-def test_intervals_of_images_hold_half_an_image_more_in_each_cell_and_are_wider_by_half(
-    won: int, lost: int, comparisons: int
-) -> None:
+def test_intervals_of_images_hold_half_an_image_more_in_each_cell(won: int, lost: int, comparisons: int) -> None:
     before, after = np.arange(50) < lost, (np.arange(50) >= lost) & (np.arange(50) < won + lost)
     found, n = paired(before, after, comparisons), 52
     wins, losses = (won + 0.5) / n, (lost + 0.5) / n
     variance = n / (n - 1) * (wins + losses - (wins - losses) ** 2)
     reach = stats.t.ppf(1 - 0.025 / comparisons, n - 1)
-    assert (found.points, found.half) == pytest.approx((2 * (won - lost), 150 * reach * (variance / n) ** 0.5))
+    assert (found.points, found.half) == pytest.approx((2 * (won - lost), 100 * reach * (variance / n) ** 0.5))
     few = paired(np.zeros(19, dtype=bool), np.ones(19, dtype=bool))
-    assert (few.sign, str(few)) == (0, "+100.0 of too few images")
+    assert (few.sign, str(few)) == (0, "+100.0, too few images or groups to tell")
 
 
 def reached(knn: float, probe: float) -> Scores:
     """Right for the first images, to these shares of 400."""
-    return Scores({name: np.arange(400) < 400 * share for name, share in zip(DECIDING, (knn, probe), strict=True)}, {})
+    right = {name: np.arange(400) < 400 * share for name, share in zip(DECIDING, (knn, probe), strict=True)}
+    return Scores(right, {}, width=1.5)
 
 
 @pytest.mark.parametrize(
@@ -101,28 +100,34 @@ def test_better_only_where_the_measures_agree_beyond_chance(other: Scores, trial
 
 
 def test_images_of_a_group_neither_judge_each_other_nor_count_as_many() -> None:
-    groups = np.array([*np.arange(75) % 9, 9, 9, 9, 9])  # all of class 3 are in one
+    groups = np.array([*np.arange(75) % 9, 8, 8, 8, 9])  # all of class 3 are in one
     judge = Judge(LABELS, groups=groups)
     assert judge.judged.tolist() == list(range(75))
     for part, rest in zip(judge.parts, judge.rests, strict=True):
         assert not {*groups[part]} & {*groups[rest]}
-    assert {fold for part in judge.parts for fold in np.bincount(LABELS[part])[:3] > 0} == {True}
+        assert (np.bincount(LABELS[part])[:3] > 0).all()
+    assert judge.width == pytest.approx(
+        (1 + sum(len(part) / (79 - len(part)) for part in judge.parts)) ** 0.5, rel=0.02
+    )
     before, after = (judge.scores(FEATURES[:, kept]) for kept in (slice(4), slice(8)))
     d = 100.0 * after.right["k-NN"] - 100.0 * before.right["k-NN"]
     squares = sum(sum(d[i] - d.mean() for i in range(75) if groups[i] == group) ** 2 for group in range(9))
-    half = 1.5 * stats.t.ppf(1 - 0.025 / 2, 8) * (9 / 8 * squares) ** 0.5 / 75
-    found = decide(before, after)[1]["k-NN"]
-    assert found.half == pytest.approx(max(half, paired(before.right["k-NN"], after.right["k-NN"], 2).half))
-    two = np.arange(60) % 2  # groups, of which one gains
-    found = paired(np.zeros(60, dtype=bool), two == 1, groups=two)
-    assert (str(found), found.half) == ("+50.0 of too few images", pytest.approx(1.5 * 50 * 12.706, rel=1e-4))
+    half = stats.t.ppf(1 - 0.025 / 2, 8) * (9 / 8 * squares) ** 0.5 / 75
+    half = max(half, paired(before.right["k-NN"], after.right["k-NN"], 2).half)
+    assert decide(before, after)[1]["k-NN"].half == pytest.approx(judge.width * half)
     copies = np.arange(120) // 3
-    x = torch.from_numpy(np.random.default_rng(1).normal(size=(40, 20)))[copies]
-    decays = [fit_probe(x, torch.from_numpy(copies % 2), 2, groups=one).weight_decay for one in (None, copies)]
+    alike = torch.from_numpy(np.random.default_rng(1).normal(size=(40, 40))[copies])
+    decays = [Judge(copies % 2, groups=one).probes(alike)[0].weight_decay for one in (None, copies)]
     assert decays[0] < decays[1]  # noise is learned by heart where its copies judge it
+
+
+def test_few_groups_decide_nothing_and_useless_ones_are_not_used() -> None:
+    none, four, five = np.zeros(60, dtype=bool), np.arange(60) % 4, np.arange(60) % 5
+    assert str(paired(none, four == 0, groups=four)) == "+25.0, too few images or groups to tell"
+    assert paired(none, five == 0, groups=five).half == pytest.approx(20 * stats.t.ppf(0.975, 4))
     assert Judge(LABELS, groups=np.arange(79) % 2).scores(FEATURES).accuracy("linear probe") > 50
-    assert Judge(LABELS, groups=np.zeros(79, np.int64)).groups is None
-    assert len(Judge(LABELS, groups=LABELS).judged) == 78  # as without, where no class could be judged
+    useless = [Judge(LABELS, groups=groups) for groups in (np.zeros(79, np.int64), LABELS)]
+    assert [(judge.groups, len(judge.judged)) for judge in useless] == [(None, 78)] * 2
 
 
 def test_two_classes_with_two_images_are_needed() -> None:

@@ -19,8 +19,8 @@ def run(out: Path, **variables: str) -> tuple[int, str, dict[str, Any]]:
     """Exit status, what was printed, and gpu.json."""
     environment = {**os.environ, "SMALL": "1", "EPOCHS": "1", "PYTHON": sys.executable, "DATA": "digits"}
     environment |= {"OUT": str(out), "PATIENCE": "20", "SECONDS_IN_ALL": "3600", "CUDA_VISIBLE_DEVICES": ""}
-    script = [ROOT / "benchmarks/gpu.sh"]
-    done = subprocess.run(["bash", *script], env=environment | variables, capture_output=True, text=True)
+    script = ["bash", ROOT / "benchmarks/gpu.sh"]
+    done = subprocess.run(script, env=environment | variables, capture_output=True, text=True)
     result = out / "gpu.json"
     return done.returncode, done.stdout + done.stderr, json.loads(result.read_text()) if result.exists() else {}
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hexa.runtime.allocator import keep_freed_memory
+from hexa.runtime.allocator import keep_freed_memory, return_freed_memory
 from hexa.runtime.packages import commit
 from tests.torture import conftest
 from tests.torture.harness import Ended, Tally, forked
@@ -28,6 +28,7 @@ def test_a_child_that_dies_hangs_raises_or_grows_is_seen() -> None:
     # of 400: the machine may take back pages of libraries meanwhile, which the child holds from the beginning
     assert forked(lambda: float(np.ones(50_000_000).sum())).megabytes > 100
     assert forked(lambda: None).megabytes < 50
+    return_freed_memory()
 
 
 def test_only_one_line_with_status_two_is_a_refusal() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hexa.comparison import unlabelled
 from hexa.comparison.extraction import Tell
-from hexa.comparison.labelled import DECIDING, REFITTED, Difference, Judge, paired, percent
+from hexa.comparison.labelled import DECIDING, Difference, Judge, paired, percent
 from hexa.data import Source
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.source import Subset
@@ -71,12 +71,15 @@ class Side:
 
     values: measure -> bool or percent, one per image: with labels whether, or for which share of the corruptions, it is
     classified correctly; without, how far its features move, in percent of the mean distance between two images'.
+    width, groups: of the intervals of differences, as in `Scores`; groups by measure.
     """
 
     backbone: Backbone
     features: Tensor
     probes: Sequence[FittedProbe] = ()
     values: Values = field(default_factory=dict)
+    width: float = 1.0
+    groups: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, backbone: Backbone, features: Tensor, judge: Judge | None) -> Side:
@@ -84,7 +87,9 @@ class Side:
         if judge is None:
             return cls(backbone, features)
         probes = judge.probes(features)
-        return cls(backbone, features, probes, dict(judge.scores(features, probes).right))
+        scores = judge.scores(features, probes)
+        groups = {} if scores.groups is None else dict.fromkeys(scores.right, scores.groups)
+        return cls(backbone, features, probes, dict(scores.right), judge.width, groups)
 
     def mean(self, name: str) -> float:
         """The mean of a measure over images, in percent."""
@@ -92,7 +97,10 @@ class Side:
 
     def attack(self, shown: Shown, judge: Judge | None, tell: Tell) -> None:
         """Add the measures under attack and corruption."""
-        self.values.update(_moved(self, shown, tell) if judge is None else _classified(self, shown, judge, tell))
+        found = _moved(self, shown, tell) if judge is None else _classified(self, shown, judge, tell)
+        self.values.update(found)
+        if judge is not None and judge.groups is not None:
+            self.groups.update(dict.fromkeys(found, judge.groups[shown.places]))
 
 
 def _classified(side: Side, shown: Shown, judge: Judge, tell: Tell) -> Values:
@@ -193,6 +201,5 @@ def table(before: Side, after: Side, size: int, tried: int) -> Table:
 
 
 def _difference(before: Side, after: Side, name: str, tried: int) -> Difference:
-    found = paired(before.values[name], after.values[name], tried * len(ATTACKED) if name in ATTACKED else tried)
-    judged = name == CORRUPTED and CLEAN in before.values  # shares, by the judges of a cross-validation
-    return replace(found, half=REFITTED * found.half) if judged else found
+    count = tried * len(ATTACKED) if name in ATTACKED else tried
+    return paired(before.values[name], after.values[name], count, before.width, before.groups.get(name))

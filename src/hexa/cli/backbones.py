@@ -116,7 +116,11 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     option("BACKBONE", BACKBONES + "; what the others are compared with"),
     option("BACKBONES", "one or more others", nargs="+", metavar="OTHER"),
     option("--data SOURCE", "your images: " + SOURCES, required=True),
-    option("--labelled SOURCE", "labelled images to judge by; those of --data if they have labels"),
+    option(
+        "--labelled SOURCE",
+        "labelled images to judge by; those of --data if they have labels. Folders inside the classes, such as one per "
+        "visit, are groups whose images do not judge each other",
+    ),
     option("--time TIME", "to read images and extract features, such as 90s; 10m if not given", default="10m"),
     option("--size N", "a common image size in pixels; each backbone's own if not given", type=whole(4, 4096)),
     flag("--fine-tune", "also fine-tune the whole networks on the labels, cross-validated; has no part in the verdict"),

@@ -165,7 +165,11 @@ def resume(given: Given, extra: Fields) -> int:
 _FROM_WEIGHTS = (
     option("BACKBONE", "weights to begin from: a run · a file of weights · timm:NAME"),
     option("--data SOURCE", "images to learn from: " + SOURCES, required=True),
-    option("--labelled SOURCE", "labelled images to judge by; labels are never trained on"),
+    option(
+        "--labelled SOURCE",
+        "labelled images to judge by; labels are never trained on. Folders inside the classes, such as one per "
+        "visit, are groups whose images do not judge each other",
+    ),
     option("--time TIME", "for everything, such as 90s, 30m or 2h; 30m if not given", default="30m"),
 )
 _DESCRIBED = (

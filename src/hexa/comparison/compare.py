@@ -188,8 +188,9 @@ def of_backbones(
     judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups()) if judged else None
     if judge is not None:
         classes = len(np.unique(judge.labels[judge.judged]))
-        if judge.groups is not None:
-            notes.append(f"images of one group do not judge each other ({len(np.unique(judge.groups)):,} groups)")
+        if (groups := images.groups()) is not None:
+            told = "do not judge each other" if judge.groups is not None else "do, or too few classes were judged"
+            notes.append(f"images of one group {told} ({labelled.told(groups)})")
         notes += [
             f"{few_name(shots)}: on the {count} of {classes} classes that have more images than that"
             for shots, drawn in judge.draws.items()

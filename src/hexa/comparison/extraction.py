@@ -96,7 +96,7 @@ def images_per_second(backbone: Backbone, device: torch.device) -> float:
     precisions.place(backbone.eval(), device)
     backbone(pixels if pixels.is_cuda else pixels[:1]).sum().item()  # the first pass chooses algorithms
     seconds = []
-    for _ in range(2):  # of which the other may have waited for another program
+    for _ in range(2):  # the faster counts: another program may have slowed one
         begin = time.perf_counter()
         backbone(pixels).sum().item()
         seconds.append(time.perf_counter() - begin)

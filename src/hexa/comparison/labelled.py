@@ -19,6 +19,7 @@ from hexa.data import Source
 from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.split import draw_per_class, folds
+from hexa.reporting.tables import counted
 from hexa.runtime.random import Stream
 
 if TYPE_CHECKING:
@@ -31,9 +32,8 @@ _FEWEST = 20
 #: Differences of two pseudo-images, half an image in each cell of the table of right and wrong. Without them, where few
 #: images differ, 95 % intervals held in as few as 60 % of draws (Agresti and Min, 2005).
 _ADDED = np.array([-100, 100]) / math.sqrt(2)
-#: By how much intervals over images are wider than of independent ones: in every fold the judges are fitted to most of
-#: the same images (Nadeau and Bengio, 2003: 1 / K + n_test / n_train instead of 1 / K).
-REFITTED = math.sqrt(1 + FOLDS / (FOLDS - 1))
+#: Fewer groups decide nothing, since their few sums may agree by chance.
+_FEWEST_GROUPS = 5
 #: The measures that decide, by the names that tables use.
 DECIDING = ("k-NN", "linear probe")
 
@@ -54,8 +54,12 @@ class Difference:
         return int(np.sign(self.points)) if abs(self.points) > self.half else 0
 
     def __str__(self) -> str:
-        half = f"± {self.half:.1f}" if self.half < 100 else "of too few images"
-        return f"{round(self.points, 1) + 0.0:+.1f} {half}".replace("-", "−")
+        return self.said()
+
+    def said(self, unit: str = "") -> str:
+        """Points and half of the interval, then the unit, or that there is too little to tell by."""
+        half = f" ± {self.half:.1f}{unit}" if self.half < 100 else f"{unit}, too few images or groups to tell"
+        return f"{round(self.points, 1) + 0.0:+.1f}{half}".replace("-", "−")
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,14 @@ class Scores:
     """How many labelled images a backbone classifies correctly.
 
     right: measure -> bool [M], whether each of the M judged images is classified correctly. few: labels per class ->
-    accuracy in percent, one per draw. groups: int64 [M], of the judged images, where they are known.
+    accuracy in percent, one per draw. groups: int64 [M], of the judged images, where they are known. width: by how much
+    intervals over images are wider than those of independent ones.
     """
 
     right: dict[str, Right]
     few: dict[int, NDArray[np.float64]]
     groups: Rows | None = None
+    width: float = 1.0
 
     def accuracy(self, measure: str) -> float:
         """In percent."""
@@ -79,20 +85,26 @@ class Judge:
     """Labelled images, split once by the seed, so that backbones are compared image by image and draw by draw.
 
     Every image of a class of two or more is judged once, by the images of the other folds; those of classes of one only
-    take part in the vote. Images of one group don't judge each other.
+    take part in the vote. Images of one group don't judge each other, unless fewer than two classes were judged then:
+    `groups` is None where they are not used. width: √(1 + Σ n_test / n_train) over the folds, 1.5 for five equal ones:
+    each is judged by most of the same images (Nadeau and Bengio, 2003).
     """
 
     def __init__(self, labels: Rows, seed: int = 0, groups: Rows | None = None) -> None:
         """labels, groups: int64 [N]. Raises UserError if there are not two classes with two images each."""
         stream = Stream(seed).child("comparison")
         self.labels, self.seed, counts = labels, seed, np.bincount(labels)
-        self.groups = groups if groups is not None and len(np.unique(groups)) > 1 else None
-        self.parts = folds(labels, FOLDS, stream, self.groups)
+        self.groups, self.parts = groups, folds(labels, FOLDS, stream, groups)
+        judged = {labels[row] for part in self.parts for row in part}
+        if groups is not None and min(len(judged), len(np.unique(groups))) < 2:
+            self.groups, self.parts = None, folds(labels, FOLDS, stream)
         if (counts > 1).sum() < 2:
             given = f"{int((counts > 1).sum())} of {int((counts > 0).sum())} classes have two labelled images or more"
             raise UserError(f"{given}, and a comparison needs two such classes; label more images")
         self.judged = np.sort(np.concatenate(self.parts))
-        self.rests = [np.setdiff1d(np.arange(len(labels)), part) for part in self.parts]
+        alone = np.arange(len(labels)) if self.groups is None else self.groups
+        self.rests = [np.flatnonzero(~np.isin(alone, alone[part])) for part in self.parts]
+        self.width = math.sqrt(1 + sum(len(a) / len(b) for a, b in zip(self.parts, self.rests, strict=True)))
         self.draws: dict[int, list[Rows]] = {}
         for shots in SHOTS:
             rows = np.flatnonzero(counts[labels] > shots)  # one image at least is left to classify
@@ -125,7 +137,7 @@ class Judge:
         accuracy = functools.partial(self._nearest_mean, features)
         few = {shots: np.array([*map(accuracy, drawn)]) for shots, drawn in self.draws.items()}
         groups = None if self.groups is None else self.groups[self.judged]
-        return Scores({measure: row[self.judged] for measure, row in right.items()}, few, groups)
+        return Scores({measure: row[self.judged] for measure, row in right.items()}, few, groups, self.width)
 
     def _nearest_mean(self, features: Tensor, drawn: Rows) -> float:
         """Accuracy in percent of the nearest class mean of the `drawn` features, on the other images of their classes.
@@ -143,27 +155,29 @@ class Judge:
 
 
 def paired(
-    before: NDArray[np.generic], after: NDArray[np.generic], comparisons: int = 1, groups: Rows | None = None
+    before: NDArray[np.generic],
+    after: NDArray[np.generic],
+    comparisons: int = 1,
+    width: float = 1.0,
+    groups: Rows | None = None,
 ) -> Difference:
-    """after − before in percentage points, d paired by image or by draw: mean d ± c · t · s / √n.
+    """after − before in percentage points, d paired by image or by draw: mean d ± width · t · s / √n.
 
-    bool [M], right or not in a cross-validation of K = 5 folds, with two pseudo-images of ±100 / √2 in s and n (Agresti
-    and Min, 2005, but centred on the images' own mean) and c = √(1 + K / (K − 1)) = 1.5 (Nadeau and Bengio, 2003); or
-    accuracies in percent, one per draw, with c = 1. t is Student's for n − 1 degrees of freedom at a
+    bool [M], right or not, with two pseudo-images of ±100 / √2 in s and n (Agresti and Min, 2005, but centred on the
+    images' own mean); or percentages, one per image or draw. t is Student's for n − 1 degrees of freedom at a
     confidence of 1 − 0.05 / `comparisons` (Bonferroni), so that all intervals hold together with 95 %. Under 20
     images the interval is infinite. groups: [M]; the sums of d − mean d over each of the G may widen it, by
-    √(G / (G − 1) · Σ sum²) / M instead of s / √n and G − 1 degrees of freedom (cluster-robust; Cameron & Miller 2015).
+    √(G / (G − 1) · Σ sum²) / M instead of s / √n and G − 1 degrees of freedom (cluster-robust; Cameron & Miller 2015),
+    and under five groups it is infinite.
     """
     d, by_image = percent(after) - percent(before), before.dtype == np.bool_
-    if len(d) < (_FEWEST if by_image else 2):
+    sums = d if groups is None else np.bincount(np.unique(groups, return_inverse=True)[1], d - d.mean())
+    if len(d) < (_FEWEST if by_image else 2) or (groups is not None and len(sums) < _FEWEST_GROUPS):
         return Difference(float(d.mean()), math.inf)
-    if not by_image:
-        return Difference(float(d.mean()), half_width(d, comparisons))
-    half = half_width(np.append(d, _ADDED), comparisons)
+    half = half_width(np.append(d, _ADDED) if by_image else d, comparisons)
     if groups is not None:
-        sums = np.bincount(np.unique(groups, return_inverse=True)[1], d - d.mean())
-        half = max(half, half_width(sums * len(sums) / len(d), comparisons)) if len(sums) > 1 else math.inf
-    return Difference(float(d.mean()), REFITTED * half)
+        half = max(half, half_width(sums * len(sums) / len(d), comparisons))
+    return Difference(float(d.mean()), width * half)
 
 
 def percent(values: NDArray[np.generic]) -> NDArray[np.float64]:
@@ -178,7 +192,7 @@ def decide(start: Scores, other: Scores, comparisons: int = 1) -> tuple[int, Map
     together, and none is below it; worse: the opposite.
     """
     count = comparisons * len(DECIDING)
-    found = {name: paired(start.right[name], other.right[name], count, start.groups) for name in DECIDING}
+    found = {name: paired(start.right[name], other.right[name], count, start.width, start.groups) for name in DECIDING}
     signs = {difference.sign for difference in found.values()} - {0}
     return (signs.pop() if len(signs) == 1 else 0), found
 
@@ -186,6 +200,11 @@ def decide(start: Scores, other: Scores, comparisons: int = 1) -> tuple[int, Map
 def can_judge(labels: Rows | None) -> bool:
     """Whether there are two classes or more with two images each."""
     return labels is not None and int((np.unique(labels, return_counts=True)[1] > 1).sum()) > 1
+
+
+def told(groups: Rows) -> str:
+    """How many groups of several images there are."""
+    return counted(int((np.bincount(groups) > 1).sum()), "group")
 
 
 def labels_of(source: Source) -> Rows:

@@ -137,19 +137,19 @@ def draw_per_class(labels: Labels, count: int, stream: Stream) -> Labels:
 def folds(labels: Labels, count: int, stream: Stream, groups: Labels | None = None) -> list[Labels]:
     """`count` disjoint parts that together hold every image of classes with two or more; fewer where classes are small.
 
-    A class of one image can't be held out and is in no fold. Empty if there is nothing to hold out. groups: [N];
-    images of one are in one part, and in none if all images of their class would be.
+    A class of one image can't be held out and is in no fold. Empty if there is nothing to hold out. groups: [N]; images
+    of one group are in one part, and in none if all images of their class would be.
     """
     most = 0 if groups is None else min(count, len(np.unique(groups)), np.bincount(labels).max())
     if most > 1:
-        from sklearn.model_selection import StratifiedGroupKFold  # a second, which all others do without
+        from sklearn.model_selection import StratifiedGroupKFold  # importing takes a second
 
         split = StratifiedGroupKFold(most, shuffle=True, random_state=stream.integer() % 2**32)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # classes smaller than the number of folds
             parts = [part for _, part in split.split(labels, labels, groups)]
         parts = [part[np.isin(labels[part], np.delete(labels, part))] for part in parts]
-        return [part for part in parts if len(part)] or folds(labels, count, stream)
+        return [part for part in parts if len(part)]
     several = [rows for rows in _shuffled(labels, stream).values() if len(rows) > 1]
     parts = [np.sort(np.concatenate([rows[number::count] for rows in several])) for number in range(count) if several]
     return [part for part in parts if len(part)]

@@ -4,7 +4,8 @@ MoCo-v2 has the settings of MoCo's own demo (F4), but for `+small`, SimCLR its a
 too; InstDisc and rotation have their papers' fields (softmax and τ 0.1; batch, momentum and decay), but not their
 schedules. Elsewhere nothing official exists (F8): a method's own fields are shrunk with the network, its
 optimizer and schedule are MoCo's, or those published for batches of 256 with prototypes. There are a few hundred
-prototypes a head, because 3000 clusters of 50,000 images are poor pseudo-labels.
+prototypes a head, because 3000 clusters of 50,000 images are poor pseudo-labels. `+small` has a network, views and an
+optimizer of its own (`small`).
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ _DINO: Fields = {
 RECIPES: dict[str, Fields] = {
     "moco-v2": {
         "title": "MoCo-v2 as in MoCo's own demo",
-        "expected": "published k-NN 82.6 (200 epochs), 86.3 (400), 88.7 (800). `+small`: docs/speedrun.md",
+        "expected": "published k-NN 82.6 (200 epochs), 86.3 (400), 88.7 (800)",
         # fewer, newer keys and a faster key encoder
         "small": {"method": _moco(4).model_copy(update={"queue_size": 1024, "momentum": 0.98})},
     },
@@ -229,7 +230,7 @@ def small(given: Fields) -> Fields:
     """The fields of the small version of an entry.
 
     Three wide stages on a fixed stem learn more in a given time than four narrow ones, by Muon, with smaller views of
-    larger crops (docs/speedrun.md). Not the ViT; patches and tiles are of views as large as the images.
+    larger crops (docs/speedrun.md). CPC and Jigsaw keep views of 32 pixels, the ViT all of its own.
     """
     own, views = given.get("small", {}), given.get("views", views_at_32())
     if "views" not in own:
@@ -262,8 +263,8 @@ for _name, _given in RECIPES.items():
 
         Command: hexa pretrain cifar10-{_name}
 
-        Expected: {_given.get("expected", "no published value at this size. Not yet run here")}. `+small` is measured in
-        benchmarks/README.md.
+        Expected: {_given.get("expected", "no published value at this size. Not yet run here")}. `+small`:
+        docs/speedrun.md.
 
         Cost: that of the method, 200 epochs of 50,000 images; for a GPU. `+small`: minutes on two cores.
         """,

@@ -57,11 +57,12 @@ class FolderSource(Source):
             self._take_labels(np.array([number[top] for top in tops if top is not None]), names)
 
     def groups(self) -> Labels | None:
-        parts = [(path.partition("/")[0], path.partition("/")[2].rpartition("/")[0]) for path in self.paths]
-        several = Counter(top for top, _ in set(parts))
-        names = [inner if inner and several[top] > 1 else f"/{row}" for row, (top, inner) in enumerate(parts)]
-        numbers = np.unique(names, return_inverse=True)[1]
-        return numbers if numbers.max() + 1 < len(numbers) else None
+        parts = [tuple(path.split("/")[:-1]) for path in self.paths]
+        several = Counter(part[0] for part in {part[:2] for part in parts} if len(part) > 1)
+        if self.classes is None or max(several.values(), default=0) < 2:
+            return None
+        names = [part[1] if len(part) > 1 else f"/{row}" for row, part in enumerate(parts)]
+        return np.unique(names, return_inverse=True)[1]
 
 
 def _folders(root: Path) -> list[str]:

@@ -108,8 +108,8 @@ class Source:
     def groups(self) -> Labels | None:
         """int64 [N], which images were taken together, such as at one visit or of one patient; None if nothing says so.
 
-        In folders of classes: by the folders inside these; those of one name in several classes are one, and an image
-        in none, or in the only one of its class, is alone.
+        In folders of classes: by the first folder inside these, if a class has two or more. Those of one name in
+        several classes are one group, and an image in none is alone.
         """
         return None
 

@@ -174,7 +174,7 @@ def fit_probe(
     Every feature is shifted and scaled to mean 0 and standard deviation 1 over the training images. The weight decay is
     the best of `weight_decays` on a held-out fifth of the training images, drawn class by class, and the
     probe is then fitted to all of them; with fewer than 50 labels per class the folds take turns, until `enough` images
-    were held out. train_x: [N, D], train_y: int64 [N]. groups: int64 [N], images of one are held out together.
+    were held out. train_x: [N, D], train_y: int64 [N]. groups: int64 [N], images of one group are held out together.
     """
     kind: type[np.float32 | np.float64] = np.float32 if train_x.numel() > _LARGE else np.float64
     exact = train_x.cpu().double()

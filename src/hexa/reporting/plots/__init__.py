@@ -1,7 +1,5 @@
 """The paper's figures as functions that return a matplotlib Figure, or a Gallery to draw; `save` writes PNG or SVG."""
 
-from __future__ import annotations as annotations
-
 from hexa.reporting.plots.neighbours import (
     EmbeddedImages as EmbeddedImages,
     clusters as clusters,
