@@ -214,7 +214,7 @@ def test_between_the_weights(weights: Path) -> None:
 def judged() -> tuple[Backbone, Side, Shown, Judge]:
     images = Subset(open_source("digits", "test"), np.arange(150))
     backbone = load_backbone("random:small-resnet-8-16", size=8)
-    features, judge = extract(backbone, images, precision="fp32")[0], Judge(labels_of(images))
+    features, judge = extract(backbone, images, precision="fp32")[0], Judge(labels_of(images), 0, np.arange(150) % 10)
     side = Side.of(backbone, features, judge)
     shown = Shown.of(images, backbone, 30, judge, torch.device("cpu"), 0)
     side.attack(shown, judge, lambda done, total: None)
@@ -234,6 +234,9 @@ def test_attacked_images_are_scored_by_the_probe_they_were_held_out_from(
         assert fallen == sorted(fallen)
         assert bool(right) or all(fallen)
     assert 0 < side.mean(CORRUPTED) < 100
+    assert side.groups["k-NN"].tolist() == (judge.judged % 10).tolist()
+    assert all(side.groups[name].tolist() == (shown.places % 10).tolist() for name in (CORRUPTED, *ATTACKED))
+    assert side.width == judge.width > 1.4
 
 
 def test_the_farthest_views_are_in_the_ball_and_move_features_more_than_noise() -> None:

@@ -222,7 +222,7 @@ def test_images_in_folders_inside_their_classes_are_groups(folder: Path, tmp_pat
         visit.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, visit)
     found = compare(CompareRequest(backbones=(RANDOM, "pixels:8"), data=f"folder:{tmp_path}", size=8, seconds=30))
-    assert "images of one group do not judge each other (3 groups)" in found.notes
+    assert "folders inside the classes (3 groups) never judge their own images" in found.notes
     assert found.sides[0].scores.groups.max() == 2  # type: ignore[union-attr]
 
 

@@ -73,10 +73,8 @@ def test_defocus_is_a_softened_disk(radius: float, alias: float) -> None:
     grid = np.arange(-reach, reach + 1)
     disk = (grid[:, None] ** 2 + grid**2 <= radius**2).astype(float)
     soft = ndimage.gaussian_filter(disk / disk.sum(), alias, mode="mirror", radius=1 if radius <= 8 else 2)
-    expected = [
-        np.stack([ndimage.correlate(x, soft, mode="mirror") for x in image.double().numpy()], -1)
-        for image in pictures()
-    ]
+    blurred = [[ndimage.correlate(x, soft, mode="mirror") for x in one.double().numpy()] for one in pictures()]
+    expected = [np.stack(one, -1) for one in blurred]
     assert levels(blurs.defocus(pictures(), radius, alias), expected) < 1e-3
 
 

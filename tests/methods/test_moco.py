@@ -67,10 +67,8 @@ def test_symmetric_loss_adds_the_swapped_roles_and_enqueues_both() -> None:
     embedding = method.embed(method.anchors(data), MAIN)
     labels = method.pseudo_labels(data, None)
     both = method.loss(embedding, labels).mean()
-    parts = [
-        one_way.loss(one_way.embed(one_way.anchors(d), MAIN), one_way.pseudo_labels(d, None)).mean()
-        for d in (data, swapped)
-    ]
+    both_ways = [(one_way.embed(one_way.anchors(d), MAIN), one_way.pseudo_labels(d, None)) for d in (data, swapped)]
+    parts = [one_way.loss(*given).mean() for given in both_ways]
     torch.testing.assert_close(both, parts[0] + parts[1])
     method.commit(data, embedding.detach(), labels)
     torch.testing.assert_close(method.queue[: 2 * BATCH], labels.keys.reshape(2 * BATCH, -1))

@@ -111,7 +111,9 @@ def test_a_tiny_run_writes_the_table_and_nothing_is_made_twice(
     assert [list(row["scores"]) for row in found["summary"]] == [columns] * 6
     dual = {Path(one["backbone"]).name.split("-")[0] for one in calls if one.get("branch") == "aux"}
     assert dual == {"acl", "dynacl"}
-    assert f"teacher: {out}/runs/simclr-1ep-lr0.03-seed0" in (out / "runs/deacl-1ep-lr0.1-seed0/config.yaml").read_text()
+    assert (
+        f"teacher: {out}/runs/simclr-1ep-lr0.03-seed0" in (out / "runs/deacl-1ep-lr0.1-seed0/config.yaml").read_text()
+    )
     for column in columns:
         assert (out / f"figures/robust-{'-'.join(column.lower().replace('@', ' ').split())}.png").is_file()
     carry_out(tmp_path / "out", images)

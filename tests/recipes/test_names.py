@@ -36,6 +36,14 @@ def test_every_recipe_takes_every_modifier(name: str) -> None:
         assert recipes.get(made.recipe) == made
 
 
+@pytest.mark.parametrize("method", ["simclr", "deepcluster-v2-6crop", "byol", "rotation", "jigsaw"])
+def test_small_recipes_have_the_records_network_and_optimizer(method: str) -> None:
+    made, record = (recipes.get(f"cifar10-{name}+small") for name in (method, "moco-v2"))
+    assert (made.network, made.optimizer) == (record.network, record.optimizer)
+    assert made.views.size == (32 if method == "jigsaw" else 24)
+    assert made.views.scale[0] == {"deepcluster-v2-6crop": 0.25, "rotation": 0.5, "jigsaw": 0.5}.get(method, 0.2)
+
+
 def test_late_has_every_hard_example_set_in_half_way() -> None:
     made = recipes.get("digits-moco-v2+adversarial+late+cutmix").hard_examples
     assert {name: hard.start for name, hard in made.items()} == {"adversarial": 0.5, "cutmix": 0.5}

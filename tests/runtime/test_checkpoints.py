@@ -27,11 +27,8 @@ def state(seed: int = 0) -> checkpoints.State:
     for _ in range(2):
         parameter.grad = torch.randn(8, 3, 3, 3, generator=generator)
         optimizer.step()
-    method = {
-        "weight": parameter.detach(),
-        "half": torch.randn(3, generator=generator).bfloat16(),
-        "count": torch.tensor(7),
-    }
+    half, count = torch.randn(3, generator=generator).bfloat16(), torch.tensor(7)
+    method = {"weight": parameter.detach(), "half": half, "count": count}
     return {"method": method, "optimizer": optimizer.state_dict(), "epoch": 1.5, "window": {"names": ["a"], "count": 2}}
 
 

@@ -1,11 +1,11 @@
-"""What a plan says, line by line."""
+"""The lines of a plan, for its user: images, method, what learns, views, labels and length."""
 
 from __future__ import annotations
 
 from hexa.adaptation.choice import Choice
 from hexa.adaptation.looking import Seen
 from hexa.comparison import leakage
-from hexa.comparison.labelled import told
+from hexa.comparison.labelled import count_groups
 from hexa.data import Source
 from hexa.recipes.experiment import Experiment
 from hexa.reporting.tables import format_duration
@@ -60,5 +60,5 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
     few = ", which show only large differences: label a hundred or more" * (compared < _FEW)
     both = 0 if labelled is source else int(leakage.shared(source, labelled).sum())
     known = f", {both:,} of which are among the images to learn from" if both else ""
-    groups = "" if (numbers := labelled.groups()) is None else f" in {told(numbers)}"
+    groups = "" if (numbers := labelled.groups()) is None else f" in {count_groups(numbers)}"
     return f"labels: {whose}{groups}{known}; {compared:,} in the comparison{few}"

@@ -185,12 +185,14 @@ def of_backbones(
         Side(name, backbone, features, free=measured)
         for (name, backbone), features, measured in zip(backbones.items(), every, free, strict=True)
     ]
-    judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups()) if judged else None
+    groups = images.groups() if judged else None
+    judge = labelled.Judge(labelled.labels_of(images), how.seed, groups) if judged else None
     if judge is not None:
         classes = len(np.unique(judge.labels[judge.judged]))
-        if (groups := images.groups()) is not None:
-            told = "do not judge each other" if judge.groups is not None else "do, or too few classes were judged"
-            notes.append(f"images of one group {told} ({labelled.told(groups)})")
+        if groups is not None:
+            unused = "are not used: fewer than two classes are in several of them"
+            use = unused if judge.groups is None else "never judge their own images"
+            notes.append(f"folders inside the classes ({labelled.count_groups(groups)}) {use}")
         notes += [
             f"{few_name(shots)}: on the {count} of {classes} classes that have more images than that"
             for shots, drawn in judge.draws.items()

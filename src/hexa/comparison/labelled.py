@@ -95,9 +95,10 @@ class Judge:
         stream = Stream(seed).child("comparison")
         self.labels, self.seed, counts = labels, seed, np.bincount(labels)
         self.groups, self.parts = groups, folds(labels, FOLDS, stream, groups)
-        judged = {labels[row] for part in self.parts for row in part}
-        if groups is not None and min(len(judged), len(np.unique(groups))) < 2:
-            self.groups, self.parts = None, folds(labels, FOLDS, stream)
+        if groups is not None:
+            judged = {label for part in self.parts for label in np.unique(labels[part])}
+            if min(len(judged), len(np.unique(groups))) < 2:
+                self.groups, self.parts = None, folds(labels, FOLDS, stream)
         if (counts > 1).sum() < 2:
             given = f"{int((counts > 1).sum())} of {int((counts > 0).sum())} classes have two labelled images or more"
             raise UserError(f"{given}, and a comparison needs two such classes; label more images")
@@ -202,8 +203,8 @@ def can_judge(labels: Rows | None) -> bool:
     return labels is not None and int((np.unique(labels, return_counts=True)[1] > 1).sum()) > 1
 
 
-def told(groups: Rows) -> str:
-    """How many groups of several images there are."""
+def count_groups(groups: Rows) -> str:
+    """The number of groups of two images or more, such as "3 groups"."""
     return counted(int((np.bincount(groups) > 1).sum()), "group")
 
 

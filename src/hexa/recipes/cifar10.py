@@ -5,7 +5,7 @@ too; InstDisc and rotation have their papers' fields (softmax and τ 0.1; batch,
 schedules. Elsewhere nothing official exists (F8): a method's own fields are shrunk with the network, its
 optimizer and schedule are MoCo's, or those published for batches of 256 with prototypes. There are a few hundred
 prototypes a head, because 3000 clusters of 50,000 images are poor pseudo-labels. `+small` has a network, views and an
-optimizer of its own (`small`).
+optimizer of its own (`_small`).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ _DINO: Fields = {
 }
 
 #: Name -> the fields that differ from MoCo-v2's. Besides them `title`: what the recipe is; `expected`: the published
-#: value at this size; `small`: the fields that the small version changes besides those of the function below.
+#: value at this size; `small`: the fields that the small version changes besides those of `_small`.
 RECIPES: dict[str, Fields] = {
     "moco-v2": {
         "title": "MoCo-v2 as in MoCo's own demo",
@@ -166,7 +166,7 @@ RECIPES: dict[str, Fields] = {
         "views": views_at_32(num_views=1, scale=(0.3, 1.0)),
         "optimizer": OptimizerConfig(name="adamw", learning_rate=4e-4, weight_decay=1e-5),
         "schedule": ScheduleConfig(**_WARM),
-        "small": {"method": _cpc(64), "views": views_at_32(num_views=1, scale=(0.3, 1.0))},
+        "small": {"method": _cpc(64)},
     },
     "pirl": {
         "title": "PIRL",
@@ -184,10 +184,7 @@ RECIPES: dict[str, Fields] = {
         "method": JigsawConfig(puzzle=_PUZZLE, num_permutations=24, hidden=512),
         "views": views_at_32(num_views=1, scale=(0.5, 1.0)),
         "optimizer": OptimizerConfig(learning_rate=0.1, base_batch_size=256, weight_decay=5e-4),
-        "small": {
-            "method": JigsawConfig(puzzle=_PUZZLE, num_permutations=24, hidden=128),
-            "views": views_at_32(num_views=1, scale=(0.5, 1.0)),
-        },
+        "small": {"method": JigsawConfig(puzzle=_PUZZLE, num_permutations=24, hidden=128)},
     },
     "dino": {
         "title": "DINO, 2×32 + 4×16 pixels,",
@@ -226,16 +223,16 @@ RECIPES: dict[str, Fields] = {
 _NOT_FIELDS = {"title", "expected", "small"}
 
 
-def small(given: Fields) -> Fields:
-    """The fields of the small version of an entry.
+def _small(given: Fields) -> Fields:
+    """The fields of the small version of an entry of RECIPES.
 
     Three wide stages on a fixed stem learn more in a given time than four narrow ones, by Muon, with smaller views of
     larger crops (docs/speedrun.md). CPC and Jigsaw keep views of 32 pixels, the ViT all of its own.
     """
-    own, views = given.get("small", {}), given.get("views", views_at_32())
-    if "views" not in own:
-        own = {"views": views.model_copy(update={**_SMALLER, "scale": (max(0.2, views.scale[0]), 1.0)}), **own}
-    return {"network": _wide((32, 64, 128)), "optimizer": _MUON, **own}
+    views, in_parts = given.get("views", views_at_32()), isinstance(given.get("method"), CPCConfig | JigsawConfig)
+    if not in_parts:
+        views = views.model_copy(update={**_SMALLER, "scale": (max(0.2, views.scale[0]), 1.0)})
+    return {"network": _wide((32, 64, 128)), "optimizer": _MUON, "views": views, **given.get("small", {})}
 
 
 def make(name: str) -> Experiment:
@@ -268,5 +265,5 @@ for _name, _given in RECIPES.items():
 
         Cost: that of the method, 200 epochs of 50,000 images; for a GPU. `+small`: minutes on two cores.
         """,
-        **small(_given),
+        **_small(_given),
     )
