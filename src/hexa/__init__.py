@@ -104,6 +104,7 @@ def adapt(
     data: str,
     *,
     labelled: str | None = None,
+    groups: str | None = None,
     time: str | float = "30m",
     out: str | Path = "runs/adapt",
     domain: str | None = None,
@@ -113,9 +114,10 @@ def adapt(
     """Train a backbone further on your own images within a time, and say whether it helped.
 
     `backbone` is whatever `pretrain` may start from, `data` the images to learn from, `labelled` images to judge by,
-    whose labels are never trained on; `time` as "90s", "30m" or "1h30m", or in seconds. `out` becomes a run folder that
-    also holds the better of start and result for timm, and the same call continues it if it was interrupted. domain:
-    the kind of images, such as "aerial", which decides the views; by their look if None. plan: print and return the
+    whose labels are never trained on; `groups`, which of these were taken together, as in `compare`; `time` as "90s",
+    "30m" or "1h30m", or in seconds. `out` becomes a run folder that also holds the better of start and result for timm,
+    and the same call continues it if it was interrupted. domain: the kind of images, such as "aerial", which decides
+    the views; by their look if None. plan: print and return the
     plan, train nothing. fields as in `pretrain`.
 
     Returns what the run keeps of it: `request`, `plan`, `table` (both sides' scores), `verdict`, and `kept`, the side
@@ -126,8 +128,8 @@ def adapt(
     from hexa.adaptation.command import AdaptRequest, adapt as run
     from hexa.runtime.parsing import seconds_of
 
-    request = AdaptRequest(str(backbone), data, labelled, seconds_of(time), domain, fields)
-    return run(request, Path(out), only_plan=plan)
+    asked = (str(backbone), data, labelled, seconds_of(time), domain, fields, groups)
+    return run(AdaptRequest(*asked), Path(out), only_plan=plan)
 
 
 @_public
@@ -136,6 +138,7 @@ def harden(
     data: str,
     *,
     labelled: str | None = None,
+    groups: str | None = None,
     time: str | float = "30m",
     strength: float = 4.0,
     price: float = 2.0,
@@ -155,7 +158,7 @@ def harden(
     from hexa.adaptation.harden import HardenRequest
     from hexa.runtime.parsing import seconds_of
 
-    asked = (str(backbone), data, labelled, seconds_of(time), domain, fields, strength, price)
+    asked = (str(backbone), data, labelled, seconds_of(time), domain, fields, groups, strength, price)
     return run(HardenRequest(*asked), Path(out), only_plan=plan)
 
 
@@ -216,8 +219,9 @@ def compare(
 
     backbones: each is anything `load_backbone` takes; the first is what the others are compared with. labelled: images
     to judge by, those of `data` if None and they have labels. out: a folder for compare.html and compare.json. time: to
-    read images and extract features, as "90s" or "10m". options: size, fine_tune, domain, seed, device, precision,
-    num_workers, max_image_pixels: those of `hexa compare`; seconds, instead of time.
+    read images and extract features, as "90s" or "10m". options: groups ("FILE.csv" with columns path and group,
+    "column:NAME" or "key:NAME"), size, fine_tune, domain, seed, device, precision, num_workers, max_image_pixels: those
+    of `hexa compare`; seconds, instead of time.
     """
     from pathlib import Path
 

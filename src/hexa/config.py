@@ -157,8 +157,7 @@ def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]
         pending.extend(candidate.__subclasses__())
         name = candidate.model_fields[field].default
         if isinstance(name, str):
-            own = candidate.__module__.startswith(f"{package}.")
-            (ours if own else others).setdefault(name, candidate)
+            (ours if candidate.__module__.startswith(f"{package}.") else others).setdefault(name, candidate)
     for name in sorted(ours.keys() & others.keys()):
         other = others[name]
         home = sys.modules.get(other.__module__)

@@ -247,6 +247,7 @@ def test_the_clock_leaves_time_to_judge(weights: Path, photos: Path, monkeypatch
         (["--data=folder:{same}"], "images are distinct, the others are near-duplicates"),
         (["--labelled=folder:{few}"], "are of one class or have no labels; give labelled ones, in two"),
         (["--labelled=folder:{single}"], "0 of 3 classes have two labelled images"),
+        (["--groups=none.csv"], "are of one class or have no labels; give labelled ones, in two"),
         (["--domain=photo"], "unknown domain 'photo'; did you mean 'photos'?"),
         (["--epohcs=3"], "--epohcs: no such option or field; did you mean '--epochs'?"),
         (["--labeled=x"], "--labeled: no such option or field; did you mean '--labelled'?"),

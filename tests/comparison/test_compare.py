@@ -97,8 +97,10 @@ def test_little_time_looks_at_fewer_images_of_every_class() -> None:
     assert "pixels learned from the images that judge, although without labels; --labelled gives others" in found.notes
 
 
-def test_fine_tuning_is_a_measure_that_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
-    request = CompareRequest(backbones=(RANDOM, "pixels:8"), data="digits#test", size=8, seconds=60)
+def test_fine_tuning_is_a_measure_that_does_not_decide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lines = [f"{path},{place % 90}" for place, path in enumerate(open_source("digits#test").paths)]
+    (groups := tmp_path / "visits.csv").write_text("\n".join(lines))
+    request = CompareRequest(backbones=(RANDOM, "pixels:8"), data="digits#test", groups=str(groups), size=8, seconds=60)
     plain = compare(request)
     monkeypatch.setattr(tuning, "PLAN", tuning.PLAN._replace(epochs=3))
     reads: list[int] = []
@@ -112,7 +114,8 @@ def test_fine_tuning_is_a_measure_that_does_not_decide(monkeypatch: pytest.Monke
         assert side.backbone.content_hash() == before.backbone.content_hash()  # a copy was trained
         assert all((side.scores.right[name] == before.scores.right[name]).all() for name in labelled.DECIDING)
         assert len(side.scores.right["fine-tuning"]) == len(found.images)
-        assert 15 < side.reached("fine-tuning") <= 100  # chance is 10
+        assert (side.scores.groups["fine-tuning"] == found.images.groups()).all()
+        assert 13 < side.reached("fine-tuning") <= 100  # chance is 10
     assert "fine-tuning, % ↑" in [row[0] for row in verdict.table(found.sides, found.verdict).rows]
     assert found.record["backbones"][0]["scores"]["fine-tuning"] == found.sides[0].reached("fine-tuning")
     assert any("fine-tuning on 450 of 450 images, about" in note for note in found.notes)
@@ -133,6 +136,7 @@ def test_fine_tuning_draws_what_fits_and_leaves_out_what_does_not(monkeypatch: p
     ("given", "said"),
     [
         ({"data": "folder:{}/photos", "fine_tune": True}, "fine-tuning needs labels"),
+        ({"data": "folder:{}/photos", "groups": "visits.csv"}, "have no labels"),
         ({"backbones": ("pixels:8",)}, "a comparison needs two backbones or more"),
         ({"labelled": "folder:{}/photos/all"}, "are of one class or have no labels; give labelled ones, in two"),
         ({"data": "digits#nothing"}, "nothing"),
@@ -216,14 +220,24 @@ def test_labelled_images_within_the_images_are_told_by_their_files(folder: Path)
         assert leakage.shared(open_source(data, "train"), judging).mean() == share
 
 
-def test_images_in_folders_inside_their_classes_are_groups(folder: Path, tmp_path: Path) -> None:
+def test_images_of_groups_do_not_judge_each_other(folder: Path, tmp_path: Path) -> None:
+    """Told by folders inside the classes, or by a table."""
+    lines = ["path,group"]
     for place, file in enumerate((folder / "labelled").glob("*/*.png")):
-        visit = tmp_path / file.parent.name / f"visit {place % 3}"
+        visit = tmp_path / "set" / file.parent.name / f"visit {place % 3}"
         visit.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, visit)
-    found = compare(CompareRequest(backbones=(RANDOM, "pixels:8"), data=f"folder:{tmp_path}", size=8, seconds=30))
-    assert "folders inside the classes (3 groups) never judge their own images" in found.notes
-    assert found.sides[0].scores.groups.max() == 2  # type: ignore[union-attr]
+        lines.append(f"{file.parent.name}/{file.name},visit {place % 3}")
+    (tmp_path / "visits.csv").write_text("\n".join(lines))
+    request = CompareRequest(backbones=(RANDOM, "pixels:8"), data=f"folder:{tmp_path / 'set'}", size=8, seconds=30)
+    told = replace(request, data=f"folder:{folder / 'labelled'}", groups=str(tmp_path / "visits.csv"))
+    groups = list[dict[str, int]]()
+    for found in map(compare, (request, told)):
+        assert "3 groups of images, whose images do not judge each other" in found.notes
+        names = [Path(path).name for path in found.images.paths]
+        groups.append(dict(zip(names, found.images.groups().tolist(), strict=True)))  # type: ignore[union-attr]
+        assert found.sides[0].scores.groups["k-NN"].max() == 2  # type: ignore[union-attr]
+    assert groups[0] == groups[1]
 
 
 def test_labelled_images_that_are_all_alike_stay(tmp_path: Path) -> None:

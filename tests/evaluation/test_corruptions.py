@@ -74,8 +74,7 @@ def test_defocus_is_a_softened_disk(radius: float, alias: float) -> None:
     disk = (grid[:, None] ** 2 + grid**2 <= radius**2).astype(float)
     soft = ndimage.gaussian_filter(disk / disk.sum(), alias, mode="mirror", radius=1 if radius <= 8 else 2)
     blurred = [[ndimage.correlate(x, soft, mode="mirror") for x in one.double().numpy()] for one in pictures()]
-    expected = [np.stack(one, -1) for one in blurred]
-    assert levels(blurs.defocus(pictures(), radius, alias), expected) < 1e-3
+    assert levels(blurs.defocus(pictures(), radius, alias), [np.stack(one, -1) for one in blurred]) < 1e-3
 
 
 def test_glass_copies_pixel_after_pixel() -> None:

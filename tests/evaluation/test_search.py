@@ -59,8 +59,7 @@ def test_outliers_and_neighbours(file: Path) -> None:
 def test_of_images(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / f"x{suffix}"
     embed(random_backbone(SMALL, 16, 0), "digits#test", out)
-    first = open_source("digits#test").paths[0]
-    assert cli.main(["search", str(out), "--like", first, "--count", "3", "--json"]) == 0
+    assert cli.main(["search", str(out), "--like", open_source("digits#test").paths[0], "--count", "3", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 3
     assert cli.main(["search", str(out), "--duplicates", "--least", "1"]) == 0
     assert "0 groups among 450 images" in capsys.readouterr().out

@@ -178,8 +178,7 @@ def test_running_statistics_are_of_one_pass_of_the_labelled_images_as_in_usb(nam
 def test_lambda_grows_linearly_over_two_fifths_of_the_steps() -> None:
     """As published for pseudo-labels and VAT; FixMatch's does not."""
     for name, term in (("pseudo-label", "strong"), ("vat", "vat")):
-        made = objective(name)
-        found = [made.weights(step).get(term, 0.0) for step in range(10)]
+        found = [objective(name).weights(step).get(term, 0.0) for step in range(10)]
         assert found == pytest.approx([WEIGHT * float(np.clip(step / 4, 0, 1)) for step in range(10)])
     assert objective("fixmatch").weights(0)["strong"] == WEIGHT
 

@@ -180,8 +180,7 @@ def test_generation_branches_give_different_views() -> None:
 
 def test_facts_of_the_log() -> None:
     case = Case("moco", {}, {"adversarial": {}})
-    objective = case.objective(case.build())
-    facts = {name: part.example.facts for name, part in backward(objective, batch()).items()}
+    facts = {name: part.example.facts for name, part in backward(case.objective(case.build()), batch()).items()}
     assert 0.6 < float(facts["adversarial"]["perturbation"]) <= 1.0 + 1e-9
     assert 0 <= float(facts["adversarial"]["zero_gradient"]) < 0.01
     assert facts[STD] == {}

@@ -52,8 +52,7 @@ def test_mixing_adversarial_views_goes_through_their_branch_with_clean_labels() 
 
 
 def test_box_moves_from_step_to_step_and_is_reproducible() -> None:
-    maker = CutMix()
-    boxes = [maker.boxes(4, 32, Stream(0).child("step", step)).tolist() for step in (0, 1, 0)]
+    boxes = [CutMix().boxes(4, 32, Stream(0).child("step", step)).tolist() for step in (0, 1, 0)]
     assert boxes[0] == boxes[2]
     assert boxes[0] != boxes[1]
     assert len(CutMix(per_sample=True).boxes(4, 32, Stream(0))) == 4

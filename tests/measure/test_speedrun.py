@@ -169,8 +169,7 @@ def test_a_plan_says_what_a_seed_would_take_here(
     monkeypatch.setattr(runs, "time", half)  # others use the core half of the time
     tried(fields={"epochs": 3, "views.size": 8})
     assert cli.main(["speedrun", "T", "--data", "digits", "--plan"]) == 0
-    seconds = (5 + 100 * 3 * (0.25 + 0.75 / 4)) / 2
-    assert f"about {seconds:,.0f} s of one core for each seed" in capsys.readouterr().out
+    assert f"about {(5 + 300 * (0.25 + 0.75 / 4)) / 2:,.0f} s of one core for each seed" in capsys.readouterr().out
     assert asked == [(100, 1)]
     for wrong, said in (({"per_class": 5000}, "than the 5000 asked for"), ({"parameters": 9}, "allows 9 parameters")):
         tried(**wrong)

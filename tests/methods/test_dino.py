@@ -52,8 +52,7 @@ def test_the_centre_follows_the_teachers_mean_score() -> None:
 
 def test_the_teachers_temperature_rises_in_equal_steps() -> None:
     made = method(warmup_epochs=4)
-    steps = DATA // BATCH
-    found = [made._teacher_temperature(epoch * steps) for epoch in range(5)]
+    found = [made._teacher_temperature(epoch * (DATA // BATCH)) for epoch in range(5)]
     assert found == pytest.approx([0.04, 0.05, 0.06, 0.07, 0.07])
     assert method(warmup_epochs=0)._teacher_temperature(0) == 0.07
 

@@ -35,8 +35,7 @@ def naive(red: float, green: float, blue: float) -> tuple[float, float, float]:
     r, g, b = linear(red), linear(green), linear(blue)
     x = f((0.412453 * r + 0.357580 * g + 0.180423 * b) / 0.95047)
     y = f(0.212671 * r + 0.715160 * g + 0.072169 * b)
-    z = f((0.019334 * r + 0.119193 * g + 0.950227 * b) / 1.08883)
-    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - f((0.019334 * r + 0.119193 * g + 0.950227 * b) / 1.08883))
 
 
 def pixels(*colours: tuple[float, float, float]) -> Tensor:

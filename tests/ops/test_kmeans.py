@@ -106,8 +106,7 @@ def test_it_is_deterministic_from_its_seed(precision: Any) -> None:
 
 @pytest.mark.parametrize("chunk", [7, 1000])
 def test_the_size_of_chunks_does_not_matter(chunk: int) -> None:
-    rows = clouds()
-    whole, parts = (spherical_kmeans(rows, K, seeded(), chunk=size) for size in (None, chunk))
+    whole, parts = (spherical_kmeans(clouds(), K, seeded(), chunk=size) for size in (None, chunk))
     assert torch.equal(whole.assignments, parts.assignments)
     torch.testing.assert_close(whole.centroids, parts.centroids, atol=1e-12, rtol=0)
 

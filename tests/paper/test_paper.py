@@ -87,6 +87,5 @@ def test_scores_are_means_and_deviations_beside_their_rows() -> None:
     assert rows["MoCo-v2"].endswith("| MoCo-v2, 3 seeds | 41.5 ± 1.8 |")
     assert "| HEXA-MoCo, diverged with seeds 0 |" in rows["HEXA-MoCo"]
     assert "six crops, 3 seeds | 41.5 ± 1.8 |" in page
-    lines = [line for line in page.splitlines() if line.startswith("| MoCo-v2 | 800 ")]
-    assert "see the row of 200 epochs" in lines[0]
+    assert "see the row of 200 epochs" in next(s for s in page.splitlines() if s.startswith("| MoCo-v2 | 800 "))
     assert "no --data-voc" in page.partition("## Table 4")[2].partition("## Table 5")[0]

@@ -73,8 +73,7 @@ def test_epochs_at_equal_time_cost_what_the_plain_arm_costs() -> None:
     assert [timed.lengths_of(arm) for arm in ABLATION.arms] == [[20], [20, 10], [20, 10], [20, 7], [20, 7], [20, 5]]
     assert len(jobs_of(ABLATION, request, costs)) == 3 * (1 + 5 * 2)
     assert timed.relative_time(ABLATION.arms[3], 7) == pytest.approx(7 * 3 / 20)
-    shortest = Plan(ABLATION, request_for(epochs=1), costs)
-    assert all(shortest.lengths_of(arm) == [1] for arm in ABLATION.arms)
+    assert all(Plan(ABLATION, request_for(epochs=1), costs).lengths_of(arm) == [1] for arm in ABLATION.arms)
 
 
 def test_learning_curves_train_every_length_anew() -> None:

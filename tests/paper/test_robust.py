@@ -103,8 +103,7 @@ def test_a_tiny_run_writes_the_table_and_nothing_is_made_twice(
 ) -> None:
     out = carry_out(tmp_path / "out", images)
     page = (out / "table.md").read_text()
-    arms = ["SimCLR", "RoCL", "ACL", "DynACL", "DeACL", "CF-AMC"]
-    assert all(f"| {name} | 1 |" in page for name in arms)
+    assert all(f"| {name} | 1 |" in page for name in ("SimCLR", "RoCL", "ACL", "DynACL", "DeACL", "CF-AMC"))
     assert all(f"\n| {method} |" in page.split("## Published")[1] for method in ROWS)
     found = json.loads((out / storage.RESULT).read_text())
     columns = ["linear head top1", "linear head corrupted", "AutoAttack", "PGD robust@4", "PGD robust@8"]

@@ -243,8 +243,7 @@ def test_the_costs_are_measured_once_for_the_same_fields(tmp_path: Path, monkeyp
     for given, measured in (({}, 2), ({}, 2), ({"batch_size": 32}, 4)):  # two recipes, of two and of six crops
         found = costs_of(arms, given, tmp_path)
         assert len(calls) == measured
-    each = dict.fromkeys(SCHEMES, pytest.approx(1 / 1000 + 1 / 1e4))
-    assert found == {arm.recipe: each for arm in arms}
+    assert found == {arm.recipe: dict.fromkeys(SCHEMES, pytest.approx(1 / 1000 + 1 / 1e4)) for arm in arms}
     said = f"of 2024-05-06 07:08 on a fast one, 3 threads, kept in {tmp_path / storage.COSTS}; to measure anew, remove"
     assert said in origin_of(tmp_path)
 

@@ -31,8 +31,7 @@ def test_every_recipe_takes_every_modifier(name: str) -> None:
             with pytest.raises(UserError, match="leave out other hard examples"):
                 recipes.get(f"{name}+split")
             continue
-        more = "+adversarial" if modifier in ("cutmix-adversarial", "late") else ""
-        made = recipes.get(f"{name}+{modifier}{more}")
+        made = recipes.get(f"{name}+{modifier}{'+adversarial' * (modifier in ('cutmix-adversarial', 'late'))}")
         assert recipes.get(made.recipe) == made
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 from hexa.adaptation.looking import FEWEST, look
 from hexa.adaptation.plan import Budget, Given, Plan, Say, first_draft, plan
 from hexa.comparison.extraction import Extraction
-from hexa.comparison.labelled import Judge, can_judge, labels_of
+from hexa.comparison.labelled import Judge, can_judge, labels_of, take_groups
 from hexa.config import UserError
 from hexa.data import Source, open_source
 from hexa.evaluation.collective import from_main
@@ -71,6 +71,8 @@ class AdaptRequest:
     seconds: float = 1800.0
     domain: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    groups: str | None = None
+    """Which of the labelled images were taken together, as for `CompareRequest`."""
 
     recipe: ClassVar = "adapt"
     command: ClassVar = "adapt"
@@ -146,11 +148,10 @@ def adapt(
         record, has_begun = from_main(lambda: _begin(request, out, only_plan, console, budget))
         if only_plan or "verdict" in record:
             return record
-        experiment = experiments.validate(record["experiment"])
         if has_begun:
             resume(out, console=console)  # the group of processes ends with it
         else:
-            pretrain(experiment, out, console=console)
+            pretrain(experiments.validate(record["experiment"]), out, console=console)
         failed = False
     except UserError as error:
         error.speaks = main  # type: ignore[attr-defined]
@@ -189,8 +190,7 @@ def _begin(
 
 def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
     """Inspect the images, read the weights, measure and plan: the record to store."""
-    console = Console(stderr=True)
-    say: Say = lambda line: console.print(f"{line} …", style="dim")  # noqa: E731
+    say: Say = lambda line: Console(stderr=True).print(f"{line} …", style="dim")  # noqa: E731
     most = request.fields.get("training.max_image_pixels")
     channels = int(request.fields.get("network.channels", 3))
     say("looking at the images")
@@ -207,6 +207,7 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
         changes |= {"monitor.data": request.labelled} if "monitor.data" not in request.fields else {}
         labelled = _opened(draft, request.labelled)
         Judge(labels_of(labelled))  # raises now if they are unsuitable
+    take_groups(labelled or source, request.groups)
     given = Given(override(draft, changes), source, seen, pixels, labelled, budget, request.fields, say)
     made = request.plan(replace(given, larger=request.larger if given.may_shrink(backbone) else 1.0))
     record: dict[str, Any] = {"request": request.record, "plan": list(made.lines), "compared": made.compared}
@@ -226,6 +227,7 @@ def _conclude(
     result = load_backbone(out / BACKBONE)
     data = _opened(experiment, experiment.data)
     judging = data if experiment.monitor.data is None else _opened(experiment, experiment.monitor.data)
+    take_groups(judging, request.groups)
     settings = Extraction(
         seconds=math.inf,
         most=record["compared"],

@@ -88,8 +88,7 @@ class Side:
             return cls(backbone, features)
         probes = judge.probes(features)
         scores = judge.scores(features, probes)
-        groups = {} if scores.groups is None else dict.fromkeys(scores.right, scores.groups)
-        return cls(backbone, features, probes, dict(scores.right), judge.width, groups)
+        return cls(backbone, features, probes, dict(scores.right), judge.width, scores.groups)
 
     def mean(self, name: str) -> float:
         """The mean of a measure over images, in percent."""

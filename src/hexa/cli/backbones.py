@@ -14,6 +14,7 @@ from hexa.cli.declare import (
     COUNT,
     DATA,
     DOMAINS,
+    GROUPS,
     JSON,
     SEED,
     SOURCES,
@@ -116,11 +117,8 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     option("BACKBONE", BACKBONES + "; what the others are compared with"),
     option("BACKBONES", "one or more others", nargs="+", metavar="OTHER"),
     option("--data SOURCE", "your images: " + SOURCES, required=True),
-    option(
-        "--labelled SOURCE",
-        "labelled images to judge by; those of --data if they have labels. Folders inside the classes, such as one per "
-        "visit, are groups whose images do not judge each other",
-    ),
+    option("--labelled SOURCE", "labelled images to judge by; those of --data if they have labels"),
+    GROUPS,
     option("--time TIME", "to read images and extract features, such as 90s; 10m if not given", default="10m"),
     option("--size N", "a common image size in pixels; each backbone's own if not given", type=whole(4, 4096)),
     flag("--fine-tune", "also fine-tune the whole networks on the labels, cross-validated; has no part in the verdict"),
@@ -145,7 +143,7 @@ def compare(given: Given, extra: Fields) -> int:
     from hexa.runtime.console import Console
     from hexa.runtime.parsing import seconds_of
 
-    names = ("data", "labelled", "size", "domain", "seed", "device", "fine_tune")
+    names = ("data", "labelled", "groups", "size", "domain", "seed", "device", "fine_tune")
     backbones = tuple(map(named, (given.backbone, *given.backbones)))
     fields = {name: getattr(given, name) for name in names}
     request = CompareRequest(backbones=backbones, seconds=seconds_of(given.time), **fields)

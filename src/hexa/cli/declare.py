@@ -108,6 +108,11 @@ DOMAINS = "fit the views to photos, aerial, microscopy, documents, medical-grey 
 BACKBONE = option("BACKBONE", BACKBONES)
 DATA = option("--data SOURCE", SOURCES, required=True)
 DATA_OF_RUN = option("--data SOURCE", SOURCES + "; that of the run or recipe if not given")
+GROUPS = option(
+    "--groups WHERE",
+    "which labelled images were taken together and do not judge each other, such as those of a visit: FILE.csv with "
+    "columns path and group, column:NAME or key:NAME; by folders inside the classes if not given",
+)
 JSON = flag("--json", "print JSON")
 PLAN = flag("--plan", "print the plan with its cost, run nothing")
 TRUST = flag("--trust", "import the Python file that the run names as the source of its method")

@@ -76,8 +76,7 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
             rows.append(_row(name, backbone))
         console.print(Table(_HEADER, rows).terminal())
         console.print(_CAPTION)
-        page = report(list(folders.values()), out / "report.html")
-        console.print(f"report: {page}")
+        console.print(f"report: {report(list(folders.values()), out / 'report.html')}")
 
 
 def _experiment(recipe: str, epochs: int | None) -> Experiment:

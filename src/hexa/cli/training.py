@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hexa.cli.declare import (
     DOMAINS,
     EPOCHS,
+    GROUPS,
     JSON,
     MACHINE,
     PLAN,
@@ -165,11 +166,8 @@ def resume(given: Given, extra: Fields) -> int:
 _FROM_WEIGHTS = (
     option("BACKBONE", "weights to begin from: a run · a file of weights · timm:NAME"),
     option("--data SOURCE", "images to learn from: " + SOURCES, required=True),
-    option(
-        "--labelled SOURCE",
-        "labelled images to judge by; labels are never trained on. Folders inside the classes, such as one per "
-        "visit, are groups whose images do not judge each other",
-    ),
+    option("--labelled SOURCE", "labelled images to judge by; labels are never trained on"),
+    GROUPS,
     option("--time TIME", "for everything, such as 90s, 30m or 2h; 30m if not given", default="30m"),
 )
 _DESCRIBED = (
@@ -230,7 +228,7 @@ def _from_weights(given: Given, extra: Fields, **more: Any) -> int:
     made = recipes.get(kind.recipe)
     known = [field.path for field in (*fields.of_experiment(made), *fields.of_absent_hard_examples(made))]
     fields.check_names(changes, known, given.options)
-    asked = (given.backbone, given.data, given.labelled, seconds, given.domain, changes)
+    asked = (given.backbone, given.data, given.labelled, seconds, given.domain, changes, given.groups)
     alone = os.environ.get("WORLD_SIZE", "1") == "1"
     go_on = shlex.join(["hexa", *given.arguments]) if alone else "the same command"
     request = kind(*asked, **more)

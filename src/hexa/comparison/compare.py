@@ -39,6 +39,8 @@ class CompareRequest(Extraction):
     """The images; judged by their labels if they have one each and no others are given."""
     labelled: str | None = None
     """Labelled images to judge by instead."""
+    groups: str | None = None
+    """Where it is stored which of these were taken together, as for `pairs.of`."""
     size: int | None = None
     """A common image size in pixels; each backbone's own if None."""
     fine_tune: bool = False
@@ -99,6 +101,7 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
     how: dict[str, Any] = {"max_image_pixels": request.max_image_pixels, "channels": channels[0]}
     data = open_source(request.data, "train", **how)
     judging = data if request.labelled is None else open_source(request.labelled, "train", **how)
+    labelled.take_groups(judging, request.groups)
     if request.labelled is not None:
         labelled.Judge(labelled.labels_of(judging))  # raises now, before the work
     if request.fine_tune and not labelled.can_judge(judging.classes):
@@ -190,9 +193,9 @@ def of_backbones(
     if judge is not None:
         classes = len(np.unique(judge.labels[judge.judged]))
         if groups is not None:
-            unused = "are not used: fewer than two classes are in several of them"
-            use = unused if judge.groups is None else "never judge their own images"
-            notes.append(f"folders inside the classes ({labelled.count_groups(groups)}) {use}")
+            unused = "that are not used: fewer than two classes are in several of them"
+            use = unused if judge.groups is None else "whose images do not judge each other"
+            notes.append(f"{labelled.count_groups(groups)} of images, {use}")
         notes += [
             f"{few_name(shots)}: on the {count} of {classes} classes that have more images than that"
             for shots, drawn in judge.draws.items()
@@ -204,11 +207,12 @@ def of_backbones(
         progress("judging", len(sides), len(sides))
         if fine_tune:
             left = all_seconds - (time.perf_counter() - begun)
-            found_right, note = from_main(lambda: tuning.measured(sides, images, how, left, progress))
+            tuned, note = from_main(lambda: tuning.measured(sides, images, how, left, progress))
             notes.append(note)
-            for side, right in zip(sides, found_right, strict=False):  # empty where the time is too short
+            for side, (right, known) in zip(sides, tuned, strict=False):  # empty where the time is too short
                 assert side.scores is not None
                 side.scores.right[tuning.MEASURE] = right
+                side.scores.groups.update({} if known is None else {tuning.MEASURE: known})
     sizes = list(dict.fromkeys(side.size for side in sides))
     if len(sizes) > 1:
         notes.append(f"each at its own image size: {', '.join(map(str, sizes))} px; for one, hexa compare --size N")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch.nn import functional
 
 from hexa.config import UserError
 from hexa.data import Source
+from hexa.data.loading.pairs import groups_of
 from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.split import draw_per_class, folds
@@ -67,13 +69,13 @@ class Scores:
     """How many labelled images a backbone classifies correctly.
 
     right: measure -> bool [M], whether each of the M judged images is classified correctly. few: labels per class ->
-    accuracy in percent, one per draw. groups: int64 [M], of the judged images, where they are known. width: by how much
-    intervals over images are wider than those of independent ones.
+    accuracy in percent, one per draw. groups: measure -> int64 [M], of the judged images, where they are known. width:
+    by how much intervals over images are wider than those of independent ones.
     """
 
     right: dict[str, Right]
     few: dict[int, NDArray[np.float64]]
-    groups: Rows | None = None
+    groups: dict[str, Rows] = field(default_factory=dict)
     width: float = 1.0
 
     def accuracy(self, measure: str) -> float:
@@ -107,11 +109,19 @@ class Judge:
         self.rests = [np.flatnonzero(~np.isin(alone, alone[part])) for part in self.parts]
         self.width = math.sqrt(1 + sum(len(a) / len(b) for a, b in zip(self.parts, self.rests, strict=True)))
         self.draws: dict[int, list[Rows]] = {}
-        for shots in SHOTS:
-            rows = np.flatnonzero(counts[labels] > shots)  # one image at least is left to classify
+        pools = [np.arange(len(labels))] * DRAWS if self.groups is None else self.rests
+        for shots, (number, pool) in itertools.product(SHOTS, enumerate(pools)):
+            rows = pool[np.bincount(labels[pool])[labels[pool]] > shots]  # one image at least is left to classify
             if len(np.unique(labels[rows])) >= max(2, (counts > 1).sum() / 2):  # of few of the classes it tells little
-                streams = (stream.child("draw", shots, number) for number in range(DRAWS))
-                self.draws[shots] = [rows[draw_per_class(labels[rows], shots, one)] for one in streams]
+                drawn = rows[draw_per_class(labels[rows], shots, stream.child("draw", shots, number))]
+                if self.asked(drawn).any():
+                    self.draws.setdefault(shots, []).append(drawn)
+        self.draws = {shots: draws for shots, draws in self.draws.items() if len(draws) > 1}
+
+    def asked(self, drawn: Rows) -> NDArray[np.bool_]:
+        """bool [N], the images that a draw of few labels judges: of its classes, and of none of its groups."""
+        alone = np.arange(len(self.labels)) if self.groups is None else self.groups
+        return np.isin(self.labels, self.labels[drawn]) & ~np.isin(alone, alone[drawn])
 
     def probes(self, features: Tensor) -> list[FittedProbe]:
         """A probe for each fold, of features [N, D] of the others. Its weight decay is chosen in the first fold."""
@@ -137,7 +147,7 @@ class Judge:
                 right[measure][part] = (scored.argmax(1) == wanted[part]).numpy()
         accuracy = functools.partial(self._nearest_mean, features)
         few = {shots: np.array([*map(accuracy, drawn)]) for shots, drawn in self.draws.items()}
-        groups = None if self.groups is None else self.groups[self.judged]
+        groups = {} if self.groups is None else dict.fromkeys(right, self.groups[self.judged])
         return Scores({measure: row[self.judged] for measure, row in right.items()}, few, groups, self.width)
 
     def _nearest_mean(self, features: Tensor, drawn: Rows) -> float:
@@ -146,8 +156,7 @@ class Judge:
         Features are centred on the mean of the drawn ones and normalised to unit length (SimpleShot's CL2N, Wang et al.
         2019).
         """
-        asked = np.isin(self.labels, self.labels[drawn])
-        asked[drawn] = False
+        asked = self.asked(drawn)
         x = functional.normalize(features - features[drawn].mean(0), dim=1)
         classes, place = np.unique(self.labels[drawn], return_inverse=True)
         means = torch.zeros(len(classes), x.shape[1]).index_add_(0, torch.from_numpy(place), x[drawn])
@@ -186,6 +195,11 @@ def percent(values: NDArray[np.generic]) -> NDArray[np.float64]:
     return (100.0 if values.dtype == np.bool_ else 1.0) * values.astype(np.float64)
 
 
+def difference(start: Scores, other: Scores, measure: str, comparisons: int = 1) -> Difference:
+    """Of two backbones, paired by image."""
+    return paired(start.right[measure], other.right[measure], comparisons, start.width, start.groups.get(measure))
+
+
 def decide(start: Scores, other: Scores, comparisons: int = 1) -> tuple[int, Mapping[str, Difference]]:
     """Whether `other` is better (1), worse (−1), or neither (0), and the paired differences that say so.
 
@@ -193,7 +207,7 @@ def decide(start: Scores, other: Scores, comparisons: int = 1) -> tuple[int, Map
     together, and none is below it; worse: the opposite.
     """
     count = comparisons * len(DECIDING)
-    found = {name: paired(start.right[name], other.right[name], count, start.width, start.groups) for name in DECIDING}
+    found = {name: difference(start, other, name, count) for name in DECIDING}
     signs = {difference.sign for difference in found.values()} - {0}
     return (signs.pop() if len(signs) == 1 else 0), found
 
@@ -206,6 +220,14 @@ def can_judge(labels: Rows | None) -> bool:
 def count_groups(groups: Rows) -> str:
     """The number of groups of two images or more, such as "3 groups"."""
     return counted(int((np.bincount(groups) > 1).sum()), "group")
+
+
+def take_groups(source: Source, spec: str | None) -> None:
+    """Let the groups of a source be those of `spec`, as for `pairs.of`; an image in none is alone. Raises UserError."""
+    if spec is not None and len(labels_of(source)):  # raises if they have no use
+        given = enumerate(groups_of(spec, source, "groups"))
+        names = [f"/{row}" if name is None else f".{name}" for row, name in given]
+        source.grouped = np.unique(names, return_inverse=True)[1]
 
 
 def labels_of(source: Source) -> Rows:

@@ -50,8 +50,9 @@ def drawn(sides: Sequence[Side], images: Source, how: Extraction, seconds: float
     return rows, f"{MEASURE} {told} by plan; it does not decide which is better"
 
 
-def scored(side: Side, images: Source, how: Extraction, progress: Progress) -> Right:
-    """bool [M], whether each of the M judged images is classified correctly by a network tuned on the other folds.
+def scored(side: Side, images: Source, how: Extraction, progress: Progress) -> tuple[Right, Rows | None]:
+    """bool [M], whether each of the M judged images is classified correctly by a network tuned on the other folds; and
+    int64 [M], their groups, if any.
 
     Every side learns by `PLAN` from the same random crops and flips, with batch-norms whose running statistics follow
     by a tenth a step or faster.
@@ -81,12 +82,12 @@ def scored(side: Side, images: Source, how: Extraction, progress: Progress) -> R
         with torch.no_grad():
             scores = head(extract(network, test, **task.extraction)[0].to(device))
         right[part] = scores.argmax(1).cpu().numpy() == judge.labels[part]
-    return right[judge.judged]
+    return right[judge.judged], None if judge.groups is None else judge.groups[judge.judged]
 
 
 def measured(
     sides: Sequence[Side], images: Source, how: Extraction, left: float, progress: Progress
-) -> tuple[list[Right], str]:
+) -> tuple[list[tuple[Right, Rows | None]], str]:
     """The result of `scored` for every side, in order, and a note on images and time.
 
     left: seconds; if they do not suffice for 50 images, nothing is fine-tuned and the list is empty.

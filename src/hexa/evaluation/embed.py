@@ -85,8 +85,7 @@ def embed(
         write_whole(out, lambda file: _write(file, out.suffix, features.numpy(), known, paths))
         num_images, *shape = features.shape
     left_out = tuple(f"{source.paths[position]}: {problems[position]}" for position in sorted(problems))
-    name = f"{source.name}#{source.split}"
-    return Embedded(out, name, num_images, tuple(shape), left_out, loaded.preparation.said())
+    return Embedded(out, f"{source.name}#{source.split}", num_images, tuple(shape), left_out, loaded.preparation.said())
 
 
 def _parts(source: Source, names: Array, made: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> Iterator[dense.Part]:

@@ -77,8 +77,7 @@ class Features:
         if not known:
             raise UserError(f"{path}: no image of that path in the file, such as {self.paths[0]}")
         place = self.paths.index(max(known, key=len))
-        most = min(count + 1, len(self.paths))  # itself, too
-        distances, places = self._neighbours.kneighbors(self.directions[[place]], most)
+        distances, places = self._neighbours.kneighbors(self.directions[[place]], min(count + 1, len(self.paths)))
         found = [(one, 1 - far) for one, far in zip(places[0], distances[0], strict=True) if one != place]
         return [Found([self.paths[one]], float(similarity)) for one, similarity in found[:count]]
 

@@ -76,8 +76,7 @@ class Costs:
         epochs, size = experiment.epochs, experiment.views.size
         alone = min(epochs, experiment.start.freeze_backbone)
         an_image = alone * self.train(size, min(self.steps)) + (epochs - alone) * self.train(size, max(self.steps))
-        seen = (experiment.max_steps or math.inf) * experiment.batch_size
-        return self.setup + an_image * min(images, seen / epochs)
+        return self.setup + an_image * min(images, (experiment.max_steps or math.inf) * experiment.batch_size / epochs)
 
     def score(self, size: int) -> float:
         """Seconds for the features of an image that is decoded already."""

@@ -113,8 +113,7 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ClusterLabels:
         clusters = self.clusters[:, batch.index].long() if batch.known else self._nearest(embedding)
         steps = self.config.freeze_prototypes_steps
-        frozen = steps is None or batch.step < steps
-        return ClusterLabels(clusters, weights(clusters[0], batch.crops[0].dtype), frozen)
+        return ClusterLabels(clusters, weights(clusters[0], batch.crops[0].dtype), steps is None or batch.step < steps)
 
     def _nearest(self, embedding: Tensor | None) -> Tensor:
         """Nearest clusters of images that are not in the bank, [H, B]."""

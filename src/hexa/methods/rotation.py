@@ -59,9 +59,8 @@ class Rotation(Method[DrawnClasses], config=RotationConfig):
         return ((first + torch.arange(4)[:, None]) % 4).to(batch.crops[0].device, non_blocking=True)
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        view = batch.crops[0]
-        turned = torch.stack([torch.rot90(view, quarters, (2, 3)) for quarters in range(4)])
-        images = torch.arange(len(view), device=view.device)
+        turned = torch.stack([torch.rot90(batch.crops[0], quarters, (2, 3)) for quarters in range(4)])
+        images = torch.arange(turned.shape[1], device=turned.device)
         return tuple(turned[quarters, images] for quarters in self._turns(batch))
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:

@@ -77,8 +77,7 @@ def solarize(images: Tensor, threshold: Tensor) -> Tensor:
 
 def solarize_add(images: Tensor, addition: Tensor) -> Tensor:
     """min(1, x + a) below level 128; a = `addition` [B] in levels."""
-    brighter = images.add(photometric.per_image(addition / _TOP)).clamp_(max=1)
-    return torch.where(images * _TOP < 127.5, brighter, images)
+    return torch.where(images * _TOP < 127.5, (images + photometric.per_image(addition / _TOP)).clamp_(max=1), images)
 
 
 def sharpen(images: Tensor, factor: Tensor) -> Tensor:

@@ -51,8 +51,7 @@ def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float
         if "perturbation" in example.facts and len(example.mixture) == len(shown[source].mixture):
             delta = example.crops[0] - shown[source].crops[0]
             times = automatic_gain(delta) if gain is None else gain
-            moved = 255 * delta.abs().flatten(1).double()
-            remarks = [f"|δ| {mean:.2f}" for mean in moved.mean(1).tolist()]
+            remarks = [f"|δ| {mean:.2f}" for mean in (255 * delta.abs().flatten(1).double()).mean(1).tolist()]
             columns.append((f"perturbation × {times:g}", magnify(delta, times), remarks))
         columns.append(_column(name if source == STD else f"{name} of {source}", example, losses[name]))
     heads, tiles, captions = zip(*columns, strict=True)

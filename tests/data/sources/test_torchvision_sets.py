@@ -78,8 +78,7 @@ def test_files_and_labels_are_those_of_torchvision(tmp_path: Path, name: str) ->
     assert source.decode(0).shape == (3, 5, 6)
     assert not Path(source.paths[0]).is_absolute()
     dataset, _, splits = SETS[name]
-    theirs = getattr(torchvision.datasets, dataset)(tmp_path, **splits["train"])
-    assert [label for _, label in theirs] == train
+    assert [label for _, label in getattr(torchvision.datasets, dataset)(tmp_path, **splits["train"])] == train
 
 
 def test_caltech101_has_one_split(tmp_path: Path) -> None:

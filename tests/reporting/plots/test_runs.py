@@ -113,8 +113,7 @@ def test_frames_tell_the_query_s_class_from_others(embedded: EmbeddedImages) -> 
         for place, neighbour in enumerate(found[row], start=1):
             same = class_of(embedded.source, query) == class_of(embedded.source, neighbour)
             assert drawn.frames[row][place] == ("#0072b2" if same else "#d55e00")
-            cosine = embedded.features[query] @ embedded.features[neighbour]
-            assert drawn.captions[row][place] == f"{cosine:.2f}"
+            assert drawn.captions[row][place] == f"{embedded.features[query] @ embedded.features[neighbour]:.2f}"
 
 
 def test_clusters_hold_every_image_once_where_it_is_near(embedded: EmbeddedImages) -> None:

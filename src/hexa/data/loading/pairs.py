@@ -56,7 +56,7 @@ class Pairs:
         """The pairs of a source, or None if not configured. Raises UserError if groups cannot be read or matched."""
         if config.of is None:
             return None
-        pairs = cls.of_groups(_groups_of(config.of, source), config.probability)
+        pairs = cls.of_groups(groups_of(config.of, source), config.probability)
         if int(pairs.size.max()) < 2:
             alone = f"none of the {len(source):,} images of {source!r} shares its group with another"
             raise UserError(f"pairs.of {config.of}: {alone}; give groups of at least two images, or remove pairs.of")
@@ -100,21 +100,20 @@ class Pairs:
         return f"pairs: {paired:,} of {len(self.order):,} images are in {groups:,} groups of two or more; {views}"
 
 
-def _groups_of(spec: str, source: Source) -> list[str | None]:
-    """The group of each image of the source, or None."""
+def groups_of(spec: str, source: Source, option: str = "pairs.of") -> list[str | None]:
+    """The group of each image of the source, or None. option: what asked for them. Raises UserError."""
     if isinstance(source, Subset):  # metadata describe the whole source
-        groups = _groups_of(spec, source.source)
+        groups = groups_of(spec, source.source, option)
         return [groups[row] for row in source.rows.tolist()]
     kind, _, name = spec.partition(":")
     if kind in ("column", "key") and name:
         # tables store "" and nan for missing values
         return [None if text in ("", "nan") else text for text in source.metadata(kind, name)]
-    return _read(location(spec), source)
+    return _read(location(spec), source, f"{option} {location(spec)}")
 
 
-def _read(path: Path, source: Source) -> list[str | None]:
+def _read(path: Path, source: Source, where: str) -> list[str | None]:
     """The group of each image of the source from a CSV file. Raises UserError."""
-    where = f"pairs.of {path}"
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):

@@ -229,8 +229,7 @@ def _to_tensor(image: Image.Image) -> Tensor:
     rows = max(1, _BLOCK // image.width)
     pixels = np.empty((image.height, image.width, 3), dtype=np.uint8)
     for top in range(0, image.height, rows):
-        block = image.crop((0, top, image.width, min(top + rows, image.height)))
-        pixels[top : top + rows] = np.asarray(to_rgb(block))
+        pixels[top : top + rows] = np.asarray(to_rgb(image.crop((0, top, image.width, min(top + rows, image.height)))))
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 

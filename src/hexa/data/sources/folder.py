@@ -59,8 +59,8 @@ class FolderSource(Source):
     def groups(self) -> Labels | None:
         parts = [tuple(path.split("/")[:-1]) for path in self.paths]
         several = Counter(part[0] for part in {part[:2] for part in parts} if len(part) > 1)
-        if self.classes is None or max(several.values(), default=0) < 2:
-            return None
+        if self.grouped is not None or self.classes is None or max(several.values(), default=0) < 2:
+            return self.grouped
         names = [part[1] if len(part) > 1 else f"/{row}" for row, part in enumerate(parts)]
         return np.unique(names, return_inverse=True)[1]
 

@@ -134,8 +134,7 @@ class _Inside:
                 raise UserError(f"data '{self.spec}': {outside}; {_COPY_IT}")
 
     def _holds(self, path: str) -> bool:
-        real = Path(os.path.realpath(path))
-        return any(real.is_relative_to(place) for place in self.places)
+        return any(Path(os.path.realpath(path)).is_relative_to(place) for place in self.places)
 
 
 def _check_card(path: Path, spec: str) -> None:

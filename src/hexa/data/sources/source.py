@@ -78,6 +78,8 @@ class Source:
     """Larger images are unreadable."""
     channels: int = 3
     """Channels of every image; images with another number are unreadable."""
+    grouped: Labels | None = None
+    """What `groups` returns, where the user said it."""
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -108,10 +110,10 @@ class Source:
     def groups(self) -> Labels | None:
         """int64 [N], which images were taken together, such as at one visit or of one patient; None if nothing says so.
 
-        In folders of classes: by the first folder inside these, if a class has two or more. Those of one name in
-        several classes are one group, and an image in none is alone.
+        As the user said, or in folders of classes by the first folder inside these, if a class has two or more. Those
+        of one name in several classes are one group, and an image in none is alone.
         """
-        return None
+        return self.grouped
 
     def metadata(self, kind: str, name: str) -> list[str | None]:
         """The value of a column or key (`kind`) called `name` for each image; None where there is no value.
@@ -143,8 +145,7 @@ class Source:
         # over a network, asking for the sizes of a million files would take minutes
         sizes = [_stamp(file).partition(" ")[0] for file in files[:: max(1, len(files) // 10_000)]]
         listed = digest(*self.paths, *sizes, *parts)
-        contents = sample(len(files), lambda index: decoding.read(files[index], SAMPLED_BYTES))
-        self.fingerprint = digest(listed, *contents)
+        self.fingerprint = digest(listed, *sample(len(files), lambda row: decoding.read(files[row], SAMPLED_BYTES)))
 
     def _take_labels(self, numbers: NDArray[Any], class_names: list[str] | None) -> None:
         """Set `labels`, `unlabelled` and `class_names`; `paths` must be set before.
@@ -262,8 +263,7 @@ def reported(failure: str, remedy: str = "") -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # parsers raise all sorts of exceptions on damaged bytes
-        words = reason(error, 300) or type(error).__name__
-        raise UserError(f"{failure}: {words}{remedy}") from None
+        raise UserError(f"{failure}: {reason(error, 300) or type(error).__name__}{remedy}") from None
 
 
 def sample(count: int, read: Callable[[int], bytes]) -> Iterator[bytes]:

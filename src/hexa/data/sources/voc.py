@@ -34,8 +34,7 @@ class VOCSource(Source):
         self._identify(self.labels.tobytes())
 
     def boxes(self, index: int) -> Boxes:
-        file = self.root / "Annotations" / f"{Path(self.paths[index]).stem}.xml"
-        return voc_boxes.read(file, self.class_names or [])
+        return voc_boxes.read(self.root / f"Annotations/{Path(self.paths[index]).stem}.xml", self.class_names or [])
 
     def of_year(self, year: int, split: str) -> VOCSource | None:
         """A split of another year in the same VOCdevkit; None if there is no such year."""

@@ -50,8 +50,7 @@ class EmbeddedImages:
         """At most `limit` images, drawn by the seed, through the frozen backbone. progress: as for `extract`."""
         some = Subset(source, draw_images(len(source), limit, Stream(seed).child("gallery")))
         features, _, positions = extract(backbone, some, device=precisions.pick_device("auto"), progress=progress)
-        directions = functional.normalize(features, dim=1).numpy()
-        return cls(directions, Subset(some, positions.numpy()), backbone.image_size)
+        return cls(functional.normalize(features, dim=1).numpy(), Subset(some, positions.numpy()), backbone.image_size)
 
     def tiles(self, places: Sequence[int]) -> NDArray[np.uint8]:
         """Images as the backbone sees them, uint8 [K, S, S, 3]."""
