@@ -504,7 +504,7 @@ def hardened(*before: tuple[str, str]) -> str:
 def adapted() -> str:
     """What `hexa adapt` said in ten minutes or thirty, set by set, beside labelled images that it did not see."""
     body = []
-    files = ["2026-11-27-adapt-sets.json", "2026-11-27-adapt-groceries-224.json"]
+    files = ["2026-11-27-adapt-sets-drawn.json", "2026-11-27-adapt-sets.json", "2026-11-27-adapt-groceries-224.json"]
     files += [f"2026-11-26-adapt-{name}.json" for name in ("muon-60m", "muon", "adamw", "repeating", "not-repeating")]
     files += [f"2026-11-{day}-adapt-sets{length}.json" for day in (26, 25) for length in ("", "-30m")]
     for row in [{"file": file, **row} for file in files for row in result(file)["rows"]]:
@@ -517,6 +517,7 @@ def adapted() -> str:
         ] or ["–", "–"]
         seconds = f"{row['seconds']:,}"
         recipes = {
+            "-drawn": "now",
             "-27-adapt-sets": "by Muon, 160 px",
             "groceries-224": "by Muon",
             "muon": "by Muon",

@@ -19,12 +19,16 @@ BEFORE = {
     "A-60": [("SGD", "A-60-2026-11-25"), ("Muon", "A-60-2026-11-25-muon"), ("smaller views", "A-60-2026-11-27")],
     "A-70": [("smaller views", "A-70-2026-11-27")],
     "B": [("SGD", "B-2026-11-25"), ("Muon", "B-2026-11-25-muon"), ("smaller views", "B-2026-11-27")],
-    "C-63": [("AdamW", "C-63-2026-11-26")],
+    "C-63": [("AdamW", "C-63-2026-11-26"), ("Muon", "C-63-2026-11-26-muon")],
     "C-70": [("AdamW", "C-70-2026-11-25"), ("Muon", "C-70-2026-11-26-muon")],
     "D": [("squared distance", "D-2026-11-25"), ("angle", "D-2026-11-25-angle"), ("contrast", "D-2026-11-25-contrast")],
 }
 TICKS = (30, 50, 100, 200, 400, 700)
-NOW = dict.fromkeys(("A-60", "A-70", "B"), "fixed stem") | {"C-63": "Muon", "C-70": "smaller views", "D": "Muon"}
+NOW = dict.fromkeys(("A-60", "A-70", "B"), "fixed stem") | {
+    "C-63": "smaller views",
+    "C-70": "smaller views",
+    "D": "Muon",
+}
 
 
 def main(path: Path) -> None:
