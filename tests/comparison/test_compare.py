@@ -238,6 +238,9 @@ def test_images_of_groups_do_not_judge_each_other(folder: Path, tmp_path: Path) 
         groups.append(dict(zip(names, found.images.groups().tolist(), strict=True)))  # type: ignore[union-attr]
         assert found.sides[0].scores.groups["k-NN"].max() == 2  # type: ignore[union-attr]
     assert groups[0] == groups[1]
+    (tmp_path / "visits.csv").write_text("path,group")
+    with pytest.raises(UserError, match=r"no two images of .* are in one group"):
+        compare(told)
 
 
 def test_labelled_images_that_are_all_alike_stay(tmp_path: Path) -> None:

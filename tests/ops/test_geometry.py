@@ -49,8 +49,7 @@ def test_all_turns_of_a_view_are_those_of_torch() -> None:
         expected = reference.hflip(image) if flip[number] else image
         expected = reference.vflip(expected) if upside_down[number] else expected
         expected = torch.rot90(expected, int(quarters[number]), (1, 2))
-        view = made[number].transpose(1, 2) if turns.transposed[number] else made[number]
-        torch.testing.assert_close(view, expected)
+        torch.testing.assert_close(made[number].transpose(1, 2) if turns.transposed[number] else made[number], expected)
 
 
 def test_crop_resize_of_bytes_keeps_their_range_and_input() -> None:

@@ -108,7 +108,11 @@ class HardenRequest(AdaptRequest):
         experiment = override(given.at(size), chosen)
         result = f"; the result is for {experiment.views.test_size} px" * (experiment.views.test_size != size)
         whose = "those of the images themselves" if labelled is source else repr(labelled)
-        labels = "none: how far features move is measured" if labelled is None else f"{whose}; {judged:,} to judge by"
+        labels = (
+            "none: how far features move is measured"
+            if labelled is None
+            else f"{whose}{wording.in_groups(labelled)}; {judged:,} to judge by"
+        )
         mirrored = ", mirrored or not" * (experiment.views.flip_probability > 0)
         changed = ", in changing contrast" * (experiment.views.jitter_probability * experiment.views.contrast > 0)
         lines = (

@@ -16,8 +16,7 @@ _FEW = 100
 
 def length(experiment: Experiment, passes: float, seconds: float) -> str:
     """The line on how long the training is. seconds: of everything; 0 if epochs or steps decide it."""
-    about = "about " * bool(seconds)
-    said = f"length: {about}{passes:.1f} passes (epochs) in batches of {experiment.batch_size}"
+    said = f"length: {'about ' * bool(seconds)}{passes:.1f} passes (epochs) in batches of {experiment.batch_size}"
     if sets := experiment.start.view_sets:
         said += f", {sets} of them with views of their own"
     said += f", by {experiment.optimizer.name} at {experiment.optimizer.learning_rate:g}"
@@ -60,5 +59,9 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
     few = ", which show only large differences: label a hundred or more" * (compared < _FEW)
     both = 0 if labelled is source else int(leakage.shared(source, labelled).sum())
     known = f", {both:,} of which are among the images to learn from" if both else ""
-    groups = "" if (numbers := labelled.groups()) is None else f" in {count_groups(numbers)}"
-    return f"labels: {whose}{groups}{known}; {compared:,} in the comparison{few}"
+    return f"labels: {whose}{in_groups(labelled)}{known}; {compared:,} in the comparison{few}"
+
+
+def in_groups(labelled: Source) -> str:
+    """How many groups the images are in, such as " in 10 groups"; nothing if they are in none."""
+    return "" if (numbers := labelled.groups()) is None else f" in {count_groups(numbers)}"

@@ -16,8 +16,8 @@ def complaint(error: Exception) -> tuple[int, str]:
     silent = isinstance(error, ConfigError) and os.environ.get("RANK", "0") != "0"
     if status and (silent or not getattr(error, "speaks", True)):
         return status, ""
-    stopped = status > 128  # by a signal, having saved: not an error
-    return status, sentence(error) if stopped else f"error: {sentence(error)}"
+    # above 128: stopped by a signal, having saved, which is not an error
+    return status, sentence(error) if status > 128 else f"error: {sentence(error)}"
 
 
 def own_file(error: Exception) -> str:

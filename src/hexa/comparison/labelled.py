@@ -228,6 +228,8 @@ def take_groups(source: Source, spec: str | None) -> None:
         given = enumerate(groups_of(spec, source, "groups"))
         names = [f"/{row}" if name is None else f".{name}" for row, name in given]
         source.grouped = np.unique(names, return_inverse=True)[1]
+        if len(np.unique(source.grouped)) == len(source):
+            raise UserError(f"groups {spec}: no two images of {source!r} are in one group; leave out --groups")
 
 
 def labels_of(source: Source) -> Rows:

@@ -43,8 +43,7 @@ def write(comparison: Comparison, how: Extraction, folder: Path) -> Path:
     """Write compare.json and compare.html into a folder, which is made; returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "compare.json", json.dumps(comparison.record, indent=1) + "\n")
-    given = vars(how).items()
-    asked = {name: value for name, value in given if value not in (None, math.inf) and name != "backbones"}
+    asked = {name: value for name, value in vars(how).items() if value not in (None, math.inf) and name != "backbones"}
     asked["images"] = len(comparison.images)
     sides = comparison.sides[:_DRAWN]
     pair = comparison.sides[0], comparison.sides[comparison.verdict.best or 1]

@@ -94,5 +94,4 @@ def measured(
     """
     rows, note = drawn(sides, images, how, left)
     progress(note.partition(" by plan")[0], 0, 1)
-    some = Subset(images, rows)
-    return [scored(side, some, how, progress) for side in sides if len(rows)], note
+    return [scored(side, Subset(images, rows), how, progress) for side in sides if len(rows)], note

@@ -77,8 +77,7 @@ def auto_pgd(
             logits = scores(views)
             values = loss(logits, now["labels"])
         (slope,) = torch.autograd.grad(values.sum(), views)
-        own = now["labels"] if labels.ndim == 1 else now["labels"][:, 0]
-        right = logits.argmax(1) == own
+        right = logits.argmax(1) == (now["labels"] if labels.ndim == 1 else now["labels"][:, 0])
         wrong[rows] = ~right
         values = values.detach()
         now["risen"] = now["risen"] + (values > now["value"])

@@ -81,8 +81,7 @@ def _processor() -> Iterator[Finding]:
     import torch
 
     cores, threads, there = usable_cores(), torch.get_num_threads(), os.cpu_count() or 1
-    limited = f" of {there}" * (cores < there)
-    found = f"{processor_name()}, usable cores: {cores}{limited}, threads of torch: {threads}"
+    found = f"{processor_name()}, usable cores: {cores}{f' of {there}' * (cores < there)}, threads of torch: {threads}"
     remedy = f"more threads than cores slow each other down: set OMP_NUM_THREADS={cores}"
     yield _warned("processor", found, remedy, threads > cores)
 

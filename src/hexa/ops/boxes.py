@@ -59,8 +59,7 @@ def _within(boxes: Tensor, images: Tensor) -> Tensor:
     top, bottom, left, right = boxes.to(images.device, non_blocking=True)[:, :, None].unbind(1)
     along = torch.arange(images.shape[-1], device=images.device)
     rows = (along >= top) & (along < bottom)
-    columns = (along >= left) & (along < right)
-    return (rows[:, :, None] & columns[:, None, :])[:, None]
+    return (rows[:, :, None] & ((along >= left) & (along < right))[:, None, :])[:, None]
 
 
 def draw_beta(alpha: float, beta: float, count: int, generator: torch.Generator) -> Tensor:
