@@ -117,8 +117,7 @@ def adapt(
     whose labels are never trained on; `groups`, which of these were taken together, as in `compare`; `time` as "90s",
     "30m" or "1h30m", or in seconds. `out` becomes a run folder that also holds the better of start and result for timm,
     and the same call continues it if it was interrupted. domain: the kind of images, such as "aerial", which decides
-    the views; by their look if None. plan: print and return the
-    plan, train nothing. fields as in `pretrain`.
+    the views; by their look if None. plan: print and return the plan, train nothing. fields as in `pretrain`.
 
     Returns what the run keeps of it: `request`, `plan`, `table` (both sides' scores), `verdict`, and `kept`, the side
     that won. Raises ValueError.

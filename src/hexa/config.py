@@ -94,8 +94,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def some(names: Iterable[object], separator: str = ", ", most: int = 5) -> str:
     """The first few names and the number of the others, as messages list them: "a, b, c and 4,321 more", or "none"."""
     texts = [str(name) for name in names]
-    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
-    return separator.join(texts[:most]) + more or "none"
+    return separator.join(texts[:most]) + (f" and {len(texts) - most:,} more" if len(texts) > most else "") or "none"
 
 
 class Config(pydantic.BaseModel):

@@ -112,6 +112,7 @@ def test_images_of_a_group_neither_judge_each_other_nor_count_as_many() -> None:
     assert [len(judge.draws[shots]) for shots in (1, 4)] == [5, 5]
     for drawn in (*judge.draws[1], *judge.draws[4]):
         assert not {*groups[judge.asked(drawn)]} & {*groups[drawn]}
+        assert {*LABELS[drawn]} == {*LABELS[judge.asked(drawn)]} == {0, 1, 2}
     before, after = (judge.scores(FEATURES[:, kept]) for kept in (slice(4), slice(8)))
     d = 100.0 * after.right["k-NN"] - 100.0 * before.right["k-NN"]
     squares = sum(sum(d[i] - d.mean() for i in range(75) if groups[i] == group) ** 2 for group in range(9))

@@ -60,8 +60,7 @@ def test_runs_of_one_name_are_told_apart(make_run: MakeRun) -> None:
 
 def test_nothing_is_drawn_of_a_single_point_or_of_no_numbers(make_run: MakeRun) -> None:
     folder = make_run()
-    common = {"event": "train", "loss/std": None, "note": "text"}
-    lines = (common | more for more in ({"step": 1, "a": 1}, {"step": 2}))
+    lines = ({"event": "train", "loss/std": None, "note": "text"} | more for more in ({"step": 1, "a": 1}, {"step": 2}))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert curves.charts([read_run(folder)]) == []
 

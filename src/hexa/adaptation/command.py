@@ -83,6 +83,8 @@ class AdaptRequest:
         if self.backbone.startswith("random:"):
             remedy = "give trained weights, or begin from random ones with hexa pretrain"
             raise UserError(f"{self.backbone}: random weights have no features to begin from; {remedy}")
+        if self.groups is not None and "monitor.data" in self.fields:
+            raise UserError("--groups are of the images of --labelled; give these instead of --monitor.data")
 
     @property
     def record(self) -> dict[str, Any]:

@@ -115,8 +115,7 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
         raise UserError("--time chooses the length; leave out --epochs, --max_steps and --training.max_seconds")
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise UserError("--time is for one process; under torchrun give --epochs")
-    limits = experiment.training.max_image_pixels, experiment.network.channels
-    source = open_source(experiment.data, "train", *limits)
+    source = open_source(experiment.data, "train", experiment.training.max_image_pixels, experiment.network.channels)
     say("timing a few steps")
     costs = measure(experiment, source, extra, partly=False)
     epoch = len(source) * costs.train(experiment.views.size, max(costs.steps))

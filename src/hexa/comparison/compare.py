@@ -197,9 +197,9 @@ def of_backbones(
             use = unused if judge.groups is None else "whose images do not judge each other"
             notes.append(f"{labelled.count_groups(groups)} of images, {use}")
         notes += [
-            f"{few_name(shots)}: on the {count} of {classes} classes that have more images than that"
+            f"{few_name(shots)}: on {count} of {classes} classes, since the others have too few images"
             for shots, drawn in judge.draws.items()
-            if (count := len(np.unique(judge.labels[drawn[0]]))) < classes
+            if (count := min(len(np.unique(judge.labels[judge.asked(one)])) for one in drawn)) < classes
         ]
         for place, side in enumerate(sides):
             progress("judging", place, len(sides))

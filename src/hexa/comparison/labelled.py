@@ -109,12 +109,14 @@ class Judge:
         self.rests = [np.flatnonzero(~np.isin(alone, alone[part])) for part in self.parts]
         self.width = math.sqrt(1 + sum(len(a) / len(b) for a, b in zip(self.parts, self.rests, strict=True)))
         self.draws: dict[int, list[Rows]] = {}
-        pools = [np.arange(len(labels))] * DRAWS if self.groups is None else self.rests
+        pools, least = [np.arange(len(labels))] * DRAWS, max(2, (counts > 1).sum() / 2)  # fewer classes tell little
+        if self.groups is not None:
+            pools = [rest[np.isin(labels[rest], labels[self.judged])] for rest in self.rests]
         for shots, (number, pool) in itertools.product(SHOTS, enumerate(pools)):
-            rows = pool[np.bincount(labels[pool])[labels[pool]] > shots]  # one image at least is left to classify
-            if len(np.unique(labels[rows])) >= max(2, (counts > 1).sum() / 2):  # of few of the classes it tells little
+            rows = pool[np.bincount(labels[pool])[labels[pool]] > shots]
+            if len(np.unique(labels[rows])) >= least:
                 drawn = rows[draw_per_class(labels[rows], shots, stream.child("draw", shots, number))]
-                if self.asked(drawn).any():
+                if len(np.unique(labels[self.asked(drawn)])) >= least:
                     self.draws.setdefault(shots, []).append(drawn)
         self.draws = {shots: draws for shots, draws in self.draws.items() if len(draws) > 1}
 
@@ -224,12 +226,14 @@ def count_groups(groups: Rows) -> str:
 
 def take_groups(source: Source, spec: str | None) -> None:
     """Let the groups of a source be those of `spec`, as for `pairs.of`; an image in none is alone. Raises UserError."""
-    if spec is not None and len(labels_of(source)):  # raises if they have no use
-        given = enumerate(groups_of(spec, source, "groups"))
-        names = [f"/{row}" if name is None else f".{name}" for row, name in given]
-        source.grouped = np.unique(names, return_inverse=True)[1]
-        if len(np.unique(source.grouped)) == len(source):
-            raise UserError(f"groups {spec}: no two images of {source!r} are in one group; leave out --groups")
+    if spec is not None:
+        labels_of(source)  # raises where groups would have no use
+        numbers: dict[str, int] = {}
+        given = enumerate(groups_of(spec, source, "--groups"))
+        number = [-1 - row if name is None else numbers.setdefault(name, row) for row, name in given]
+        source.grouped = np.unique(number, return_inverse=True)[1]
+        if len(np.unique(number)) == len(source):
+            raise UserError(f"--groups {spec}: no two images of {source!r} are in one group; leave it out")
 
 
 def labels_of(source: Source) -> Rows:

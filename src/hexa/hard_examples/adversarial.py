@@ -111,8 +111,7 @@ class Adversarial(HardExample):
         count = len(clean if self.crops == "all" else list(of_one_size))
         zeros: list[Tensor] = []
         for step in range(self.steps):
-            first = step == 0 and not self.random_start
-            gradient = (source if first else source.at(views)).gradient(generation)
+            gradient = (source.at(views) if step or self.random_start else source).gradient(generation)
             if step == 0:
                 zeros = [(g == 0).float().mean() for g in gradient[:count]]
             attacked = zip(clean[:count], views, gradient, strict=False)

@@ -172,8 +172,8 @@ class Bench:
         setting = build.roomy_setting(needed, data_size)
         self.machine, self.method = machine, build.build_method(needed, setting, machine, filled=False)
         self.images = source.images[: experiment.batch_size].to(machine.device)
-        alone = self.experiment.model_copy(update={"pairs": PairsConfig()})  # drawn images are in no groups
-        self.loader = build.build_loader(alone, source, machine)
+        # drawn images are in no groups
+        self.loader = build.build_loader(self.experiment.model_copy(update={"pairs": PairsConfig()}), source, machine)
         self.optimizer = build.build_optimizer(needed, self.method, self.loader.steps_per_epoch)
         batches = itertools.chain.from_iterable(map(self.loader.epoch, itertools.count()))
         self.batches = (replace(batch, step=_SETTLED + batch.step) for batch in batches)

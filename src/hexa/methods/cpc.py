@@ -151,10 +151,9 @@ class CPC(Method[SimCLRLabels], config=CPCConfig):
 
     def _over_the_grid(self, embedding: Tensor, labels: SimCLRLabels) -> tuple[Tensor, Tensor]:
         """Means over the predicted patches of loss and hits, [V, B] each."""
-        predictions = self._parts(embedding)[1].unbind(2)
         pairs = [
             patch_nce(below, labels.dictionary, ahead, labels.own, labels.shown)
-            for below, ahead in zip(predictions, self.config.ahead, strict=True)
+            for below, ahead in zip(self._parts(embedding)[1].unbind(2), self.config.ahead, strict=True)
         ]
         losses, hits = (torch.cat([value.flatten(-2) for value in values], -1) for values in zip(*pairs, strict=True))
         return losses.mean(-1), hits.to(losses.dtype).mean(-1)

@@ -112,8 +112,7 @@ def check_problems(source: Source, problems: dict[int, str], tolerance: float, *
     unreadable; one is allowed unless that is 0.
     """
     problems.update(new)
-    allowed = max(1.0, tolerance * len(source)) if tolerance > 0 else 0.0
-    if len(problems) > allowed:
+    if len(problems) > (max(1.0, tolerance * len(source)) if tolerance > 0 else 0):
         listed = some(describe_problems(source, problems, len(problems)), "; ")
         many = f"{len(problems)} of {len(source)} images cannot be read, more than {100 * tolerance:g} %"
         raised = f"raise --training.max_corrupt_share above {len(problems) / len(source):.2g}"
