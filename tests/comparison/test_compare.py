@@ -115,7 +115,7 @@ def test_fine_tuning_is_a_measure_that_does_not_decide(monkeypatch: pytest.Monke
         assert all((side.scores.right[name] == before.scores.right[name]).all() for name in labelled.DECIDING)
         assert len(side.scores.right["fine-tuning"]) == len(found.images)
         assert (side.scores.groups["fine-tuning"] == found.images.groups()).all()
-        assert 13 < side.reached("fine-tuning") <= 100  # chance is 10
+        assert 15 < side.reached("fine-tuning") <= 100  # chance is 10
     assert "fine-tuning, % ↑" in [row[0] for row in verdict.table(found.sides, found.verdict).rows]
     assert found.record["backbones"][0]["scores"]["fine-tuning"] == found.sides[0].reached("fine-tuning")
     assert any("fine-tuning on 450 of 450 images, about" in note for note in found.notes)
@@ -233,7 +233,7 @@ def test_images_of_groups_do_not_judge_each_other(folder: Path, tmp_path: Path) 
     told = replace(request, data=f"folder:{folder / 'labelled'}", groups=str(tmp_path / "visits.csv"))
     groups = list[set[frozenset[str]]]()
     for found in map(compare, (request, told)):
-        assert "3 groups of images, whose images do not judge each other" in found.notes
+        assert "images of one group (3 groups in all) do not judge each other" in found.notes
         names = np.array([Path(path).name for path in found.images.paths])
         groups.append({frozenset(names[found.images.groups() == group]) for group in range(3)})
         assert found.sides[0].scores.groups["k-NN"].max() == 2  # type: ignore[union-attr]

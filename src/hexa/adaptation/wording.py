@@ -63,5 +63,5 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
 
 
 def in_groups(labelled: Source) -> str:
-    """How many groups the images are in, such as " in 10 groups"; nothing if they are in none."""
+    """The number of groups of labelled images for a plan, such as " in 10 groups"; empty if they have none."""
     return "" if (numbers := labelled.groups()) is None else f" in {count_groups(numbers)}"

@@ -193,9 +193,9 @@ def of_backbones(
     if judge is not None:
         classes = len(np.unique(judge.labels[judge.judged]))
         if groups is not None:
-            unused = "that are not used: fewer than two classes are in several of them"
-            use = unused if judge.groups is None else "whose images do not judge each other"
-            notes.append(f"{labelled.count_groups(groups)} of images, {use}")
+            unused = "count as independent, since fewer than two classes are in several groups"
+            use = unused if judge.groups is None else "do not judge each other"
+            notes.append(f"images of one group ({labelled.count_groups(groups)} in all) {use}")
         notes += [
             f"{few_name(shots)}: on {count} of {classes} classes, since the others have too few images"
             for shots, drawn in judge.draws.items()

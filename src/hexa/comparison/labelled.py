@@ -198,7 +198,7 @@ def percent(values: NDArray[np.generic]) -> NDArray[np.float64]:
 
 
 def difference(start: Scores, other: Scores, measure: str, comparisons: int = 1) -> Difference:
-    """Of two backbones, paired by image."""
+    """other − start by a measure of single images, with the interval of their width and groups; see `paired`."""
     return paired(start.right[measure], other.right[measure], comparisons, start.width, start.groups.get(measure))
 
 
@@ -232,7 +232,7 @@ def take_groups(source: Source, spec: str | None) -> None:
         given = enumerate(groups_of(spec, source, "--groups"))
         number = [-1 - row if name is None else numbers.setdefault(name, row) for row, name in given]
         source.grouped = np.unique(number, return_inverse=True)[1]
-        if len(np.unique(number)) == len(source):
+        if source.grouped.max() + 1 == len(source):
             raise UserError(f"--groups {spec}: no two images of {source!r} are in one group; leave it out")
 
 

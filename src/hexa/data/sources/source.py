@@ -79,7 +79,7 @@ class Source:
     channels: int = 3
     """Channels of every image; images with another number are unreadable."""
     grouped: Labels | None = None
-    """What `groups` returns, where the user said it."""
+    """int64 [N], the group of every image as the user gave it (`--groups`); None if not given."""
 
     def __len__(self) -> int:
         return len(self.paths)
