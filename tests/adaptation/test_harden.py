@@ -64,8 +64,9 @@ def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, capsys: pyte
     images = torch.rand(4, 3, 8, 8)
     assert torch.equal(winner(images), better.eval()(images))
     # again with another strength
-    assert main(command(weights, out, *fixed[:4], "--strength", "32")) == 2
-    assert "--strength 64, not 32" in capsys.readouterr().err
+    assert main(command(weights, out, *fixed[:4], "--strength", "32", "--groups", "g.csv")) == 2
+    assert "--strength 64, not 32" in (said := capsys.readouterr().err)
+    assert "--groups none, not g.csv" in said
     assert main(["adapt", *command(weights, out)[1:]]) == 2
     assert f"{out} is of hexa harden, not of hexa adapt; give another --out" in capsys.readouterr().err
 

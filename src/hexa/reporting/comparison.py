@@ -70,8 +70,8 @@ def options(request: Record) -> dict[str, str]:
     """The options that were given, by name, the backbone first."""
     seconds = float(request["seconds"])
     time = f"{seconds / 60:.10g}m" if seconds % 60 == 0 else f"{seconds:.10g}s"
-    named = {name: request.get(name) for name in ("data", "labelled", "domain", "strength", "price")}
-    named |= {"time": time} | request["fields"]
+    others = ("backbone", "seconds", "fields", "command")
+    named = {name: value for name, value in request.items() if name not in others} | {"time": time} | request["fields"]
     shown = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in named.items()}
     given = {f"--{name}": value for name, value in shown.items() if named[name] is not None}
     return {"BACKBONE": str(request["backbone"])} | given

@@ -72,8 +72,7 @@ def _one_view(image: Tensor, number: Tensor, config: ViewsConfig, group: Crops) 
         view = torch.rot90(view, 1 + int(3 * number[made_by._QUARTERS]), (1, 2))
     if config.stain:
         a, b = config.stain * (2 * number[made_by._STAINS].double().numpy().reshape(2, 3) - 1)
-        density = -np.log(view.double().numpy().clip(1e-6)).reshape(3, -1).T
-        stains = density @ np.linalg.inv(RGB_FROM_HED) * (1 + a) + b
+        stains = -np.log(view.double().numpy().clip(1e-6)).reshape(3, -1).T @ np.linalg.inv(RGB_FROM_HED) * (1 + a) + b
         view = torch.from_numpy(np.exp(-stains @ RGB_FROM_HED).clip(0, 1).T.reshape(view.shape)).float()
     sigma = config.blur_sigma[0] + (config.blur_sigma[1] - config.blur_sigma[0]) * column["sigma"]
     operations = {
