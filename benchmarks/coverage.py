@@ -5,7 +5,8 @@
 One network at two image sizes is a pair of backbones. Labelled sets are drawn from many images, of every set the paired
 difference and its interval; the mean over draws is the truth. Widths: 1.5 is the rule (Nadeau and Bengio), 1 the one
 before it. `series`: of every image drawn come SERIES different ones, its features with noise, as of photographs taken
-one after the other, judged as they are and as groups; the truth is the mean over draws of the latter.
+one after the other, judged as they are and as groups; the truth is the mean over draws of the latter. `some`: only
+FEW of the images that are judged are compared, as `hexa harden` attacks a few; the truth is that of all of them.
 """
 
 from __future__ import annotations
@@ -28,29 +29,34 @@ from hexa.runtime.packages import provenance
 from hexa.weights.pretrained import load_backbone
 
 WIDTHS = (1.0, 1.25, 1.5)
-SERIES, NOISE = 4, 0.7
-WAYS = ("", "as they are", "grouped")
+SERIES, NOISE, FEW = 4, 0.7, 40
+WAYS = ("", "some", "as they are", "grouped")
 Pair = tuple[Tensor, Tensor]
 
 
 def differences(
-    features: Pair, labels: NDArray[np.int64], count: int, draws: int, series: str = ""
-) -> Iterator[dict[str, tuple[float, float]]]:
-    """Of every draw of `count` images the difference of each measure, and half of its interval at a width of 1."""
+    features: Pair, labels: NDArray[np.int64], count: int, draws: int, way: str = ""
+) -> Iterator[dict[str, tuple[float, float, float]]]:
+    """Of each draw of `count` images, by measure: difference, half its interval at a width of 1, the rule's width."""
+    series = way in WAYS[2:]
     for draw in range(draws):
         generator = np.random.default_rng(draw)
         rows, several = generator.choice(len(labels), count // (SERIES if series else 1), replace=False), None
         if series:
             rows = np.repeat(rows, SERIES)
-            several = np.unique(rows, return_inverse=True)[1] if series == "grouped" else None
+            several = np.unique(rows, return_inverse=True)[1] if way == "grouped" else None
         judge, scores = Judge(labels[rows], draw, several), []
         for one in features:
             x = one[rows]
             noise = torch.from_numpy(generator.normal(size=x.shape).astype(np.float32)) * (NOISE * x.std())
             scores.append(judge.scores(x + noise if series else x))
         first, second = scores
-        found = {name: paired(first.right[name], second.right[name], groups=first.groups) for name in DECIDING}
-        yield {name: (one.points, one.half) for name, one in found.items()}
+        among = np.sort(generator.permutation(len(judge.judged))[: FEW if way == "some" else None])
+        width, found = judge.width_of(judge.judged[among]), {}
+        for name in DECIDING:
+            sets = None if name not in first.groups else first.groups[name][among]
+            found[name] = paired(first.right[name][among], second.right[name][among], groups=sets)
+        yield {name: (one.points, one.half, width) for name, one in found.items()}
 
 
 def main() -> None:
@@ -72,14 +78,15 @@ def main() -> None:
     for count in given.labelled:
         ways = {way: list(differences((first, second), labels_of(images), count, given.draws, way)) for way in WAYS}
         for way, found in ways.items():
-            truths = ways["grouped"] if way == "as they are" else found
+            truths = ways[{"as they are": "grouped", "some": ""}.get(way, way)]
             for name in DECIDING:
-                points, halves = np.array([one[name] for one in found]).T
+                points, halves, rule = np.array([one[name] for one in found]).T
                 truth = float(np.mean([one[name][0] for one in truths]))
                 outside = {f"{width:g}": float((abs(points - truth) > width * halves).mean()) for width in WIDTHS}
+                outside |= {"rule": float((abs(points - truth) > rule * halves).mean())}
                 spread = {"truth": truth, "std": float(points.std(ddof=1)), "half": float(halves.mean())}
                 line = {"labelled": count, "series": way, "measure": name, "draws": given.draws, **spread}
-                table.append({**line, "outside": outside})
+                table.append({**line, "rule": float(rule.mean()), "outside": outside})
                 print(table[-1], flush=True)
     sizes = " ".join(map(str, given.sizes))
     command = f"python benchmarks/coverage.py WEIGHTS DATA {given.out.name} --sizes {sizes} --images {given.images}"

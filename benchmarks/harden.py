@@ -31,7 +31,7 @@ from made_by import made_by
 
 from hexa import recipes
 from hexa.adaptation.harden import between
-from hexa.adaptation.robustness import Shown, Side
+from hexa.adaptation.robustness import Shown, Side, attack_all
 from hexa.comparison.extraction import Extraction, features_of
 from hexa.comparison.labelled import Judge, labels_of
 from hexa.data import open_source
@@ -73,7 +73,7 @@ def judged(backbone: str | Backbone, data: str, size: int, images: int) -> dict[
     judge = Judge(labels_of(source))
     features, _ = features_of(network, source, Extraction(device="cpu", most=len(source)), device)
     side = Side.of(network, features, judge)
-    side.attack(Shown.of(source, network, images, judge, device, 0), judge, lambda *_: None)
+    attack_all([side], Shown.of(source, network, images, judge, device, 0), judge, lambda *_: None)
     return {name: side.mean(name) for name in side.values}
 
 

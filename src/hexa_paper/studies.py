@@ -121,14 +121,12 @@ def _small(key: str, name: str, recipe: str, scheme: str, row: Sequence[Any] = (
     return _variant(recipe, {**MEAN, **more}, scheme, key, name, row)
 
 
-def _full(recipe: str, scheme: str, method: str, epochs: int) -> Arm:
-    return Arm(recipe, f"{method}, {epochs} epochs", recipe, scheme, {}, epochs, (method, epochs))
-
-
 def arms_of(method: str, place: str) -> tuple[Arm, ...]:
     """The rows of a method. place: cifar, digits or full; these with -classifiers are those of learning curves."""
-    make = _full if place.startswith("full") else _small
-    return tuple(make(*row) for row in METHODS[method].get(place, ()))
+    rows = METHODS[method].get(place, ())
+    if not place.startswith("full"):
+        return tuple(_small(*row) for row in rows)
+    return tuple(Arm(recipe, f"{of}, {n} epochs", recipe, scheme, {}, n, (of, n)) for recipe, scheme, of, n in rows)
 
 
 def _arms(name: str, method: str, place: str) -> tuple[Arm, ...]:

@@ -18,7 +18,7 @@ from hexa import recipes
 from hexa.adaptation.command import AdaptRequest, Trained, adapt
 from hexa.adaptation.harden import HardenRequest, between, choose, halved
 from hexa.adaptation.plan import Given, first_draft
-from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, decide, farthest, table
+from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, attack_all, decide, farthest, table
 from hexa.cli import main
 from hexa.comparison import unlabelled
 from hexa.comparison.extraction import Extraction
@@ -218,7 +218,7 @@ def judged() -> tuple[Backbone, Side, Shown, Judge]:
     features, judge = extract(backbone, images, precision="fp32")[0], Judge(labels_of(images), 0, np.arange(150) % 10)
     side = Side.of(backbone, features, judge)
     shown = Shown.of(images, backbone, 30, judge, torch.device("cpu"), 0)
-    side.attack(shown, judge, lambda done, total: None)
+    attack_all([side], shown, judge, lambda done, total: None)
     return backbone, side, shown, judge
 
 
@@ -237,7 +237,10 @@ def test_attacked_images_are_scored_by_the_probe_they_were_held_out_from(
     assert 0 < side.mean(CORRUPTED) < 100
     assert side.groups["k-NN"].tolist() == (judge.judged % 10).tolist()
     assert all(side.groups[name].tolist() == (shown.places % 10).tolist() for name in (CORRUPTED, *ATTACKED))
-    assert side.width == judge.width > 1.4
+    attacked = [np.isin(part, shown.places).sum() / len(judge.rests[number]) for number, part in enumerate(judge.parts)]
+    few = dict.fromkeys((CORRUPTED, *ATTACKED), math.sqrt(1 + sum(attacked)))
+    assert side.width == dict.fromkeys(DECIDING, judge.width) | few
+    assert 1 < few[CORRUPTED] < judge.width
 
 
 def test_the_farthest_views_are_in_the_ball_and_move_features_more_than_noise() -> None:
@@ -254,11 +257,12 @@ def test_the_farthest_views_are_in_the_ball_and_move_features_more_than_noise() 
     assert (far > 1.5 * noise).all()
 
 
-def sides(clean: tuple[int, int], robust: tuple[int, int]) -> list[Side]:
-    """Start and result with this many correct answers of 200."""
-    right = [dict.fromkeys(DECIDING, np.arange(200) < count) for count in clean]
-    held = [dict.fromkeys(ATTACKED, np.arange(200) < count) for count in robust]
-    return [Side(load_backbone("pixels:8"), torch.rand(4, 2), (), a | b, 1.5) for a, b in zip(right, held, strict=True)]
+def sides(right: tuple[int, int], held: tuple[int, int]) -> list[Side]:
+    """Start and result with this many correct answers of 200, and under attack."""
+    clean = [dict.fromkeys(DECIDING, np.arange(200) < count) for count in right]
+    robust = [dict.fromkeys(ATTACKED, np.arange(200) < count) for count in held]
+    backbone, widths = load_backbone("pixels:8"), dict.fromkeys((*DECIDING, CORRUPTED, *ATTACKED), 1.5)
+    return [Side(backbone, torch.rand(4, 2), (), a | b, widths) for a, b in zip(clean, robust, strict=True)]
 
 
 @pytest.mark.parametrize(

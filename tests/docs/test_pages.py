@@ -201,5 +201,4 @@ def test_files_of_the_architecture_exist() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     named = re.findall(r"`([a-z_]+/[\w/]*(?:\.\w+)?|\w+\.(?:py|yaml))`", text)
     assert len(named) > 30
-    places = (ROOT / "src" / "hexa", ROOT)
-    assert [name for name in named if not any((place / name).exists() for place in places)] == []
+    assert [name for name in named if not any((place / name).exists() for place in (ROOT / "src" / "hexa", ROOT))] == []

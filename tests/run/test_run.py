@@ -150,8 +150,7 @@ def test_resuming_a_finished_run_trains_nothing_and_keeps_what_began_it(copied: 
 
 
 def test_the_best_weights_are_exported_until_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    falling = iter((90.0, 80.0))
-    monkeypatch.setattr("hexa.run.monitor.KnnMonitor.__call__", lambda *_: next(falling))
+    monkeypatch.setattr("hexa.run.monitor.KnnMonitor.__call__", Mock(side_effect=(90.0, 80.0)))
     run = pretrain(tiny(epochs=2, monitor__knn_every=1, monitor__keep_best="knn"), tmp_path / "run", console=quiet())
     kept = load_backbone(run).content_hash()
     experiments.dump(tiny(epochs=2), run / "config.yaml")

@@ -16,7 +16,7 @@ from hexa.adaptation import wording
 from hexa.adaptation.choice import SPARE
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
 from hexa.adaptation.plan import Given, Plan
-from hexa.adaptation.robustness import CLEAN, Shown, Side, decide, table
+from hexa.adaptation.robustness import CLEAN, Shown, Side, attack_all, decide, table
 from hexa.comparison.extraction import common, features_of as extracted, images_per_second
 from hexa.comparison.labelled import Judge, can_judge, labels_of
 from hexa.comparison.leakage import apart
@@ -37,7 +37,7 @@ _ENOUGH, _LEAST = 30_000, 3000
 _SMALLEST = 3 / 7
 #: Share of the time for the verdict, its passes of an attacked image through the network, bounds on such images, and
 #: on those that clean accuracy is measured on.
-_JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 200, (40, 500), (200, 2000)
+_JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 100, (40, 500), (200, 2000)
 #: How often the line from the start to the result is halved for the most robust state at the price: to an eighth of it.
 HALVINGS = 3
 #: A training of more steps attacks in two, each of this share of ε: one of 2,284 overfitted to a single step
@@ -150,8 +150,7 @@ class HardenRequest(AdaptRequest):
         after, tried = sides[share], len(sides)
         count = np.clip(_JUDGING * self.seconds * images_per_second(start, device) / _PASSES, *_ATTACKED)
         shown = Shown.of(images, start, int(count), judge, device, how.seed)
-        for name, side in (("start", before), ("result", after)):
-            side.attack(shown, judge, functools.partial(progress, f"{name} under attack"))
+        attack_all((before, after), shown, judge, functools.partial(progress, "start and result under attack"))
         judged_at, rows = "", list[list[str]]()
         if len(features) > 2 and judge is not None:
             own, at = Side.of(native, features[2], judge), native.image_size

@@ -27,12 +27,14 @@ from hexa.weights.pretrained import Backbone
 
 #: Radii in grey levels, steps of an attack, their length as a multiple of ε / steps, and what those by labels raise.
 EPSILONS, STEPS, _RELATIVE, _LOSSES = (1.0, 2.0, 4.0), 20, 2.5, ("cross-entropy", "margin")
+_ATTACKS = attack.random_starts(STEPS, _RELATIVE, 1, _LOSSES)
 #: The severity of corruptions, of five, and images that are attacked together, more of them on a GPU.
 _SEVERITY, _BATCH, _ON_GPU = 3, 32, 64
 #: Names of measures: clean accuracy by k-NN and by the probe, which --price bounds, corrupted images, and attacks.
 (NEAREST, CLEAN), CORRUPTED, ATTACKED = DECIDING, "corrupted images", [f"attack of ε = {one:g}" for one in EPSILONS]
 
 Values = dict[str, NDArray[np.generic]]
+Rows = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Shown:
         streams = [stream.child(int(place)) for place in places]
         return cls(torch.cat([pixels for pixels, _, _ in parts]), places, streams)
 
-    def corrupted(self, rows: NDArray[np.int64]) -> list[Tensor]:
+    def corrupted(self, rows: Rows) -> list[Tensor]:
         """These images by kind of corruption; none if they are not RGB."""
         if self.pixels.shape[1] != 3:
             return []
@@ -71,14 +73,14 @@ class Side:
 
     values: measure -> bool or percent, one per image: with labels whether, or for which share of the corruptions, it is
     classified correctly; without, how far its features move, in percent of the mean distance between two images'.
-    width, groups: of the intervals of differences, as in `Scores`; groups by measure.
+    width, groups: of the intervals of differences, as in `Scores`, by measure.
     """
 
     backbone: Backbone
     features: Tensor
     probes: Sequence[FittedProbe] = ()
     values: Values = field(default_factory=dict)
-    width: float = 1.0
+    width: dict[str, float] = field(default_factory=dict)
     groups: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     @classmethod
@@ -88,62 +90,69 @@ class Side:
             return cls(backbone, features)
         probes = judge.probes(features)
         scores = judge.scores(features, probes)
-        return cls(backbone, features, probes, dict(scores.right), judge.width, scores.groups)
+        return cls(backbone, features, probes, dict(scores.right), dict.fromkeys(DECIDING, judge.width), scores.groups)
 
     def mean(self, name: str) -> float:
         """The mean of a measure over images, in percent."""
         return float(percent(self.values[name]).mean())
 
-    def attack(self, shown: Shown, judge: Judge | None, tell: Tell) -> None:
-        """Add the measures under attack and corruption."""
-        found = _moved(self, shown, tell) if judge is None else _classified(self, shown, judge, tell)
-        self.values.update(found)
-        if judge is not None and judge.groups is not None:
-            self.groups.update(dict.fromkeys(found, judge.groups[shown.places]))
+
+def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: Tell) -> None:
+    """Add the measures under attack and corruption to sides of one image size. judge: that of their probes."""
+    places, done, size = shown.places, 0, _ON_GPU if shown.pixels.is_cuda else _BATCH
+    parts = [np.arange(len(places))] if judge is None else [np.flatnonzero(np.isin(places, p)) for p in judge.parts]
+    found: list[list[Values]] = [[] for _ in sides]
+    for number, part in enumerate(parts):
+        for first in range(0, len(part), size):
+            corrupted = shown.corrupted(rows := part[first : first + size])
+            for side, values in zip(sides, found, strict=True):
+                if judge is None:
+                    values.append(_moved(side.backbone, shown, rows, corrupted))
+                else:
+                    labels = torch.from_numpy(judge.labels[places[rows]])
+                    values.append(_classified(side.backbone, side.probes[number], shown, rows, labels, corrupted))
+            tell(done := done + len(rows), len(places))
+    order = np.argsort(np.concatenate(parts))
+    for side, values in zip(sides, found, strict=True):
+        made = {name: np.concatenate([one[name] for one in values])[order] for name in values[0]}
+        if judge is None:
+            unit = torch.pdist(side.features[:1000].double()).mean().item() / 100
+            made = {name: moved / unit for name, moved in made.items()}
+        else:
+            side.width.update(dict.fromkeys(made, judge.width_of(places)))
+            side.groups.update({} if judge.groups is None else dict.fromkeys(made, judge.groups[places]))
+        side.values.update(made)
 
 
-def _classified(side: Side, shown: Shown, judge: Judge, tell: Tell) -> Values:
-    """An image is scored by the probe of the fold that it was held out from. An attack has to succeed from one random
+def _classified(
+    backbone: Backbone, probe: FittedProbe, shown: Shown, rows: Rows, labels: Tensor, corrupted: Sequence[Tensor]
+) -> Values:
+    """Whether a probe that did not see these images classifies them correctly. An attack has to succeed from one random
     point, by either loss; an image that falls within a smaller ε counts as fallen within a larger one.
     """
-    labels = torch.from_numpy(judge.labels[shown.places]).to(shown.pixels.device)
-    smallest, right, done = np.zeros(len(labels)), np.zeros((len(labels), len(kinds.KINDS)), dtype=np.bool_), 0
-    attacks = attack.random_starts(STEPS, _RELATIVE, 1, _LOSSES)
-    for part, probe in zip(judge.parts, side.probes, strict=True):
-        scores = nn.Sequential(side.backbone, probe.linear().to(labels.device))
-        for rows in _batches(np.flatnonzero(np.isin(shown.places, part)), shown):
-            radii, streams = [epsilon / 255 for epsilon in EPSILONS], [shown.streams[row] for row in rows]
-            x, y = shown.pixels[rows], labels[rows]
-            smallest[rows] = attack.smallest_radius(scores, x, y, radii, attacks, streams).numpy()
-            with torch.no_grad():
-                for column, pixels in enumerate(shown.corrupted(rows)):
-                    right[rows, column] = (scores(pixels).argmax(1) == y).cpu().numpy()
-            tell(done := done + len(rows), len(labels))
-    found: Values = {name: smallest > epsilon / 255 for name, epsilon in zip(ATTACKED, EPSILONS, strict=True)}
-    return {CORRUPTED: 100 * right.mean(1), **found} if shown.pixels.shape[1] == 3 else found
+    x, device = shown.pixels[rows], shown.pixels.device
+    y, scores = labels.to(device), nn.Sequential(backbone, probe.linear().to(device))
+    radii, streams = [epsilon / 255 for epsilon in EPSILONS], [shown.streams[row] for row in rows]
+    smallest = attack.smallest_radius(scores, x, y, radii, _ATTACKS, streams).numpy()
+    found: Values = {name: smallest > radius for name, radius in zip(ATTACKED, radii, strict=True)}
+    with torch.no_grad():
+        right = [(scores(pixels).argmax(1) == y).cpu().numpy() for pixels in corrupted]
+    return {CORRUPTED: 100 * np.mean(right, axis=0), **found} if right else found
 
 
-def _batches(rows: NDArray[np.intp], shown: Shown) -> list[NDArray[np.intp]]:
-    size = _ON_GPU if shown.pixels.is_cuda else _BATCH
-    return np.split(rows, range(size, len(rows), size))
-
-
-def _moved(side: Side, shown: Shown, tell: Tell) -> Values:
-    scale = 100 / torch.pdist(side.features[:1000].double()).mean().item()
-    moved: dict[str, list[Tensor]] = {name: [] for name in (CORRUPTED, *ATTACKED)}
-    for rows in _batches(np.arange(len(shown.places)), shown):
-        x = shown.pixels[rows]
-        start = attack.noise(x, [shown.streams[row] for row in rows], 0)
+def _moved(backbone: Backbone, shown: Shown, rows: Rows, corrupted: Sequence[Tensor]) -> Values:
+    """How far the features of these images move."""
+    x = shown.pixels[rows]
+    start = attack.noise(x, [shown.streams[row] for row in rows], 0)
+    with torch.no_grad():
+        clean = backbone(x)
+        far = [(backbone(pixels) - clean).norm(dim=1) for pixels in corrupted]
+    moved = {CORRUPTED: torch.stack(far).mean(0)} if far else {}
+    for name, epsilon in zip(ATTACKED, EPSILONS, strict=True):
+        views = farthest(backbone, x, clean, start, epsilon / 255)
         with torch.no_grad():
-            clean = side.backbone(x)
-            far = [(side.backbone(pixels) - clean).norm(dim=1) for pixels in shown.corrupted(rows)]
-        moved[CORRUPTED] += [torch.stack(far).mean(0)] if far else []
-        for name, epsilon in zip(ATTACKED, EPSILONS, strict=True):
-            views = farthest(side.backbone, x, clean, start, epsilon / 255)
-            with torch.no_grad():
-                moved[name].append((side.backbone(views) - clean).norm(dim=1))
-        tell(int(rows[-1]) + 1, len(shown.places))
-    return {name: scale * torch.cat(parts).cpu().double().numpy() for name, parts in moved.items() if parts}
+            moved[name] = (backbone(views) - clean).norm(dim=1)
+    return {name: distance.cpu().double().numpy() for name, distance in moved.items()}
 
 
 def farthest(network: nn.Module, images: Tensor, clean: Tensor, start: Tensor, radius: float) -> Tensor:
@@ -191,14 +200,13 @@ def decide(before: Side, after: Side, price: float, tried: int, where: str = "")
 def table(before: Side, after: Side, size: int, tried: int) -> Table:
     """A row for each measure: its name with an arrow for which way is good, start, result, and their difference."""
     arrow = "% ↑" if CLEAN in before.values else "features move, % of the distance between images ↓"
-    found = {name: _difference(before, after, name, tried) for name in before.values}
-    rows = [
-        [f"{name}, {arrow}", f"{before.mean(name):.1f}", f"{after.mean(name):.1f}", str(difference)]
-        for name, difference in found.items()
-    ]
+    rows = []
+    for name in before.values:
+        means = [f"{side.mean(name):.1f}" for side in (before, after)]
+        rows.append([f"{name}, {arrow}", *means, str(_difference(before, after, name, tried))])
     return Table(["", f"start, {size} px", f"result, {size} px", "result − start"], rows)
 
 
 def _difference(before: Side, after: Side, name: str, tried: int) -> Difference:
     count = tried * len(ATTACKED) if name in ATTACKED else tried
-    return paired(before.values[name], after.values[name], count, before.width, before.groups.get(name))
+    return paired(before.values[name], after.values[name], count, before.width.get(name, 1.0), before.groups.get(name))

@@ -65,8 +65,7 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
             else:
                 pretrain(experiments[name], folder, console=console)
 
-        some_run = str(folders["MoCo-v2"])
-        backbones = {"raw pixels": PIXELS, "random init": f"random:{some_run}"}
+        backbones = {"raw pixels": PIXELS, "random init": f"random:{folders['MoCo-v2']}"}
         backbones |= {name: str(folder) for name, folder in folders.items()}
         console.rule("held-out images", align="left")
         console.print("accuracy on held-out digits, %")

@@ -88,8 +88,7 @@ class Judge:
 
     Every image of a class of two or more is judged once, by the images of the other folds; those of classes of one only
     take part in the vote. Images of one group don't judge each other, unless fewer than two classes were judged then:
-    `groups` is None where they are not used. width: √(1 + Σ n_test / n_train) over the folds, 1.5 for five equal ones:
-    each is judged by most of the same images (Nadeau and Bengio, 2003).
+    `groups` is None where they are not used. width: of intervals over all judged images, see `width_of`.
     """
 
     def __init__(self, labels: Rows, seed: int = 0, groups: Rows | None = None) -> None:
@@ -107,7 +106,7 @@ class Judge:
         self.judged = np.sort(np.concatenate(self.parts))
         alone = np.arange(len(labels)) if self.groups is None else self.groups
         self.rests = [np.flatnonzero(~np.isin(alone, alone[part])) for part in self.parts]
-        self.width = math.sqrt(1 + sum(len(a) / len(b) for a, b in zip(self.parts, self.rests, strict=True)))
+        self.width = self.width_of(self.judged)
         self.draws: dict[int, list[Rows]] = {}
         pools, least = [np.arange(len(labels))] * DRAWS, max(2, (counts > 1).sum() / 2)  # fewer classes tell little
         if self.groups is not None:
@@ -119,6 +118,16 @@ class Judge:
                 if len(np.unique(labels[self.asked(drawn)])) >= least:
                     self.draws.setdefault(shots, []).append(drawn)
         self.draws = {shots: draws for shots, draws in self.draws.items() if len(draws) > 1}
+
+    def width_of(self, images: Rows) -> float:
+        """By how much intervals over these of the judged images are wider than those of independent ones.
+
+        √(1 + Σ n_test / n_train) over the folds, 1.5 for all of five equal ones: each is judged by most of the same
+        images (Nadeau and Bengio, 2003). n_test counts `images` alone, since for few of them what the draw of those
+        that were learned from adds is small beside what their own draw does.
+        """
+        tested = [int(np.isin(part, images).sum()) for part in self.parts]
+        return math.sqrt(1 + sum(n / len(rest) for n, rest in zip(tested, self.rests, strict=True)))
 
     def asked(self, drawn: Rows) -> NDArray[np.bool_]:
         """bool [N], the images that a draw of few labels judges: of its classes, and of none of its groups."""
@@ -208,8 +217,7 @@ def decide(start: Scores, other: Scores, comparisons: int = 1) -> tuple[int, Map
     Better: of the deciding measures one or more differ from 0, with intervals for all `comparisons` of two backbones
     together, and none is below it; worse: the opposite.
     """
-    count = comparisons * len(DECIDING)
-    found = {name: difference(start, other, name, count) for name in DECIDING}
+    found = {name: difference(start, other, name, comparisons * len(DECIDING)) for name in DECIDING}
     signs = {difference.sign for difference in found.values()} - {0}
     return (signs.pop() if len(signs) == 1 else 0), found
 

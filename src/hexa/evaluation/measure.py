@@ -62,8 +62,7 @@ def measure(
             if note:
                 outcome.notes.append(note)
             spec = str(backbone) if isinstance(backbone, str | Path) else task.backbone.info.get("spec", "module")
-            seconds = time.perf_counter() - begin
-            result = _result(asked, task, outcome, spec, data) | made_by | {"seconds": seconds}
+            result = _result(asked, task, outcome, spec, data) | made_by | {"seconds": time.perf_counter() - begin}
             results.keep(result, asked.request.out, None if note else collected)
             return result
 

@@ -58,8 +58,7 @@ def equalize(images: Tensor) -> Tensor:
     counts.scatter_add_(1, levels, counts.new_ones(()).expand_as(levels))
     brightest = counts.gather(1, levels.amax(1, keepdim=True))
     step = (levels.shape[1] - brightest).div_(_TOP, rounding_mode="floor")  # [3 B, 1]
-    darker = counts.cumsum(1).sub_(counts)
-    table = (step // 2 + darker).div_(step.clamp(min=1), rounding_mode="floor").clamp_(max=_TOP)
+    table = (step // 2 + counts.cumsum(1).sub_(counts)).div_(step.clamp(min=1), rounding_mode="floor").clamp_(max=_TOP)
     made = table.gather(1, levels).div(_TOP).view_as(images)
     return torch.where((step > 0).view(*images.shape[:2], 1, 1), made, images)
 

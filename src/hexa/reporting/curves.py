@@ -215,8 +215,7 @@ def line_chart(series: Sequence[Series], key: str, x_label: str, y_label: str = 
 def condense(series: Series, limit: int = POINTS) -> tuple[NDArray[np.float64], ...]:
     """At most `limit` points (x, y, low, high), each the mean of x and y, and the range of y, of its neighbours."""
     starts = np.arange(0, len(series.x), -(-len(series.x) // limit))
-    counts = np.diff([*starts, len(series.x)])
-    x, y = (np.add.reduceat(values, starts) / counts for values in (series.x, series.y))
+    x, y = (np.add.reduceat(v, starts) / np.diff([*starts, len(v)]) for v in (series.x, series.y))
     return x, y, np.minimum.reduceat(series.y, starts), np.maximum.reduceat(series.y, starts)
 
 

@@ -64,8 +64,7 @@ def format_number(value: float, digits: int = 3) -> str:
     size = abs(value)
     if size >= 1e7 or size < 1e-4:
         return f"{value:.{digits - 1}e}".replace(".00e", "e").replace(".0e", "e").replace("e+0", "e").replace("e+", "e")
-    decimals = max(0, digits - 1 - math.floor(math.log10(size)))
-    text = f"{value:,.{decimals}f}"
+    text = f"{value:,.{max(0, digits - 1 - math.floor(math.log10(size)))}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 

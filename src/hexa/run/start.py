@@ -38,8 +38,7 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
             network[name] = getattr(experiment.network, name)
     for name, theirs in (("name", backbone.network_config.name), ("stem", backbone.network_config.stem)):
         if network[name] != theirs:
-            message = f"that of the weights {config.weights} is {theirs}; leave it out"
-            raise ConfigError([(f"network.{name}", message)])
+            raise ConfigError([(f"network.{name}", f"that of the weights {config.weights} is {theirs}; leave it out")])
     size = experiment.views.size if "views.size" in given else backbone.image_size
     fixed = getattr(getattr(backbone.network, "patch_embed", None), "strict_img_size", False)  # as in most ViTs
     if size != backbone.image_size and fixed and "network.options" not in given:

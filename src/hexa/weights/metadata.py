@@ -83,8 +83,7 @@ def described(what: str) -> Iterator[None]:
         yield
     except (OSError, KeyError, ValueError, TypeError, OverflowError, RecursionError) as error:
         problem = ConfigError.of(error) if isinstance(error, pydantic.ValidationError) else error
-        lacks = "it lacks " * isinstance(error, KeyError)
-        raise UserError(f"{what} ({lacks}{reason(problem)})") from None
+        raise UserError(f"{what} ({'it lacks ' * isinstance(error, KeyError)}{reason(problem)})") from None
 
 
 def ordered(content: bytes) -> bytes:

@@ -186,8 +186,7 @@ def test_unreadable_images_are_replaced_by_their_neighbour_and_listed(tmp_path: 
 
 @pytest.mark.parametrize(("readable", "num_workers"), [("of one size", 0), ("of several sizes", 1), ("none", 0)])
 def test_too_many_unreadable_images_stop_the_run(tmp_path: Path, readable: str, num_workers: int) -> None:
-    broken = tuple(range(24) if readable == "none" else range(1, 24, 2))
-    source = flat(tmp_path, 24, broken, readable == "of one size")
+    source = flat(tmp_path, 24, tuple(range(24) if readable == "none" else range(1, 24, 2)), readable == "of one size")
     tolerance, said = (1.0, "cannot be read") if readable == "none" else (0.01, "images cannot be read, more than 1 %")
     with one_line(rf"{said}.*\.png: not an image"):
         list(loader_of(source, 24, num_workers=num_workers, tolerance=tolerance).epoch(0))

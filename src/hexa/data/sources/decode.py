@@ -177,8 +177,7 @@ def _check_tiff(image: TiffImageFile, max_pixels: int) -> None:
     if image.tile and image.tile[0][0] == "raw":  # in compressed files libtiff misses them
         planes = tags.get(277, 1) if tags.get(284) == 2 else 1
         parts: list[Any] = [tile[1] for tile in image.tile]
-        stored = sum((right - left) * (low - high) for left, high, right, low in parts)
-        if stored < image.width * image.height * planes:
+        if sum((right - left) * (low - high) for left, high, right, low in parts) < image.width * image.height * planes:
             raise DecodeError("the TIFF is truncated: strips or tiles are missing")
 
 

@@ -58,6 +58,5 @@ def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[tuple[
     cuts: list[tuple[int, ...]] = []
     for group, share in views.by_group(numbers):
         boxes, turns = views.boxes(share, height, width, group)
-        packed = torch.stack((*boxes, *(turn.long() for turn in turns)), 1)
-        cuts += [(*cut, group.size) for cut in packed.tolist()]
+        cuts += [(*cut, group.size) for cut in torch.stack((*boxes, *(turn.long() for turn in turns)), 1).tolist()]
     return cuts
