@@ -176,7 +176,7 @@ def test_start_and_result_are_judged_at_the_size_that_the_result_is_for(tmp_path
     found = HardenRequest("start.safetensors", "digits", seconds=1.0).outcome(trained, lambda *_: None)
     assert (found.table.header[2], found.winner.image_size) == ("result, 112 px", 224)
     assert found.record["k-NN"][0] == found.record["k-NN"][1]  # the same weights
-    assert [row[0] for row in found.table.rows[-2:]] == [f"{name}, start at 224 px, % ↑" for name in ("k-NN", CLEAN)]
+    assert [row[0] for row in found.table.rows[-2:]] == [f"{name} at 224 px, % ↑" for name in ("k-NN", CLEAN)]
 
 
 def costs(**more: float) -> Costs:

@@ -157,7 +157,7 @@ class HardenRequest(AdaptRequest):
             larger = "" if "views.size" in self.fields else "; more --time allows larger ones"
             clean = f"at its own {at} px the start has {own.mean(CLEAN):.1f} % on clean images{larger}"
             judged_at = f" (at {size} px; {clean})"
-            rows = [[f"{name}, start at {at} px, % ↑", f"{own.mean(name):.1f}", "", ""] for name in own.values]
+            rows = [[f"{name} at {at} px, % ↑", f"{own.mean(name):.1f}", "", ""] for name in own.values]
         notes.append(f"{len(shown.places)} of the {len(images):,} images were attacked and corrupted")
         better, verdict = decide(before, after, self.price, tried, judged_at)
         if better and share < 1:

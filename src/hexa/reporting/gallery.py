@@ -42,8 +42,8 @@ def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float
     shown = {name: example.select(slice(0, num_images)) for name, example in examples.items()}
     columns = [_column("view", shown[STD], losses[STD])]
     if not objective.hard_examples:
-        size = batch.crops[0].shape[-2:]  # small crops are shown as large as the others
-        others = (functional.interpolate(crop[:num_images], size) for crop in batch.crops[1:])
+        # small crops are shown as large as the others
+        others = (functional.interpolate(crop[:num_images], batch.crops[0].shape[-2:]) for crop in batch.crops[1:])
         columns += [(f"view {number}", _shown(crop), [""] * len(crop)) for number, crop in enumerate(others, start=2)]
     for name, hard_example in objective.hard_examples.items():
         example, source = shown[name], hard_example.source

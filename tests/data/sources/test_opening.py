@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -213,11 +214,11 @@ def test_torchvision_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("spec", "split", "message"),
     [
-        ("digit", None, "did you mean 'digits'"),
         ("folder:", None, "give the path of a folder"),
         ("folder:{}/file.txt", None, "is a file, not a folder"),
         ("folder:{}/empty", None, "no images in"),
         ("fodler:{}/one", None, "did you mean 'folder'"),
+        ("on", None, "did you mean 'one'"),
         ("{}/missing", None, "no such folder"),
         ("parquet:{}/missing", None, "no such file or folder"),
         ("parquet:{}/empty", None, "no .parquet files"),
@@ -234,7 +235,7 @@ def test_mistakes_get_one_line_with_a_remedy(tmp_path: Path, spec: str, split: s
     (tmp_path / "file.txt").write_text("")
     (tmp_path / "bad" / "train.parquet").write_text("not parquet")
     write_image(tmp_path / "one" / "a.png", 1)
-    with one_line(message):
+    with chdir(tmp_path), one_line(message):
         open_source(spec.format(tmp_path), split)
 
 

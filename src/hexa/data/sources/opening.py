@@ -64,7 +64,8 @@ def open_source(spec: str, split: str | None = None, max_image_pixels: int | Non
     if kind not in SOURCES and (Path(body).exists() or (os.path.sep in body and ":" not in body)):
         kind, argument, body = "folder", body, f"folder:{body}"
     if kind not in SOURCES:
-        raise UserError(f"data '{spec}': no such folder, and not a known source; {nearest(kind, SOURCES)}")
+        near = nearest(kind, {*SOURCES, *(folder.name for folder in Path().glob("*/"))})
+        raise UserError(f"data '{spec}': no such folder, and not a known source; {near}")
     # options of an evaluation may arrive from the command line as any type
     if max_image_pixels is not None and not (isinstance(max_image_pixels, int) and max_image_pixels > 0):
         raise UserError(f"max_image_pixels must be an integer > 0, got {max_image_pixels}")
