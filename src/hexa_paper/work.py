@@ -104,8 +104,8 @@ class Work(Plan):
         made = []
         for (phase, _, epochs), members in groups.items():
             done, images, arm = len(self.stored(members)), self.request.num_images * epochs, members[0].arm
-            terms = arm.passes or 1 + len(SCHEMES[arm.scheme].terms)  # each is a pass
-            cost = {"image passes": float(len(members) * images * terms)}
+            # each term is a pass
+            cost = {"image passes": float(len(members) * images * (arm.passes or 1 + len(SCHEMES[arm.scheme].terms)))}
             if self.costs is not None:
                 cost = {"time left": (len(members) - done) * images * self.seconds(arm)}
             made.append({"": phase, "arm": arm.name, "epochs": epochs, "runs": len(members), "done": done, **cost})

@@ -53,11 +53,10 @@ def test_the_clean_loss_is_the_published_one_but_for_a_constant() -> None:
     loss = made.clean_loss(embedding, made.pseudo_labels(data, embedding.detach()))
     assert loss.shape == (3, BATCH)
     expected = published(embedding, 7.0, 0.4)
-    constant = 7.0 + largest_rate(BATCH, 6, 0.4)
-    assert float(loss.mean().detach()) == pytest.approx(float(expected.detach()) + constant, rel=1e-9)
+    assert loss.mean().item() == pytest.approx(expected.item() + 7.0 + largest_rate(BATCH, 6, 0.4), rel=1e-9)
     library = pytest.importorskip("lightly.loss.emp_ssl_loss")
-    parts = 7.0 * library.invariance_loss(embedding) - library.tcr_loss(embedding, 0.4)  # a rate is to be high
-    values = (loss.mean(), expected, parts)
+    # a rate is to be high
+    values = (loss.mean(), expected, 7.0 * library.invariance_loss(embedding) - library.tcr_loss(embedding, 0.4))
     ours, theirs, others = (torch.autograd.grad(value, projection, retain_graph=True)[0] for value in values)
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(others, theirs)

@@ -127,8 +127,9 @@ def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: T
 def _classified(
     backbone: Backbone, probe: FittedProbe, shown: Shown, rows: Rows, labels: Tensor, corrupted: Sequence[Tensor]
 ) -> Values:
-    """Whether a probe that did not see these images classifies them correctly. An attack has to succeed from one random
-    point, by either loss; an image that falls within a smaller ε counts as fallen within a larger one.
+    """Correct or not under attack, and the share of corruptions under which it is, by a probe that did not see these
+    images. An attack is from one random point, by either loss; an image that falls within a smaller ε counts as fallen
+    within a larger one.
     """
     x, device = shown.pixels[rows], shown.pixels.device
     y, scores = labels.to(device), nn.Sequential(backbone, probe.linear().to(device))
@@ -141,7 +142,7 @@ def _classified(
 
 
 def _moved(backbone: Backbone, shown: Shown, rows: Rows, corrupted: Sequence[Tensor]) -> Values:
-    """How far the features of these images move."""
+    """The distances by which features of these images move under corruption, in the mean, and under attack."""
     x = shown.pixels[rows]
     start = attack.noise(x, [shown.streams[row] for row in rows], 0)
     with torch.no_grad():

@@ -242,6 +242,9 @@ def take_groups(source: Source, spec: str | None) -> None:
         source.grouped = np.unique(number, return_inverse=True)[1]
         if source.grouped.max() + 1 == len(source):
             raise UserError(f"--groups {spec}: no two images of {source!r} are in one group; leave it out")
+        if Judge(labels_of(source), groups=source.grouped).groups is None:
+            several = "fewer than two classes are in several groups, so that no group can be judged by others"
+            raise UserError(f"--groups {spec}: {several}; label images of other groups, or leave it out")
 
 
 def labels_of(source: Source) -> Rows:

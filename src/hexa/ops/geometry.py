@@ -90,8 +90,7 @@ def scaled_boxes(
     flat, wide = math.log(ratio[0]), math.log(ratio[1])
     stretch = (0.5 * (flat + (wide - flat) * uniforms[:, TRIES])).exp()
     box = torch.stack((side / stretch, side * stretch)).round().clamp(min=1).minimum(extent)  # [2, B]
-    corner = (uniforms[:, -2:].T * (extent - box + 1)).floor()
-    return Boxes(*(value.long() for value in (*corner, *box)))
+    return Boxes(*(value.long() for value in (*(uniforms[:, -2:].T * (extent - box + 1)).floor(), *box)))
 
 
 def quarter_turned(flip: Tensor, upside_down: Tensor, quarters: Tensor) -> Turns:

@@ -109,8 +109,8 @@ def _read_tiff(data: bytes, max_pixels: int, channels: int) -> Pixels:
         arrays = [page.asarray(maxworkers=1) for page in pages]
     if len(arrays) > 1:
         return np.stack(arrays, 2)
-    planar = pages[0].planarconfig == 2 and pages[0].samplesperpixel > 1  # stored band by band
-    return np.moveaxis(arrays[0], 0, 2) if planar else arrays[0]
+    # some are stored band by band
+    return np.moveaxis(arrays[0], 0, 2) if pages[0].planarconfig == 2 and pages[0].samplesperpixel > 1 else arrays[0]
 
 
 def _check_page(page: Any, data: bytes, max_pixels: int, channels: int) -> None:
