@@ -21,14 +21,15 @@ BEFORE = {
     "B": [("SGD", "B-2026-11-25"), ("Muon", "B-2026-11-25-muon"), ("smaller views", "B-2026-11-27")],
     "C-63": [("AdamW", "C-63-2026-11-26"), ("Muon", "C-63-2026-11-26-muon")],
     "C-70": [("AdamW", "C-70-2026-11-25"), ("Muon", "C-70-2026-11-26-muon")],
-    "D": [("squared distance", "D-2026-11-25"), ("angle", "D-2026-11-25-angle"), ("contrast", "D-2026-11-25-contrast")],
+    "D": [
+        ("squared distance", "D-2026-11-25"),
+        ("angle", "D-2026-11-25-angle"),
+        ("contrast", "D-2026-11-25-contrast"),
+        ("Muon", "D-2026-11-25-muon"),
+    ],
 }
 TICKS = (30, 50, 100, 200, 400, 700)
-NOW = dict.fromkeys(("A-60", "A-70", "B"), "fixed stem") | {
-    "C-63": "smaller views",
-    "C-70": "smaller views",
-    "D": "Muon",
-}
+NOW = dict.fromkeys(("A-60", "A-70", "B"), "fixed stem") | dict.fromkeys(("C-63", "C-70", "D"), "smaller views")
 
 
 def main(path: Path) -> None:

@@ -64,7 +64,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("track", choices=("A-60", "A-70", "B"))
     parser.add_argument("--data", required=True)
-    parser.add_argument("--record", type=Path, required=True, help="result.json of hexa speedrun on this machine")
+    parser.add_argument(
+        "--record", type=Path, required=True, help="speedrun.json of a run of the record on this machine"
+    )
     parser.add_argument("--result", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
