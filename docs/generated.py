@@ -501,35 +501,48 @@ def hardened(*before: tuple[str, str]) -> str:
     return table(body, "", *HARDENED_SCORES, "seconds of one core")
 
 
+def adapted_now() -> str:
+    """What `hexa adapt` says in ten minutes, set by set, beside labelled images that it did not see."""
+    rows = result("2026-11-27-adapt-sets-drawn.json")["rows"]
+    return table([(row["data"], *_adaptation(row)) for row in rows], "images", *_ADAPTATION)
+
+
 def adapted() -> str:
-    """What `hexa adapt` said in ten minutes or thirty, set by set, beside labelled images that it did not see."""
-    body = []
-    files = ["2026-11-27-adapt-sets-drawn.json", "2026-11-27-adapt-sets.json", "2026-11-27-adapt-groceries-224.json"]
-    files += [f"2026-11-26-adapt-{name}.json" for name in ("muon-60m", "muon", "adamw", "repeating", "not-repeating")]
-    files += [f"2026-11-{day}-adapt-sets{length}.json" for day in (26, 25) for length in ("", "-30m")]
-    for row in [{"file": file, **row} for file in files for row in result(file)["rows"]]:
-        said = row["verdict"].removeprefix("the start is kept: ").removeprefix("it helped: result is ")
-        said = "it cannot be told" if "cannot be told" in said else said.partition(":")[0]
-        changes = [row["change, half"][name] for name in row["start"]] if "start" in row else []
-        shown = [
-            f"{row['start'][name]:.1f} → {row['result'][name]:.1f} ({points:+.1f} ± {half:.1f})".replace("-", "−")
-            for name, (points, half) in zip(row.get("start", ()), changes, strict=True)
-        ] or ["–", "–"]
-        seconds = f"{row['seconds']:,}"
-        recipes = {
-            "-drawn": "now",
-            "-27-adapt-sets": "by Muon, 160 px",
-            "groceries-224": "by Muon",
-            "muon": "by Muon",
-            "adamw": "by AdamW",
-            "not-repeating": "by AdamW, drawn",
-            "repeating": "by AdamW, loaded",
-        }
-        recipes |= {"-26-": "without repeats", "-25-": "by SGD"}
-        recipe = next(name for part, name in recipes.items() if part in row["file"])
-        body.append((row["data"], recipe, "yes" if row["labelled"] else "no", seconds, said, row["kept"], *shown))
-    truth = ("k-NN, in truth", "linear probe, in truth")
-    return table(body, "images", "recipe", "labels", "seconds", "verdict", "kept", *truth)
+    """What it said by other recipes in ten minutes or thirty."""
+    recipes = {
+        "27-adapt-sets": "160 px",
+        "27-adapt-groceries-224": "by Muon",
+        "26-adapt-muon-60m": "by Muon",
+        "26-adapt-muon": "by Muon",
+        "26-adapt-adamw": "by AdamW",
+        "26-adapt-repeating": "by AdamW, loaded",
+        "26-adapt-not-repeating": "by AdamW, drawn",
+        "26-adapt-sets": "without repeats",
+        "26-adapt-sets-30m": "without repeats",
+        "25-adapt-sets": "by SGD",
+        "25-adapt-sets-30m": "by SGD",
+    }
+    body = [
+        (row["data"], recipe, "yes" if row["labelled"] else "no", *_adaptation(row))
+        for file, recipe in recipes.items()
+        for row in result(f"2026-11-{file}.json")["rows"]
+    ]
+    return table(body, "images", "recipe", "labels", *_ADAPTATION)
+
+
+_ADAPTATION = ("seconds", "verdict", "kept", "k-NN, in truth", "linear probe, in truth")
+
+
+def _adaptation(row: dict[str, Any]) -> tuple[str, ...]:
+    """The verdict of one run, and start and result by further images."""
+    said = row["verdict"].removeprefix("the start is kept: ").removeprefix("it helped: result is ")
+    said = "it cannot be told" if "cannot be told" in said else said.partition(":")[0]
+    changes = [row["change, half"][name] for name in row["start"]] if "start" in row else []
+    shown = [
+        f"{row['start'][name]:.1f} → {row['result'][name]:.1f} ({points:+.1f} ± {half:.1f})".replace("-", "−")
+        for name, (points, half) in zip(row.get("start", ()), changes, strict=True)
+    ] or ["–", "–"]
+    return f"{row['seconds']:,}", said, row["kept"], *shown
 
 
 def adapted_seeds() -> str:
@@ -1044,6 +1057,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "hardened-two-steps": partial(hardened_by, "2026-11-25-harden-two-steps.json"),
     "hardened-growing": hardened_growing,
     "adapted": adapted,
+    "adapted-now": adapted_now,
     "adapted-seeds": adapted_seeds,
     "hardened-photographs": hardened_photographs,
     "hardened-objects": hardened_objects,

@@ -331,7 +331,7 @@ def test_a_time_chooses_the_length(
         (["--time", "9m"], "one epoch alone takes 10 min"),
         (["--time", "1m", "--epochs", "3"], "--time chooses the length; leave out --epochs"),
         (["--time", "1m", "--max_steps", "3"], "--time chooses the length"),
-        (["--time", "soon"], "--time must be a number"),
+        (["--time", "soon"], "--time: must be a number"),
     ):
         status, _, err = run(capsys, *begin, *words)
         assert (status, said in err) == (2, True), err

@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from hexa.cli.declare import (
-    ANY_SEED,
-    DATA,
-    EPOCHS,
-    PLAN,
-    Fields,
-    Given,
-    command,
-    option,
-    positive,
-    whole,
-)
+from hexa.cli.declare import ANY_SEED, DATA, EPOCHS, PLAN, Fields, Given, command, option, positive, whole
 
 _OPTIONS = ("scale", "method", "out", "seeds", "epochs", "rates", "data_voc", "label_lists", "until", "workers", "time")
 _FROM = {None: None, "one-run": True, "several-runs": False}

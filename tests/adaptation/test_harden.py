@@ -47,18 +47,15 @@ def command(weights: Path, out: Path, *more: str) -> list[str]:
 
 def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # ε = 64: a random network hardly moves under less
-    fixed = ["--labelled", "digits#test", "--epochs", "3", "--strength", "64", "--price", "100"]
+    fixed = ["--labelled", "digits#test", "--epochs", "3", "--strength", "64/255", "--price", "100%"]
     out = tmp_path / "run"
     assert main(command(weights, out, *fixed)) == 0
     said, kept = capsys.readouterr().out, json.loads((out / "adapt.json").read_text())
-    assert kept["request"]["command"] == "harden"
+    assert (kept["request"]["command"], kept["comparison"]["size"]) == ("harden", 8)
     assert said.splitlines()[-3] == kept["verdict"]
-    names = ["k-NN", CLEAN, CORRUPTED, *ATTACKED]
-    assert [row[0] for row in kept["table"]["rows"]] == [f"{name}, % ↑" for name in names]
-    assert kept["comparison"]["size"] == 8
+    assert [row[0] for row in kept["table"]["rows"]] == [f"{one}, % ↑" for one in ("k-NN", CLEAN, CORRUPTED, *ATTACKED)]
     page = (out / "report.html").read_text()
-    assert f"hexa harden {weights}" in page
-    assert "--strength 64" in page
+    assert [said in page for said in (f"hexa harden {weights}", "--strength 64")] == [True, True]
     winner = load_backbone(out / "winner.safetensors")
     better = load_backbone(out / "backbone.safetensors" if kept["kept"] == "result" else weights)
     images = torch.rand(4, 3, 8, 8)
@@ -99,8 +96,7 @@ def test_what_cannot_be(
     if message:
         assert (status, message in told.err) == (2, True)
     else:  # too short is an answer
-        assert status == 0
-        assert "so the start is kept; from" in told.out
+        assert (status, "so the start is kept; from" in told.out) == (0, True)
         assert not (tmp_path / "run" / "config.yaml").exists()
 
 
@@ -194,6 +190,12 @@ def costs(**more: float) -> Costs:
 )
 def test_the_size_leaves_time_for_enough_images(seconds: float, side: int, size: int, images: float) -> None:
     assert choose(costs(), [128, 96, 64, 48], lambda _: seconds, side) == (size, pytest.approx(images))
+
+
+@pytest.mark.parametrize(("share", "minutes", "others"), [(0.0, 2, "10 s"), (0.3, 3, "1 min 4 s"), (0.7, 20, "14 min")])
+def test_a_short_time_names_one_that_is_enough(share: float, minutes: int, others: str) -> None:
+    said = Given.too_short(Mock(seen="few"), 60.0, lambda seconds: 10 + share * seconds, "a try").lines[-1]
+    assert [part in said for part in (f"all else {others}", f"from {minutes} minutes on")] == [True, True]
 
 
 @pytest.mark.parametrize(("bound", "share"), [(1.0, 0.875), (0.7, 0.625), (0.5, 0.5), (0.2, 0.125), (0.0, 0.125)])

@@ -16,8 +16,7 @@ def areas(curve: list[tuple[float, float]]) -> tuple[float, float]:
     for number, (recall, _) in enumerate(curve):
         area += (recall - before) * max(precision for _, precision in curve[number:])
         before = recall
-    levels = [max([p for r, p in curve if r >= level], default=0.0) for level in np.arange(0.0, 1.1, 0.1)]
-    return area, sum(levels) / 11
+    return area, sum([max([p for r, p in curve if r >= level], default=0.0) for level in np.arange(0.0, 1.1, 0.1)]) / 11
 
 
 def by_hand(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> tuple[float, float]:

@@ -35,9 +35,10 @@ def test_the_time_left_of_a_run_does_not_count_its_start(monkeypatch: pytest.Mon
     for step, seconds in ((11, 60), (21, 70), (31, 75), (100, 200)):
         clock[0] = seconds
         reporter.metrics(step, {"epoch": 0.5})
-    reporter.end = 230.0  # from now on the clock decides
-    reporter.metrics(100, {"epoch": 0.5})
+    clock[0], reporter.end = 210, 240.0  # from now on the clock decides
+    reporter.metrics(90, {"epoch": 0.5})
     left = [line.partition(" · epoch 0.5")[2] for line in written.getvalue().splitlines()]
+    assert [said in written.getvalue() for said in ("step 11/100 · ", "step 90 · ")] == [True, True]
     assert left == ["", " · 1:19 left", " · 0:52 left", " · 0:00 left", " · 0:30 left"]
 
 

@@ -97,8 +97,7 @@ def test_a_run_folder_that_is_removed(tmp_path: Path, at: str, call: int, tally:
 def test_two_trainings_into_one_folder(tmp_path: Path, tally: Tally) -> None:
     """… of which one is told so, before anything of the other is touched."""
     folder = tmp_path / "run"
-    words = ("pretrain", RECIPE, "--out", folder, *options(epochs=1))
-    both = [Started(*words, "--seed", seed) for seed in (1, 2)]
+    both = [Started(*("pretrain", RECIPE, "--out", folder, *options(epochs=1)), "--seed", seed) for seed in (1, 2)]
     ends = [one.ended() for one in both]
     won = [seed for seed, end in zip((1, 2), ends, strict=True) if not end.code]
     seeds = [experiments.load(folder / "config.yaml").seed, int(load_backbone(folder).info["seed"])]

@@ -86,7 +86,7 @@ def test_what_a_user_sets_is_used_and_remembered(given: object) -> None:
     assert (found.preparation.origins["mean"], found.preparation.origins["std"]) == ("given", "its own file or run")
     assert found.preparation.said() == (
         "images are prepared with mean 0.5, size 8 (given); std 0.229,0.224,0.225, crop 0.875, interpolation bilinear "
-        "(its own file or run)"
+        "(its own file or run); square images of at most 8 px are taken whole"
     )
     images = torch.rand(2, 3, 8, 8)
     expected = backbone.network((images - 0.5) / torch.tensor(IMAGENET_STD).view(3, 1, 1))

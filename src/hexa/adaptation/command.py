@@ -17,6 +17,7 @@ from hexa.comparison.labelled import Judge, can_judge, labels_of, take_groups
 from hexa.config import UserError
 from hexa.data import Source, open_source
 from hexa.evaluation.collective import from_main
+from hexa.evaluation.transforms import describe, transform_of
 from hexa.recipes import domains, experiment as experiments
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.comparison import options
@@ -120,6 +121,8 @@ class AdaptRequest:
                 notes.append(f"a map, and the nearest images: {page.write(found, trained.how, trained.out)}")
             except Exception as error:  # what is only for looking costs no verdict
                 notes.append(f"no page of the comparison: {type(error).__name__}: {error}")
+        else:
+            notes.append("no page of the comparison, for which --time was short; hexa compare makes one")
         return Outcome(winner, conclusion, table, notes, found.judge is not None, found.record)
 
 
@@ -247,7 +250,8 @@ def _conclude(
         notes.append(f"{told}: they took longer than those that the plan timed")
     if found.judged and judging is data:
         notes.append("the images that judge were also learned from, which overstates a gain; --labelled gives others")
-    checked = export(found.winner, "timm", (out / WINNER).resolve())
+    whole = describe(transform_of(found.winner), data)["resize"] == "whole"  # else timm would cut their edges off
+    checked = export(found.winner.prepared(crop=1.0) if whole else found.winner, "timm", (out / WINNER).resolve())
     record = {
         **{name: value for name, value in record.items() if name != "experiment"},
         "verdict": found.verdict,

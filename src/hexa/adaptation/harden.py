@@ -77,24 +77,26 @@ class HardenRequest(AdaptRequest):
         """The largest size that leaves time for enough images, up to the start's own; see `choose`."""
         draft, source, labelled, seen = given.draft, given.source, given.labelled, given.seen
         costs, budget, by_clock = given.costs(partly=False), given.budget, given.by_clock
-        native = draft.views.size
-        judged = min(int(np.clip(0.02 * budget.seconds / costs.score(native), *_JUDGED)), len(labelled or source))
+        native, spent = draft.views.size, budget.seconds - budget.left
 
-        def look(size: int) -> float:
-            """Seconds to judge by a clean image."""
-            return costs.score(native) + (2 + HALVINGS) * costs.score(given.used(size)) + 3 * costs.read
+        def judging(seconds: float) -> int:
+            """How many images judge, of --time in seconds."""
+            return min(int(np.clip(0.02 * seconds / costs.score(native), *_JUDGED)), len(labelled or source))
+
+        def others(size: int, seconds: float) -> float:
+            """Seconds for all but training at this size, of --time in seconds."""
+            clean = costs.score(native) + (2 + HALVINGS) * costs.score(given.used(size)) + 3 * costs.read
+            attacked = max(_JUDGING * seconds, _ATTACKED[0] * _PASSES * costs.score(given.used(size)))
+            return spent + attacked + judging(seconds) * clean + 1.5 * costs.setup + budget.here(_END)
 
         def room(size: int) -> float:
             """Seconds for training at this size."""
-            attacked = max(_JUDGING * budget.seconds, _ATTACKED[0] * _PASSES * costs.score(given.used(size)))
-            return SPARE * (budget.left - attacked - judged * look(size) - 1.5 * costs.setup - budget.here(_END))
+            return SPARE * (budget.seconds - others(size, budget.seconds))
 
-        size, images = choose(costs, given.sizes, room, seen.size)
+        judged, (size, images) = judging(budget.seconds), choose(costs, given.sizes, room, seen.size)
         if by_clock and images < _LEAST:
             training = _LEAST * costs.train(size, max(costs.steps)) / SPARE
-            more = min(_JUDGED[1], len(labelled or source)) - judged  # images to judge by that more time may add
-            others = budget.seconds - room(size) / SPARE + _JUDGING * training + more * look(size)
-            return given.too_short(training, others, f"{_LEAST:,} images at {size} px")
+            return given.too_short(training, functools.partial(others, size), f"{_LEAST:,} images at {size} px")
         per_epoch = len(source) // draft.batch_size
         passes = images / len(source) if by_clock else min(draft.epochs, (draft.max_steps or math.inf) / per_epoch)
         changes: dict[str, Any] = {"monitor.knn_every": 0, "training.report": False}

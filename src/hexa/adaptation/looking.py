@@ -61,14 +61,15 @@ def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
     order = torch.randperm(len(source), generator=Stream(seed).child("looking").generator())[:_SAMPLE].tolist()
     sides: list[int] = []
     grey, pages, thumbs, kept = [], [], [], []
-    transform, begin, tried = EvaluationTransform(size), time.perf_counter(), 0
+    transform, begin, tried, why = EvaluationTransform(size), time.perf_counter(), 0, ""
     for position in order:
         if len(sides) >= FEWEST and time.perf_counter() - begin > _SECONDS:
             break
         tried += 1
         try:
             decoded = source.decode(position)
-        except DecodeError:
+        except DecodeError as error:
+            why = f"such as {source.paths[position]}: {error}"
             continue
         kept.append(unit(transform(decoded)))
         image = unit(decoded)  # [C, H, W]
@@ -79,7 +80,7 @@ def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
         pages.append(bool(((mid < _EXTREME) | (mid > 1 - _EXTREME)).float().mean() > 0.8))
         thumbs.append(small.mean(0).flatten())
     if len(sides) < tried / 2:
-        raise UserError(f"{source!r}: {tried - len(sides)} of {tried} images cannot be read; repair the data")
+        raise UserError(f"{source!r}: {tried - len(sides)} of {tried} images cannot be read, {why}")
     twins = leakage.duplicates(leakage.standardised(torch.stack(thumbs))) >= 0
     distinct = int((~twins).sum())
     if distinct < _FEWEST_DISTINCT:

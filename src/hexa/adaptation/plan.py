@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -149,15 +150,15 @@ class Given:
         native, decided = self.draft.views.size, "views.size" in self.fields or not self.by_clock
         return [native, *(size for size in SIZES if size < native and not decided)]
 
-    def too_short(self, training: float, others: float, what: str) -> Plan:
+    def too_short(self, training: float, others: Callable[[float], float], what: str) -> Plan:
         """The plan to keep the start, which names the minutes that would be enough.
 
-        training: seconds for the least that is worth a try, `what`. others: seconds for all else.
+        training: seconds for the least that is worth a try, `what`. others: --time in seconds -> seconds for all else.
         """
-        needed = 1.3 * (training + others) / 60
-        minutes = next((one for one in _MINUTES if one >= needed), 60 * math.ceil(needed / 60))
+        every = itertools.chain(_MINUTES, itertools.count(120, 60))
+        minutes = next(one for one in every if 60 * one >= 1.3 * (training + others(60 * one)))
         said = f"not enough time: {what} would take {format_duration(training)} of training as fast as this machine is "
-        said += f"now, and all else {format_duration(others)}, so the start is kept"
+        said += f"now, and all else {format_duration(others(60 * minutes))}, so the start is kept"
         said += f"; from {counted(minutes, 'minute')} on it is worth a try"
         return Plan(None, (f"images: {self.seen}", said))
 
@@ -241,7 +242,7 @@ def plan(given: Given) -> Plan:
     least = min(trainable, _LEAST_IMAGES)
     if chosen.images < least:
         six = least * (costs.train(size, 0) + (PASSES - 1) * costs.train(size, chosen.stages)) / SPARE
-        return given.too_short(six, seconds - room(size), f"{PASSES} passes over {least:,} images")
+        return given.too_short(six, lambda _: seconds - room(size), f"{PASSES} passes over {least:,} images")
 
     batch = draft.batch_size if "batch_size" in fields else min(draft.batch_size, _batch(chosen.images))
     room_for = _ROOM * memory_of(Machine.of(draft).device)

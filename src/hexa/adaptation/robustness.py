@@ -201,10 +201,8 @@ def decide(before: Side, after: Side, price: float, tried: int, where: str = "")
 def table(before: Side, after: Side, size: int, tried: int) -> Table:
     """A row for each measure: its name with an arrow for which way is good, start, result, and their difference."""
     arrow = "% ↑" if CLEAN in before.values else "features move, % of the distance between images ↓"
-    rows = []
-    for name in before.values:
-        means = [f"{side.mean(name):.1f}" for side in (before, after)]
-        rows.append([f"{name}, {arrow}", *means, str(_difference(before, after, name, tried))])
+    means = ((name, *(f"{side.mean(name):.1f}" for side in (before, after))) for name in before.values)
+    rows = [[f"{name}, {arrow}", *both, str(_difference(before, after, name, tried))] for name, *both in means]
     return Table(["", f"start, {size} px", f"result, {size} px", "result − start"], rows)
 
 

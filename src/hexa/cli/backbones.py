@@ -21,6 +21,7 @@ from hexa.cli.declare import (
     Fields,
     Given,
     command,
+    duration,
     flag,
     import_networks,
     option,
@@ -119,7 +120,7 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     option("--data SOURCE", "your images: " + SOURCES, required=True),
     option("--labelled SOURCE", "labelled images to judge by; those of --data if they have labels"),
     GROUPS,
-    option("--time TIME", "to read images and extract features, such as 90s; 10m if not given", default="10m"),
+    option("--time TIME", "to read images and extract features; 10m if not given", type=duration, default="10m"),
     option("--size N", "a common image size in pixels; each backbone's own if not given", type=whole(4, 4096)),
     flag("--fine-tune", "also fine-tune the whole networks on the labels, cross-validated; has no part in the verdict"),
     option("--out FOLDER", "where compare.html and compare.json go; runs/compare if not given", default="runs/compare"),
@@ -141,12 +142,10 @@ def compare(given: Given, extra: Fields) -> int:
     from hexa.comparison.compare import CompareRequest, compare as run
     from hexa.comparison.page import write
     from hexa.runtime.console import Console
-    from hexa.runtime.parsing import seconds_of
 
     names = ("data", "labelled", "groups", "size", "domain", "seed", "device", "fine_tune")
     backbones = tuple(map(named, (given.backbone, *given.backbones)))
-    fields = {name: getattr(given, name) for name in names}
-    request = CompareRequest(backbones=backbones, seconds=seconds_of(given.time), **fields)
+    request = CompareRequest(backbones=backbones, seconds=given.time, **{name: getattr(given, name) for name in names})
     with progress_bar() as progress:
         found = run(request, progress)
         if not processes.is_main():
@@ -170,7 +169,6 @@ def compare(given: Given, extra: Fields) -> int:
     DATA,
     option("--out FILE", ".npz or .parquet with features, labels, paths", required=True),
     request="EmbeddingRequest",
-    open=True,
 )
 def embed(given: Given, extra: Fields) -> int:
     from hexa.runtime import targets
@@ -225,8 +223,10 @@ def search(given: Given, extra: Fields) -> int:
         print(json.dumps([vars(one) for one in found], indent=2))
         return 0
     of = "outliers, each with its mean similarity to its ten nearest" if given.outliers else f"most like {given.like}"
-    say("near-duplicates, each group with the similarity of its closest pair" if given.duplicates else of)
-    say(*(f"{one.similarity:.3f}  {'  '.join(one.paths)}" for one in found))
+    say("near-duplicates, each group with the similarities of its most and least similar pair" * given.duplicates or of)
+    for one in found:
+        farthest = "" if one.lowest is None else f"{one.lowest:.3f}  "
+        say(f"{one.similarity:.3f}  {farthest}{'  '.join(one.paths)}")
     if given.duplicates:
         say(f"{counted(len(found), 'group')} among {len(features.paths):,} images")
     return 0

@@ -102,6 +102,22 @@ def positive(text: str) -> float:
     return value
 
 
+def number(text: str) -> float:
+    """The type of an option: a number, perhaps of per cent or of 255 grey levels, as 2% or 8/255."""
+    return float(text.removesuffix("%").removesuffix("/255"))
+
+
+def duration(text: str) -> float:
+    """The type of an option: seconds of text such as 30m."""
+    from hexa.config import UserError
+    from hexa.runtime.parsing import seconds_of
+
+    try:
+        return seconds_of(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--time ")) from None
+
+
 SOURCES = "a folder · digits · parquet:PATH · hf:NAME · webdataset:PATTERN · voc:PATH · cifar10 and others; #split"
 BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:MODULE:CALLABLE · random:NAME"
 DOMAINS = "fit the views to photos, aerial, microscopy, documents, medical-grey or histology"

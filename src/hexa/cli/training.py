@@ -23,8 +23,10 @@ from hexa.cli.declare import (
     Fields,
     Given,
     command,
+    duration,
     flag,
     import_networks,
+    number,
     option,
     say,
 )
@@ -79,7 +81,7 @@ def recipes(given: Given, extra: Fields) -> int:
     option("--start BACKBONE", "weights to begin from: a run · a file · timm:NAME · python:MODULE:CALLABLE"),
     option("--pairs FILE.csv", "images that belong together: path,group · column:NAME · key:NAME"),
     option("--epochs N", "passes over the data"),
-    option("--time TIME", "instead: as many passes as fit this time here, such as 90s, 20m or 2h"),
+    option("--time TIME", "instead: as many passes as fit this time here, such as 90s, 20m or 2h", type=duration),
     option("--domain NAME", DOMAINS + "; fields given win"),
     *MACHINE,
     flag("--compile", "short for --training.compile true", action="store_const", const="true"),
@@ -108,9 +110,7 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
     from hexa.measure.costs import measure
     from hexa.recipes.experiment import override
     from hexa.reporting.tables import counted, format_duration
-    from hexa.runtime.parsing import seconds_of
 
-    seconds = seconds_of(given.time)
     if given.epochs is not None or {"epochs", "max_steps", "training.max_seconds"} & set(extra):
         raise UserError("--time chooses the length; leave out --epochs, --max_steps and --training.max_seconds")
     if os.environ.get("WORLD_SIZE", "1") != "1":
@@ -120,10 +120,10 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
     costs = measure(experiment, source, extra, partly=False)
     epoch = len(source) * costs.train(experiment.views.size, max(costs.steps))
     # a tenth is for what is written at the end
-    room = 0.9 * seconds - (time.perf_counter() - given.begun) - costs.setup
+    room = 0.9 * given.time - (time.perf_counter() - given.begun) - costs.setup
     if room < epoch:
-        least = format_duration(seconds - room + 1.1 * epoch)
-        raise UserError(f"--time {given.time}: one epoch alone takes {format_duration(epoch)}; give {least} or more")
+        least = format_duration(given.time - room + 1.1 * epoch)
+        raise UserError(f"--time: one epoch alone takes {format_duration(epoch)}; give {least} or more")
     epochs = int(room / epoch)
     say(f"{counted(epochs, 'epoch')} of {len(source):,} images, by the speed of these steps")
     return override(experiment, {"epochs": epochs, "training.max_seconds": room})
@@ -157,8 +157,7 @@ def resume(given: Given, extra: Fields) -> int:
     from hexa.run.run import resume as go_on
     from hexa.runtime.console import Console
 
-    experiment = plugins.load(run / "config.yaml", given.trust)
-    return _finished(go_on(run, console=Console()), experiment.data)
+    return _finished(go_on(run, console=Console()), plugins.load(run / "config.yaml", given.trust).data)
 
 
 #: Options that `adapt` and `harden` share.
@@ -167,7 +166,7 @@ _FROM_WEIGHTS = (
     option("--data SOURCE", "images to learn from: " + SOURCES, required=True),
     option("--labelled SOURCE", "labelled images to judge by; labels are never trained on"),
     GROUPS,
-    option("--time TIME", "for everything, such as 90s, 30m or 2h; 30m if not given", default="30m"),
+    option("--time TIME", "for everything, such as 90s, 30m or 2h; 30m if not given", type=duration, default="30m"),
 )
 _DESCRIBED = (
     "Look at the images, plan what fits the time, train, and compare start and result. Any field of the experiment is "
@@ -192,8 +191,8 @@ def adapt(given: Given, extra: Fields) -> int:
 @command(
     "make given weights robust against attacks on your own images within a time, and say what it gained and cost",
     *_FROM_WEIGHTS,
-    option("--strength EPSILON", "radius of the attacks, in grey levels; 4 if not given", type=float, default=4.0),
-    option("--price POINTS", "points of clean accuracy that may be lost; 2 if not given", type=float, default=2.0),
+    option("--strength EPSILON", "of the attacks, in grey levels; 4 if not given", type=number, default=4.0),
+    option("--price POINTS", "of clean accuracy that may be lost; 2 if not given", type=number, default=2.0),
     option("--out RUN", "the run folder; runs/harden if not given", default="runs/harden"),
     option("--domain NAME", "kind of images: whether they may be mirrored"),
     PLAN,
@@ -209,9 +208,8 @@ def _from_weights(given: Given, extra: Fields, **more: Any) -> int:
     """more: what only `hexa harden` asks."""
     from hexa.config import UserError
     from hexa.runtime import targets
-    from hexa.runtime.parsing import seconds_of
 
-    out, seconds = targets.check_folder(given.out), seconds_of(given.time)
+    out = targets.check_folder(given.out)
     for name in extra:  # before the slow imports, what is plainly a misspelt option
         if near := difflib.get_close_matches(f"--{name}", given.options, 1, cutoff=0.8):
             raise UserError(f"--{name}: no such option or field; did you mean '{near[0]}'?")
@@ -227,11 +225,9 @@ def _from_weights(given: Given, extra: Fields, **more: Any) -> int:
     made = recipes.get(kind.recipe)
     known = [field.path for field in (*fields.of_experiment(made), *fields.of_absent_hard_examples(made))]
     fields.check_names(changes, known, given.options)
-    asked = (given.backbone, given.data, given.labelled, seconds, given.domain, changes, given.groups)
-    alone = os.environ.get("WORLD_SIZE", "1") == "1"
-    go_on = shlex.join(["hexa", *given.arguments]) if alone else "the same command"
-    request = kind(*asked, **more)
-    adaptation.adapt(request, out, only_plan=given.plan, console=Console(), begun=given.begun, go_on=go_on)
+    asked = (given.backbone, given.data, given.labelled, given.time, given.domain, changes, given.groups)
+    go_on = shlex.join(["hexa", *given.arguments]) if os.environ.get("WORLD_SIZE", "1") == "1" else "the same command"
+    adaptation.adapt(kind(*asked, **more), out, only_plan=given.plan, console=Console(), begun=given.begun, go_on=go_on)
     return 0
 
 

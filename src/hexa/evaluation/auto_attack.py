@@ -92,8 +92,7 @@ def auto_pgd(
         if number == 0:
             now |= {"risen": torch.zeros_like(now["risen"]), "checked": now["largest"]}
         elif (since := since + 1) == length:
-            stuck = (now["halved"] == 0) & (now["checked"] >= now["largest"])
-            halve = (now["risen"] <= 0.75 * length) | stuck
+            halve = (now["risen"] <= 0.75 * length) | (now["halved"] == 0) & (now["checked"] >= now["largest"])
             back = halve[:, None, None, None]
             now |= {"step": torch.where(halve, now["step"] / 2, now["step"]), "halved": halve.to(now["step"].dtype)}
             now |= {"view": torch.where(back, now["best"], now["view"]), "checked": now["largest"]}
@@ -128,8 +127,7 @@ def fast_adaptive_boundary(scores: Scores, images: Tensor, both: Tensor, radius:
         move_own = least_move(own, slopes, gap + (slopes * (at - own)).sum(1, keepdim=True))
         far, far_own = (moves.abs().amax(1, keepdim=True).clamp(min=1e-8) for moves in (move, move_own))
         share = (far / (far + far_own)).clamp(max=0.1)
-        ahead = (1 - share) * (at + 1.05 * move) + share * (own + 1.05 * move_own)
-        view = ahead.clamp(0, 1).view_as(images)
+        view = ((1 - share) * (at + 1.05 * move) + share * (own + 1.05 * move_own)).clamp(0, 1).view_as(images)
         with torch.no_grad():
             away = scores(view.contiguous(memory_format=torch.channels_last)).argmax(1) != both[:, 0]
         done = away & ((view - images).abs().amax((1, 2, 3)) <= radius)

@@ -13,6 +13,7 @@ from hexa.config import UserError, some
 from hexa.data import Source
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.loading.store import check_problems
+from hexa.data.sources.decode import DecodeError
 from hexa.data.views.evaluation import EvaluationTransform, OwnAspect
 from hexa.evaluation.collective import in_step
 from hexa.evaluation.protocol import Part, Task
@@ -88,8 +89,13 @@ def check_finite(features: Tensor, source: Source) -> None:
 
 
 def nothing_read(source: Source) -> UserError:
-    """What to raise where every image is unreadable."""
-    return UserError(f"data '{source.name}#{source.split}': holds no image that can be read")
+    """What to raise where every image is unreadable; it says why the first one is."""
+    why = ""
+    try:
+        source.decode(0)
+    except DecodeError as error:
+        why = f"; {source.paths[0]}: {error}"
+    return UserError(f"data '{source.name}#{source.split}': holds no image that can be read{why}")
 
 
 def note_lost(task: Task, source: Source, lost: Sequence[int], which: str) -> None:
@@ -143,8 +149,7 @@ def share_and_gather(
     UserError in all processes.
     """
     count, problems = 1 + processes.helpers(), dict[int, str]()
-    share = processes.rank() if count > 1 else 0, count
-    features, positions = in_step(lambda: make(share, problems))
+    features, positions = in_step(lambda: make((processes.rank() if count > 1 else 0, count), problems))
     shares = processes.exchange((len(features), problems))
     if not any(read for read, _ in shares):
         raise nothing_read(source)

@@ -19,10 +19,14 @@ from hexa.config import UserError
 
 @dataclass(frozen=True)
 class Found:
-    """Images that belong together or stand alone, with one cosine similarity in [−1, 1] that says how much."""
+    """Images that belong together or stand alone, with a cosine similarity in [−1, 1] that says how much.
+
+    lowest: the similarity of the least similar pair of a group, whose images may be linked by others alone.
+    """
 
     paths: list[str]
     similarity: float
+    lowest: float | None = None
 
 
 class Features:
@@ -60,7 +64,8 @@ class Features:
     def _group(self, places: NDArray[np.int64]) -> Found:
         members = self.directions[places]
         distances, _ = NearestNeighbors(n_neighbors=1, metric="cosine", algorithm="brute").fit(members).kneighbors()
-        return Found([self.paths[place] for place in places], 1 - float(distances.min()))
+        lowest = min(float((members @ one).min()) for one in members)
+        return Found([self.paths[place] for place in places], 1 - float(distances.min()), lowest)
 
     def outliers(self, count: int = 20, k: int = 10) -> list[Found]:
         """The images with the lowest mean cosine to their k nearest neighbours, lowest first."""

@@ -112,8 +112,7 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
     most = min(draft.batch_size, max(4, _PIXELS // size**2)) if small else draft.batch_size
     count = next((n for n in range(most, 3, -1) if draft.batch_size % n == 0), most)  # so that its parts divide a queue
     experiment = override(at_size(draft, size, fields), {"batch_size": count, "training.num_workers": 0})
-    rows = np.linspace(0, len(source) - 1, min(len(source), 4 * count)).round().astype(int)
-    some = Subset(source, np.unique(rows))
+    some = Subset(source, np.unique(np.linspace(0, len(source) - 1, min(len(source), 4 * count)).round().astype(int)))
     with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
         method = build_method(experiment, setting_of(experiment, len(some)), machine, filled=True)
         objective = build_objective(experiment, method, machine)

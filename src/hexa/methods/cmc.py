@@ -74,8 +74,8 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         drawn = config.objective == "nce"
         self.chance_loss = None if drawn else 2 * math.log(setting.data_size)
         self.lightness = Memory(config, setting.data_size, setting.seed, drawn)
-        other = Stream(setting.seed).child("colour").integer()  # another seed, or both memories would start identical
-        self.colour = Memory(config, setting.data_size, other, drawn)
+        # another seed, or both memories would start identical
+        self.colour = Memory(config, setting.data_size, Stream(setting.seed).child("colour").integer(), drawn)
 
     def notes(self) -> list[str]:
         return [f"lightness: {self.lightness.note()}", f"colour: {self.colour.note()}"]

@@ -104,8 +104,7 @@ class BranchBatchNorm(nn.Module):
         Groups have at least two rows, and all rows of their images.
         """
         images = self.switch.images or len(x)
-        sizes = run_sizes(images, min(self.groups, images, len(x) // 2))
-        rows = [len(x) // images * size for size in sizes]
+        rows = [len(x) // images * size for size in run_sizes(images, min(self.groups, images, len(x) // 2))]
         together = x.is_cuda and rows[0] == rows[-1]
         return _GroupedNorm.apply(x, chosen.weight, chosen.bias, rows, self.eps, together)  # type: ignore[no-any-return]
 

@@ -50,8 +50,7 @@ class _Convolutions(TorchFunctionMode):
     ) -> Any:
         if func is torch.conv2d and len(args) == 7 and not kwargs:
             x, weight, bias, stride, padding, dilation, _ = args
-            small = min(x.shape[2:]) < max(weight.shape[2:])
-            if small and not isinstance(padding, str) and tuple(dilation) == (1, 1):
+            if min(x.shape[2:]) < max(weight.shape[2:]) and not isinstance(padding, str) and tuple(dilation) == (1, 1):
                 return _Depthwise.apply(x, weight, bias, tuple(stride), tuple(padding))
         return func(*args, **(kwargs or {}))
 

@@ -10,11 +10,7 @@ from torch import Tensor, nn
 
 #: sRGB with white D65 (IEC 61966-2-1): linear RGB to XYZ, each divided by that of white.
 _WHITE = (0.95047, 1.0, 1.08883)
-_TO_XYZ = (
-    (0.412453, 0.357580, 0.180423),
-    (0.212671, 0.715160, 0.072169),
-    (0.019334, 0.119193, 0.950227),
-)
+_TO_XYZ = ((0.412453, 0.357580, 0.180423), (0.212671, 0.715160, 0.072169), (0.019334, 0.119193, 0.950227))
 #: sRGB is linear up to here, and Lab up to δ³ of white.
 _DARK, _DELTA = 0.04045, 6 / 29
 #: The middle and half the range that L, a and b have over all of RGB; these are brought to −1 … 1, as published.

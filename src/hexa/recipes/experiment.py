@@ -155,8 +155,7 @@ def fields_of(path: Path) -> dict[str, Any]:
 
 def dump(experiment: Experiment, path: Path) -> None:
     """Write the complete experiment as YAML, atomically."""
-    text = yaml.dump(experiment.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-    write_text(path, text)
+    write_text(path, yaml.dump(experiment.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
 class _Dumper(yaml.SafeDumper):

@@ -152,8 +152,7 @@ def markdown_table(rows: Rows) -> str:
 
 def best_of(cells: Sequence[Cell]) -> list[int]:
     """The places of the largest mean as it is shown, of one decimal; none where all are equal, or only one is known."""
-    numbers = [_numbers(cell) for cell in cells]
-    means = [round(statistics.fmean(some), 1) if some else math.nan for some in numbers]
+    means = [round(statistics.fmean(some), 1) if some else math.nan for some in map(_numbers, cells)]
     known = {mean for mean in means if math.isfinite(mean)}
     return [place for place, mean in enumerate(means) if len(known) > 1 and mean == max(known)]
 

@@ -104,8 +104,7 @@ def stopping_well(folder: Path) -> Iterator[None]:
     try:
         yield
     except (WorkerEnded, OSError) as error:
-        what = describe(error) if isinstance(error, OSError) else error
-        raise UserError(f"{what}; {way_on(folder)}") from error
+        raise UserError(f"{describe(error) if isinstance(error, OSError) else error}; {way_on(folder)}") from error
 
 
 def way_on(folder: Path) -> str:

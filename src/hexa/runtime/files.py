@@ -57,8 +57,7 @@ def sweep(folder: Path, *names: str) -> None:
 
     Only for the process that writes these files.
     """
-    wanted = "|".join(map(re.escape, names)) if names else ".*"
-    left = re.compile(rf"\.({wanted})\.\d+\.tmp", re.DOTALL)
+    left = re.compile(rf"\.({'|'.join(map(re.escape, names)) or '.*'})\.\d+\.tmp", re.DOTALL)
     for path in folder.iterdir() if folder.is_dir() else ():
         if left.fullmatch(path.name):
             path.unlink(missing_ok=True)

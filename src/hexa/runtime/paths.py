@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,7 +26,9 @@ def folder(spec: str, path: Path) -> Path:
     """`path`, the folder of a source named `spec`. Raises UserError."""
     if not path.is_dir():
         problem = "is a file, not a folder" if path.is_file() else "no such folder"
-        raise UserError(f"data '{spec}': {problem}: {path}; give the path of a folder")
+        near = difflib.get_close_matches(path.name, [one.name for one in path.parent.glob("*/")], 1)
+        remedy = f"did you mean '{path.parent / near[0]}'?" if near else "give the path of a folder"
+        raise UserError(f"data '{spec}': {problem}: {path}; {remedy}")
     return path
 
 

@@ -98,7 +98,9 @@ class Reporter:
         first, begin = self._timed = self._timed or (step, now)  # the first steps take longer
         seconds = (now - begin) / max(1, step - first) * (self._total - step) if self.end is None else self.end - now
         left = f" · {_duration(max(0.0, seconds))} left" if step > first else ""
-        self.say(f"step {step}/{self._total} · {text}{left}")
+        # a total that follows the clock changes with each estimate
+        of = "" if self.end is not None and step < self._total else f"/{self._total}"
+        self.say(f"step {step}{of} · {text}{left}")
 
     def say(self, message: str) -> None:
         """Print a line that stays."""
@@ -128,7 +130,8 @@ class _Left(ProgressColumn):
         end = task.fields.get("end")
         seconds = task.time_remaining if end is None else end - time.monotonic()
         left = f" · {_duration(max(0.0, seconds))} left" if seconds else ""
-        return Text(f"{task.fields.get('unit', '')}{task.completed:,.0f} of {task.total:,.0f}{left}")
+        of = f" of {task.total:,.0f}" * (end is None)
+        return Text(f"{task.fields.get('unit', '')}{task.completed:,.0f}{of}{left}")
 
 
 def _print(console: Console, line: str) -> None:

@@ -72,7 +72,8 @@ class Preparation:
             values = ", ".join(f"{name} {shown(self.values()[name])}" for name in NAMES if self.origins[name] == origin)
             hint = ": the file does not say; --mean, --std and --size set others" if origin == ASSUMED else ""
             parts.append(f"{values} ({origin}{hint})")
-        return None if set(self.origins.values()) == {OWN} else f"images are prepared with {'; '.join(parts)}"
+        whole = f"; square images of at most {self.size} px are taken whole" * (self.crop < 1)
+        return None if set(self.origins.values()) == {OWN} else f"images are prepared with {'; '.join(parts)}{whole}"
 
     def changed(self, given: Given) -> tuple[Preparation, dict[str, list[Any]]]:
         """The preparation with a user's values, and {name: [before, after]} of those that changed."""

@@ -219,7 +219,7 @@ def test_torchvision_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("folder:{}/empty", None, "no images in"),
         ("fodler:{}/one", None, "did you mean 'folder'"),
         ("on", None, "did you mean 'one'"),
-        ("{}/missing", None, "no such folder"),
+        ("{}/emty", None, "/empty'?"),
         ("parquet:{}/missing", None, "no such file or folder"),
         ("parquet:{}/empty", None, "no .parquet files"),
         ("parquet:{}/bad", None, "cannot read"),

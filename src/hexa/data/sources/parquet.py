@@ -16,16 +16,7 @@ import pyarrow.parquet as pq
 
 from hexa.config import UserError, nearest, some
 from hexa.data.sources import decode as decoding
-from hexa.data.sources.source import (
-    SPLIT_NAMES,
-    Source,
-    by_split,
-    digest,
-    files_by_prefix,
-    location,
-    reported,
-    sample,
-)
+from hexa.data.sources.source import SPLIT_NAMES, Source, by_split, digest, files_by_prefix, location, reported, sample
 
 #: Names of label columns, preferred ones first.
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
@@ -69,8 +60,7 @@ class ParquetSource(Source):
             self._take_labels(table.column(label).drop_null().to_numpy(), class_names(schema, label))
         sizes = [chunk.nbytes for chunk in self._bytes]
         stamps = [str(_stamp(footer)) for footer in footers]
-        contents = b"".join(sample(len(self), self.encoded))
-        self.fingerprint = digest(str(len(table)), str(sum(sizes)), *stamps, contents)
+        self.fingerprint = digest(str(len(table)), str(sum(sizes)), *stamps, b"".join(sample(len(self), self.encoded)))
 
     def _table(self, columns: list[str]) -> Any:
         """These columns of all files of the split, validated. Raises whatever pyarrow raises on damaged files."""

@@ -26,8 +26,7 @@ class VOCSource(Source):
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
         self.root = year_folder(argument, spec)
         self._home = f"{self.root}{os.sep}"
-        chosen = self._open_split(spec, split, _lists(self.root))
-        self.class_names, names, self.labels = _read(self.root, chosen, spec)
+        self.class_names, names, self.labels = _read(self.root, self._open_split(spec, split, _lists(self.root)), spec)
         self.paths = [f"JPEGImages/{name}.jpg" for name in names]
         if missing := [path for path in self.paths if not (self.root / path).is_file()]:
             raise UserError(f"data '{spec}': {len(missing)} listed images are not in {self.root}: {some(missing)}")

@@ -19,15 +19,7 @@ import numpy as np
 
 from hexa.config import UserError, reason
 from hexa.data.sources import decode as decoding
-from hexa.data.sources.source import (
-    SAMPLED_BYTES,
-    Source,
-    by_split,
-    digest,
-    files_by_prefix,
-    location,
-    sample,
-)
+from hexa.data.sources.source import SAMPLED_BYTES, Source, by_split, digest, files_by_prefix, location, sample
 
 Value = TypeVar("Value")
 _RANGE = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")

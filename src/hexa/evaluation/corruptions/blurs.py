@@ -130,8 +130,7 @@ def elastic(images: Tensor, alpha: float, sigma: float, affine: float, draws: Pe
     back = torch.linalg.solve(F.pad(moved, (0, 1), value=1.0), points.expand(batch, 3, 2))  # [B, 3, 2]
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     here = torch.stack([x, y, torch.ones_like(x)], -1).double()  # [H, W, 3]
-    mapped = (here.view(1, -1, 3) @ back).view(batch, height, width, 2).to(images)
-    out = _sampled(images, mapped, corners=True)
+    out = _sampled(images, (here.view(1, -1, 3) @ back).view(batch, height, width, 2).to(images), corners=True)
     noise = torch.stack([draws.uniform(height, width, low=-1, high=1) for _ in range(2)], -1)  # dx, dy
     shift = alpha * smoothed(noise.movedim(-1, 1), sigma, "symmetric", truncate=3).movedim(1, -1)
     return _sampled(out, here[..., :2].to(images) + shift, corners=False)

@@ -15,14 +15,7 @@ from hexa.data.sources.source import Labels
 from hexa.evaluation import linear_svm
 from hexa.evaluation.few_labels import Shots, affordable
 from hexa.evaluation.protocol import Outcome, Protocol, Task
-from hexa.evaluation.protocols.svm import (
-    GOYAL_COSTS,
-    SVMSettings,
-    images_of,
-    in_parallel,
-    name_of_costs,
-    scored,
-)
+from hexa.evaluation.protocols.svm import GOYAL_COSTS, SVMSettings, images_of, in_parallel, name_of_costs, scored
 from hexa.runtime.random import Stream
 
 Rows = Labels
