@@ -247,7 +247,7 @@ def test_a_report_makes_the_gallery_of_a_run_that_lacks_it_of_images_it_is_given
     left_out: list[str] = []
     report([run], tmp_path / "page.html", left_out=left_out)
     assert left_out == ["no pictures of run; add --data SOURCE to make them"]
-    said = "no pictures (gallery): hexa report RUN --data SOURCE --out FILE makes them"
+    said = f"no pictures (gallery): hexa report {run} --data digits --out report.html makes them"
     assert said in (tmp_path / "page.html").read_text()
     assert not (run / "gallery.npz").exists()
     assert opened == []

@@ -163,7 +163,7 @@ class HardenRequest(AdaptRequest):
         notes.append(f"{len(shown.places)} of the {len(images):,} images were attacked and corrupted")
         better, verdict = decide(before, after, self.price, tried, judged_at)
         if better and share < 1:
-            where = f"{share:.1%} of the way from the start's to those trained"
+            where = f"{100 * share:g} % of the way from the start's to those trained"
             notes.append(f"for --price {self.price:g} the weights are {where}")
         record: dict[str, Any] = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}

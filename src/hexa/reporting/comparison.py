@@ -26,7 +26,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Learning rate", flat.get("optimizer.learning_rate")),
         ("Reduction", flat.get("objective.reduction")),
         ("Image size", flat.get("views.size")),
-        ("Test scale", flat.get("views.test_scale")),
+        ("Test scale", round(scale, 3) if is_number(scale := flat.get("views.test_scale")) else scale),
         ("Precision", run.environment.get("precision", flat.get("training.precision"))),
         ("Seed", flat.get("seed")),
     ]

@@ -21,6 +21,7 @@ from hexa.reporting.style import SIDE, save
 from hexa.reporting.tables import format_duration, format_number, text
 from hexa.runtime import parsing, processes
 from hexa.runtime.files import write_text
+from hexa.runtime.output import one_line
 
 Shown = dict[str, Any]
 """What the template shows of one thing, by name."""
@@ -178,7 +179,8 @@ def _pictures(runs: Sequence[Run], pages: Sequence[Shown], kind: str, makers: Ma
                 parsing.check(path, _LARGEST_FILE, within=run.folder)
                 yield {"name": page["name"], "slot": page["slot"]} | picture(Gallery.load(path))
             elif not makers and run.config:
-                notes.append(f"no pictures ({kind}): hexa report RUN --data SOURCE --out FILE makes them")
+                words = ["hexa", "report", str(run.folder), "--data", str(run.config.get("data")), "--out", "report.html"]
+                notes.append(f"no pictures ({kind}): {one_line(shlex.join(words))} makes them")
         except Exception as error:  # whatever a stranger's file leads to
             notes.append(f"no pictures ({kind}): {_said(error)}")
 
