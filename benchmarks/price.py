@@ -11,12 +11,14 @@ and what it costs in truth.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hexa.adaptation.harden import HALVINGS, between, halved
 from hexa.comparison.extraction import Extraction, features_of
@@ -45,6 +47,11 @@ def further(features: torch.Tensor, labels: np.ndarray, mine: np.ndarray, others
     scores = fit_probe(features[mine], y[mine], classes).scores(features[others])
     nearest, probe = (100 * float((one.argmax(1) == y[others]).float().mean()) for one in (votes, scores))
     return nearest, probe
+
+
+def beyond(lost: NDArray[np.float64], rule: Callable[[float, float], float], price: float, share: float) -> bool:
+    """Whether the state at this share costs more than the price, by the rule's estimate."""
+    return rule(*lost[SHARES.index(share), :2]) > price
 
 
 def main() -> None:
@@ -83,7 +90,7 @@ def main() -> None:
             row["picked"] = {}
             for name, rule in RULES.items():
                 for price in PRICES:
-                    exceeds = lambda share, rule=rule, price=price: rule(*lost[SHARES.index(share), :2]) > price  # noqa: E731
+                    exceeds = functools.partial(beyond, lost, rule, price)
                     row["picked"][f"{name} {price:g}"] = halved(exceeds) if exceeds(1.0) else 1.0
             stored["rows"].append(row)
         stored |= provenance()

@@ -123,7 +123,8 @@ def without_labels(sides: Sequence[Side]) -> Verdict:
 def table(sides: Sequence[Side], verdict: Verdict) -> Table:
     """A row for each measure: its name with an arrow for which way is good, every side, its difference to the first."""
     names = [side.name for side in sides]
-    header = ["", *names, *(f"{name} − {names[0]}" for name in names[1:])]
+    wide, others = max(map(len, names)) > 12, enumerate(names[1:], 2)  # two long names would be broken in a terminal
+    header = ["", *names, *(f"column {place} − 1" if wide else f"{name} − {names[0]}" for place, name in others)]
     pairs = [pair for pair in verdict.pairs if pair.first == 0]
     rows = [["image size, px", *(str(side.size) for side in sides), *[""] * len(pairs)]]
     if sides[0].scores is not None:

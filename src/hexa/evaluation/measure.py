@@ -50,8 +50,7 @@ def measure(
     with processes.alone():
         # where the result cannot be written, that is found before the work
         note = from_main(lambda: results.check(asked.request.out, collected))
-        target = asked.request.out or collected
-        task = main_first(lambda: _load(asked, backbone, data, target, progress))
+        task = main_first(lambda: _load(asked, backbone, data, asked.request.out or collected, progress))
         begin = time.perf_counter()
         for part in asked.chosen.extracts(asked.settings):
             extract_part(task, part)

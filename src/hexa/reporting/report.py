@@ -179,8 +179,8 @@ def _pictures(runs: Sequence[Run], pages: Sequence[Shown], kind: str, makers: Ma
                 parsing.check(path, _LARGEST_FILE, within=run.folder)
                 yield {"name": page["name"], "slot": page["slot"]} | picture(Gallery.load(path))
             elif not makers and run.config:
-                words = ["hexa", "report", str(run.folder), "--data", str(run.config.get("data")), "--out", "report.html"]
-                notes.append(f"no pictures ({kind}): {one_line(shlex.join(words))} makes them")
+                words = ["report", str(run.folder), "--data", str(run.config.get("data")), "--out", "report.html"]
+                notes.append(f"no pictures ({kind}): hexa {one_line(shlex.join(words))} makes them")
         except Exception as error:  # whatever a stranger's file leads to
             notes.append(f"no pictures ({kind}): {_said(error)}")
 
