@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from rich.table import Table
-from torch.utils.benchmark import timer
 
 from hexa.config import ConfigError
 from hexa.core import MAIN, Batch
@@ -232,7 +231,11 @@ class Bench:
 
 def timed(work: Callable[[], None], count: int) -> float:
     """Seconds of one piece of work, the mean of `count`, until a GPU has finished it."""
-    begin = timer()
+    # not the timer of torch.utils.benchmark, which imports a compiler that may warn
+    wait = torch.get_device_module("cuda" if torch.cuda.is_available() else "cpu").synchronize
+    wait()
+    begin = time.perf_counter()
     for _ in range(count):
         work()
-    return (timer() - begin) / count
+    wait()
+    return (time.perf_counter() - begin) / count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -118,11 +119,8 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     def _nearest(self, embedding: Tensor | None) -> Tensor:
         """Nearest clusters of images that are not in the bank, [H, B]."""
         assert embedding is not None, "images of another data set need an embedding"
-        assigned = self.config.crops_for_assign
-        found = []
-        for head, prototypes in enumerate(self.prototypes.parameters()):
-            found.append((embedding[assigned[head % len(assigned)]] @ prototypes.T.to(embedding.dtype)).argmax(1))
-        return torch.stack(found)
+        heads = zip(itertools.cycle(self.config.crops_for_assign), self.prototypes.parameters(), strict=False)
+        return torch.stack([(embedding[crop] @ p.T.to(embedding.dtype)).argmax(1) for crop, p in heads])
 
     def loss(self, embedding: Tensor, labels: ClusterLabels) -> Tensor:
         losses = [

@@ -188,12 +188,13 @@ class Items(Iterator[Any]):
     def __next__(self) -> Any:
         try:
             item = next(self._items)
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
+        except (RuntimeError, ConnectionError, EOFError) as error:  # the latter: it ended while it sent a batch
+            if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
                 raise
-            reason = " ".join(str(error).split())
             remedy = "lower num_workers, or give this machine more (shared) memory"
-            raise WorkerEnded(f"a worker process that decodes images ended ({reason}); {remedy}") from None
+            raise WorkerEnded(
+                f"a worker process that decodes images ended ({' '.join(str(error).split())}); {remedy}"
+            ) from None
         if isinstance(item, UserError):
             raise item
         return item
