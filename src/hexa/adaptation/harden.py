@@ -16,7 +16,7 @@ from hexa.adaptation import wording
 from hexa.adaptation.choice import SPARE
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
 from hexa.adaptation.plan import Given, Plan
-from hexa.adaptation.robustness import CLEAN, Shown, Side, attack_all, decide, table
+from hexa.adaptation.robustness import CLEAN, Shown, Side, attack_all, decide, lost, table
 from hexa.comparison.extraction import common, features_of as extracted, images_per_second
 from hexa.comparison.labelled import Judge, can_judge, labels_of
 from hexa.comparison.leakage import apart
@@ -38,8 +38,8 @@ _SMALLEST = 3 / 7
 #: Share of the time for the verdict, its passes of an attacked image through the network, bounds on such images, and
 #: on those that clean accuracy is measured on.
 _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 100, (40, 500), (200, 2000)
-#: How often the line from the start to the result is halved for the most robust state at the price: to an eighth of it.
-HALVINGS = 3
+#: How often the line from the start to the result is halved for the most robust state at the price: to a sixteenth.
+HALVINGS = 4
 #: A training of more steps attacks in two, each of this share of ε: one of 2,284 overfitted to a single step
 #: (docs/robust.md).
 _LONG, _OF_TWO = 700, 0.75
@@ -110,11 +110,9 @@ class HardenRequest(AdaptRequest):
         experiment = override(given.at(size), chosen)
         result = f"; the result is for {experiment.views.test_size} px" * (experiment.views.test_size != size)
         whose = "those of the images themselves" if labelled is source else repr(labelled)
-        labels = (
-            "none: how far features move is measured"
-            if labelled is None
-            else f"{whose}{wording.in_groups(labelled)}; {judged:,} to judge by"
-        )
+        labels = "none: how far features move is measured"
+        if labelled is not None:
+            labels = f"{whose}{wording.in_groups(labelled)}; {judged:,} to judge by"
         mirrored = ", mirrored or not" * (experiment.views.flip_probability > 0)
         changed = ", in changing contrast" * (experiment.views.jitter_probability * experiment.views.contrast > 0)
         lines = (
@@ -146,7 +144,7 @@ class HardenRequest(AdaptRequest):
             if share not in sides:
                 network = between(native, result, share)
                 sides[share] = Side.of(network, extracted(network, images, how, device)[0], judge)
-            return before.mean(CLEAN) - sides[share].mean(CLEAN) > self.price
+            return lost(before, sides[share]) > self.price
 
         share = halved(exceeds) if judge is not None and exceeds(1.0) else 1.0
         after, tried = sides[share], len(sides)
