@@ -601,10 +601,20 @@ def hardened_clothes() -> str:
     return table(found["rows"], *found["header"])
 
 
-def hardened_groceries() -> str:
-    """The table of one run of `hexa harden` on photographs of groceries."""
-    found = result("2026-11-25-harden-groceries.json")["table"]
-    return table(found["rows"], *found["header"])
+def hardened_sets() -> str:
+    """What `hexa harden` said of four sets, beside images that it did not see."""
+    body = []
+    for row in result("2026-11-27-harden-four-sets.json")["rows"]:
+        said, seen = {cells[0].partition(",")[0]: cells for cells in row["table"]["rows"]}, row["afterwards"]
+        for name, metric in (("linear probe", "probe"), ("k-NN", "knn")):
+            start, end = (seen[f"{side}, {metric}"] for side in ("start", "result"))
+            further = f"{start:.1f} → {end:.1f} ({end - start:+.1f})".replace("-", "−")
+            told = f"{said[name][1]} → {said[name][2]} ({said[name][3]})"
+            body.append((row["data"] if name == "linear probe" else "", name, told, further))
+        for radius in (1, 2, 4):
+            name, held = f"attack of ε = {radius}", seen["result, 200 images"][f"robust@{radius}"]
+            body.append(("", name, f"{said[name][1]} → {said[name][2]} ({said[name][3]})", f"{held:.1f}"))
+    return table(body, "images", "", "by the verdict", "by further images")
 
 
 def hardened_corrupted() -> str:
@@ -1062,7 +1072,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "hardened-photographs": hardened_photographs,
     "hardened-objects": hardened_objects,
     "hardened-clothes": hardened_clothes,
-    "hardened-groceries": hardened_groceries,
+    "hardened-sets": hardened_sets,
     "start-by-size": start_by_size,
     "hardened-corrupted": hardened_corrupted,
     "hardened-search": hardened_search,
