@@ -18,7 +18,7 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint con
 .PHONY: demo setup setup-dev setup-docs test torture lint docs dist docker format constraints clean
 .DELETE_ON_ERROR:
 
-demo: setup
+demo: $(VENV)/.setup
 	$(BIN)/hexa demo
 
 # One process for each core; a file's tests share what is expensive, so they stay together.
@@ -59,6 +59,7 @@ format: setup-dev
 	$(BIN)/ruff format .
 
 setup: $(VENV)/.setup
+	@echo 'now: source $(BIN)/activate'
 setup-dev: $(VENV)/.setup-dev
 setup-docs: $(VENV)/.setup-docs
 
@@ -72,6 +73,7 @@ WARM := import importlib, pkgutil, hexa, hexa_paper; \
 
 $(VENV)/.setup: pyproject.toml constraints.txt $(BIN)/uv
 	@$(BIN)/uv pip uninstall --quiet --python $(BIN)/python hexa # what this package was called before
+	@echo 'installing into $(VENV), some 6 GB with the parts of PyTorch for NVIDIA GPUs: minutes, if they are downloaded'
 	$(INSTALL) --editable .
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -W ignore -c '$(WARM)'
 	@touch $@

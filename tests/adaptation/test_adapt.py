@@ -74,9 +74,9 @@ def test_from_a_folder_to_a_decision(
     said = capsys.readouterr().out
     kept = json.loads((out / "adapt.json").read_text())
     assert not (out / "best.safetensors").exists()  # no state is chosen by the labels that judge
-    winner = f"the winner, the {kept['kept']} at 8 px: {kept['winner']['load']}"
-    assert said.splitlines()[-3:] == [kept["verdict"], f"report: {out / 'report.html'}", winner]
-    assert f"The winner, the {kept['kept']} at 8 px: <code>import" in (out / "report.html").read_text()
+    winner = f"the winner, the {kept['kept']} at 8 px, is loaded by"
+    assert said.splitlines()[-4:] == [kept["verdict"], f"report: {out / 'report.html'}", winner, kept["winner"]["load"]]
+    assert f"The winner, the {kept['kept']} at 8 px, is loaded by</p>" in (out / "report.html").read_text()
     assert [row[0] for row in kept["table"]["rows"]][:3] == ["image size, px", "k-NN, % ↑", "linear probe, % ↑"]
     assert (kept["comparison"]["best"] == "result") == (kept["kept"] == "result")
     assert vars(load_backbone(out).preparation) == vars(load_backbone(weights).preparation) | {"origins": ANY}

@@ -52,7 +52,7 @@ def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, capsys: pyte
     assert main(command(weights, out, *fixed)) == 0
     said, kept = capsys.readouterr().out, json.loads((out / "adapt.json").read_text())
     assert (kept["request"]["command"], kept["comparison"]["size"]) == ("harden", 8)
-    assert said.splitlines()[-3] == kept["verdict"]
+    assert said.splitlines()[-4] == kept["verdict"]
     assert [row[0] for row in kept["table"]["rows"]] == [f"{one}, % ↑" for one in ("k-NN", CLEAN, CORRUPTED, *ATTACKED)]
     page = (out / "report.html").read_text()
     assert [said in page for said in (f"hexa harden {weights}", "--strength 64")] == [True, True]
@@ -60,6 +60,9 @@ def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, capsys: pyte
     better = load_backbone(out / "backbone.safetensors" if kept["kept"] == "result" else weights)
     images = torch.rand(4, 3, 8, 8)
     assert torch.equal(winner(images), better.eval()(images))
+    assert main(["export", str(out), "--to=timm", f"--out={tmp_path / 'x.safetensors'}"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert [said in told for said in ("its verdict's winner is", "at most 8 px whole; --crop 1")] == [True, True]
     # again with another strength
     assert main(command(weights, out, *fixed[:4], "--strength", "32", "--groups", "g.csv")) == 2
     assert "--strength 64, not 32" in (said := capsys.readouterr().err)

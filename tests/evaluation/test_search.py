@@ -63,7 +63,10 @@ def test_of_images(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert cli.main(["search", str(out), "--like", open_source("digits#test").paths[0], "--count", "3", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 3
     assert cli.main(["search", str(out), "--duplicates", "--least", "1"]) == 0
-    assert "0 groups among 450 images" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "0 groups among 450 images at a similarity of 1 or more (--least); the closest two have 0.9" in said
+    assert cli.main(["search", str(out), "--like", f"elsewhere/{Features(out).paths[7]}", "--count", "1"]) == 0
+    assert f"most like {Features(out).paths[7]}\n" in capsys.readouterr().out
     with pytest.raises(UserError, match="no image of that path"):
         Features(out).like("nowhere.png")
     assert cli.main(["search", str(out), "--duplicates", "--least", "2"]) == 2

@@ -65,8 +65,7 @@ def test_a_run_describes_itself(whole: Path) -> None:
     assert experiments.load(whole / "config.yaml") == tiny()
     assert events(whole) == ["start", "train", "train", "train", "train", "train", "checkpoint", "end"]
     text = (whole.parent / "said.txt").read_text()
-    assert "digits-hexa-moco" in text
-    assert "images/s" in text
+    assert [part in text for part in ("digits-hexa-moco", "images/s")] == [True, True]
 
 
 def test_the_backbone_is_the_trained_query_network_with_main_statistics(whole: Path) -> None:

@@ -122,7 +122,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("cut-resnet18.pt", {}, r"not a complete checkpoint \(.*\); copy it again"),
         ("cut-vit.safetensors", {}, r"not a complete safetensors file \(.*\); copy it again"),
         ("head.pt", {}, r"has only a head \(fc\.weight, fc\.bias\); give a file with the whole network"),
-        ("text.pt", {}, "not a checkpoint: it begins with 'hello.*; give a file of weights"),
+        ("text.pt", {}, "not a checkpoint: it begins with b'hello.*; give a file of weights"),
     ],
 )
 def test_what_does_not_fit_is_one_line_that_says_what_to_do(

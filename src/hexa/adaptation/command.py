@@ -122,7 +122,7 @@ class AdaptRequest:
             except Exception as error:  # what is only for looking costs no verdict
                 notes.append(f"no page of the comparison: {type(error).__name__}: {error}")
         else:
-            notes.append("no page of the comparison, for which --time was short; hexa compare makes one")
+            notes.append("no page of the comparison: --time was too short to draw it; hexa compare does")
         return Outcome(winner, conclusion, table, notes, found.judge is not None, found.record)
 
 
@@ -251,7 +251,9 @@ def _conclude(
     if found.judged and judging is data:
         notes.append("the images that judge were also learned from, which overstates a gain; --labelled gives others")
     whole = describe(transform_of(found.winner), data)["resize"] == "whole"  # else timm would cut their edges off
-    checked = export(found.winner.prepared(crop=1.0) if whole else found.winner, "timm", (out / WINNER).resolve())
+    winner = found.winner.prepared(crop=1.0 if whole else None)
+    winner.preparation = replace(winner.preparation, origins={})  # from here on its file's own
+    checked = export(winner, "timm", (out / WINNER).resolve())
     record = {
         **{name: value for name, value in record.items() if name != "experiment"},
         "verdict": found.verdict,
@@ -277,7 +279,8 @@ def _say_verdict(record: Mapping[str, Any], out: Path, console: Console) -> None
         return
     winner = record["winner"]
     console.print(f"report: {out / REPORT}")
-    console.print(f"the winner, the {record['kept']} at {winner['size']} px: {winner['load']}")
+    console.print(f"the winner, the {record['kept']} at {winner['size']} px, is loaded by")
+    console.print(winner["load"])
     if "pretrained=True" in winner["load"]:
         console.print("for fine-tuning, replace the first num_classes=0 with your number of classes")
 

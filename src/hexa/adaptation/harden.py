@@ -117,8 +117,8 @@ class HardenRequest(AdaptRequest):
         changed = ", in changing contrast" * (experiment.views.jitter_probability * experiment.views.contrast > 0)
         lines = (
             f"images: {seen}",
-            f"method: teacher, from {draft.start.weights}: views attacked within {self.strength:g} grey levels are to "
-            "have its features of the clean images",
+            f"method: teacher, from {draft.start.weights}: a copy learns to give views that are attacked within "
+            f"{self.strength:g} grey levels the features that these weights give the clean images",
             f"views: the images{mirrored}{changed}, {size} px{result}",
             f"labels: {labels}",
             wording.length(experiment, passes, budget.seconds if by_clock else 0) + ", attacked in two steps" * two,
@@ -151,18 +151,16 @@ class HardenRequest(AdaptRequest):
         count = np.clip(_JUDGING * self.seconds * images_per_second(start, device) / _PASSES, *_ATTACKED)
         shown = Shown.of(images, start, int(count), judge, device, how.seed)
         attack_all((before, after), shown, judge, functools.partial(progress, "start and result under attack"))
-        judged_at, rows = "", list[list[str]]()
+        rows = list[list[str]]()
         if len(features) > 2 and judge is not None:
             own, at = Side.of(native, features[2], judge), native.image_size
-            larger = "" if "views.size" in self.fields else "; more --time allows larger ones"
-            clean = f"at its own {at} px the start has {own.mean(CLEAN):.1f} % on clean images{larger}"
-            judged_at = f" (at {size} px; {clean})"
+            larger = "" if "views.size" in self.fields else "; more --time allows larger images"
+            notes.append(f"at its own {at} px the start has {own.mean(CLEAN):.1f} % on clean images{larger}")
             rows = [[f"{name} at {at} px, % ↑", f"{own.mean(name):.1f}", "", ""] for name in own.values]
         notes.append(f"{len(shown.places)} of the {len(images):,} images were attacked and corrupted")
-        better, verdict = decide(before, after, self.price, tried, judged_at)
+        better, verdict = decide(before, after, self.price, tried, f" at {size} px")
         if better and share < 1:
-            where = f"{100 * share:g} % of the way from the start's to those trained"
-            notes.append(f"for --price {self.price:g} the weights are {where}")
+            notes.append(f"for --price {self.price:g} the weights are {share:.4g} of the way from the start to the end")
         record: dict[str, Any] = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}
         winner = after.backbone if better else native

@@ -195,7 +195,6 @@ def decide(before: Side, after: Side, price: float, tried: int, where: str = "")
         better = sign > 0 and not dear
         said = f"under attack within {attacks}; clean, by the {CLEAN}, {change(CLEAN)}; by {NEAREST} {change(NEAREST)}"
         said += f", in the mean more than --price {price:g}" * dear
-        said += f"; corrupted images {change(CORRUPTED)}" if CORRUPTED in before.values else ""
     else:
         better, kept = sign < 0, unlabelled.kept(before.features, after.features).mean()
         said = f"features move, in percent of the distance between images, within {attacks}; {kept:.0%} of the start's "

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from hexa.config import Config
 
 
+_OUTLIERS = "outliers, each with its mean similarity to its ten nearest"
+
+
 @contextmanager
 def _together() -> Iterator[None]:
     """Wraps work that the processes of a torchrun share; all notice a user's mistake, and the first reports it."""
@@ -116,7 +119,7 @@ def describe_protocol(given: Given, extra: Fields) -> int:
 @command(
     "say which of several backbones serves your images best, with a page to look at",
     option("BACKBONE", BACKBONES + "; what the others are compared with"),
-    option("BACKBONES", "one or more others", nargs="+", metavar="OTHER"),
+    option("BACKBONES", "one or more others", nargs="+", metavar="BACKBONE"),
     option("--data SOURCE", "your images: " + SOURCES, required=True),
     option("--labelled SOURCE", "labelled images to judge by; those of --data if they have labels"),
     GROUPS,
@@ -182,7 +185,7 @@ def embed(given: Given, extra: Fields) -> int:
     options = _requested(EmbeddingRequest, given, extra)
     with progress_bar() as progress:
         made = run(named(given.backbone), given.data, out, progress=progress, **options)
-    what = "feature maps" if maps else "features"
+    what = f"{'feature maps' if maps else 'features'} (computed in {made.precision})"
     say(
         _remark(given.backbone),
         f"note: {made.preparation}" if made.preparation else "",
@@ -222,13 +225,15 @@ def search(given: Given, extra: Fields) -> int:
     if given.json:
         print(json.dumps([vars(one) for one in found], indent=2))
         return 0
-    of = "outliers, each with its mean similarity to its ten nearest" if given.outliers else f"most like {given.like}"
+    # as the file names it: the folders may be others
+    of = f"most like {features.paths[features.place_of(given.like)]}" if given.like else _OUTLIERS
     say("near-duplicates, each group with the similarities of its most and least similar pair" * given.duplicates or of)
     for one in found:
         farthest = "" if one.lowest is None else f"{one.lowest:.3f}  "
         say(f"{one.similarity:.3f}  {farthest}{'  '.join(one.paths)}")
     if given.duplicates:
-        say(f"{counted(len(found), 'group')} among {len(features.paths):,} images")
+        of = f"at a similarity of {given.least:g} or more (--least); the closest two have {features.closest():.3f}"
+        say(f"{counted(len(found), 'group')} among {len(features.paths):,} images {of}")
     return 0
 
 
@@ -270,7 +275,8 @@ def _remark(run: str) -> str:
     if not (folder / CONFIG).is_file():
         return ""
     if (folder / BACKBONE).is_file():
-        kept = (folder / ADAPTATION).is_file() and read_run(folder).adaptation.get("helped") is False
-        return f"note: these are the weights that {run} trained; its verdict kept the start, {folder / WINNER}" * kept
+        found = read_run(folder).adaptation if (folder / ADAPTATION).is_file() else {}
+        other = found.get("helped") is False or found.get("request", {}).get("command") == "harden"
+        return f"note: these weights are the end of {run}'s training; its verdict's winner is {folder / WINNER}" * other
     go_on = "the same hexa adapt command" if (folder / ADAPTATION).is_file() else f"hexa resume {run}"
     return f"note: {run} is unfinished: this is its newest checkpoint; {go_on} trains it to the end"

@@ -32,7 +32,7 @@ class Embedded:
     """What was written: features or maps of N images, and which images could not be read, a line each.
 
     source: whose images, NAME#SPLIT. shape: (D,) for features, (C, h, w) for maps. preparation: a sentence on how
-    images were prepared, unless the backbone's own file says it.
+    images were prepared, unless the backbone's own file says it. precision: what the network computed in.
     """
 
     path: Path
@@ -41,6 +41,7 @@ class Embedded:
     shape: tuple[int, ...]
     left_out: tuple[str, ...] = ()
     preparation: str | None = None
+    precision: str = "fp32"
 
 
 def embed(
@@ -85,7 +86,8 @@ def embed(
         write_whole(out, lambda file: _write(file, out.suffix, features.numpy(), known, paths))
         num_images, *shape = features.shape
     left_out = tuple(f"{source.paths[position]}: {problems[position]}" for position in sorted(problems))
-    return Embedded(out, f"{source.name}#{source.split}", num_images, tuple(shape), left_out, loaded.preparation.said())
+    told = loaded.preparation.said(), precisions.resolve(request.precision, how["device"])
+    return Embedded(out, f"{source.name}#{source.split}", num_images, tuple(shape), left_out, *told)
 
 
 def _parts(source: Source, names: Array, made: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> Iterator[dense.Part]:

@@ -73,15 +73,23 @@ class Features:
         mean = 1 - distances.mean(1)
         return [Found([self.paths[place]], float(mean[place])) for place in np.argsort(mean, kind="stable")[:count]]
 
+    def place_of(self, path: str) -> int:
+        """The place of the image of this path, as `like` takes it. Raises UserError if there is none."""
+        known = [one for one in self.paths if f"/{path}".endswith(f"/{one}")]
+        if not known:
+            raise UserError(f"{path}: no image of that path in the file, such as {self.paths[0]}")
+        return self.paths.index(max(known, key=len))
+
+    def closest(self) -> float:
+        """The largest cosine of two images."""
+        return 1 - float(self._neighbours.kneighbors(n_neighbors=1)[0].min())
+
     def like(self, path: str, count: int = 10) -> list[Found]:
         """The images with the largest cosine to that of this path, largest first. Raises UserError if there is none.
 
         path: as in the file, where it is relative to the images' folder, or with folders before it.
         """
-        known = [one for one in self.paths if f"/{path}".endswith(f"/{one}")]
-        if not known:
-            raise UserError(f"{path}: no image of that path in the file, such as {self.paths[0]}")
-        place = self.paths.index(max(known, key=len))
+        place = self.place_of(path)
         distances, places = self._neighbours.kneighbors(self.directions[[place]], min(count + 1, len(self.paths)))
         found = [(one, 1 - far) for one, far in zip(places[0], distances[0], strict=True) if one != place]
         return [Found([self.paths[one]], float(similarity)) for one, similarity in found[:count]]

@@ -120,9 +120,9 @@ class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
     comparison one product of matrices.
     """
 
-    def __init__(self, config: InstDiscConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(self, config: MemoryConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
-        self.config = config
+        self.config: MemoryConfig = config
         head = nn.Linear(num_features(backbone), config.dim)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         self.bank = Memory(config, setting.data_size, setting.seed, drawn=config.objective == "nce")

@@ -9,8 +9,8 @@ import pydantic
 from torch import Tensor, nn
 
 from hexa.config import Config, ConfigError
-from hexa.core import Batch, Branch, EncoderConfig, Method, Setting
-from hexa.methods.rotation import DrawnClasses
+from hexa.core import Batch, Branch, EncoderConfig, Setting
+from hexa.methods.rotation import ClassifiesDraws, DrawnClasses
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder
 from hexa.nn.tiles import TileHead
@@ -68,7 +68,7 @@ class JigsawConfig(EncoderConfig):
             raise ConfigError([("method.num_permutations", message)])
 
 
-class Jigsaw(Method[DrawnClasses], config=JigsawConfig):
+class Jigsaw(ClassifiesDraws, config=JigsawConfig):
     """L = −log softmax(W·[h_1 … h_T])_p: the tiles of an image, encoded apart, and their permutation p.
 
     The anchor is the puzzle as one picture, so an adversarial view is attacked where it is seen. The published code
@@ -100,14 +100,5 @@ class Jigsaw(Method[DrawnClasses], config=JigsawConfig):
         cut = tiles.cut(puzzle, self.config.puzzle.grid)
         return self.encoder.project((cut,), branch, together=False, images=len(puzzle))
 
-    def directions(self, embedding: Tensor) -> None:
-        return None
-
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> DrawnClasses:
         return DrawnClasses(self._numbers(batch)[None])
-
-    def loss(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
-        return labels.cross_entropy(embedding)
-
-    def correct(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
-        return embedding.argmax(-1) == labels.classes

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hexa.core import Batch, Branch, Method, Setting
-from hexa.methods.instdisc import InstanceLabels, Memory, MemoryConfig
+from hexa.methods.instdisc import InstanceLabels, InstDisc, Memory, MemoryConfig
 from hexa.methods.jigsaw import UNCROPPABLE, UNMIXABLE, PuzzleConfig
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder
@@ -35,7 +35,7 @@ class PIRLConfig(MemoryConfig):
     """Random images per step, n, shared by the images of the step."""
 
 
-class PIRL(Method[InstanceLabels], config=PIRLConfig):
+class PIRL(InstDisc, config=PIRLConfig):
     """L = (1 − λ)·NCE(f(v_I), m_I) + λ·NCE(g(v_It), m_I), m_I the memory of the image, f and g heads of one backbone.
 
     Anchors are a view and the puzzle of another, as pictures. The memory follows the clean views' f (momentum μ); hard
@@ -43,17 +43,14 @@ class PIRL(Method[InstanceLabels], config=PIRLConfig):
     """
 
     def __init__(self, config: PIRLConfig, backbone: nn.Module, setting: Setting) -> None:
-        super().__init__()
-        self.config = config
+        Method.__init__(self)  # not InstDisc's, which has one head
+        self.config: PIRLConfig = config
         #: For the softmax; NCE's depends on more.
         self.chance_loss = math.log1p(config.num_negatives) if config.objective == "softmax" else None
         width, grid = num_features(backbone), config.puzzle.grid
         self.encoder = Encoder.branched(backbone, nn.Linear(width, config.dim), setting, config.bn_groups)
         self.puzzle_head = TileHead(grid, nn.Linear(width, config.dim), nn.Linear(grid**2 * config.dim, config.dim))
         self.bank = Memory(config, setting.data_size, setting.seed, drawn=True)
-
-    def notes(self) -> list[str]:
-        return [self.bank.note()]
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
         view, other = batch.crops
@@ -63,18 +60,8 @@ class PIRL(Method[InstanceLabels], config=PIRLConfig):
         puzzles = (self.puzzle_head.embed(puzzle, self.encoder, branch) for puzzle in crops[1:])
         return torch.stack([self.encoder.embed(crops[:1], branch)[0], *puzzles])
 
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> InstanceLabels:
-        return self.bank.labels(batch, embedding)
-
     def loss(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
         losses, share = self.bank.loss(embedding, labels), self.config.puzzle_weight
         # the mean over two anchors halves what the weights should not
         weights = torch.tensor([2 * (1 - share), 2 * share])[: len(losses), None]
         return losses * weights.to(losses.device, losses.dtype, non_blocking=True)
-
-    def correct(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
-        """True where an embedding is nearest to the memory of its own image; bool [V, B]."""
-        return labels.nearest(embedding)
-
-    def commit(self, batch: Batch, embedding: Tensor, labels: InstanceLabels) -> None:
-        self.bank.update(batch, embedding)

@@ -39,7 +39,20 @@ class DrawnClasses(PseudoLabels):
         return F.cross_entropy(rows, self.classes.flatten(), reduction="none").view_as(self.classes)
 
 
-class Rotation(Method[DrawnClasses], config=RotationConfig):
+class ClassifiesDraws(Method[DrawnClasses]):
+    """A method whose head classifies what was drawn for each view: cross-entropy, and whether the largest is right."""
+
+    def directions(self, embedding: Tensor) -> None:
+        return None
+
+    def loss(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
+        return labels.cross_entropy(embedding)
+
+    def correct(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
+        return embedding.argmax(-1) == labels.classes
+
+
+class Rotation(ClassifiesDraws, config=RotationConfig):
     """L = −log softmax(W·h)_r, h the features of an image turned by r quarters; mean over all four turns.
 
     The four turned copies of an image stand in an order drawn for each image, so that two images that are mixed show
@@ -66,14 +79,5 @@ class Rotation(Method[DrawnClasses], config=RotationConfig):
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         return self.encoder.project(crops, branch)
 
-    def directions(self, embedding: Tensor) -> None:
-        return None
-
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> DrawnClasses:
         return DrawnClasses(self._turns(batch))
-
-    def loss(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
-        return labels.cross_entropy(embedding)
-
-    def correct(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
-        return embedding.argmax(-1) == labels.classes

@@ -71,7 +71,7 @@ def read(path: Path) -> Weights:
         raise Unreadable(f"{path}: cannot be read ({reason(error)})") from None
     if path.suffix != ".pkl" and not begin.startswith((_ZIP, _PICKLE)):
         # an error page, a Git LFS pointer …
-        told = f"it begins with {begin.decode('ascii', 'replace')!r}"
+        told = f"it begins with {begin!r}"
         raise Unreadable(f"{path}: not a checkpoint: {told}; give a file of weights")
     sums = None
     try:
