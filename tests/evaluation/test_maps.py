@@ -172,9 +172,9 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFi
         said = capsys.readouterr()
         return code, " ".join((said.err if code else said.out).split())
 
-    code, said = run("random:small-resnet-4-8 --out OUT.npy --maps --size 16")
+    code, said = run("random:small-resnet-4-8 --out OUT.npy --maps --size 16 --precision fp32")
     assert code == 0
-    assert f"450 × 8 × 8 × 8 feature maps of digits#test written to {tmp_path / 'maps.npy'}" in said
+    assert f"450 × 8 × 8 × 8 feature maps (computed in fp32) of digits#test written to {tmp_path / 'maps.npy'}" in said
     for words, problem in (
         ("random:small-resnet-4-8 --out OUT.npy --maps --maps-precision int8", "maps_precision: "),
         ("random:small-resnet-4-8 --out OUT.npz --maps-precision float16", "maps_precision has no effect without maps"),

@@ -17,7 +17,7 @@ from hexa.comparison.labelled import Judge, can_judge, labels_of, take_groups
 from hexa.config import UserError
 from hexa.data import Source, open_source
 from hexa.evaluation.collective import from_main
-from hexa.evaluation.transforms import describe, transform_of
+from hexa.evaluation.transforms import all_whole, transform_of
 from hexa.recipes import domains, experiment as experiments
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.comparison import options
@@ -121,7 +121,7 @@ class AdaptRequest:
                 notes.append(f"a map, and the nearest images: {page.write(found, trained.how, trained.out)}")
             except Exception as error:  # what is only for looking costs no verdict
                 notes.append(f"no page of the comparison: {type(error).__name__}: {error}")
-        else:
+        elif "training.report" not in self.fields:
             notes.append("no page of the comparison: --time was too short to draw it; hexa compare does")
         return Outcome(winner, conclusion, table, notes, found.judge is not None, found.record)
 
@@ -250,8 +250,8 @@ def _conclude(
         notes.append(f"{told}: they took longer than those that the plan timed")
     if found.judged and judging is data:
         notes.append("the images that judge were also learned from, which overstates a gain; --labelled gives others")
-    whole = describe(transform_of(found.winner), data)["resize"] == "whole"  # else timm would cut their edges off
-    winner = found.winner.prepared(crop=1.0 if whole else None)
+    # timm would cut the edges of images off that were taken whole
+    winner = found.winner.prepared(crop=1.0 if all_whole(transform_of(found.winner), data, judging) else None)
     winner.preparation = replace(winner.preparation, origins={})  # from here on its file's own
     checked = export(winner, "timm", (out / WINNER).resolve())
     record = {

@@ -158,8 +158,8 @@ class Given:
         every = itertools.chain(_MINUTES, itertools.count(120, 60))
         minutes = next(one for one in every if 60 * one >= 1.3 * (training + others(60 * one)))
         said = f"not enough time: {what} would take {format_duration(training)} of training as fast as this machine is "
-        said += f"now, and all else {format_duration(others(60 * minutes))}, so the start is kept"
-        said += f"; from {counted(minutes, 'minute')} on, with a third to spare, it is worth a try"
+        said += f"now, and all else {format_duration(others(60 * minutes))}, so the start is kept; from "
+        said += f"{counted(minutes, 'minute')} on, with a third to spare, it is worth a try"
         return Plan(None, (f"images: {self.seen}", said))
 
 

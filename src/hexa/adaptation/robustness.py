@@ -191,10 +191,9 @@ def decide(before: Side, after: Side, price: float, tried: int, where: str = "")
 
     attacks = ", ".join(f"{name.removeprefix('attack of ')}: {change(name)}" for name in ATTACKED)
     if CLEAN in before.values:
-        dear = lost(before, after) > price
-        better = sign > 0 and not dear
+        better = sign > 0 and lost(before, after) <= price
         said = f"under attack within {attacks}; clean, by the {CLEAN}, {change(CLEAN)}; by {NEAREST} {change(NEAREST)}"
-        said += f", in the mean more than --price {price:g}" * dear
+        said += f", in the mean more than --price {price:g}" * (lost(before, after) > price)
     else:
         better, kept = sign < 0, unlabelled.kept(before.features, after.features).mean()
         said = f"features move, in percent of the distance between images, within {attacks}; {kept:.0%} of the start's "

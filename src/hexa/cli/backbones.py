@@ -228,9 +228,8 @@ def search(given: Given, extra: Fields) -> int:
     # as the file names it: the folders may be others
     of = f"most like {features.paths[features.place_of(given.like)]}" if given.like else _OUTLIERS
     say("near-duplicates, each group with the similarities of its most and least similar pair" * given.duplicates or of)
-    for one in found:
-        farthest = "" if one.lowest is None else f"{one.lowest:.3f}  "
-        say(f"{one.similarity:.3f}  {farthest}{'  '.join(one.paths)}")
+    numbers = [[x for x in (one.similarity, one.lowest) if x is not None] for one in found]
+    say(*("  ".join([*(f"{x:.3f}" for x in own), *one.paths]) for own, one in zip(numbers, found, strict=True)))
     if given.duplicates:
         of = f"at a similarity of {given.least:g} or more (--least); the closest two have {features.closest():.3f}"
         say(f"{counted(len(found), 'group')} among {len(features.paths):,} images {of}")

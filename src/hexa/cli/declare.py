@@ -102,9 +102,14 @@ def positive(text: str) -> float:
     return value
 
 
-def number(text: str) -> float:
-    """The type of an option: a number, perhaps of per cent or of 255 grey levels, as 2% or 8/255."""
-    return float(text.removesuffix("%").removesuffix("/255"))
+def grey_levels(text: str) -> float:
+    """The type of an option: a number, perhaps as a share of 255."""
+    return float(text.removesuffix("/255"))
+
+
+def points(text: str) -> float:
+    """The type of an option: a number, perhaps with a per cent sign."""
+    return float(text.removesuffix("%"))
 
 
 def duration(text: str) -> float:

@@ -25,9 +25,10 @@ from hexa.cli.declare import (
     command,
     duration,
     flag,
+    grey_levels,
     import_networks,
-    number,
     option,
+    points,
     say,
 )
 
@@ -157,7 +158,8 @@ def resume(given: Given, extra: Fields) -> int:
     from hexa.run.run import resume as go_on
     from hexa.runtime.console import Console
 
-    return _finished(go_on(run, console=Console()), plugins.load(run / "config.yaml", given.trust).data)
+    experiment = plugins.load(run / "config.yaml", given.trust)
+    return _finished(go_on(run, console=Console()), experiment.data)
 
 
 #: Options that `adapt` and `harden` share.
@@ -191,8 +193,8 @@ def adapt(given: Given, extra: Fields) -> int:
 @command(
     "make given weights robust against attacks on your own images within a time, and say what it gained and cost",
     *_FROM_WEIGHTS,
-    option("--strength EPSILON", "of the attacks, in grey levels; 4 if not given", type=number, default=4.0),
-    option("--price POINTS", "of clean accuracy that may be lost; 2 if not given", type=number, default=2.0),
+    option("--strength EPSILON", "of the attacks, in grey levels; 4 if not given", type=grey_levels, default=4.0),
+    option("--price POINTS", "of clean accuracy that may be lost; 2 if not given", type=points, default=2.0),
     option("--out RUN", "the run folder; runs/harden if not given", default="runs/harden"),
     option("--domain NAME", "kind of images: whether they may be mirrored"),
     PLAN,

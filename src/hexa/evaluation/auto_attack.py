@@ -29,9 +29,8 @@ def auto_attack(steps: int, targets: int, queries: int) -> list[Attack]:
             logits = s(x.contiguous(memory_format=torch.channels_last))
         if number >= logits.shape[1] - 1:
             return torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        others = logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)
         # the target goes through beside the label, as the attack leaves out images on its way
-        both = torch.stack([y, others[:, number]], 1)
+        both = torch.stack([y, logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)[:, number]], 1)
         if fab:
             return fast_adaptive_boundary(s, x, both, radius, steps)
         return auto_pgd(s, x, both, radius, x + radius * noise(x, streams, 1 + number), steps, targeted_dlr)

@@ -86,8 +86,8 @@ def embed(
         write_whole(out, lambda file: _write(file, out.suffix, features.numpy(), known, paths))
         num_images, *shape = features.shape
     left_out = tuple(f"{source.paths[position]}: {problems[position]}" for position in sorted(problems))
-    told = loaded.preparation.said(), precisions.resolve(request.precision, how["device"])
-    return Embedded(out, f"{source.name}#{source.split}", num_images, tuple(shape), left_out, *told)
+    told = left_out, loaded.preparation.said(), precisions.resolve(request.precision, how["device"])
+    return Embedded(out, f"{source.name}#{source.split}", num_images, tuple(shape), *told)
 
 
 def _parts(source: Source, names: Array, made: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> Iterator[dense.Part]:

@@ -65,7 +65,7 @@ class Features:
         members = self.directions[places]
         distances, _ = NearestNeighbors(n_neighbors=1, metric="cosine", algorithm="brute").fit(members).kneighbors()
         lowest = min(float((members @ one).min()) for one in members)
-        return Found([self.paths[place] for place in places], 1 - float(distances.min()), lowest)
+        return Found([self.paths[place] for place in places], max(lowest, 1 - float(distances.min())), lowest)
 
     def outliers(self, count: int = 20, k: int = 10) -> list[Found]:
         """The images with the lowest mean cosine to their k nearest neighbours, lowest first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from hexa.config import UserError
@@ -12,7 +13,9 @@ from hexa.data.views.evaluation import EvaluationTransform, OwnAspect
 from hexa.evaluation import protocols
 from hexa.evaluation.protocol import Protocol, Task
 from hexa.evaluation.request import Aspect
+from hexa.evaluation.split import draw_images
 from hexa.nn.feature_maps import stride
+from hexa.runtime.random import Stream
 from hexa.weights.preparation import GIVEN
 from hexa.weights.pretrained import Backbone
 
@@ -54,7 +57,7 @@ def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]
     """What was done to the images of these sources, for a result.
 
     resize: "whole", or "shorter side to N, centre S", or the share of each in percent; where the images may differ in
-    size it is told from `looked_at` images, evenly spread.
+    size it is told from `looked_at` images, drawn at random.
     """
     interpolation = f"{transform.interpolation}, antialiased"
     if isinstance(transform, OwnAspect):
@@ -63,7 +66,7 @@ def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]
     cropped = f"shorter side to {transform.short}, centre {transform.size}"
     looked_at, whole = 0, 0.0
     for source in sources:
-        sizes = [source.uniform_size] if source.uniform_size is not None else _sizes(source)
+        sizes = list(_sizes(source))
         looked_at += len(sizes) if source.uniform_size is None else 0
         share = sum(transform.takes_whole(*size) for size in sizes) / max(1, len(sizes))
         whole += share * len(source) / sum(map(len, sources))
@@ -73,11 +76,17 @@ def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]
     return told | ({"looked_at": looked_at} if looked_at else {})
 
 
-def _sizes(source: Source) -> list[tuple[int, int]]:
-    """(height, width) of some images, evenly spread, that can be read."""
-    sizes, count = list[tuple[int, int]](), min(len(source), _LOOKED_AT)
-    for number in range(count):
+def all_whole(transform: EvaluationTransform, *sources: Source) -> bool:
+    """Whether each image that is looked at is taken whole; the first that is not ends it."""
+    return all(transform.takes_whole(*size) for source in sources for size in _sizes(source))
+
+
+def _sizes(source: Source) -> Iterator[tuple[int, int]]:
+    """(height, width) of all images, or of some that are drawn and can be read."""
+    if source.uniform_size is not None:
+        yield source.uniform_size
+        return
+    for place in draw_images(len(source), _LOOKED_AT, Stream(0).child("sizes")).tolist():
         with contextlib.suppress(DecodeError):
-            height, width = source.decode(number * len(source) // count).shape[1:]
-            sizes.append((height, width))
-    return sizes
+            height, width = source.decode(place).shape[1:]
+            yield height, width

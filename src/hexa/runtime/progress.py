@@ -99,7 +99,7 @@ class Reporter:
         seconds = (now - begin) / max(1, step - first) * (self._total - step) if self.end is None else self.end - now
         left = f" · {_duration(max(0.0, seconds))} left" if step > first else ""
         # a total that follows the clock changes with each estimate
-        of = "" if self.end is not None and step < self._total else f"/{self._total}"
+        of = f"/{self._total}" * (self.end is None or step >= self._total)
         self.say(f"step {step}{of} · {text}{left}")
 
     def say(self, message: str) -> None:

@@ -79,9 +79,7 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
 
     write_whole(out, written)
     if backbone.preparation.crop < 1 and to != "onnx":
-        report["crop"] = (
-            f"hexa takes square images of at most {backbone.image_size} px whole; --crop 1 has others do so"
-        )
+        report["crop"] = f"square images of at most {backbone.image_size} px are whole in hexa; --crop 1 for others"
     return report | {"bytes": out.stat().st_size, "load": how_to_load(backbone, to, out)}
 
 

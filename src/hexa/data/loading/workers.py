@@ -189,12 +189,12 @@ class Items(Iterator[Any]):
         try:
             item = next(self._items)
         except (RuntimeError, ConnectionError, EOFError) as error:  # the latter: it ended while it sent a batch
-            if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
+            said, here = " ".join(str(error).split()), isinstance(self._items, map)
+            died = "DataLoader worker" in said if isinstance(error, RuntimeError) else not here
+            if not died or said.startswith("Caught "):  # the data set's own error
                 raise
-            remedy = "lower num_workers, or give this machine more (shared) memory"
-            raise WorkerEnded(
-                f"a worker process that decodes images ended ({' '.join(str(error).split())}); {remedy}"
-            ) from None
+            ended = f"a worker process that decodes images ended ({said or type(error).__name__})"
+            raise WorkerEnded(f"{ended}; lower num_workers, or give this machine more (shared) memory") from None
         if isinstance(item, UserError):
             raise item
         return item
