@@ -80,11 +80,11 @@ class HardenRequest(AdaptRequest):
         native, spent = draft.views.size, budget.seconds - budget.left
 
         def judging(seconds: float) -> int:
-            """How many images judge, of --time in seconds."""
+            """The number of images that judge, where --time is this many seconds."""
             return min(int(np.clip(0.02 * seconds / costs.score(native), *_JUDGED)), len(labelled or source))
 
         def others(size: int, seconds: float) -> float:
-            """Seconds for all but training at this size, of --time in seconds."""
+            """Seconds for all but training at this size, where --time is this many seconds."""
             clean = costs.score(native) + (2 + HALVINGS) * costs.score(given.used(size)) + 3 * costs.read
             attacked = max(_JUDGING * seconds, _ATTACKED[0] * _PASSES * costs.score(given.used(size)))
             return spent + attacked + judging(seconds) * clean + 1.5 * costs.setup + budget.here(_END)

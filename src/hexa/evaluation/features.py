@@ -89,7 +89,7 @@ def check_finite(features: Tensor, source: Source) -> None:
 
 
 def nothing_read(source: Source) -> UserError:
-    """What to raise where every image is unreadable; it says why the first one is."""
+    """The error for a source of which no image can be read; it says why for the first one."""
     why = ""
     try:
         source.decode(0)

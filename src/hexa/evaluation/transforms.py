@@ -77,7 +77,7 @@ def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]
 
 
 def all_whole(transform: EvaluationTransform, *sources: Source) -> bool:
-    """Whether each image that is looked at is taken whole; the first that is not ends it."""
+    """True if each image that is looked at is taken whole; looking ends at the first that is not."""
     return all(transform.takes_whole(*size) for source in sources for size in _sizes(source))
 
 
