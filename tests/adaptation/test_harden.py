@@ -62,7 +62,7 @@ def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, capsys: pyte
     assert torch.equal(winner(images), better.eval()(images))
     assert main(["export", str(out), "--to=timm", f"--out={tmp_path / 'x.safetensors'}"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert [said in told for said in ("its verdict's winner is", "at most 8 px are whole in hexa")] == [True, True]
+    assert [said in told for said in ("end of training; its winner is", "at most 8 px whole; others")] == [True, True]
     # again with another strength
     assert main(command(weights, out, *fixed[:4], "--strength", "32", "--groups", "g.csv")) == 2
     assert "--strength 64, not 32" in (said := capsys.readouterr().err)

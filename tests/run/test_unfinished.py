@@ -26,7 +26,7 @@ def test_an_unfinished_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
     shutil.copy(tmp_path / "out.safetensors", run / "backbone.safetensors")
     (run / "adapt.json").write_text('{"verdict": "no", "kept": "start", "table": {"header": ["", "", "", ""]}}')
     assert cli.main(["embed", str(run), "--data", "digits#test", "--out", str(tmp_path / "out.npz")]) == 0
-    assert f"the end of {run}'s training; its verdict's winner is {run}/winner.safetensors" in capsys.readouterr().out
+    assert f"end of training; its winner is {run}/winner.safetensors" in capsys.readouterr().out
 
 
 def test_pictures_tell_their_stages_and_count_images(

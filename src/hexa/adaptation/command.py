@@ -122,7 +122,7 @@ class AdaptRequest:
             except Exception as error:  # what is only for looking costs no verdict
                 notes.append(f"no page of the comparison: {type(error).__name__}: {error}")
         elif "training.report" not in self.fields:
-            notes.append("no page of the comparison: --time was too short to draw it; hexa compare does")
+            notes.append("no page of the comparison: --time was too short; hexa compare draws one")
         return Outcome(winner, conclusion, table, notes, found.judge is not None, found.record)
 
 

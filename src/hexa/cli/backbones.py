@@ -276,6 +276,6 @@ def _remark(run: str) -> str:
     if (folder / BACKBONE).is_file():
         found = read_run(folder).adaptation if (folder / ADAPTATION).is_file() else {}
         other = found.get("helped") is False or found.get("request", {}).get("command") == "harden"
-        return f"note: these weights are the end of {run}'s training; its verdict's winner is {folder / WINNER}" * other
+        return f"note: {run} itself has the weights at the end of training; its winner is {folder / WINNER}" * other
     go_on = "the same hexa adapt command" if (folder / ADAPTATION).is_file() else f"hexa resume {run}"
     return f"note: {run} is unfinished: this is its newest checkpoint; {go_on} trains it to the end"

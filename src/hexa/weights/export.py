@@ -79,7 +79,7 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
 
     write_whole(out, written)
     if backbone.preparation.crop < 1 and to != "onnx":
-        report["crop"] = f"square images of at most {backbone.image_size} px are whole in hexa; --crop 1 for others"
+        report["crop"] = f"hexa takes square images of at most {backbone.image_size} px whole; others do with --crop 1"
     return report | {"bytes": out.stat().st_size, "load": how_to_load(backbone, to, out)}
 
 
