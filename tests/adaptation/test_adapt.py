@@ -217,12 +217,13 @@ def test_where_the_time_is_not_enough_the_start_is_kept(
     asked = ["adapt", str(weights), f"--data=folder:{photos}/train", f"--out={out}", *QUICK]
     assert main([*asked, "--time=10m"]) == 0
     reason = r"would take 40 min 44 s of training as fast .*, and all else \d+ s, so .*; from (\d+) minutes"
-    needed = re.search(reason, capsys.readouterr().out)
-    assert needed is not None
+    (needed,) = re.findall(reason, capsys.readouterr().out)
     kept = json.loads((out / "adapt.json").read_text())
     assert (kept["kept"], kept["verdict"][:15]) == ("start", "not enough time")
     assert sorted(path.name for path in out.iterdir()) == ["adapt.json"]
-    assert main([*asked, f"--time={needed[1]}m", "--plan"]) == 0  # the same folder, with more time
+    with pytest.raises(UserError, match="nothing was trained there; give weights"):
+        load_backbone(out)
+    assert main([*asked, f"--time={needed}m", "--plan"]) == 0  # the same folder, with more time
     said = capsys.readouterr().out
     assert "learning: the last of 3 stages" in said
     assert "labels: none, so whether it helped cannot be told" in said

@@ -173,6 +173,7 @@ def side(name: str, knn: float, probe: float) -> verdict.Side:
             1,
             "B is better than A and C: against A: k-NN 70.0 → 90.0 %",
         ),
+        ([side("A", 70, 90), side("B", 80, 90)], 1, "B is better than A by k-NN alone: k-NN 70.0 → 80.0 %"),
         ([side("A", 70, 90), side("B", 80, 80)], None, "the measures contradict each other: k-NN 70.0 → 80.0 %"),
     ],
 )

@@ -101,14 +101,14 @@ def test_the_loss_of_an_image_is_the_mean_over_its_grid() -> None:
 
 def test_patches_learn_in_the_clean_term_alone() -> None:
     made, data = cpc(), batch(SIZE)
-    head = made.encoder.head
     for loss, learns in ((made.clean_loss, True), (made.loss, False)):
         embedding = made.embed(made.anchors(data), MAIN)
         labels = made.pseudo_labels(data, embedding.detach())
         assert not labels.dictionary.requires_grad
         made.zero_grad()
         loss(embedding, labels).mean().backward()
-        assert (head.patches.weight.grad is not None and bool(head.patches.weight.grad.any())) == learns
+        slope = made.encoder.head.patches.weight.grad
+        assert (slope is not None and bool(slope.any())) == learns
 
 
 def test_a_patch_is_never_its_own_negative_nor_that_of_what_it_is_mixed_with() -> None:
@@ -116,8 +116,7 @@ def test_a_patch_is_never_its_own_negative_nor_that_of_what_it_is_mixed_with() -
     made, data = cpc(), batch(SIZE)
     embedding, patches, predictions = embedded(made, data)
     labels = made.pseudo_labels(data, embedding.detach())
-    permutation = torch.tensor([1, 0, 2, 3])
-    again = torch.tensor([2, 3, 0, 1])
+    permutation, again = torch.tensor([1, 0, 2, 3]), torch.tensor([2, 3, 0, 1])
     own, other = labels.mixed(permutation)
     for mixed, target in ((own, [0, 1, 2, 3]), (other, [1, 0, 2, 3])):
         losses = made.loss(embedding, mixed)

@@ -86,7 +86,6 @@ def test_rows_that_cancel_leave_their_centroid_where_it_was() -> None:
 def test_centroids_are_unit_rows_and_each_row_has_its_nearest(count: int, precision: Any) -> None:
     rows = clouds(700).float()
     found = spherical_kmeans(rows, count, seeded(), precision=precision, iterations=4)
-    assert found.centroids.shape == (count, 16)
     torch.testing.assert_close(found.centroids.norm(dim=1), torch.ones(count))
     cosine = rows @ found.centroids.T
     own = cosine.gather(1, found.assignments[:, None])[:, 0]

@@ -106,6 +106,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("resnet18.pt", "vit.safetensors"):
         (folder / f"cut-{name}").write_bytes((folder / name).read_bytes()[:50_000])
     (folder / "text.pt").write_text("hello\n")
+    (folder / "features.npz").write_bytes(b"PK\x03\x04")
     return folder
 
 
@@ -122,6 +123,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("cut-resnet18.pt", {}, r"not a complete checkpoint \(.*\); copy it again"),
         ("cut-vit.safetensors", {}, r"not a complete safetensors file \(.*\); copy it again"),
         ("head.pt", {}, r"has only a head \(fc\.weight, fc\.bias\); give a file with the whole network"),
+        ("features.npz", {}, "not a checkpoint: an archive of NumPy arrays; give a file of weights"),
         ("text.pt", {}, "not a checkpoint: it begins with b'hello.*; give a file of weights"),
     ],
 )

@@ -30,9 +30,8 @@ def label_free(images: Tensor, first: Tensor, second: Tensor, seed: int = 0) -> 
     mean = images.float().mean(0)
     x, a, b = (functional.normalize(features.float() - mean, dim=1) for features in (images, first, second))
     values = torch.linalg.svdvals(x)
-    share = values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
     return {
-        "rank": torch.special.entr(share).sum().exp().item(),
+        "rank": torch.special.entr(values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)).sum().exp().item(),
         "alignment": -(a - b).square().sum(1).mean().item(),
         "uniformity": -torch.pdist(x).square().mul(-2).exp().mean().log().item() if len(x) > 1 else 0.0,
         "neighbours": 100 * _shared_neighbours(x, a, b),

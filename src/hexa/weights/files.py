@@ -69,9 +69,9 @@ def read(path: Path) -> Weights:
             return _checked(_safetensors(path))
     except OSError as error:
         raise Unreadable(f"{path}: cannot be read ({reason(error)})") from None
-    if path.suffix != ".pkl" and not begin.startswith((_ZIP, _PICKLE)):
-        # an error page, a Git LFS pointer …
-        told = f"it begins with {begin!r}"
+    if path.suffix == ".npz" or (path.suffix != ".pkl" and not begin.startswith((_ZIP, _PICKLE))):
+        # features, an error page, a Git LFS pointer …
+        told = "an archive of NumPy arrays" if path.suffix == ".npz" else f"it begins with {begin!r}"
         raise Unreadable(f"{path}: not a checkpoint: {told}; give a file of weights")
     sums = None
     try:
