@@ -571,14 +571,6 @@ def hardened_growing() -> str:
     return table([(f"ε grows ({len(grows)} seeds; change from ε that stays)", *cells)], "", *HARDENED_SCORES)
 
 
-def hardened_photographs() -> str:
-    """One run of `hexa harden` that did not keep to its price."""
-    found = result("2026-11-24-harden-photographs.json")
-    scores = {"clean": "top1"} | {name: metric for name, metric in HARDENED_SCORES.items() if "attack" in name}
-    body = [(row["arm"], *(f"{row['metrics'][name]:.0f}" for name in scores.values())) for row in found["rows"]]
-    return table(body, "", *scores)
-
-
 def start_by_size() -> str:
     """The start's accuracy on clean images, by image size."""
     rows = result("2026-11-25-start-by-size.json")["rows"]
@@ -630,18 +622,6 @@ def hardened_corrupted() -> str:
     return table(body, "", *start)
 
 
-def hardened_search() -> str:
-    """Photographs at 96 pixels, start beside copies, by those to choose by."""
-    angle = "by angle, rate 0.0005, 20 passes"
-    names = ["the start", "whole images", "crops of 35 % of the area and more"]
-    names += ["the start, on another machine", angle, f"{angle}, weights half-way to it"]
-    rows = [row for day in (24, 25) for row in result(f"2026-11-{day}-harden-photographs-search.json")["rows"]]
-    body = [
-        (name, *(f"{value:.1f}" for value in row["metrics"].values())) for name, row in zip(names, rows, strict=True)
-    ]
-    return table(body, "", *rows[0]["metrics"])
-
-
 def hardened_by(name: str) -> str:
     """Arms of the recipe `teacher`, one seed each."""
     rows = result(name)["rows"]
@@ -668,6 +648,28 @@ def speedrun_tracks() -> str:
             )
         body.append((name, one.goal, *record))
     return table(body, "track", "goal", "seconds of one core", "reached", "by")
+
+
+def speedrun_peers() -> str:
+    """Of each method of other libraries and each track the run with the highest score."""
+    best: dict[tuple[str, str], dict[str, Any]] = {}
+    for path in sorted((ROOT / "benchmarks/speedrun").glob("peers-*.json")):
+        for row in json.loads(path.read_text())["rows"]:
+            key = row.get("track", "B"), row["method"]
+            best[key] = max(best.get(key, row), row, key=lambda one: one["metrics"]["top1"])
+    libraries = {"train": "lightly-train", "stable": "stable-pretraining"}
+    body = [
+        (
+            track,
+            f"{libraries.get(method.partition('-')[0], 'lightly')}: {method.rpartition('-')[2]}",
+            f"{row['epochs']}",
+            f"{row['rate']:g}",
+            f"{row['seconds']:.0f}",
+            f"{row['metrics']['top1']:.1f}",
+        )
+        for (track, method), row in sorted(best.items())
+    ]
+    return table(body, "track", "by", "epochs", "rate", "seconds", "reached")
 
 
 def speedrun_tried() -> str:
@@ -1069,14 +1071,13 @@ GENERATED: dict[str, Callable[[], str]] = {
     "adapted": adapted,
     "adapted-now": adapted_now,
     "adapted-seeds": adapted_seeds,
-    "hardened-photographs": hardened_photographs,
     "hardened-objects": hardened_objects,
     "hardened-clothes": hardened_clothes,
     "hardened-sets": hardened_sets,
     "start-by-size": start_by_size,
     "hardened-corrupted": hardened_corrupted,
-    "hardened-search": hardened_search,
     "speedrun-tracks": speedrun_tracks,
+    "speedrun-peers": speedrun_peers,
     "speedrun-tried": speedrun_tried,
     "small-recipes": small_recipes,
     "without-labels": without_labels,

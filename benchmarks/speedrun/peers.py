@@ -12,9 +12,10 @@ What is lightly's own: views, losses, memory bank, heads, momentum update, and f
 momentum 0.9, weight decay 5e-4, a rate of 0.06 for each 128 images (SwAV: Adam, 0.001), a cosine, both views as
 queries. VICReg is not in that benchmark; its views and optimizer are SimCLR's. Not as there: batch-norms are not
 split. stable-pretraining's module, views, head, loss (a temperature of 0.5), LARS at 5 for batches of 256 and schedule
-are those of its example on CIFAR-10. lightly-train has all its own settings but for rate, epochs, one process
-that loads images, and the sizes of views and of scored images, which are those of the record. Images are PNG files. All train in fp32 and decode images in each epoch. A row is written as soon as
-it exists, and rows that FILE has are not made again.
+are those of its example on CIFAR-10. lightly-train has all its own settings but for rate, epochs, one process that
+loads images, and the sizes of views and of scored images, which are those of the record. Images are PNG files. All
+train in fp32 and decode images in each epoch. A row is written as soon as it exists, and rows that FILE has are not
+made again.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 100, (40, 500), (200, 2000)
 #: How often the line from the start to the result is halved for the most robust state at the price: to a sixteenth.
 HALVINGS = 4
 #: A training of more steps attacks in two, each of this share of ε: one of 2,284 overfitted to a single step
-#: (docs/robust.md).
+#: (docs/what-hardening-was-worth.md).
 _LONG, _OF_TWO = 700, 0.75
 _STEPS, _STEP_SIZE = "hard_examples.adversarial.steps", "hard_examples.adversarial.step_size"
 #: Seconds to write the results, which are not measured.

@@ -55,14 +55,14 @@ def teacher() -> Experiment:
 
     Command: hexa pretrain teacher --start BACKBONE --data folder:photos, or hexa harden, which chooses size and length
 
-    Expected: docs/robust.md.
+    Expected: docs/what-hardening-was-worth.md.
 
     Cost: a third of a minute of a fast core for each epoch of 2,000 images of 64 pixels with EfficientNet-Lite0.
     """
-    # rather than noise of 2 ε or a step of 1.25 ε, which did worse on held-out images (docs/robust.md)
+    # rather than noise of 2 ε or a step of 1.25 ε, which did worse on held-out images (docs/what-hardening-was-worth.md)
     attack = {"epsilon": 4.0, "step_size": 4.0, "random_start": 1.0, "branch": "main"}
     views = {"recipe": "crop-flip", "scale": (1.0, 1.0), "ratio": (1.0, 1.0)}
-    # without it the copy fails on images of low contrast (docs/robust.md)
+    # without it the copy fails on images of low contrast (docs/what-hardening-was-worth.md)
     colours = {"jitter_probability": 0.5, "brightness": 0.0, "contrast": 0.8, "saturation": 0.0, "hue": 0.0}
     return adapt().model_copy(
         update={
