@@ -172,7 +172,7 @@ def farthest(network: nn.Module, images: Tensor, clean: Tensor, start: Tensor, r
 
 
 def lost(before: Side, after: Side) -> float:
-    """Points of clean accuracy that are lost, the mean by k-NN and by the probe (why: docs/what-hardening-was-worth.md)."""
+    """Points of clean accuracy lost, the mean by k-NN and by the probe (docs/what-hardening-was-worth.md says why)."""
     return float(np.mean([before.mean(name) - after.mean(name) for name in DECIDING]))
 
 

@@ -59,7 +59,7 @@ def teacher() -> Experiment:
 
     Cost: a third of a minute of a fast core for each epoch of 2,000 images of 64 pixels with EfficientNet-Lite0.
     """
-    # rather than noise of 2 ε or a step of 1.25 ε, which did worse on held-out images (docs/what-hardening-was-worth.md)
+    # not noise of 2 ε or a step of 1.25 ε, which did worse on held-out images (docs/what-hardening-was-worth.md)
     attack = {"epsilon": 4.0, "step_size": 4.0, "random_start": 1.0, "branch": "main"}
     views = {"recipe": "crop-flip", "scale": (1.0, 1.0), "ratio": (1.0, 1.0)}
     # without it the copy fails on images of low contrast (docs/what-hardening-was-worth.md)
