@@ -651,7 +651,7 @@ def speedrun_tracks() -> str:
 
 
 def speedrun_peers() -> str:
-    """Of each method of other libraries and each track the run with the highest score."""
+    """For each track and method of other libraries, the run with the highest score."""
     best: dict[tuple[str, str], dict[str, Any]] = {}
     for path in sorted((ROOT / "benchmarks/speedrun").glob("peers-*.json")):
         for row in json.loads(path.read_text())["rows"]:

@@ -6,6 +6,7 @@ import io
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -106,7 +107,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("resnet18.pt", "vit.safetensors"):
         (folder / f"cut-{name}").write_bytes((folder / name).read_bytes()[:50_000])
     (folder / "text.pt").write_text("hello\n")
-    (folder / "features.npz").write_bytes(b"PK\x03\x04")
+    np.savez(folder / "features.npz", features=np.ones(3))
     return folder
 
 
@@ -123,7 +124,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("cut-resnet18.pt", {}, r"not a complete checkpoint \(.*\); copy it again"),
         ("cut-vit.safetensors", {}, r"not a complete safetensors file \(.*\); copy it again"),
         ("head.pt", {}, r"has only a head \(fc\.weight, fc\.bias\); give a file with the whole network"),
-        ("features.npz", {}, "not a checkpoint: an archive of NumPy arrays; give a file of weights"),
+        ("features.npz", {}, r"not in a format that torch writes\); copy it again, or give a file of weights"),
         ("text.pt", {}, "not a checkpoint: it begins with b'hello.*; give a file of weights"),
     ],
 )

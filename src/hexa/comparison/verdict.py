@@ -98,7 +98,8 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
     several = f"against {sides[_other(nearest, highest)].name}: " if len(others) > 1 else ""
     names = _listed([sides[place].name for place in others])
     if best is not None:
-        alone = f" by {by[0]} alone" if len(by := [n for n in DECIDING if nearest.differences[n].sign]) == 1 else ""
+        by = {name for pair in against for name in DECIDING if pair.differences[name].sign}
+        alone = f" ({by.pop()} alone)" if len(by) == 1 else ""
         said = f"{sides[best].name} is better than {names}{alone}: {several}{_scores(sides, nearest, best)}"
     elif len(sides) == 2:
         contradict = len({nearest.differences[name].sign for name in DECIDING} - {0}) > 1

@@ -69,10 +69,9 @@ def read(path: Path) -> Weights:
             return _checked(_safetensors(path))
     except OSError as error:
         raise Unreadable(f"{path}: cannot be read ({reason(error)})") from None
-    if path.suffix == ".npz" or (path.suffix != ".pkl" and not begin.startswith((_ZIP, _PICKLE))):
-        # features, an error page, a Git LFS pointer …
-        told = "an archive of NumPy arrays" if path.suffix == ".npz" else f"it begins with {begin!r}"
-        raise Unreadable(f"{path}: not a checkpoint: {told}; give a file of weights")
+    if path.suffix != ".pkl" and not begin.startswith((_ZIP, _PICKLE)):
+        # an error page, a Git LFS pointer …
+        raise Unreadable(f"{path}: not a checkpoint: it begins with {begin!r}; give a file of weights")
     sums = None
     try:
         if path.suffix == ".pkl":
@@ -125,7 +124,7 @@ def _refusal(path: Path, error: Exception) -> Unreadable:
         )
     first = re.split(r"(?<=[.:]) ", reason(error))[0].rstrip(".:")
     words = first if len(first) > 10 else "not in a format that torch writes"
-    return Unreadable(f"{path}: not a complete checkpoint ({words}); copy it again")
+    return Unreadable(f"{path}: not a complete checkpoint ({words}); copy it again, or give a file of weights")
 
 
 def _innermost(data: Any) -> Mapping[Any, Any]:
