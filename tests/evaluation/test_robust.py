@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -230,10 +231,12 @@ def test_an_identity_names_what_was_run(preset: str, options: dict[str, Any], na
     assert result["metrics"]["top1"] >= result["metrics"]["robust@2"]
 
 
-def test_unattacked_images_score_as_in_the_probe() -> None:
-    backbone = random_backbone(SMALL, 8)
+def test_unattacked_images_score_as_in_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone, seen = random_backbone(SMALL, 8), Mock(wraps=smallest_radius)
+    monkeypatch.setattr("hexa.evaluation.protocols.robust.smallest_radius", seen)
     robust = evaluate("robust", backbone, "digits", epsilons=[0.5], steps=1, restarts=1, **QUIET)
     assert robust["metrics"]["top1"] == pytest.approx(evaluate("probe", backbone, "digits", **QUIET)["metrics"]["top1"])
+    assert max(len(call.args[1]) for call in seen.call_args_list) == 32  # gradients of more take gigabytes
 
 
 def test_interval_is_wilsons() -> None:

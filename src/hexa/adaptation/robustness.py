@@ -25,11 +25,10 @@ from hexa.reporting.tables import Table
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
-#: Radii in grey levels, steps of an attack, their length as a multiple of ε / steps, and what those by labels raise.
-EPSILONS, STEPS, _RELATIVE, _LOSSES = (1.0, 2.0, 4.0), 20, 2.5, ("cross-entropy", "margin")
+#: Radii in grey levels, steps of an attack, their length as a multiple of ε / steps, what those by labels raise, and
+#: the severity of corruptions, of five.
+EPSILONS, STEPS, _RELATIVE, _LOSSES, _SEVERITY = (1.0, 2.0, 4.0), 20, 2.5, ("cross-entropy", "margin"), 3
 _ATTACKS = attack.random_starts(STEPS, _RELATIVE, 1, _LOSSES)
-#: The severity of corruptions, of five, and images that are attacked together, more of them on a GPU.
-_SEVERITY, _BATCH, _ON_GPU = 3, 32, 64
 #: Names of measures: clean accuracy by k-NN and by the probe, whose mean --price bounds, corrupted images, and attacks.
 (NEAREST, CLEAN), CORRUPTED, ATTACKED = DECIDING, "corrupted images", [f"attack of ε = {one:g}" for one in EPSILONS]
 
@@ -99,7 +98,7 @@ class Side:
 
 def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: Tell) -> None:
     """Add the measures under attack and corruption to sides of one image size. judge: that of their probes."""
-    places, done, size = shown.places, 0, _ON_GPU if shown.pixels.is_cuda else _BATCH
+    places, done, size = shown.places, 0, attack.BATCH[shown.pixels.device.type]
     parts = [np.arange(len(places))] if judge is None else [np.flatnonzero(np.isin(places, p)) for p in judge.parts]
     found: list[list[Values]] = [[] for _ in sides]
     for number, part in enumerate(parts):

@@ -21,6 +21,9 @@ cross_entropy: Loss = partial(F.cross_entropy, reduction="none")
 #: (scores, images, labels, radius, streams of the images) -> whether each is misclassified somewhere, bool [B].
 Attack = Callable[[Scores, Tensor, Tensor, float, Sequence[Stream]], Tensor]
 
+#: Images that are attacked together, by type of device: gradients of more take much memory, and gain a CPU nothing.
+BATCH = {"cpu": 32, "cuda": 64}
+
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
     """max_j≠y z_j − z_y, [B]: above 0 where misclassified (Carlini & Wagner 2017).

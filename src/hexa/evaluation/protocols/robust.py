@@ -23,7 +23,7 @@ from hexa.config import Config, UserError
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.source import Subset
 from hexa.data.views.evaluation import OwnAspect
-from hexa.evaluation.attack import Attack, Scores, projected_gradient, random_starts, smallest_radius
+from hexa.evaluation.attack import BATCH, Attack, Scores, projected_gradient, random_starts, smallest_radius
 from hexa.evaluation.auto_attack import auto_attack
 from hexa.evaluation.corruptions import kinds as corruptions
 from hexa.evaluation.corruptions.official import opened
@@ -257,7 +257,7 @@ def test_batches(task: Task, rows: NDArray[np.int64]) -> Iterator[tuple[Tensor, 
     """
     problems: dict[int, str] = {}
     source = Subset(task.test, rows)
-    how = (task.extraction_batch, task.device, task.num_workers, problems)
+    how = (min(task.extraction_batch, BATCH[task.device.type]), task.device, task.num_workers, problems)
     for images, labels, index in evaluation_batches(source, task.transform, *how):
         assert labels is not None, "a task has labelled sources"
         yield images, labels, rows[index.numpy()]
