@@ -85,8 +85,8 @@ def test_without_labels_it_says_how_far_features_move(weights: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--strength", "0"], "--strength 0 is the radius in grey levels of 255; give one in (0, 64]"),
-        (["--strength", "65"], "--strength 65 is the radius"),
+        (["--strength", "0.03"], "--strength 0.03 is a radius in grey levels of 255; give one from 0.25 to 64"),
+        (["--strength", "65"], "--strength 65 is a radius"),
         (["--price", "-1"], "--price -1 is in points of accuracy; give one from 0 to 100"),
         (["--time", "1s"], ""),
     ],

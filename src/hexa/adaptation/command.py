@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -293,6 +294,11 @@ def _write(out: Path, record: Mapping[str, Any]) -> None:
     write_text(out / ADAPTATION, json.dumps(record, indent=1) + "\n")
 
 
+def _place(value: str | None) -> str | None:
+    """The real path of a folder or file, so that its spellings agree; any other value as it is."""
+    return os.path.realpath(path) if os.path.exists(path := (value or "").removeprefix("folder:")) else value
+
+
 def _read_record(out: Path, request: AdaptRequest) -> dict[str, Any] | None:
     """The record of an adaptation in `out`, or None. Raises UserError if it is of another request."""
     path = out / ADAPTATION
@@ -311,7 +317,7 @@ def _read_record(out: Path, request: AdaptRequest) -> dict[str, Any] | None:
     other = [
         f"{name} {theirs.get(name, 'none')}, not {ours.get(name, 'none')}"
         for name in dict.fromkeys((*theirs, *ours))
-        if theirs.get(name) != ours.get(name)
+        if _place(theirs.get(name)) != _place(ours.get(name))
     ]
     if other:
         raise UserError(f"{out} is of another command: {'; '.join(other)}; repeat that one, or give another --out")

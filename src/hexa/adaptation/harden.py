@@ -62,8 +62,8 @@ class HardenRequest(AdaptRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.strength <= 64:
-            raise UserError(f"--strength {self.strength:g} is the radius in grey levels of 255; give one in (0, 64]")
+        if not 0.25 <= self.strength <= 64:
+            raise UserError(f"--strength {self.strength:g} is a radius in grey levels of 255; give one from 0.25 to 64")
         if not 0 <= self.price <= 100:
             raise UserError(f"--price {self.price:g} is in points of accuracy; give one from 0 to 100")
 
@@ -151,14 +151,14 @@ class HardenRequest(AdaptRequest):
         count = np.clip(_JUDGING * self.seconds * images_per_second(start, device) / _PASSES, *_ATTACKED)
         shown = Shown.of(images, start, int(count), judge, device, how.seed)
         attack_all((before, after), shown, judge, functools.partial(progress, "start and result under attack"))
-        rows = list[list[str]]()
+        rows, at_own = list[list[str]](), ""
         if len(features) > 2 and judge is not None:
             own, at = Side.of(native, features[2], judge), native.image_size
-            larger = "" if "views.size" in self.fields else "; more --time allows larger images"
-            notes.append(f"at its own {at} px the start has {own.mean(CLEAN):.1f} % on clean images{larger}")
+            at_own = f", the start at its own {at} px {own.mean(CLEAN):.1f} %"
+            notes += ["more --time allows larger images"] * ("views.size" not in self.fields)
             rows = [[f"{name} at {at} px, % ↑", f"{own.mean(name):.1f}", "", ""] for name in own.values]
         notes.append(f"{len(shown.places)} of the {len(images):,} images were attacked and corrupted")
-        better, verdict = decide(before, after, self.price, tried, f" at {size} px")
+        better, verdict = decide(before, after, self.price, tried, f" at {size} px", at_own)
         if better and share < 1:
             notes.append(f"for --price {self.price:g} the weights are {share:.4g} of the way from the start to the end")
         record: dict[str, Any] = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}

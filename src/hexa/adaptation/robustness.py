@@ -175,12 +175,13 @@ def lost(before: Side, after: Side) -> float:
     return float(np.mean([before.mean(name) - after.mean(name) for name in DECIDING]))
 
 
-def decide(before: Side, after: Side, price: float, tried: int, where: str = "") -> tuple[bool, str]:
+def decide(before: Side, after: Side, price: float, tried: int, where: str = "", own: str = "") -> tuple[bool, str]:
     """Whether the result is to be kept, and the verdict in a sentence.
 
     It is where at one ε or more it is more robust by more than the 95 % interval, for `tried` states and all ε
     together, at none less, and `lost` is at most `price` points. Without labels, where features move less
-    under attack; the price can't be told then. where: the size that both are judged at, if it needs to be said.
+    under attack; the price can't be told then. where: the size that both are judged at, and own: what the start
+    has at its own, if they need to be said.
     """
     signs = {_difference(before, after, name, tried).sign for name in ATTACKED} - {0}
     sign = signs.pop() if len(signs) == 1 else 0
@@ -191,8 +192,8 @@ def decide(before: Side, after: Side, price: float, tried: int, where: str = "")
     attacks = ", ".join(f"{name.removeprefix('attack of ')}: {change(name)}" for name in ATTACKED)
     if CLEAN in before.values:
         better = sign > 0 and lost(before, after) <= price
-        said = f"under attack within {attacks}; clean, by the {CLEAN}, {change(CLEAN)}; by {NEAREST} {change(NEAREST)}"
-        said += f", in the mean more than --price {price:g}" * (lost(before, after) > price)
+        said = f"under attack within {attacks}; clean, by the {CLEAN}, {change(CLEAN)}{own}; by {NEAREST} "
+        said += change(NEAREST) + f", in the mean more than --price {price:g}" * (lost(before, after) > price)
     else:
         better, kept = sign < 0, unlabelled.kept(before.features, after.features).mean()
         said = f"features move, in percent of the distance between images, within {attacks}; {kept:.0%} of the start's "

@@ -166,14 +166,13 @@ def cf_amc() -> Experiment:
     Cost: of 16 crops each batch six passes with a backward, and five without for the pseudo-labels, 10 epochs of 50,000
     images: that of about 600 epochs of SimCLR; for a GPU. `+small` has 8 crops.
     """
-    free = _adversarial(steps=1, step_size=2.55, replays=5, generation="main_train", branch="main")
     return emp_ssl().model_copy(
         update={
             "recipe": "cifar10-cf-amc",
             "epochs": 10,
             "method": EMPSSLConfig(adversarial_terms="joint"),
             "views": _crops(16, scale=(0.08, 1.0)),
-            "hard_examples": free,
+            "hard_examples": _adversarial(steps=1, step_size=2.55, replays=5, generation="main_train", branch="main"),
             "objective": ObjectiveConfig(clean_weight=0.0),
         }
     )

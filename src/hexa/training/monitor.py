@@ -239,10 +239,9 @@ class Watch:
         if not self.num_classes:
             return []
         guess = 100 / self.num_classes
-        poor = percent < min(2 * guess, guess + 0.2 * (100 - guess))
         return self._once(
             "shortcut",
-            poor and self.accuracy > HIGH_ACCURACY,
+            percent < min(2 * guess, guess + 0.2 * (100 - guess)) and self.accuracy > HIGH_ACCURACY,
             f"the pretext task is solved ({100 * self.accuracy:.0f} %) but k-NN is {percent:.1f} %, guessing gives "
             f"{guess:.1f} %: the views betray each other by something other than content, often by shared batch-norm "
             "statistics; raise method.bn_groups or make the views harder",
