@@ -1,26 +1,27 @@
-"""By which estimate of the clean accuracy that is lost does `hexa harden` keep to its price?
+"""By which rule does `hexa harden` keep to its price?
 
-    python benchmarks/price.py WEIGHTS OUT.json RUN=LABELLED,TEST [RUN=LABELLED,TEST …] [--size 160] [--draws 8]
+    python benchmarks/price.py WEIGHTS OUT.json [RUN=LABELLED,TEST …] [--size 160] [--draws 8]
 
 RUN: a folder of `hexa harden`, whose last weights are `backbone.safetensors`. Its labelled images of both sources are
-pooled; of every draw half of them judge, as the command does, and the others tell the truth: the probe of the judging
-half on them. States are shares of the way from WEIGHTS to the run's. For each estimate: the share that halving picks,
-and what it costs in truth.
+pooled; of every draw half of them judge, as the command does, and the others tell the truth: k-NN and the probe of the
+judging half on them. States are shares of the way from WEIGHTS to the run's; what is lost between two of them is
+interpolated. For each rule and price: the share that it picks, and what that costs in truth. Without a RUN the rules
+are applied again to the rows that OUT.json has.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hexa.adaptation.harden import HALVINGS, between, halved
+from hexa.adaptation.harden import at_price, between
 from hexa.comparison.extraction import Extraction, features_of
 from hexa.comparison.labelled import NEIGHBOURS, Judge, labels_of
 from hexa.config import UserError
@@ -30,14 +31,45 @@ from hexa.evaluation.protocols.probe import fit_probe
 from hexa.runtime.packages import provenance
 from hexa.weights.pretrained import load_backbone
 
-SHARES = [share / 2**HALVINGS for share in range(2**HALVINGS + 1)]
-#: Estimates of what is lost, of the differences by k-NN and probe.
-RULES: dict[str, Callable[[float, float], float]] = {
-    "probe": lambda nearest, probe: probe,
-    "mean": lambda nearest, probe: (nearest + probe) / 2,
-    "larger": max,
+SHARES = [share / 16 for share in range(17)]
+PRICES = (1.0, 2.0)
+
+Cost = Callable[[float], float]
+
+
+def halved(price: float, cost: Cost) -> float:
+    """The largest share that keeps to the price, where the line is halved four times: the rule until 2026-11-27."""
+    least, most = 0.0, 1.0
+    for _ in range(4 * (cost(1.0) > price)):
+        middle = (least + most) / 2
+        least, most = (least, middle) if cost(middle) > price else (middle, most)
+    return least or most
+
+
+#: How the share is found, and what is lost of the differences by k-NN and by the probe, [..., 2].
+RULES: dict[str, tuple[Callable[[float, Cost], float], Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = {
+    "halving, by the probe": (halved, lambda lost: lost[..., 1]),
+    "halving, by the mean of both": (halved, lambda lost: lost.mean(-1)),
+    "halving, by the larger of both": (halved, lambda lost: lost.max(-1)),
+    "the square, by the mean of both": (at_price, lambda lost: lost.mean(-1)),
 }
-PRICES = (0.5, 1.0, 2.0)
+
+
+def applied(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What each rule picks at each price, and the mean of k-NN and probe that is lost there in truth."""
+    found = []
+    for name, (pick, estimate) in RULES.items():
+        for price in PRICES:
+            shares, lost = [], []
+            for row in rows:
+                measured = np.array(row["lost"])
+                judged, truth = estimate(measured[:, :2]), measured[:, 2:].mean(1)
+                share = pick(price, lambda at, x=row["shares"], y=judged: float(np.interp(at, x, y)))  # type: ignore[misc]
+                shares.append(share)
+                lost.append(float(np.interp(share, row["shares"], truth)))
+            one = {"rule": name, "price": price, "share": np.mean(shares), "lost": np.mean(lost), "worst": max(lost)}
+            found.append(one | {"deviation": np.std(lost), "dearer": 100 * np.mean(np.array(lost) > price + 1)})
+    return [{name: x if isinstance(x, str) else round(float(x), 3) for name, x in one.items()} for one in found]
 
 
 def further(features: torch.Tensor, labels: np.ndarray, mine: np.ndarray, others: np.ndarray) -> tuple[float, float]:
@@ -49,17 +81,12 @@ def further(features: torch.Tensor, labels: np.ndarray, mine: np.ndarray, others
     return nearest, probe
 
 
-def beyond(lost: NDArray[np.float64], rule: Callable[[float, float], float], price: float, share: float) -> bool:
-    """Whether the state at this share costs more than the price, by the rule's estimate."""
-    return rule(*lost[SHARES.index(share), :2]) > price
-
-
 def main() -> None:
     """Every run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("weights")
     parser.add_argument("out", type=Path)
-    parser.add_argument("runs", nargs="+")
+    parser.add_argument("runs", nargs="*")
     parser.add_argument("--size", type=int, default=160)
     parser.add_argument("--draws", type=int, default=8)
     given = parser.parse_args()
@@ -87,28 +114,12 @@ def main() -> None:
                 found.append((*judged, *further(features[share], labels, mine, others)))
             lost = np.array(found[0]) - np.array(found)
             row = {"run": Path(run).name, "draw": draw, "shares": SHARES, "lost": np.round(lost, 3).tolist()}
-            row["picked"] = {}
-            for name, rule in RULES.items():
-                for price in PRICES:
-                    exceeds = functools.partial(beyond, lost, rule, price)
-                    row["picked"][f"{name} {price:g}"] = halved(exceeds) if exceeds(1.0) else 1.0
             stored["rows"].append(row)
         stored |= provenance()
         given.out.write_text(json.dumps(stored, indent=1) + "\n")
-    for name in RULES:
-        for price in PRICES:
-            picked = [row["picked"][f"{name} {price:g}"] for row in stored["rows"]]
-            truth = np.array([row["lost"][SHARES.index(p)][2:] for row, p in zip(stored["rows"], picked, strict=True)])
-            print(
-                name,
-                price,
-                "share",
-                np.mean(picked).round(3),
-                "lost by k-NN, probe",
-                truth.mean(0).round(2),
-                "over price + 1",
-                (truth[:, 1] > price + 1).mean().round(2),
-            )
+    for row in stored["rows"]:
+        row.pop("picked", None)  # by an earlier version
+    given.out.write_text(json.dumps(stored | {"rules": applied(stored["rows"])}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from PIL import Image
 import hexa
 from hexa import recipes
 from hexa.adaptation.command import AdaptRequest, Trained, adapt
-from hexa.adaptation.harden import HardenRequest, between, choose, halved
+from hexa.adaptation.harden import HardenRequest, at_price, between, choose
 from hexa.adaptation.plan import Given, first_draft
 from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, attack_all, decide, farthest, table
 from hexa.cli import main
@@ -201,11 +201,13 @@ def test_a_short_time_names_one_that_is_enough(share: float, minutes: int, other
     assert [part in said for part in (f"all else {others}", f"from {minutes} minutes on")] == [True, True]
 
 
-@pytest.mark.parametrize(("bound", "share"), [(1.0, 0.9375), (0.7, 0.6875), (0.5, 0.5), (0.2, 0.1875), (0.0, 0.0625)])
-def test_halving_finds_the_largest_share_within_the_price(bound: float, share: float) -> None:
-    asked: list[float] = []
-    assert halved(lambda tried: asked.append(tried) or tried > bound) == share  # type: ignore[func-returns-value]
-    assert len(asked) == 4
+@pytest.mark.parametrize(("least", "share", "looks"), [(1.0, 0.5, 2), (0.4, 0.5 * 0.85**2, 4), (0.1, 0.5 * 0.85**3, 5)])
+def test_the_price_is_spent_where_its_square_says_or_before(least: float, share: float, looks: int) -> None:
+    """The loss of all is four times the price; chance adds to that of shares above `least`."""
+    cost = Mock(side_effect=lambda tried: 4 * tried**2 + (least < tried < 1))
+    assert at_price(1.0, cost) == pytest.approx(share)
+    assert len(dict.fromkeys(call.args for call in cost.call_args_list)) == looks
+    assert (at_price(4.0, cost), at_price(0.0, cost)) == (1.0, 1 / 16)
 
 
 def test_between_the_weights(weights: Path) -> None:

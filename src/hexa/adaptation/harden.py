@@ -38,8 +38,8 @@ _SMALLEST = 3 / 7
 #: Share of the time for the verdict, its passes of an attacked image through the network, bounds on such images, and
 #: on those that clean accuracy is measured on.
 _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.12, 100, (40, 500), (200, 2000)
-#: How often the line from the start to the result is halved for the most robust state at the price: to a sixteenth.
-HALVINGS = 4
+#: The factor by which the share of a state above the price is cut, the states tried at most, and the smallest share.
+_BACK, _TRIED, _NEAREST = 0.85, 5, 1 / 16
 #: A training of more steps attacks in two, each of this share of ε: one of 2,284 overfitted to a single step
 #: (docs/what-hardening-was-worth.md).
 _LONG, _OF_TWO = 700, 0.75
@@ -85,7 +85,7 @@ class HardenRequest(AdaptRequest):
 
         def others(size: int, seconds: float) -> float:
             """Seconds for all but training at this size, where --time is this many seconds."""
-            clean = costs.score(native) + (2 + HALVINGS) * costs.score(given.used(size)) + 3 * costs.read
+            clean = costs.score(native) + (1 + _TRIED) * costs.score(given.used(size)) + 3 * costs.read
             attacked = max(_JUDGING * seconds, _ATTACKED[0] * _PASSES * costs.score(given.used(size)))
             return spent + attacked + judging(seconds) * clean + 1.5 * costs.setup + budget.here(_END)
 
@@ -140,13 +140,13 @@ class HardenRequest(AdaptRequest):
         before, after = (Side.of(network, x, judge) for network, x in zip((start, result), features, strict=False))
         sides = {1.0: after}
 
-        def exceeds(share: float) -> bool:
+        def cost(share: float) -> float:
             if share not in sides:
                 network = between(native, result, share)
                 sides[share] = Side.of(network, extracted(network, images, how, device)[0], judge)
-            return lost(before, sides[share]) > self.price
+            return lost(before, sides[share])
 
-        share = halved(exceeds) if judge is not None and exceeds(1.0) else 1.0
+        share = 1.0 if judge is None else at_price(self.price, cost)
         after, tried = sides[share], len(sides)
         count = np.clip(_JUDGING * self.seconds * images_per_second(start, device) / _PASSES, *_ATTACKED)
         shown = Shown.of(images, start, int(count), judge, device, how.seed)
@@ -183,16 +183,16 @@ def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], sho
     return size, max(0.0, images)
 
 
-def halved(exceeds: Callable[[float], bool]) -> float:
-    """The largest share tried that keeps to the price, or the smallest tried if none does.
+def at_price(price: float, cost: Callable[[float], float]) -> float:
+    """The share of the way to the result at which `price` points of clean accuracy are lost, from 1 / 16 to 1.
 
-    exceeds: whether a share costs more than the price, asked `HALVINGS` times; larger shares are taken to cost more.
+    cost: share -> points lost. They grow as its square (docs/what-hardening-was-worth.md), so √(price / cost(1)), as
+    chance spoils the measured loss of many points less than that of a few. Where the loss measured at that share is
+    above the price even so, it steps back by 15 %, three times at most.
     """
-    least, most = 0.0, 1.0
-    for _ in range(HALVINGS):
-        middle = (least + most) / 2
-        least, most = (least, middle) if exceeds(middle) else (middle, most)
-    return least or most
+    share = math.sqrt(price / cost(1.0)) if cost(1.0) > price else 1.0
+    shares = [max(_NEAREST, share * _BACK**steps) for steps in range(_TRIED - 1)]
+    return next((one for one in shares if cost(one) <= price), shares[-1])
 
 
 def drawn(trained: Trained, progress: Progress) -> tuple[Source, bool, list[str]]:
