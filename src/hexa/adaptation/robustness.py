@@ -98,7 +98,7 @@ class Side:
 
 def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: Tell) -> None:
     """Add the measures under attack and corruption to sides of one image size. judge: that of their probes."""
-    places, done, size = shown.places, 0, attack.BATCH[shown.pixels.device.type]
+    places, done, size = shown.places, 0, attack.together(shown.pixels.device, shown.pixels[0, 0].numel())
     parts = [np.arange(len(places))] if judge is None else [np.flatnonzero(np.isin(places, p)) for p in judge.parts]
     found: list[list[Values]] = [[] for _ in sides]
     for number, part in enumerate(parts):

@@ -21,8 +21,10 @@ cross_entropy: Loss = partial(F.cross_entropy, reduction="none")
 #: (scores, images, labels, radius, streams of the images) -> whether each is misclassified somewhere, bool [B].
 Attack = Callable[[Scores, Tensor, Tensor, float, Sequence[Stream]], Tensor]
 
-#: Images that are attacked together, by type of device: gradients of more take much memory, and gain a CPU nothing.
-BATCH = {"cpu": 32, "cuda": 64}
+
+def together(device: torch.device, pixels: int) -> int:
+    """The number of images of this many pixels that are attacked together: the gradients of more take gigabytes."""
+    return max(1, (2**20 if device.type == "cpu" else 2**22) // pixels)
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:

@@ -210,8 +210,8 @@ def test_floats_and_32_bits_have_one_scale_for_all_images(channels: int) -> None
         for dtype, values, scale in (("float32", floats, 1), ("int32", np.round(floats * 65535), 65535)):
             pixels = unit(bands.decode(_grey(values, dtype), channels=channels))
             expected = torch.from_numpy(values.astype(np.float64) / scale).expand(channels, -1, -1)
-            levels = 0.5 if channels == 3 else 0  # three channels have 8 bits
-            torch.testing.assert_close(pixels.double(), expected, atol=levels / 255 + 1e-6, rtol=0)
+            # three channels have 8 bits
+            torch.testing.assert_close(pixels.double(), expected, atol=(channels == 3) / 510 + 1e-6, rtol=0)
 
 
 UNFIT = {

@@ -23,7 +23,7 @@ from hexa.config import Config, UserError
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.source import Subset
 from hexa.data.views.evaluation import OwnAspect
-from hexa.evaluation.attack import BATCH, Attack, Scores, projected_gradient, random_starts, smallest_radius
+from hexa.evaluation.attack import Attack, Scores, projected_gradient, random_starts, smallest_radius, together
 from hexa.evaluation.auto_attack import auto_attack
 from hexa.evaluation.corruptions import kinds as corruptions
 from hexa.evaluation.corruptions.official import opened
@@ -257,8 +257,9 @@ def test_batches(task: Task, rows: NDArray[np.int64]) -> Iterator[tuple[Tensor, 
     """
     problems: dict[int, str] = {}
     source = Subset(task.test, rows)
-    how = (min(task.extraction_batch, BATCH[task.device.type]), task.device, task.num_workers, problems)
-    for images, labels, index in evaluation_batches(source, task.transform, *how):
+    batch = min(task.extraction_batch, together(task.device, task.transform.size**2))
+    made = evaluation_batches(source, task.transform, batch, task.device, task.num_workers, problems)
+    for images, labels, index in made:
         assert labels is not None, "a task has labelled sources"
         yield images, labels, rows[index.numpy()]
     if problems:
