@@ -596,17 +596,35 @@ def hardened_clothes() -> str:
 def hardened_sets() -> str:
     """What `hexa harden` said of four sets, beside images that it did not see."""
     body = []
-    for row in result("2026-11-27-harden-four-sets.json")["rows"]:
+    for row in result("2026-11-27-harden-25-minutes.json")["rows"]:
         said, seen = {cells[0].partition(",")[0]: cells for cells in row["table"]["rows"]}, row["afterwards"]
+        kept = row["kept"] == "result"  # else further images were judged by the start alone
         for name, metric in (("linear probe", "probe"), ("k-NN", "knn")):
             start, end = (seen[f"{side}, {metric}"] for side in ("start", "result"))
             further = f"{start:.1f} → {end:.1f} ({end - start:+.1f})".replace("-", "−")
             told = f"{said[name][1]} → {said[name][2]} ({said[name][3]})"
-            body.append((row["data"] if name == "linear probe" else "", name, told, further))
+            images = row["data"] + ", start kept" * (not kept) if name == "linear probe" else ""
+            body.append((images, name, told, further if kept else f"{start:.1f}"))
         for radius in (1, 2, 4):
             name, held = f"attack of ε = {radius}", seen["result, 200 images"][f"robust@{radius}"]
-            body.append(("", name, f"{said[name][1]} → {said[name][2]} ({said[name][3]})", f"{held:.1f}"))
+            body.append(
+                ("", name, f"{said[name][1]} → {said[name][2]} ({said[name][3]})", f"{held:.1f}" if kept else "–")
+            )
     return table(body, "images", "", "by the verdict", "by further images")
+
+
+def price_rules() -> str:
+    """What rules for the price of `hexa harden` pick, and what is lost in truth, on four runs and two further ones."""
+    rules, further = (result(f"2026-11-27-harden-price{end}.json")["rules"] for end in ("", "-25-minutes"))
+    body = []
+    for row, other in zip(rules, further, strict=True):
+        lost = (
+            f"{one['lost']:.2f} ± {one['deviation']:.2f}, worst {one['worst']:.1f}".replace("-", "−")
+            for one in (row, other)
+        )
+        body.append((f"{row['price']:g}", row["rule"], f"{row['share']:.2f}", *lost))
+    body.sort(key=lambda cells: cells[0])
+    return table(body, "`--price`", "rule", "share picked", "points lost (± deviation of draws)", "on two more runs")
 
 
 def hardened_corrupted() -> str:
@@ -1076,6 +1094,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "hardened-sets": hardened_sets,
     "start-by-size": start_by_size,
     "hardened-corrupted": hardened_corrupted,
+    "price-rules": price_rules,
     "speedrun-tracks": speedrun_tracks,
     "speedrun-peers": speedrun_peers,
     "speedrun-tried": speedrun_tried,
