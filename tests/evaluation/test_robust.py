@@ -18,7 +18,7 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
-from hexa.evaluation.attack import LOSSES, Attack, projected_gradient, random_starts, smallest_radius
+from hexa.evaluation.attack import LOSSES, Attack, projected_gradient, random_starts, smallest_radius, together
 from hexa.evaluation.auto_attack import auto_attack, least_move
 from hexa.evaluation.corruptions.kinds import KINDS, corrupt
 from hexa.evaluation.features import extract
@@ -238,6 +238,7 @@ def test_unattacked_images_score_as_in_the_probe(monkeypatch: pytest.MonkeyPatch
     robust = evaluate("robust", backbone, "digits", epsilons=[0.5], steps=1, restarts=1, **QUIET)
     assert robust["metrics"]["top1"] == pytest.approx(evaluate("probe", backbone, "digits", **QUIET)["metrics"]["top1"])
     assert max(len(call.args[1]) for call in seen.call_args_list) == 32
+    assert [together(torch.device("cpu"), size**2) for size in (32, 160, 224, 1200)] == [1024, 40, 20, 1]
 
 
 def test_interval_is_wilsons() -> None:

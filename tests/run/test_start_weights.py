@@ -121,10 +121,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("vit.safetensors", {"network.options": VIT | {"depth": 3}}, r"it lacks blocks\.2.*; leave out what you set"),
         ("vit.pt", {}, r"no network is recognised .*; if timm has this network, name it: .*vit\.pt#NETWORK"),
         ("vit.pt#vit_tiny_patch16_224", {}, r"it lacks blocks\.2.*; name the timm network that it was saved from"),
-        ("cut-resnet18.pt", {}, r"not a complete checkpoint \(.*\); copy it again"),
+        ("cut-resnet18.pt", {}, r"not a complete checkpoint \(.*\); give a file of weights, or copy this one again"),
         ("cut-vit.safetensors", {}, r"not a complete safetensors file \(.*\); copy it again"),
         ("head.pt", {}, r"has only a head \(fc\.weight, fc\.bias\); give a file with the whole network"),
-        ("features.npz", {}, r"not in a format that torch writes\); copy it again, or give a file of weights"),
+        ("features.npz", {}, r"not in a format that torch writes\); give a file of weights, or copy this one again"),
         ("text.pt", {}, "not a checkpoint: it begins with b'hello.*; give a file of weights"),
     ],
 )

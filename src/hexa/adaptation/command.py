@@ -295,8 +295,9 @@ def _write(out: Path, record: Mapping[str, Any]) -> None:
 
 
 def _place(value: str | None) -> str | None:
-    """The real path of a folder or file, so that its spellings agree; any other value as it is."""
-    return os.path.realpath(path) if os.path.exists(path := (value or "").removeprefix("folder:")) else value
+    """The real path of a folder or file, with folder: or without, so that spellings agree; other values as they are."""
+    path = os.path.expanduser((value or "").removeprefix("folder:"))
+    return os.path.realpath(path) if os.path.exists(path) else value
 
 
 def _read_record(out: Path, request: AdaptRequest) -> dict[str, Any] | None:

@@ -155,7 +155,6 @@ class HardenRequest(AdaptRequest):
         if len(features) > 2 and judge is not None:
             own, at = Side.of(native, features[2], judge), native.image_size
             at_own = f", the start at its own {at} px {own.mean(CLEAN):.1f} %"
-            notes += ["more --time allows larger images"] * ("views.size" not in self.fields)
             rows = [[f"{name} at {at} px, % ↑", f"{own.mean(name):.1f}", "", ""] for name in own.values]
         notes.append(f"{len(shown.places)} of the {len(images):,} images were attacked and corrupted")
         better, verdict = decide(before, after, self.price, tried, f" at {size} px", at_own)
@@ -186,8 +185,8 @@ def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], sho
 def at_price(price: float, cost: Callable[[float], float]) -> float:
     """The share of the way to the result at which `price` points of clean accuracy are lost, from 1 / 16 to 1.
 
-    cost: share -> points lost. They grow as its square (docs/what-hardening-was-worth.md), so √(price / cost(1)), as
-    chance spoils the measured loss of many points less than that of a few. Where the loss measured at that share is
+    cost: share -> points lost. They grow roughly as its square (docs/what-hardening-was-worth.md): √(price / cost(1)),
+    since chance spoils the loss of many points less than that of a few. Where the loss measured at that share is
     above the price even so, it steps back by 15 %, three times at most.
     """
     share = math.sqrt(price / cost(1.0)) if cost(1.0) > price else 1.0

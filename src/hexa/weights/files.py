@@ -124,7 +124,7 @@ def _refusal(path: Path, error: Exception) -> Unreadable:
         )
     first = re.split(r"(?<=[.:]) ", reason(error))[0].rstrip(".:")
     words = first if len(first) > 10 else "not in a format that torch writes"
-    return Unreadable(f"{path}: not a complete checkpoint ({words}); copy it again, or give a file of weights")
+    return Unreadable(f"{path}: not a complete checkpoint ({words}); give a file of weights, or copy this one again")
 
 
 def _innermost(data: Any) -> Mapping[Any, Any]:
