@@ -185,8 +185,8 @@ def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], sho
 def at_price(price: float, cost: Callable[[float], float]) -> float:
     """The share of the way to the result at which `price` points of clean accuracy are lost, from 1 / 16 to 1.
 
-    cost: share -> points lost. They grow roughly as its square (docs/what-hardening-was-worth.md), so the share is first
-    √(price / cost(1)): chance spoils the loss of many points less than that of a few. While the loss measured there is
+    cost: share -> points lost. They grow roughly as its square (docs/what-hardening-was-worth.md), so the share is
+    √(price / cost(1)) first: chance spoils the loss of many points less than that of a few. While the loss there is
     above the price, it steps back by 15 %, three times at most.
     """
     share = math.sqrt(price / cost(1.0)) if cost(1.0) > price else 1.0
