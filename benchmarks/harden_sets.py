@@ -1,0 +1,160 @@
+"""`hexa harden` on the sets of `draw_sets.py` by several seeds, each verdict beside heads on images it did not see.
+
+    python benchmarks/harden_sets.py --start WEIGHTS --sets FOLDER --work FOLDER --result FILE
+        [--names hands clothes …] [--seeds 0 1 2 3 4] [--arms recipe …] [--autoattack SET:SEED …]
+        [--device cuda] [--jobs 12] [--seconds 500]
+
+Each set's `train` is learned from and its `labelled` judges. Then the start, the weights that the price left and those
+at the end of the training are scored on the first `--images` of `test` at the size of the verdict, by heads on
+`labelled`: k-NN, a linear probe, and 200 images under PGD of 20 steps with two losses. Arms are lengths and strengths,
+see ARMS; views have 96 pixels and the result 160 of 224, as `hexa harden --time 25m` has on one core. AutoAttack is
+of the weights that the price left, on 200 images. Every job is a process of its own, `--jobs` of them at once; a row is
+written as soon as it exists, rows that FILE has are not made again, and no job begins after `--seconds`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+#: By name: what `hexa harden` is given beside `PRICE` and `SIZE`.
+ARMS: dict[str, dict[str, Any]] = {
+    "recipe": {"max_steps": 1800},
+    "hour": {"max_steps": 7200},
+    "one step": {"max_steps": 1800, "hard_examples.adversarial.steps": 1},
+    "ε = 2": {"max_steps": 1800, "strength": 2.0},
+    "ε = 1": {"max_steps": 1800, "strength": 1.0},
+    "short": {"max_steps": 20},
+}
+PRICE, VIEWS, SIZE, NEIGHBOURS = 1.0, 96, 160, 15
+ATTACK: dict[str, Any] = {"epsilons": [1, 2, 4], "losses": ["cross-entropy", "margin"], "restarts": 1}
+
+
+def scores(backbone: Any, folder: Path, asked: argparse.Namespace, attacked: dict[str, Any] | None) -> dict[str, Any]:
+    """k-NN, probe and, if attacked, accuracy under attack of a head on `labelled`, on `test`, in percent."""
+    from hexa.evaluation import evaluate
+
+    data, how = f"folder:{folder / 'further'}", {"device": asked.device, "num_workers": asked.workers, "size": SIZE}
+    if attacked is not None and attacked.get("preset"):
+        return {"metrics": evaluate("robust", backbone, data, **attacked, **how)["metrics"]}
+    found = {"knn": evaluate("knn", backbone, data, k=NEIGHBOURS, **how)["metrics"]["top1"]}
+    found["probe"] = evaluate("probe", backbone, data, **how)["metrics"]["top1"]
+    if attacked is not None:
+        found |= evaluate("robust", backbone, data, images=200, **attacked, **how)["metrics"]
+    return found
+
+
+def further(folder: Path, images: int) -> None:
+    """A layout of links to fit heads on: train is `labelled`, test the first images of `test`."""
+    for part, named in (("train", "labelled"), ("test", "test")):
+        files = sorted((folder / named).rglob("*.*"), key=lambda file: file.name)
+        for file in files[: images if part == "test" else None]:
+            link = folder / "further" / part / file.parent.name / file.name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if not link.exists():
+                link.symlink_to(file.resolve())
+
+
+def row(asked: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]:
+    """What a job measured."""
+    from made_by import made_by
+
+    import hexa
+    from hexa.adaptation.harden import between
+    from hexa.runtime.packages import provenance
+    from hexa.weights.pretrained import load_backbone
+
+    folder, begun = asked.sets / job["data"], time.perf_counter()
+    start = load_backbone(asked.start)
+    if job["arm"] == "start":
+        return {"further": scores(start, folder, asked, ATTACK), **provenance()}
+    run = asked.work / f"{job['data']}-{job.get('of', job['arm']).replace(' ', '')}-{job['seed']}"
+    if job["arm"] == "autoattack":
+        share = json.loads((run / "adaptation.json").read_text())["comparison"]["share"]
+        found = {"preset": "autoattack", "images": 200, "epsilons": ATTACK["epsilons"]}
+        made = between(start, load_backbone(run), share)
+        return {"further": scores(made, folder, asked, found), "share": share, **provenance()}
+    fields = {"views.size": VIEWS, "views.test_scale": SIZE / VIEWS, "epochs": 10_000, "seed": job["seed"]}
+    fields |= {"training.device": asked.device, "training.num_workers": asked.workers}
+    fields |= {"price": PRICE, **ARMS[job["arm"]]}
+    found = hexa.harden(asked.start, str(folder / "train"), labelled=str(folder / "labelled"), out=run, **fields)
+    trained, end = time.perf_counter() - begun, load_backbone(run)
+    told = {name: found[name] for name in ("plan", "verdict", "kept", "comparison", "notes")}
+    told["plan"] = [line.replace(str(asked.start), "WEIGHTS").replace(str(folder), "SET") for line in told["plan"]]
+    kept = between(start, end, found["comparison"]["share"])
+    told["further"] = {"at the price": scores(kept, folder, asked, ATTACK), "end": scores(end, folder, asked, ATTACK)}
+    return {**told, "seconds": trained, "seconds in all": time.perf_counter() - begun, **made_by(run)}
+
+
+def main() -> None:
+    """Every job whose row FILE lacks."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name in ("--start", "--sets", "--work", "--result"):
+        parser.add_argument(name, type=Path, required=True)
+    parser.add_argument("--names", nargs="+", default=["hands", "clothes", "objects", "groceries"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--arms", choices=ARMS, nargs="+", default=["recipe"])
+    parser.add_argument("--autoattack", nargs="*", default=[], metavar="SET:SEED")
+    parser.add_argument("--images", type=int, default=600)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--job", type=json.loads, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.job:
+        print(json.dumps(row(asked, asked.job)))
+        return
+    begun = time.perf_counter()
+    stored: dict[str, Any] = {"rows": []}
+    if asked.result.exists():
+        stored = json.loads(asked.result.read_text())
+    for name in asked.names:
+        further(asked.sets / name, asked.images)
+    jobs: list[dict[str, Any]] = [{"data": name, "arm": "start"} for name in asked.names]
+    for arm in asked.arms:
+        jobs += [{"data": name, "arm": arm, "seed": seed} for seed in asked.seeds for name in asked.names]
+    for one in asked.autoattack:
+        name, _, seed = one.partition(":")
+        jobs.append({"data": name, "arm": "autoattack", "of": asked.arms[0], "seed": int(seed)})
+    jobs = [job for job in jobs if not any(job.items() <= other.items() for other in stored["rows"])]
+    asked.work.mkdir(parents=True, exist_ok=True)
+    running: list[tuple[dict[str, Any], subprocess.Popen[str], Path]] = []
+    while jobs or running:
+        ready = [job for job in jobs if job["arm"] != "autoattack" or any(
+            row["data"] == job["data"] and row["arm"] == job["of"] and row.get("seed") == job["seed"]
+            for row in stored["rows"]
+        )]  # fmt: skip
+        in_time = time.perf_counter() - begun < asked.seconds
+        if not in_time or not (ready or running):
+            jobs = []
+        if jobs and ready and len(running) < asked.jobs:
+            jobs.remove(job := ready[0])
+            log = asked.work / ("-".join(map(str, job.values())).replace(" ", "") + ".log")
+            command = [sys.executable, __file__, *sys.argv[1:], "--job", json.dumps(job)]
+            with log.open("w") as told:
+                made = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True, env=os.environ)
+            running.append((job, made, log))
+            continue
+        for one in [one for one in running if one[1].poll() is not None]:
+            running.remove(one)
+            job, process, log = one
+            said = (process.stdout.read() if process.stdout else "").strip().splitlines()
+            if process.returncode:
+                print(f"{job}: ended with {process.returncode}; {log.read_text()[-600:]}", flush=True)
+                continue
+            stored["rows"].append(job | json.loads(said[-1]))
+            asked.result.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
+            left = {name: value for name, value in stored["rows"][-1].items() if name in ("kept", "further", "seconds")}
+            print(f"{time.perf_counter() - begun:.0f} s: {job} {left}", flush=True)
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()
