@@ -7,9 +7,9 @@
 Each set's `train` is learned from and its `labelled` judges. Then the start, the weights that the price left and those
 at the end of the training are scored on the first `--images` of `test` at the size of the verdict, by heads on
 `labelled`: k-NN, a linear probe, and 200 images under PGD of 20 steps with two losses. Arms are lengths and strengths,
-see ARMS; views have 96 pixels and the result 160 of 224, as `hexa harden --time 25m` has on one core. AutoAttack is
-of the weights that the price left, on 200 images. Every job is a process of its own, `--jobs` of them at once; a row is
-written as soon as it exists, rows that FILE has are not made again, and no job begins after `--seconds`.
+see ARMS; views have 96 pixels and the result 160 of 224, as `hexa harden` chooses on two cores. AutoAttack within ε = 1
+is of the weights that the price left, on the same 200 images. Every job is a process of its own, `--jobs` of them at
+once; a row is written as soon as it exists, rows that FILE has are not made again, and no job begins after `--seconds`.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from typing import Any
 
 #: By name: what `hexa harden` is given beside `PRICE` and `SIZE`.
 ARMS: dict[str, dict[str, Any]] = {
-    "recipe": {"max_steps": 1800},
-    "hour": {"max_steps": 7200},
-    "one step": {"max_steps": 1800, "hard_examples.adversarial.steps": 1},
-    "ε = 2": {"max_steps": 1800, "strength": 2.0},
-    "ε = 1": {"max_steps": 1800, "strength": 1.0},
+    "recipe": {"max_steps": 1000},  # about what 15 minutes of two cores are enough for
+    "hour": {"max_steps": 4000},
+    "ε = 2": {"max_steps": 1000, "strength": 2.0},
     "short": {"max_steps": 20},
 }
 PRICE, VIEWS, SIZE, NEIGHBOURS = 1.0, 96, 160, 15
 ATTACK: dict[str, Any] = {"epsilons": [1, 2, 4], "losses": ["cross-entropy", "margin"], "restarts": 1}
 
 
-def scores(backbone: Any, folder: Path, asked: argparse.Namespace, attacked: dict[str, Any] | None) -> dict[str, Any]:
-    """k-NN, probe and, if attacked, accuracy under attack of a head on `labelled`, on `test`, in percent."""
+def scores(backbone: Any, folder: Path, asked: argparse.Namespace, attack: dict[str, Any]) -> dict[str, Any]:
+    """Accuracy of heads on `labelled`, on the images of `test`, in percent: under attack, by k-NN and by a probe."""
     from hexa.evaluation import evaluate
 
-    data, how = f"folder:{folder / 'further'}", {"device": asked.device, "num_workers": asked.workers, "size": SIZE}
-    if attacked is not None and attacked.get("preset"):
-        return {"metrics": evaluate("robust", backbone, data, **attacked, **how)["metrics"]}
-    found = {"knn": evaluate("knn", backbone, data, k=NEIGHBOURS, **how)["metrics"]["top1"]}
-    found["probe"] = evaluate("probe", backbone, data, **how)["metrics"]["top1"]
-    if attacked is not None:
-        found |= evaluate("robust", backbone, data, images=200, **attacked, **how)["metrics"]
+    how: dict[str, Any] = {"device": asked.device, "num_workers": 0, "size": SIZE}
+    data = f"folder:{folder / 'further'}"
+
+    def measure(protocol: str, **options: Any) -> dict[str, Any]:
+        return evaluate(protocol, backbone, data, **options, **how)["metrics"]
+
+    found: dict[str, Any] = measure("robust", images=200, extraction_batch=100, **attack)
+    if "preset" not in attack:
+        found |= {"knn": measure("knn", k=NEIGHBOURS)["top1"], "probe": measure("probe")["top1"]}
     return found
 
 
@@ -67,6 +67,7 @@ def row(asked: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]:
 
     import hexa
     from hexa.adaptation.harden import between
+    from hexa.run.folder import ADAPTATION
     from hexa.runtime.packages import provenance
     from hexa.weights.pretrained import load_backbone
 
@@ -75,21 +76,20 @@ def row(asked: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]:
     if job["arm"] == "start":
         return {"further": scores(start, folder, asked, ATTACK), **provenance()}
     run = asked.work / f"{job['data']}-{job.get('of', job['arm']).replace(' ', '')}-{job['seed']}"
-    if job["arm"] == "autoattack":
-        share = json.loads((run / "adaptation.json").read_text())["comparison"]["share"]
-        found = {"preset": "autoattack", "images": 200, "epsilons": ATTACK["epsilons"]}
-        made = between(start, load_backbone(run), share)
-        return {"further": scores(made, folder, asked, found), "share": share, **provenance()}
+    if "of" in job:
+        if job["arm"] == "end":
+            return {"further": scores(load_backbone(run), folder, asked, ATTACK), **made_by(run)}
+        share = json.loads((run / ADAPTATION).read_text())["comparison"]["share"]
+        attack = {"preset": "autoattack", "epsilons": [1]}
+        return {"further": scores(between(start, load_backbone(run), share), folder, asked, attack), **made_by(run)}
     fields = {"views.size": VIEWS, "views.test_scale": SIZE / VIEWS, "epochs": 10_000, "seed": job["seed"]}
-    fields |= {"training.device": asked.device, "training.num_workers": asked.workers}
-    fields |= {"price": PRICE, **ARMS[job["arm"]]}
+    fields |= {"training.device": asked.device, "training.num_workers": 0, "price": PRICE, **ARMS[job["arm"]]}
     found = hexa.harden(asked.start, str(folder / "train"), labelled=str(folder / "labelled"), out=run, **fields)
-    trained, end = time.perf_counter() - begun, load_backbone(run)
     told = {name: found[name] for name in ("plan", "verdict", "kept", "comparison", "notes")}
     told["plan"] = [line.replace(str(asked.start), "WEIGHTS").replace(str(folder), "SET") for line in told["plan"]]
-    kept = between(start, end, found["comparison"]["share"])
-    told["further"] = {"at the price": scores(kept, folder, asked, ATTACK), "end": scores(end, folder, asked, ATTACK)}
-    return {**told, "seconds": trained, "seconds in all": time.perf_counter() - begun, **made_by(run)}
+    told["seconds"] = time.perf_counter() - begun
+    kept = between(start, load_backbone(run), found["comparison"]["share"])
+    return {**told, "further": scores(kept, folder, asked, ATTACK), **made_by(run)}
 
 
 def main() -> None:
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--autoattack", nargs="*", default=[], metavar="SET:SEED")
     parser.add_argument("--images", type=int, default=600)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--ends", action="store_true", help="also the weights at the end of the trainings")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--job", type=json.loads, help=argparse.SUPPRESS)
@@ -117,20 +117,19 @@ def main() -> None:
         stored = json.loads(asked.result.read_text())
     for name in asked.names:
         further(asked.sets / name, asked.images)
-    jobs: list[dict[str, Any]] = [{"data": name, "arm": "start"} for name in asked.names]
+    jobs: list[dict[str, Any]] = []
     for arm in asked.arms:
         jobs += [{"data": name, "arm": arm, "seed": seed} for seed in asked.seeds for name in asked.names]
-    for one in asked.autoattack:
-        name, _, seed = one.partition(":")
-        jobs.append({"data": name, "arm": "autoattack", "of": asked.arms[0], "seed": int(seed)})
+    ends = [{**job, "arm": "end", "of": job["arm"]} for job in jobs]
+    for name, _, seed in (one.partition(":") for one in asked.autoattack):
+        jobs.append({"data": name, "arm": "autoattack", "seed": int(seed), "of": asked.arms[0]})
+    jobs += [{"data": name, "arm": "start"} for name in asked.names] + ends * asked.ends
     jobs = [job for job in jobs if not any(job.items() <= other.items() for other in stored["rows"])]
     asked.work.mkdir(parents=True, exist_ok=True)
     running: list[tuple[dict[str, Any], subprocess.Popen[str], Path]] = []
     while jobs or running:
-        ready = [job for job in jobs if job["arm"] != "autoattack" or any(
-            row["data"] == job["data"] and row["arm"] == job["of"] and row.get("seed") == job["seed"]
-            for row in stored["rows"]
-        )]  # fmt: skip
+        trained = [(other["data"], other["arm"], other.get("seed")) for other in stored["rows"]]
+        ready = [job for job in jobs if "of" not in job or (job["data"], job["of"], job["seed"]) in trained]
         in_time = time.perf_counter() - begun < asked.seconds
         if not in_time or not (ready or running):
             jobs = []
