@@ -42,7 +42,8 @@ def scores(backbone: Any, folder: Path, asked: argparse.Namespace, attack: dict[
     data = f"folder:{folder / 'further'}"
 
     def measure(protocol: str, **options: Any) -> dict[str, Any]:
-        return evaluate(protocol, backbone, data, **options, **how)["metrics"]
+        metrics: dict[str, Any] = evaluate(protocol, backbone, data, **options, **how)["metrics"]
+        return metrics
 
     found: dict[str, Any] = measure("robust", images=200, extraction_batch=100, **attack)
     if "preset" not in attack:
