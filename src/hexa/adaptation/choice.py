@@ -41,16 +41,12 @@ def choose(
     """The plan that fits into the seconds that `room` leaves for training at a size. Its `images` may be too few.
 
     sizes: of views, the largest first. A smaller one is taken if the start keeps its neighbourhoods there, and six
-    passes do not fit at the larger one or images (`shorter_side` pixels) would be enlarged. Then passes are cut, but
-    not below six; then the stages that learn; then the images. The head learns alone in the first pass.
+    passes do not fit at the larger one or images (`shorter_side` pixels) would be enlarged. Then passes are cut to six,
+    two of which may repeat; then the stages that learn; then the images. The head learns alone in the first pass.
     """
 
-    def once(size: int, stages: int, passes: float = PASSES) -> float:
-        """Seconds for an image in all passes."""
-        return costs.train(size, 0) + (passes - 1) * costs.train(size, stages)
-
     def fits(size: int, stages: int) -> bool:
-        return images * once(size, stages) <= SPARE * room(size)
+        return images * six(costs, size, stages, images) <= SPARE * room(size)
 
     learning = sorted((stages for stages in costs.steps if stages), reverse=True)
     size = sizes[0]
@@ -59,14 +55,25 @@ def choose(
             break
         size = smaller
     stages = next((stages for stages in learning if fits(size, stages)), learning[-1])
-    if not fits(size, stages):
-        images = max(0, int(SPARE * room(size) / once(size, stages)))
+    images = images if fits(size, stages) else max(0, int(SPARE * room(size) / six(costs, size, stages, images)))
     left = room(size) / max(1, images) - costs.train(size, 0)
     passes = 1 + left / costs.train(size, stages)
     if stages in costs.again and images and passes < _ENOUGH:
-        kept = images * costs.again[stages][1] * (size / costs.size) ** 2  # bytes of a set
-        sets = min(math.ceil(_DRAWN * passes), int(RESIDENT_LIMIT_BYTES / kept))
+        sets = min(max(math.ceil(_DRAWN * passes), _LEAST_SETS), _room_for(costs, size, stages, images))
         repeated = (left - (sets - 1) * costs.train(size, stages)) / costs.repeat(size, stages)
         if sets >= _LEAST_SETS and sets + repeated > passes:
             return Choice(size, stages, images, sets + repeated, sets)
     return Choice(size, stages, images, passes)
+
+
+def six(costs: Costs, size: int, stages: int, images: int) -> float:
+    """Seconds for each of so many images in six passes. Where maps can be remembered, four have views of their own."""
+    repeats = PASSES - _LEAST_SETS if _room_for(costs, size, stages, images) >= _LEAST_SETS else 0
+    repeated = repeats * costs.repeat(size, stages) if repeats else 0.0
+    return costs.train(size, 0) + (PASSES - 1 - repeats) * costs.train(size, stages) + repeated
+
+
+def _room_for(costs: Costs, size: int, stages: int, images: int) -> int:
+    """How many sets of the maps of so many images fit into memory; 0 if none can be remembered."""
+    each = costs.again[stages][1] * (size / costs.size) ** 2 if stages in costs.again else math.inf
+    return int(RESIDENT_LIMIT_BYTES / (max(1, images) * each))

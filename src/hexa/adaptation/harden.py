@@ -110,9 +110,8 @@ class HardenRequest(AdaptRequest):
         experiment = override(given.at(size), chosen)
         result = f"; the result is for {experiment.views.test_size} px" * (experiment.views.test_size != size)
         whose = "those of the images themselves" if labelled is source else repr(labelled)
-        labels = "none: how far features move is measured"
-        if labelled is not None:
-            labels = f"{whose}{wording.in_groups(labelled)}; {judged:,} to judge by"
+        none = "none: how far features move is measured"
+        labels = f"{whose}{wording.in_groups(labelled)}; {judged:,} to judge by" if labelled else none
         mirrored = ", mirrored or not" * (experiment.views.flip_probability > 0)
         changed = ", in changing contrast" * (experiment.views.jitter_probability * experiment.views.contrast > 0)
         lines = (

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hexa import recipes
 from hexa.adaptation import wording
-from hexa.adaptation.choice import PASSES, SPARE, Choice, choose
+from hexa.adaptation.choice import PASSES, SPARE, Choice, choose, six
 from hexa.adaptation.looking import Seen, features_of, found_again
 from hexa.comparison import unlabelled
 from hexa.comparison.labelled import labels_of
@@ -205,12 +205,10 @@ def plan(given: Given) -> Plan:
     def keeps(size: int) -> bool:
         """Whether most neighbourhoods of the start are the same at this image size."""
         given.say(f"checking whether {given.used(size)} px is enough")
-        try:
+        with suppress(UserError):  # raised by a ViT of a fixed size
             there = features_of(backbone.prepared(size=given.used(size)), some)
-        except UserError:  # a ViT of a fixed size
-            return False
-        shares[size] = float(unlabelled.kept(features, there).mean())
-        return shares[size] >= _KEPT
+            shares[size] = float(unlabelled.kept(features, there).mean())
+        return shares.get(size, 0.0) >= _KEPT
 
     # without labels in two views and mixed, too, of images that decide nothing
     looks, probes, compared = 4, 0.0, min(_LEAST, len(source))
@@ -241,8 +239,8 @@ def plan(given: Given) -> Plan:
     size = chosen.size
     least = min(trainable, _LEAST_IMAGES)
     if chosen.images < least:
-        six = least * (costs.train(size, 0) + (PASSES - 1) * costs.train(size, chosen.stages)) / SPARE
-        return given.too_short(six, lambda _: seconds - room(size), f"{PASSES} passes over {least:,} images")
+        training = least * six(costs, size, chosen.stages, least) / SPARE
+        return given.too_short(training, lambda _: seconds - room(size), f"{PASSES} passes over {least:,} images")
 
     batch = draft.batch_size if "batch_size" in fields else min(draft.batch_size, _batch(chosen.images))
     room_for = _ROOM * memory_of(Machine.of(draft).device)
