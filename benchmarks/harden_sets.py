@@ -1,15 +1,18 @@
 """`hexa harden` on the sets of `draw_sets.py` by several seeds, each verdict beside heads on images it did not see.
 
     python benchmarks/harden_sets.py --start WEIGHTS --sets FOLDER --work FOLDER --result FILE
-        [--names hands clothes …] [--seeds 0 1 2 3 4] [--arms recipe …] [--autoattack SET:SEED …]
-        [--device cuda] [--jobs 12] [--seconds 500]
+        [--names hands clothes …] [--seeds 0 1 2 3 4] [--arms recipe …] [--autoattack SET:SEED …] [--ends]
+        [--shares 0.25 0.5 1] [--images 600] [--device cuda] [--jobs 12] [--seconds 500]
 
-Each set's `train` is learned from and its `labelled` judges. Then the start, the weights that the price left and those
-at the end of the training are scored on the first `--images` of `test` at the size of the verdict, by heads on
-`labelled`: k-NN, a linear probe, and 200 images under PGD of 20 steps with two losses. Arms are lengths and strengths,
-see ARMS; views have 96 pixels and the result 160 of 224, as `hexa harden` chooses on two cores. AutoAttack within ε = 1
-is of the weights that the price left, on the same 200 images. Every job is a process of its own, `--jobs` of them at
-once; a row is written as soon as it exists, rows that FILE has are not made again, and no job begins after `--seconds`.
+Each set's `train` is learned from and its `labelled` judges. Then the start and the weights that the price left, with
+`--ends` also those at the end of each training, are scored on the first `--images` of `test` at the size of the
+verdict, by heads on `labelled`: k-NN, a linear probe, and 200 images under PGD of 20 steps with two losses. Arms differ
+in rate, strength, length or views, see ARMS; views have 96 pixels and the result 160 of 224, as `hexa harden` chooses
+on two cores. AutoAttack within ε = 1 is of the weights that the price left by the first arm, on the same 200 images.
+`--shares` of the way to the end of each training are scored on one half of `labelled` by heads on the other, to choose
+by: 150 images under PGD of 10 steps. Layouts of links for these heads are written into the sets' folders, anew each
+time. Every job is a process of its own, `--jobs` of them at once; a row is written as soon as it exists, rows that FILE
+has are not made again, and no job begins after `--seconds`. Ends with 1 if a job failed.
 """
 
 from __future__ import annotations
@@ -17,49 +20,61 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+#: About what 15 minutes of two cores are enough for, at the rate that `hexa harden` had until 2026-11-27.
+RECIPE: dict[str, Any] = {"max_steps": 1000, "optimizer.learning_rate": 0.002}
+MIXED = {"kind": "cutmix", "weight": 0.0, "per_sample": True}
 #: By name: what `hexa harden` is given beside `PRICE` and `SIZE`.
 ARMS: dict[str, dict[str, Any]] = {
-    "recipe": {"max_steps": 1000},  # about what 15 minutes of two cores are enough for
-    "hour": {"max_steps": 4000},
-    "ε = 2": {"max_steps": 1000, "strength": 2.0},
+    "recipe": RECIPE,
+    "half the rate": RECIPE | {"optimizer.learning_rate": 0.001},
+    "a quarter": RECIPE | {"optimizer.learning_rate": 0.0005},
+    # the attack is on cut-mixed images, which are to have both images' features by area
+    "cut-mixed": RECIPE
+    | {f"hard_examples.cutmix.{name}": value for name, value in MIXED.items()}
+    | {"hard_examples.adversarial.source": "cutmix"},
+    "ε = 2": RECIPE | {"strength": 2.0},
+    "hour": RECIPE | {"max_steps": 4000},
     "short": {"max_steps": 20},
 }
 PRICE, VIEWS, SIZE, NEIGHBOURS = 1.0, 96, 160, 15
-ATTACK: dict[str, Any] = {"epsilons": [1, 2, 4], "losses": ["cross-entropy", "margin"], "restarts": 1}
+ATTACK: dict[str, Any] = {"epsilons": [1, 2, 4], "losses": ["cross-entropy", "margin"], "restarts": 1, "images": 200}
+QUICK: dict[str, Any] = {"epsilons": [1, 2], "losses": ["margin"], "restarts": 1, "steps": 10, "images": 150}
 
 
-def scores(backbone: Any, folder: Path, asked: argparse.Namespace, attack: dict[str, Any]) -> dict[str, Any]:
-    """Accuracy of heads on `labelled`, on the images of `test`, in percent: under attack, by k-NN and by a probe."""
+def scores(backbone: Any, layout: Path, asked: argparse.Namespace, attack: dict[str, Any]) -> dict[str, Any]:
+    """Accuracy of heads on a layout's train, on its test, in percent: under attack, by k-NN and by a probe."""
     from hexa.evaluation import evaluate
 
     how: dict[str, Any] = {"device": asked.device, "num_workers": 0, "size": SIZE}
-    data = f"folder:{folder / 'further'}"
 
     def measure(protocol: str, **options: Any) -> dict[str, Any]:
-        metrics: dict[str, Any] = evaluate(protocol, backbone, data, **options, **how)["metrics"]
+        metrics: dict[str, Any] = evaluate(protocol, backbone, f"folder:{layout}", **options, **how)["metrics"]
         return metrics
 
-    found: dict[str, Any] = measure("robust", images=200, extraction_batch=100, **attack)
+    found: dict[str, Any] = measure("robust", extraction_batch=100, **attack)
     if "preset" not in attack:
         found |= {"knn": measure("knn", k=NEIGHBOURS)["top1"], "probe": measure("probe")["top1"]}
     return found
 
 
-def further(folder: Path, images: int) -> None:
-    """A layout of links to fit heads on: train is `labelled`, test the first images of `test`."""
-    for part, named in (("train", "labelled"), ("test", "test")):
-        files = sorted((folder / named).rglob("*.*"), key=lambda file: file.name)
-        for file in files[: images if part == "test" else None]:
-            link = folder / "further" / part / file.parent.name / file.name
+def layouts(folder: Path, images: int) -> None:
+    """Layouts of links. `further`: train is `labelled`, test the first images of `test`; `halves`: of `labelled`."""
+    labelled, test = (sorted((folder / n).rglob("*.*"), key=lambda file: file.name) for n in ("labelled", "test"))
+    parts = {"further/train": labelled, "further/test": test[:images]}
+    for name in ("further", "halves"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for part, files in (parts | {"halves/train": labelled[1::2], "halves/test": labelled[::2]}).items():
+        for file in files:
+            link = folder / part / file.parent.name / file.name
             link.parent.mkdir(parents=True, exist_ok=True)
-            if not link.exists():
-                link.symlink_to(file.resolve())
+            link.symlink_to(file.resolve())
 
 
 def row(asked: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]:
@@ -75,14 +90,15 @@ def row(asked: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]:
     folder, begun = asked.sets / job["data"], time.perf_counter()
     start = load_backbone(asked.start)
     if job["arm"] == "start":
-        return {"further": scores(start, folder, asked, ATTACK), **provenance()}
+        return {"further": scores(start, folder / "further", asked, ATTACK), **provenance()}
     run = asked.work / f"{job['data']}-{job.get('of', job['arm']).replace(' ', '')}-{job['seed']}"
     if "of" in job:
-        if job["arm"] == "end":
-            return {"further": scores(load_backbone(run), folder, asked, ATTACK), **made_by(run)}
-        share = json.loads((run / ADAPTATION).read_text())["comparison"]["share"]
-        attack = {"preset": "autoattack", "epsilons": [1]}
-        return {"further": scores(between(start, load_backbone(run), share), folder, asked, attack), **made_by(run)}
+        share = job["share"] if "share" in job else json.loads((run / ADAPTATION).read_text())["comparison"]["share"]
+        made = between(start, load_backbone(run), share)
+        if job["arm"] == "way":
+            return {"halves": scores(made, folder / "halves", asked, QUICK), **made_by(run)}
+        attack = ATTACK if job["arm"] == "end" else {"preset": "autoattack", "epsilons": [1], "images": 200}
+        return {"further": scores(made, folder / "further", asked, attack), **made_by(run)}
     fields = {"views.size": VIEWS, "views.test_scale": SIZE / VIEWS, "epochs": 10_000, "seed": job["seed"]}
     fields |= {"training.device": asked.device, "training.num_workers": 0, "price": PRICE, **ARMS[job["arm"]]}
     found = hexa.harden(asked.start, str(folder / "train"), labelled=str(folder / "labelled"), out=run, **fields)
@@ -90,10 +106,10 @@ def row(asked: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]:
     told["plan"] = [line.replace(str(asked.start), "WEIGHTS").replace(str(folder), "SET") for line in told["plan"]]
     told["seconds"] = time.perf_counter() - begun
     kept = between(start, load_backbone(run), found["comparison"]["share"])
-    return {**told, "further": scores(kept, folder, asked, ATTACK), **made_by(run)}
+    return {**told, "further": scores(kept, folder / "further", asked, ATTACK), **made_by(run)}
 
 
-def main() -> None:
+def main() -> int:
     """Every job whose row FILE lacks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("--start", "--sets", "--work", "--result"):
@@ -105,29 +121,32 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=600)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--ends", action="store_true", help="also the weights at the end of the trainings")
+    parser.add_argument("--shares", type=float, nargs="*", default=[])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--job", type=json.loads, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.job:
         print(json.dumps(row(asked, asked.job)))
-        return
+        return 0
     begun = time.perf_counter()
     stored: dict[str, Any] = {"rows": []}
     if asked.result.exists():
         stored = json.loads(asked.result.read_text())
     for name in asked.names:
-        further(asked.sets / name, asked.images)
+        layouts(asked.sets / name, asked.images)
     jobs: list[dict[str, Any]] = []
     for arm in asked.arms:
         jobs += [{"data": name, "arm": arm, "seed": seed} for seed in asked.seeds for name in asked.names]
-    ends = [{**job, "arm": "end", "of": job["arm"]} for job in jobs]
+    ends = [{**job, "arm": "end", "of": job["arm"], "share": 1.0} for job in jobs]
+    ways = [{**job, "arm": "way", "of": job["arm"], "share": share} for share in asked.shares for job in jobs]
     for name, _, seed in (one.partition(":") for one in asked.autoattack):
         jobs.append({"data": name, "arm": "autoattack", "seed": int(seed), "of": asked.arms[0]})
-    jobs += [{"data": name, "arm": "start"} for name in asked.names] + ends * asked.ends
+    jobs += [{"data": name, "arm": "start"} for name in asked.names] + ends * asked.ends + ways
     jobs = [job for job in jobs if not any(job.items() <= other.items() for other in stored["rows"])]
     asked.work.mkdir(parents=True, exist_ok=True)
     running: list[tuple[dict[str, Any], subprocess.Popen[str], Path]] = []
+    failed = 0
     while jobs or running:
         trained = [(other["data"], other["arm"], other.get("seed")) for other in stored["rows"]]
         ready = [job for job in jobs if "of" not in job or (job["data"], job["of"], job["seed"]) in trained]
@@ -147,14 +166,20 @@ def main() -> None:
             job, process, log = one
             said = (process.stdout.read() if process.stdout else "").strip().splitlines()
             if process.returncode:
+                failed = 1
                 print(f"{job}: ended with {process.returncode}; {log.read_text()[-600:]}", flush=True)
                 continue
             stored["rows"].append(job | json.loads(said[-1]))
             asked.result.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
-            left = {name: value for name, value in stored["rows"][-1].items() if name in ("kept", "further", "seconds")}
+            left = {
+                name: value
+                for name, value in stored["rows"][-1].items()
+                if name in ("kept", "further", "halves", "seconds")
+            }
             print(f"{time.perf_counter() - begun:.0f} s: {job} {left}", flush=True)
         time.sleep(0.2)
+    return failed
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -42,20 +43,16 @@ def choose(
 
     sizes: of views, the largest first. A smaller one is taken if the start keeps its neighbourhoods there, and six
     passes do not fit at the larger one or images (`shorter_side` pixels) would be enlarged. Then passes are cut to six,
-    two of which may repeat; then the stages that learn; then the images. The head learns alone in the first pass.
+    two of which may repeat views; then the stages that learn; then the images. The head learns alone in the first pass.
     """
-
-    def fits(size: int, stages: int) -> bool:
-        return images * six(costs, size, stages, images) <= SPARE * room(size)
-
     learning = sorted((stages for stages in costs.steps if stages), reverse=True)
     size = sizes[0]
     for smaller in sizes[1:]:
-        if (fits(size, learning[0]) and size <= shorter_side) or not keeps(smaller):
+        if (six(costs, size, learning[0], images) <= SPARE * room(size) and size <= shorter_side) or not keeps(smaller):
             break
         size = smaller
-    stages = next((stages for stages in learning if fits(size, stages)), learning[-1])
-    images = images if fits(size, stages) else max(0, int(SPARE * room(size) / six(costs, size, stages, images)))
+    stages = next((few for few in learning if six(costs, size, few, images) <= SPARE * room(size)), learning[-1])
+    images = max(0, bisect_right(range(images + 1), SPARE * room(size), key=lambda n: six(costs, size, stages, n)) - 1)
     left = room(size) / max(1, images) - costs.train(size, 0)
     passes = 1 + left / costs.train(size, stages)
     if stages in costs.again and images and passes < _ENOUGH:
@@ -67,13 +64,14 @@ def choose(
 
 
 def six(costs: Costs, size: int, stages: int, images: int) -> float:
-    """Seconds for each of so many images in six passes. Where maps can be remembered, four have views of their own."""
-    repeats = PASSES - _LEAST_SETS if _room_for(costs, size, stages, images) >= _LEAST_SETS else 0
-    repeated = repeats * costs.repeat(size, stages) if repeats else 0.0
-    return costs.train(size, 0) + (PASSES - 1 - repeats) * costs.train(size, stages) + repeated
+    """Seconds for six passes over the images. Two of them repeat views where the maps of four can be remembered."""
+    each = costs.train(size, 0) + (PASSES - 1) * costs.train(size, stages)
+    if _room_for(costs, size, stages, images) >= _LEAST_SETS:
+        each -= (PASSES - _LEAST_SETS) * max(0.0, costs.train(size, stages) - costs.repeat(size, stages))
+    return images * each
 
 
 def _room_for(costs: Costs, size: int, stages: int, images: int) -> int:
-    """How many sets of the maps of so many images fit into memory; 0 if none can be remembered."""
+    """How many sets of the images' maps fit into memory; 0 if none can be remembered."""
     each = costs.again[stages][1] * (size / costs.size) ** 2 if stages in costs.again else math.inf
     return int(RESIDENT_LIMIT_BYTES / (max(1, images) * each))

@@ -175,9 +175,9 @@ def _begin(
     request: AdaptRequest, out: Path, only_plan: bool, console: Console, budget: Budget
 ) -> tuple[dict[str, Any], bool]:
     """The record so far, and whether training has begun. In the main process; says what was planned or found."""
-    record = _read_record(out, request)
+    record = _read_record(out, request, only_plan)
     if record is None:
-        if out.exists():
+        if out.exists() and not only_plan:
             is_ours(out)  # raises, before the work, if something else is in the way
         with processes.alone(), starts.read_once():
             record = _planned(request, budget)
@@ -300,8 +300,10 @@ def _place(value: str | None) -> str | None:
     return os.path.realpath(path) if os.path.exists(path) else value
 
 
-def _read_record(out: Path, request: AdaptRequest) -> dict[str, Any] | None:
-    """The record of an adaptation in `out`, or None. Raises UserError if it is of another request."""
+def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> dict[str, Any] | None:
+    """The record of an adaptation in `out`, or None. Raises UserError if it is of another request and not to be planned
+    alone.
+    """
     path = out / ADAPTATION
     if not path.is_file():
         return None
@@ -320,6 +322,6 @@ def _read_record(out: Path, request: AdaptRequest) -> dict[str, Any] | None:
         for name in dict.fromkeys((*theirs, *ours))
         if _place(theirs.get(name)) != _place(ours.get(name))
     ]
-    if other:
+    if other and not only_plan:
         raise UserError(f"{out} is of another command: {'; '.join(other)}; repeat that one, or give another --out")
-    return cast(dict[str, Any], record)
+    return None if other else cast(dict[str, Any], record)

@@ -106,12 +106,11 @@ class HardenRequest(AdaptRequest):
         if by_clock:
             changes |= {"epochs": math.ceil(passes), "max_steps": max(1, int(passes * per_epoch))}
             changes |= {"training.max_seconds": room(size) / SPARE}
-        chosen = {path: value for path, value in changes.items() if path not in self.fields}
-        experiment = override(given.at(size), chosen)
+        experiment = override(given.at(size), {path: v for path, v in changes.items() if path not in self.fields})
         result = f"; the result is for {experiment.views.test_size} px" * (experiment.views.test_size != size)
         whose = "those of the images themselves" if labelled is source else repr(labelled)
-        none = "none: how far features move is measured"
-        labels = f"{whose}{wording.in_groups(labelled)}; {judged:,} to judge by" if labelled else none
+        without = "none: how far features move is measured"
+        labels = f"{whose}{wording.in_groups(labelled)}; {judged:,} to judge by" if labelled else without
         mirrored = ", mirrored or not" * (experiment.views.flip_probability > 0)
         changed = ", in changing contrast" * (experiment.views.jitter_probability * experiment.views.contrast > 0)
         lines = (

@@ -191,7 +191,8 @@ def plan(given: Given) -> Plan:
         last = starts.last_stages(backbone.network, _LAST_SHARE)
         given = replace(given, draft=override(given.draft, {"start.trainable_stages": last}))
     draft, source, labelled, by_clock = given.draft, given.source, given.labelled, given.by_clock
-    costs, budget, seconds, native = given.costs(), given.budget, given.budget.seconds, draft.views.size
+    budget, seconds, native = given.budget, given.budget.seconds, draft.views.size
+    costs = replace(given.costs(), again={}) if "start.view_sets" in fields else given.costs()
     given.say("looking at the images with the start")
     backbone.to(Machine.of(draft).device)
     many = max(_SEEN, int(_LOOKING / costs.score(backbone.image_size))) if given.sizes[1:] else _SEEN
@@ -239,7 +240,7 @@ def plan(given: Given) -> Plan:
     size = chosen.size
     least = min(trainable, _LEAST_IMAGES)
     if chosen.images < least:
-        training = least * six(costs, size, chosen.stages, least) / SPARE
+        training = six(costs, size, chosen.stages, least) / SPARE
         return given.too_short(training, lambda _: seconds - room(size), f"{PASSES} passes over {least:,} images")
 
     batch = draft.batch_size if "batch_size" in fields else min(draft.batch_size, _batch(chosen.images))
