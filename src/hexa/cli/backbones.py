@@ -119,7 +119,7 @@ def describe_protocol(given: Given, extra: Fields) -> int:
 @command(
     "say which of several backbones serves your images best, with a page to look at",
     option("BACKBONE", BACKBONES + "; what the others are compared with"),
-    option("BACKBONES", "one or more others", nargs="+", metavar="BACKBONE"),
+    option("BACKBONES", "one or more others", nargs="+", metavar="OTHER"),
     option("--data SOURCE", "your images: " + SOURCES, required=True),
     option("--labelled SOURCE", "labelled images to judge by; those of --data if they have labels"),
     GROUPS,
