@@ -58,7 +58,7 @@ sys.exit(f"imported: {heavy}" if heavy else 0)
         ("embed timm:resnet18 --data folder:no/where --out x.npz", "data 'folder:no/where': no such folder: no/where"),
         ("harden timm:resnet18 --data photos --labelled ./no#train", "data './no#train': no such folder: no"),
         ("embed timm:resnet18 --data ~nouser/photos --out x.npz", "no such folder: ~nouser/photos"),
-        ("compare timm:resnet18 --data digits", "the following arguments are required: BACKBONE"),
+        ("compare timm:resnet18 --data digits", "the following arguments are required: OTHER"),
         ("visualize digits-moco-v2 --out views.txt", ".png"),
         ("export runs/none --to onnx --out pyproject.toml/x.onnx", "pyproject.toml"),
     ],
