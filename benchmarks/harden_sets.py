@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-#: About what 15 minutes of two cores are enough for, at the rate that `hexa harden` had until 2026-11-27.
+#: About what 15 minutes of two cores are enough for, at the rate of the recipe `teacher`.
 RECIPE: dict[str, Any] = {"max_steps": 1000, "optimizer.learning_rate": 0.002}
 MIXED = {"kind": "cutmix", "weight": 0.0, "per_sample": True}
 #: By name: what `hexa harden` is given beside `PRICE` and `SIZE`.

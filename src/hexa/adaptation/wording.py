@@ -40,7 +40,7 @@ def lines(
     few = {None: "whole network", 1: f"last of {stages} stages"}
     learns = few.get(start.trainable_stages, f"last {start.trainable_stages} of {stages} stages")
     learns += ", in the first pass the head alone" * (start.freeze_backbone == 1)
-    fewer = f", {chosen.images:,} of them trained on, as many as fit the time" * (chosen.images < seen.count)
+    fewer = f", {chosen.images:,} of them trained on" * (chosen.images < seen.count)
     guessed = " (--domain names another kind)" * (seen.domain != "photos")
     return (
         f"images: {seen}{fewer}",
@@ -56,8 +56,7 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
     if labelled is None:
         return "labels: none, so whether it helped cannot be told and the start will be kept; --labelled gives some"
     whose = "those of the images themselves, which it learns from" if labelled is source else repr(labelled)
-    few = ", as many as fit the time" * (compared < len(labelled))
-    few += ", which show only large differences: label a hundred or more" * (compared < _FEW)
+    few = ", which show only large differences: label a hundred or more" * (compared < _FEW)
     both = 0 if labelled is source else int(leakage.shared(source, labelled).sum())
     known = f", {both:,} of which are among the images to learn from" if both else ""
     return f"labels: {whose}{in_groups(labelled)}{known}; {compared:,} in the comparison{few}"
