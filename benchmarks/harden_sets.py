@@ -18,13 +18,15 @@ has are not made again, and no job begins after `--seconds`. Ends with 1 if a jo
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import os
 import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 #: About what 15 minutes of two cores are enough for, at the rate of the recipe `teacher`.
@@ -129,56 +131,46 @@ def main() -> int:
     if asked.job:
         print(json.dumps(row(asked, asked.job)))
         return 0
-    begun = time.perf_counter()
+    begun, alone, failed = time.perf_counter(), Lock(), list[dict[str, Any]]()
     stored: dict[str, Any] = {"rows": []}
     if asked.result.exists():
         stored = json.loads(asked.result.read_text())
+    asked.work.mkdir(parents=True, exist_ok=True)
     for name in asked.names:
         layouts(asked.sets / name, asked.images)
-    jobs: list[dict[str, Any]] = []
-    for arm in asked.arms:
-        jobs += [{"data": name, "arm": arm, "seed": seed} for seed in asked.seeds for name in asked.names]
-    ends = [{**job, "arm": "end", "of": job["arm"], "share": 1.0} for job in jobs]
-    ways = [{**job, "arm": "way", "of": job["arm"], "share": share} for share in asked.shares for job in jobs]
-    for name, _, seed in (one.partition(":") for one in asked.autoattack):
-        jobs.append({"data": name, "arm": "autoattack", "seed": int(seed), "of": asked.arms[0]})
-    jobs += [{"data": name, "arm": "start"} for name in asked.names] + ends * asked.ends + ways
-    jobs = [job for job in jobs if not any(job.items() <= other.items() for other in stored["rows"])]
-    asked.work.mkdir(parents=True, exist_ok=True)
-    running: list[tuple[dict[str, Any], subprocess.Popen[str], Path]] = []
-    failed = 0
-    while jobs or running:
-        trained = [(other["data"], other["arm"], other.get("seed")) for other in stored["rows"]]
-        ready = [job for job in jobs if "of" not in job or (job["data"], job["of"], job["seed"]) in trained]
-        in_time = time.perf_counter() - begun < asked.seconds
-        if not in_time or not (ready or running):
-            jobs = []
-        if jobs and ready and len(running) < asked.jobs:
-            jobs.remove(job := ready[0])
-            log = asked.work / ("-".join(map(str, job.values())).replace(" ", "") + ".log")
-            command = [sys.executable, __file__, *sys.argv[1:], "--job", json.dumps(job)]
-            with log.open("w") as told:
-                made = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True, env=os.environ)
-            running.append((job, made, log))
-            continue
-        for one in [one for one in running if one[1].poll() is not None]:
-            running.remove(one)
-            job, process, log = one
-            said = (process.stdout.read() if process.stdout else "").strip().splitlines()
-            if process.returncode:
-                failed = 1
-                print(f"{job}: ended with {process.returncode}; {log.read_text()[-600:]}", flush=True)
-                continue
-            stored["rows"].append(job | json.loads(said[-1]))
+
+    def make(job: dict[str, Any]) -> bool:
+        """Whether the row of a job is there, or could be made in time, by a process of its own."""
+        if any(job.items() <= other.items() for other in stored["rows"]):
+            return True
+        if time.perf_counter() - begun >= asked.seconds:
+            return False
+        command = [sys.executable, __file__, *sys.argv[1:], "--job", json.dumps(job)]
+        log = asked.work / ("-".join(map(str, job.values())).replace(" ", "") + ".log")
+        with log.open("w") as told:
+            made = subprocess.run(command, stdout=subprocess.PIPE, stderr=told, text=True)
+        with alone:
+            if made.returncode:
+                failed.append(job)
+                print(f"{job}: ended with {made.returncode}; {log.read_text()[-600:]}", flush=True)
+                return False
+            stored["rows"].append(job | json.loads(made.stdout.splitlines()[-1]))
             asked.result.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
-            left = {
-                name: value
-                for name, value in stored["rows"][-1].items()
-                if name in ("kept", "further", "halves", "seconds")
-            }
-            print(f"{time.perf_counter() - begun:.0f} s: {job} {left}", flush=True)
-        time.sleep(0.2)
-    return failed
+            print(f"{time.perf_counter() - begun:.0f} s: {stored['rows'][-1]}", flush=True)
+        return True
+
+    chains: list[list[dict[str, Any]]] = []
+    for arm in asked.arms:
+        for seed, name in itertools.product(asked.seeds, asked.names):
+            job = {"data": name, "arm": arm, "seed": seed}
+            shares = [("end", 1.0)] * asked.ends + [("way", share) for share in asked.shares]
+            later = [{**job, "arm": kind, "of": arm, "share": share} for kind, share in shares]
+            attacked = arm == asked.arms[0] and f"{name}:{seed}" in asked.autoattack
+            chains.append([job, *[{**job, "arm": "autoattack", "of": arm}] * attacked, *later])
+    chains += [[{"data": name, "arm": "start"}] for name in asked.names]
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        list(pool.map(lambda chain: all(make(job) for job in chain), chains))
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

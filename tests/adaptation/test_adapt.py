@@ -221,7 +221,7 @@ def test_where_the_time_is_not_enough_the_start_is_kept(
     kept = json.loads((out / "adapt.json").read_text())
     assert (kept["kept"], kept["verdict"][:15]) == ("start", "not enough time")
     assert sorted(path.name for path in out.iterdir()) == ["adapt.json"]
-    with pytest.raises(UserError, match="so not a run that has begun; give one"):
+    with pytest.raises(UserError, match="so not a run that has begun; give a run"):
         load_backbone(out)
     assert main([*asked, f"--time={needed}m", "--plan"]) == 0  # the same folder, with more time
     said = capsys.readouterr().out

@@ -72,6 +72,6 @@ def six(costs: Costs, size: int, stages: int, images: int) -> float:
 
 
 def _room_for(costs: Costs, size: int, stages: int, images: int) -> int:
-    """How many sets of the images' maps fit into memory; 0 if none can be remembered."""
+    """The number of sets, each of a map of every image, that fit into memory; 0 if maps can't be remembered."""
     each = costs.again[stages][1] * (size / costs.size) ** 2 if stages in costs.again else math.inf
     return int(RESIDENT_LIMIT_BYTES / (max(1, images) * each))

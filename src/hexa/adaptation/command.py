@@ -301,8 +301,8 @@ def _place(value: str | None) -> str | None:
 
 
 def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> dict[str, Any] | None:
-    """The record of an adaptation in `out`, or None. Raises UserError if it is of another request and not to be planned
-    alone.
+    """The record of an adaptation in `out`, or None. One of another request raises UserError, or, if this one is only
+    to be planned, counts as none.
     """
     path = out / ADAPTATION
     if not path.is_file():

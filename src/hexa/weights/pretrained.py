@@ -141,7 +141,7 @@ def _of_run(folder: Path, branch: str) -> Backbone:
     if branch == "main" and (folder / WEIGHTS).is_file():
         return _of_file(folder / WEIGHTS)
     if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder}: no config.yaml, so not a run that has begun; give one, or a file of weights")
+        raise UserError(f"{folder}: no config.yaml, so not a run that has begun; give a run, or a file of weights")
     for path in sorted((folder / "checkpoints").glob("step-*.pt"), reverse=True):
         with suppress(Unreadable):  # truncated or damaged: the one before is kept for this case
             return _of_file(path, branch)
