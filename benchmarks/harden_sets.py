@@ -2,7 +2,7 @@
 
     python benchmarks/harden_sets.py --start WEIGHTS --sets FOLDER --work FOLDER --result FILE
         [--names hands clothes …] [--seeds 0 1 2 3 4] [--arms recipe …] [--autoattack SET:SEED …] [--ends]
-        [--shares 0.25 0.5 1] [--images 600] [--device cuda] [--jobs 12] [--seconds 500]
+        [--shares 0.25 0.5 1] [--on objects …] [--images 600] [--device cuda] [--jobs 12] [--seconds 500]
 
 Each set's `train` is learned from and its `labelled` judges. Then the start and the weights that the price left, with
 `--ends` also those at the end of each training, are scored on the first `--images` of `test` at the size of the
@@ -10,7 +10,8 @@ verdict, by heads on `labelled`: k-NN, a linear probe, and 200 images under PGD 
 in rate, strength, length or views, see ARMS; views have 96 pixels and the result 160 of 224, as `hexa harden` chooses
 on two cores. AutoAttack within ε = 1 is of the weights that the price left by the first arm, on the same 200 images.
 `--shares` of the way to the end of each training are scored on one half of `labelled` by heads on the other, to choose
-by: 150 images under PGD of 10 steps. Layouts of links for these heads are written into the sets' folders, anew each
+by: 150 images under PGD of 10 steps. The weights that the price left on one set are also scored `--on` others, by heads
+on the others' `labelled`, and by 1 to 16 labels of each of their classes. Layouts of links for these heads are written into the sets' folders, anew each
 time. Every job is a process of its own, `--jobs` of them at once; a row is written as soon as it exists, rows that FILE
 has are not made again, and no job begins after `--seconds`. Ends with 1 if a job failed.
 """
@@ -32,10 +33,14 @@ from typing import Any
 #: About what 15 minutes of two cores are enough for, at the rate of the recipe `teacher`.
 RECIPE: dict[str, Any] = {"max_steps": 1000, "optimizer.learning_rate": 0.002}
 MIXED = {"kind": "cutmix", "weight": 0.0, "per_sample": True}
+#: Of as many pixels as the result sees: 96 of 160 are 0.36 of the area.
+CROPS: dict[str, Any] = {"views.scale": (0.36, 1.0), "views.ratio": (3 / 4, 4 / 3)}
 #: By name: what `hexa harden` is given beside `PRICE` and `SIZE`.
 ARMS: dict[str, dict[str, Any]] = {
     "recipe": RECIPE,
     "half the rate": RECIPE | {"optimizer.learning_rate": 0.001},
+    "crops": RECIPE | CROPS,
+    "crops, half the rate": RECIPE | CROPS | {"optimizer.learning_rate": 0.001},
     "a quarter": RECIPE | {"optimizer.learning_rate": 0.0005},
     # the attack is on cut-mixed images, which are to have both images' features by area
     "cut-mixed": RECIPE
@@ -47,11 +52,14 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 PRICE, VIEWS, SIZE, NEIGHBOURS = 1.0, 96, 160, 15
 ATTACK: dict[str, Any] = {"epsilons": [1, 2, 4], "losses": ["cross-entropy", "margin"], "restarts": 1, "images": 200}
+FEW = (1, 2, 4, 8, 16)
 QUICK: dict[str, Any] = {"epsilons": [1, 2], "losses": ["margin"], "restarts": 1, "steps": 10, "images": 150}
 
 
-def scores(backbone: Any, layout: Path, asked: argparse.Namespace, attack: dict[str, Any]) -> dict[str, Any]:
-    """Accuracy of heads on a layout's train, on its test, in percent: under attack, by k-NN and by a probe."""
+def scores(
+    backbone: Any, layout: Path, asked: argparse.Namespace, attack: dict[str, Any], few: bool = False
+) -> dict[str, Any]:
+    """Accuracy of heads on a layout's train, on its test, in percent: under attack, by k-NN, a probe, and few labels."""
     from hexa.evaluation import evaluate
 
     how: dict[str, Any] = {"device": asked.device, "num_workers": 0, "size": SIZE}
@@ -61,6 +69,8 @@ def scores(backbone: Any, layout: Path, asked: argparse.Namespace, attack: dict[
         return metrics
 
     found: dict[str, Any] = measure("robust", extraction_batch=100, **attack)
+    if few:
+        found |= {k: v for k, v in measure("probe", shots=FEW).items() if k[5:] in map(str, FEW)}
     if "preset" not in attack:
         found |= {"knn": measure("knn", k=NEIGHBOURS)["top1"], "probe": measure("probe")["top1"]}
     return found
@@ -92,13 +102,16 @@ def row(asked: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]:
     folder, begun = asked.sets / job["data"], time.perf_counter()
     start = load_backbone(asked.start)
     if job["arm"] == "start":
-        return {"further": scores(start, folder / "further", asked, ATTACK), **provenance()}
+        return {"further": scores(start, folder / "further", asked, ATTACK, few=True), **provenance()}
     run = asked.work / f"{job['data']}-{job.get('of', job['arm']).replace(' ', '')}-{job['seed']}"
     if "of" in job:
         share = job["share"] if "share" in job else json.loads((run / ADAPTATION).read_text())["comparison"]["share"]
         made = between(start, load_backbone(run), share)
         if job["arm"] == "way":
             return {"halves": scores(made, folder / "halves", asked, QUICK), **made_by(run)}
+        if job["arm"] == "on":
+            other = asked.sets / job["on"] / "further"
+            return {"further": scores(made, other, asked, ATTACK, few=True), **made_by(run)}
         attack = ATTACK if job["arm"] == "end" else {"preset": "autoattack", "epsilons": [1], "images": 200}
         return {"further": scores(made, folder / "further", asked, attack), **made_by(run)}
     fields = {"views.size": VIEWS, "views.test_scale": SIZE / VIEWS, "epochs": 10_000, "seed": job["seed"]}
@@ -123,6 +136,7 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=600)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--ends", action="store_true", help="also the weights at the end of the trainings")
+    parser.add_argument("--on", nargs="*", default=[], metavar="SET", help="other sets to score on")
     parser.add_argument("--shares", type=float, nargs="*", default=[])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"))
@@ -136,7 +150,7 @@ def main() -> int:
     if asked.result.exists():
         stored = json.loads(asked.result.read_text())
     asked.work.mkdir(parents=True, exist_ok=True)
-    for name in asked.names:
+    for name in {*asked.names, *asked.on}:
         layouts(asked.sets / name, asked.images)
 
     def make(job: dict[str, Any]) -> bool:
@@ -166,6 +180,7 @@ def main() -> int:
             shares = [("end", 1.0)] * asked.ends + [("way", share) for share in asked.shares]
             later = [{**job, "arm": kind, "of": arm, "share": share} for kind, share in shares]
             attacked = arm == asked.arms[0] and f"{name}:{seed}" in asked.autoattack
+            later += [{**job, "arm": "on", "of": arm, "on": other} for other in asked.on if arm == asked.arms[0]]
             chains.append([job, *[{**job, "arm": "autoattack", "of": arm}] * attacked, *later])
     chains += [[{"data": name, "arm": "start"}] for name in asked.names]
     with ThreadPoolExecutor(asked.jobs) as pool:
