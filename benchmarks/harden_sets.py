@@ -11,9 +11,10 @@ in rate, strength, length or views, see ARMS; views have 96 pixels and the resul
 on two cores. AutoAttack within ε = 1 is of the weights that the price left by the first arm, on the same 200 images.
 `--shares` of the way to the end of each training are scored on one half of `labelled` by heads on the other, to choose
 by: 150 images under PGD of 10 steps. The weights that the price left on one set are also scored `--on` others, by heads
-on the others' `labelled`, and by 1 to 16 labels of each of their classes. Layouts of links for these heads are written into the sets' folders, anew each
-time. Every job is a process of its own, `--jobs` of them at once; a row is written as soon as it exists, rows that FILE
-has are not made again, and no job begins after `--seconds`. Ends with 1 if a job failed.
+on the others' `labelled`, and by 1 to 16 labels of each of their classes. Layouts of links for these heads are written
+into the sets' folders, anew each time. Every job is a process of its own, `--jobs` of them at once; a row is written as
+soon as it exists, rows that FILE has are not made again, and no job begins after `--seconds`. Ends with 1 if a job
+failed.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ QUICK: dict[str, Any] = {"epsilons": [1, 2], "losses": ["margin"], "restarts": 1
 def scores(
     backbone: Any, layout: Path, asked: argparse.Namespace, attack: dict[str, Any], few: bool = False
 ) -> dict[str, Any]:
-    """Accuracy of heads on a layout's train, on its test, in percent: under attack, by k-NN, a probe, and few labels."""
+    """Accuracy of heads on a layout's train, on its test, in percent: under attack, by k-NN, probe and few labels."""
     from hexa.evaluation import evaluate
 
     how: dict[str, Any] = {"device": asked.device, "num_workers": 0, "size": SIZE}
