@@ -58,15 +58,13 @@ def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, capsys: pyte
     assert [said in page for said in (f"hexa harden {weights}", "--strength 64")] == [True, True]
     winner = load_backbone(out / "winner.safetensors")
     better = load_backbone(out / "backbone.safetensors" if kept["kept"] == "result" else weights)
-    images = torch.rand(4, 3, 8, 8)
-    assert torch.equal(winner(images), better.eval()(images))
+    assert torch.equal(winner(x := torch.rand(4, 3, 8, 8)), better.eval()(x))
     assert main(["export", str(out), "--to=timm", f"--out={tmp_path / 'x.safetensors'}"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert [said in told for said in ("end of training; its winner is", "at most 8 px whole; others")] == [True, True]
     # again with another strength
     assert main(command(weights, out, *fixed[:4], "--strength", "32", "--groups", "g.csv")) == 2
-    assert "--strength 64, not 32" in (said := capsys.readouterr().err)
-    assert "--groups none, not g.csv" in said
+    assert "--strength 64, not 32; --price 100, not 2; --groups none, not g.csv" in capsys.readouterr().err
     assert main(["adapt", *command(weights, out)[1:]]) == 2
     assert f"{out} is of hexa harden, not of hexa adapt; give another --out" in capsys.readouterr().err
 
@@ -140,25 +138,27 @@ def test_long_trainings_attack_in_two_steps(epochs: int, attack: tuple[int, floa
 @pytest.mark.parametrize(
     ("asked", "fields", "sizes"),
     [
-        (HardenRequest, {}, (96, 160)),
-        (HardenRequest, {"views.size": 128}, (128, 128)),
-        (HardenRequest, {"views.test_scale": 1.0}, (96, 96)),
-        (AdaptRequest, {}, (160, 224)),
-        (AdaptRequest, {"views.size": 100}, (100, 100)),
-        (AdaptRequest, {"views.test_scale": 1.25}, (224, 280)),
-        (AdaptRequest, {"epochs": 7}, (224, 224)),
+        (HardenRequest, {}, (96, 160, 0.36)),
+        (HardenRequest, {"views.size": 128}, (128, 128, 1.0)),
+        (HardenRequest, {"views.test_scale": 1.0}, (96, 96, 1.0)),
+        (AdaptRequest, {}, (160, 224, 0.2)),
+        (AdaptRequest, {"views.size": 100}, (100, 100, 0.2)),
+        (AdaptRequest, {"views.test_scale": 1.25}, (224, 280, 0.2)),
+        (AdaptRequest, {"epochs": 7}, (224, 224, 0.2)),
     ],
 )
 def test_views_are_smaller_than_what_the_result_is_for(
-    asked: Any, fields: dict[str, Any], sizes: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: Any, fields: dict[str, Any], sizes: tuple[int, int, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unlabelled, "kept", lambda *_: np.zeros(1))  # so no smaller result
+    monkeypatch.setattr("hexa.adaptation.harden._LONG", 0)
     network = NETWORK.model_copy(update={"widths": (16, 32)})
     start = str(save_backbone(random_backbone(network, 224, seed=0), tmp_path / "start.safetensors"))
     planned = adapt(asked(start, "digits", seconds=900.0, fields=fields), tmp_path / "run", only_plan=True)
     views = recipes.experiment.validate(planned["experiment"]).views
-    assert (views.size, views.test_size) == sizes
-    assert ("the result is for" in " ".join(planned["plan"])) == (views.size != views.test_size)
+    assert (views.size, views.test_size, round(views.scale[0], 2)) == sizes
+    said = [text in " ".join(planned["plan"]) for text in ("the result is for", "crops of the images")]
+    assert said == [views.size != views.test_size, sizes[2] == 0.36]  # crops show things as large as the result does
 
 
 def test_networks_of_one_size_or_few_convolutions_keep_one(tmp_path: Path) -> None:

@@ -100,24 +100,27 @@ class HardenRequest(AdaptRequest):
         per_epoch = len(source) // draft.batch_size
         passes = images / len(source) if by_clock else min(draft.epochs, (draft.max_steps or math.inf) / per_epoch)
         changes: dict[str, Any] = {"monitor.knn_every": 0, "training.report": False}
-        turns = draft.optimizer.name == "muon"
-        two = passes * per_epoch > _LONG and turns and not {_STEPS, _STEP_SIZE} & self.fields.keys()
+        long, turns = passes * per_epoch > _LONG, draft.optimizer.name == "muon"
+        two = long and turns and not {_STEPS, _STEP_SIZE} & self.fields.keys()
         changes |= {_STEPS: 2, _STEP_SIZE: _OF_TWO * self.strength} if two else {}
+        # things as large as the result sees them, and fewer images learned by heart (docs/what-hardening-was-worth.md)
+        if long and (least := (size / given.used(size)) ** 2) < 1:
+            changes |= {"views.scale": (least, 1.0), "views.ratio": (3 / 4, 4 / 3)}
         if by_clock:
             changes |= {"epochs": math.ceil(passes), "max_steps": max(1, int(passes * per_epoch))}
             changes |= {"training.max_seconds": room(size) / SPARE}
         experiment = override(given.at(size), {path: v for path, v in changes.items() if path not in self.fields})
-        result = f"; the result is for {experiment.views.test_size} px" * (experiment.views.test_size != size)
-        whose = "those of the images themselves" if labelled is source else repr(labelled)
+        views, whose = experiment.views, "those of the images themselves" if labelled is source else repr(labelled)
+        result = f"; the result is for {views.test_size} px" * (views.test_size != size)
         without = "none: how far features move is measured"
         labels = f"{whose}{wording.in_groups(labelled)}; {judged:,} to judge by" if labelled else without
-        mirrored = ", mirrored or not" * (experiment.views.flip_probability > 0)
-        changed = ", in changing contrast" * (experiment.views.jitter_probability * experiment.views.contrast > 0)
+        cut, mirrored = "crops of " * (views.scale[0] < 1), ", mirrored or not" * (views.flip_probability > 0)
+        changed = ", in changing contrast" * (views.jitter_probability * views.contrast > 0)
         lines = (
             f"images: {seen}",
             f"method: teacher, from {draft.start.weights}: a copy learns to give views that are attacked within "
             f"{self.strength:g} grey levels the features that these weights give the clean images",
-            f"views: the images{mirrored}{changed}, {size} px{result}",
+            f"views: {cut}the images{mirrored}{changed}, {size} px{result}",
             f"labels: {labels}",
             wording.length(experiment, passes, budget.seconds if by_clock else 0) + ", attacked in two steps" * two,
         )
@@ -160,8 +163,7 @@ class HardenRequest(AdaptRequest):
             notes.append(f"for --price {self.price:g} the weights are {share:.4g} of the way from the start to the end")
         record: dict[str, Any] = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}
-        winner = after.backbone if better else native
-        made = table(before, after, size, tried)
+        made, winner = table(before, after, size, tried), after.backbone if better else native
         return Outcome(winner, verdict, replace(made, rows=[*made.rows, *rows]), notes, judged, record)
 
 
