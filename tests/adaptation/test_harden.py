@@ -141,10 +141,10 @@ def test_long_trainings_attack_in_two_steps(epochs: int, attack: tuple[int, floa
         (HardenRequest, {}, (96, 160, 0.36)),
         (HardenRequest, {"views.size": 128}, (128, 128, 1.0)),
         (HardenRequest, {"views.test_scale": 1.0}, (96, 96, 1.0)),
-        (AdaptRequest, {}, (160, 224, 0.2)),
-        (AdaptRequest, {"views.size": 100}, (100, 100, 0.2)),
-        (AdaptRequest, {"views.test_scale": 1.25}, (224, 280, 0.2)),
-        (AdaptRequest, {"epochs": 7}, (224, 224, 0.2)),
+        (AdaptRequest, {}, (160, 224, 0.5)),
+        (AdaptRequest, {"views.size": 100}, (100, 100, 0.5)),
+        (AdaptRequest, {"views.test_scale": 1.25}, (224, 280, 0.5)),
+        (AdaptRequest, {"epochs": 7}, (224, 224, 0.5)),
     ],
 )
 def test_views_are_smaller_than_what_the_result_is_for(
