@@ -56,9 +56,8 @@ def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, capsys: pyte
     assert [row[0] for row in kept["table"]["rows"]] == [f"{one}, % ↑" for one in ("k-NN", CLEAN, CORRUPTED, *ATTACKED)]
     page = (out / "report.html").read_text()
     assert [said in page for said in (f"hexa harden {weights}", "--strength 64")] == [True, True]
-    winner = load_backbone(out / "winner.safetensors")
-    better = load_backbone(out / "backbone.safetensors" if kept["kept"] == "result" else weights)
-    assert torch.equal(winner(x := torch.rand(4, 3, 8, 8)), better.eval()(x))
+    better = load_backbone(out / "backbone.safetensors" if kept["kept"] == "result" else weights).eval()
+    assert torch.equal(load_backbone(out / "winner.safetensors")(x := torch.rand(4, 3, 8, 8)), better(x))
     assert main(["export", str(out), "--to=timm", f"--out={tmp_path / 'x.safetensors'}"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert [said in told for said in ("end of training; its winner is", "at most 8 px whole; others")] == [True, True]
@@ -173,7 +172,8 @@ def test_start_and_result_are_judged_at_the_size_that_the_result_is_for(tmp_path
     images, how = open_source("digits#test"), Extraction(seconds=math.inf, most=100, device="cpu", num_workers=0)
     trained = Trained(recipes.get("teacher"), tmp_path, start, result, open_source("digits"), images, how)
     found = HardenRequest("start.safetensors", "digits", seconds=1.0).outcome(trained, lambda *_: None)
-    assert (found.table.header[2], found.winner.image_size) == ("result, 112 px", 224)
+    own = "the start at its own 224 px" in found.verdict
+    assert (found.table.header[2], found.winner.image_size, own) == ("result, 112 px", 224, True)
     assert found.record["k-NN"][0] == found.record["k-NN"][1]  # the same weights
     assert [row[0] for row in found.table.rows[-2:]] == [f"{name} at 224 px, % ↑" for name in ("k-NN", CLEAN)]
 
