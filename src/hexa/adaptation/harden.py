@@ -104,7 +104,7 @@ class HardenRequest(AdaptRequest):
         two = long and turns and not {_STEPS, _STEP_SIZE} & self.fields.keys()
         changes |= {_STEPS: 2, _STEP_SIZE: _OF_TWO * self.strength} if two else {}
         # things as large as the result sees them, and fewer images learned by heart (docs/what-hardening-was-worth.md)
-        if long and (least := (size / given.used(size)) ** 2) < 1:
+        if long and "views.scale" not in self.fields and (least := (size / given.used(size)) ** 2) < 1:
             changes |= {"views.scale": (least, 1.0), "views.ratio": (3 / 4, 4 / 3)}
         if by_clock:
             changes |= {"epochs": math.ceil(passes), "max_steps": max(1, int(passes * per_epoch))}
