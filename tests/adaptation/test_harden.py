@@ -150,7 +150,6 @@ def test_views_are_smaller_than_what_the_result_is_for(
     asked: Any, fields: dict[str, Any], sizes: tuple[int, int, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unlabelled, "kept", lambda *_: np.zeros(1))  # so no smaller result
-    monkeypatch.setattr("hexa.adaptation.harden._LONG", 0)
     network = NETWORK.model_copy(update={"widths": (16, 32)})
     start = str(save_backbone(random_backbone(network, 224, seed=0), tmp_path / "start.safetensors"))
     planned = adapt(asked(start, "digits", seconds=900.0, fields=fields), tmp_path / "run", only_plan=True)

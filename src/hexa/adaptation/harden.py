@@ -100,11 +100,11 @@ class HardenRequest(AdaptRequest):
         per_epoch = len(source) // draft.batch_size
         passes = images / len(source) if by_clock else min(draft.epochs, (draft.max_steps or math.inf) / per_epoch)
         changes: dict[str, Any] = {"monitor.knn_every": 0, "training.report": False}
-        long, turns = passes * per_epoch > _LONG, draft.optimizer.name == "muon"
-        two = long and turns and not {_STEPS, _STEP_SIZE} & self.fields.keys()
+        turns = draft.optimizer.name == "muon"
+        two = passes * per_epoch > _LONG and turns and not {_STEPS, _STEP_SIZE} & self.fields.keys()
         changes |= {_STEPS: 2, _STEP_SIZE: _OF_TWO * self.strength} if two else {}
         # things as large as the result sees them, and fewer images learned by heart (docs/what-hardening-was-worth.md)
-        if long and "views.scale" not in self.fields and (least := (size / given.used(size)) ** 2) < 1:
+        if "views.scale" not in self.fields and (least := (size / given.used(size)) ** 2) < 1:
             changes |= {"views.scale": (least, 1.0), "views.ratio": (3 / 4, 4 / 3)}
         if by_clock:
             changes |= {"epochs": math.ceil(passes), "max_steps": max(1, int(passes * per_epoch))}
