@@ -183,7 +183,7 @@ def main() -> int:
             attacked = arm == asked.arms[0] and f"{name}:{seed}" in asked.autoattack
             later += [{**job, "arm": "on", "of": arm, "on": other} for other in asked.on if arm == asked.arms[0]]
             chains.append([job, *[{**job, "arm": "autoattack", "of": arm}] * attacked, *later])
-    chains += [[{"data": name, "arm": "start"}] for name in asked.names]
+    chains += [[{"data": name, "arm": "start"}] for name in dict.fromkeys([*asked.names, *asked.on])]
     with ThreadPoolExecutor(asked.jobs) as pool:
         list(pool.map(lambda chain: all(make(job) for job in chain), chains))
     return 1 if failed else 0
