@@ -12,73 +12,86 @@ are applied again to the rows that OUT.json has.
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hexa.adaptation.harden import at_price, between
+from hexa.adaptation.robustness import Side, lost
 from hexa.comparison.extraction import Extraction, features_of
-from hexa.comparison.labelled import NEIGHBOURS, Judge, labels_of
+from hexa.comparison.labelled import NEIGHBOURS, Difference, Judge, labels_of
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.runtime.packages import provenance
-from hexa.weights.pretrained import load_backbone
+from hexa.weights.pretrained import Backbone, load_backbone
 
-SHARES = [share / 16 for share in range(17)]
+SHARES = [share / 8 for share in range(9)]
 PRICES = (1.0, 2.0)
+#: What `lost` tells of a share.
+JUDGED = ("points", "half")
 
-Cost = Callable[[float], float]
+Cost = Callable[[float], Difference]
 
 
 def halved(price: float, cost: Cost) -> float:
     """The largest share that keeps to the price, where the line is halved four times: the rule until 2026-11-27."""
     least, most = 0.0, 1.0
-    for _ in range(4 * (cost(1.0) > price)):
+    for _ in range(4 * (cost(1.0).points > price)):
         middle = (least + most) / 2
-        least, most = (least, middle) if cost(middle) > price else (middle, most)
+        least, most = (least, middle) if cost(middle).points > price else (middle, most)
     return least or most
 
 
-#: How the share is found, and what is lost of the differences by k-NN and by the probe, [..., 2].
-RULES: dict[str, tuple[Callable[[float, Cost], float], Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = {
-    "halving, by the probe": (halved, lambda lost: lost[..., 1]),
-    "halving, by the mean of both": (halved, lambda lost: lost.mean(-1)),
-    "halving, by the larger of both": (halved, lambda lost: lost.max(-1)),
-    "the square, by the mean of both": (at_price, lambda lost: lost.mean(-1)),
+def squared(price: float, cost: Cost) -> float:
+    """By the square of the way, without a standard error: the rule until 2026-11-28."""
+    return at_price(price, lambda share: replace(cost(share), half=0.0))
+
+
+def two_errors(price: float, cost: Cost) -> float:
+    """By the square of the way, and twice the standard error."""
+    return at_price(price, lambda share: replace(cost(share), half=2 * cost(share).half))
+
+
+RULES: dict[str, Callable[[float, Cost], float]] = {
+    "halving": halved,
+    "the square": squared,
+    "the square, and a standard error": at_price,
+    "the square, and two": two_errors,
 }
 
 
 def applied(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What each rule picks at each price, and the mean of k-NN and probe that is lost there in truth."""
+    """What each rule picks at each price, and the mean of k-NN and probe that is lost there in truth, for each run."""
     found = []
-    for name, (pick, estimate) in RULES.items():
-        for price in PRICES:
-            shares, lost = [], []
-            for row in rows:
-                measured = np.array(row["lost"])
-                judged, truth = estimate(measured[:, :2]), measured[:, 2:].mean(1)
-                share = pick(price, lambda at, x=row["shares"], y=judged: float(np.interp(at, x, y)))  # type: ignore[misc]
-                shares.append(share)
-                lost.append(float(np.interp(share, row["shares"], truth)))
-            one = {"rule": name, "price": price, "share": np.mean(shares), "lost": np.mean(lost), "worst": max(lost)}
-            found.append(one | {"deviation": np.std(lost), "dearer": 100 * np.mean(np.array(lost) > price + 1)})
+    runs = dict.fromkeys(row["run"] for row in rows)
+    for run, price, (name, pick) in itertools.product(runs, PRICES, RULES.items()):
+        shares, lost = [], []
+        for row in (row for row in rows if row["run"] == run):
+            between = functools.partial(np.interp, xp=row["shares"])
+            share = pick(price, lambda at, row=row, x=between: Difference(*(float(x(at, fp=row[n])) for n in JUDGED)))  # type: ignore[misc]
+            shares.append(share)
+            lost.append(float(between(share, fp=row["truth"])))
+        one = {"run": run, "rule": name, "price": price, "share": np.mean(shares), "lost": np.mean(lost)}
+        found.append(one | {"worst": max(lost), "deviation": np.std(lost)})
     return [{name: x if isinstance(x, str) else round(float(x), 3) for name, x in one.items()} for one in found]
 
 
-def further(features: torch.Tensor, labels: np.ndarray, mine: np.ndarray, others: np.ndarray) -> tuple[float, float]:
-    """Accuracy in percent by k-NN and by a probe of `mine` on `others`."""
+def further(features: torch.Tensor, labels: np.ndarray, mine: np.ndarray, others: np.ndarray) -> float:
+    """Accuracy in percent of `mine` on `others`, the mean by k-NN and by a probe."""
     y, classes = torch.from_numpy(labels), int(labels.max()) + 1
     votes = knn_classify(features[mine], y[mine], features[others], NEIGHBOURS, num_classes=classes)
     scores = fit_probe(features[mine], y[mine], classes).scores(features[others])
-    nearest, probe = (100 * float((one.argmax(1) == y[others]).float().mean()) for one in (votes, scores))
-    return nearest, probe
+    return float(np.mean([100 * float((one.argmax(1) == y[others]).float().mean()) for one in (votes, scores)]))
 
 
 def main() -> None:
@@ -107,18 +120,17 @@ def main() -> None:
         for draw in range(given.draws):
             order = np.random.default_rng(draw).permutation(len(labels))
             mine, others = order[: len(order) // 2], order[len(order) // 2 :]
-            judge, found = Judge(labels[mine], draw), []
-            for share in SHARES:
-                scores = judge.scores(features[share][mine])
-                judged = [scores.accuracy(name) for name in ("k-NN", "linear probe")]
-                found.append((*judged, *further(features[share], labels, mine, others)))
-            lost = np.array(found[0]) - np.array(found)
-            row = {"run": Path(run).name, "draw": draw, "shares": SHARES, "lost": np.round(lost, 3).tolist()}
-            stored["rows"].append(row)
+            judge, network = Judge(labels[mine], draw), Mock(Backbone)
+            sides = [Side.of(network, features[share][mine], judge) for share in SHARES]
+            told = [lost(sides[0], side) for side in sides]
+            truth = np.array([further(features[share], labels, mine, others) for share in SHARES])
+            row = {"run": Path(run).name, "draw": draw, "shares": SHARES, "truth": truth[0] - truth}
+            row |= {name: np.array([getattr(one, name) for one in told]) for name in JUDGED}
+            stored["rows"].append(
+                {k: np.round(x, 3).tolist() if isinstance(x, np.ndarray) else x for k, x in row.items()}
+            )
         stored |= provenance()
         given.out.write_text(json.dumps(stored, indent=1) + "\n")
-    for row in stored["rows"]:
-        row.pop("picked", None)  # by an earlier version
     given.out.write_text(json.dumps(stored | {"rules": applied(stored["rows"])}, indent=1) + "\n")
 
 
