@@ -138,8 +138,7 @@ def parts(objective: Objective, step: int) -> dict[str, tuple[int, int]]:
 def test_the_whole_batch_is_clean_until_the_first_sets_in(split: bool) -> None:
     hard = {"cutmix": {"fraction": 0.25, "start": 0.25}, "mixup": {"fraction": 0.25, "start": 0.5}}
     case, config = Case("moco", {}, hard), ObjectiveConfig(split=split, clean_fraction=0.5, reduction="mean")
-    objective = case.objective(case.build(), config, steps=STEPS)
-    made = [parts(objective, step) for step in range(3)]
+    made = [parts(case.objective(case.build(), config, steps=STEPS), step) for step in range(3)]
     if split:
         assert made[:2] == [{"std": (8, 0)}, {"std": (6, 0), "cutmix": (2, 0)}]
         assert made[2] == {"std": (4, 0), "cutmix": (2, 0), "mixup": (2, 0)}

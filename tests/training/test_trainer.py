@@ -279,8 +279,7 @@ def test_a_monitor_that_fails_is_one_warning_and_tried_again(tmp_path: Path) -> 
             raise ValueError("no such\nfile")
         return 50.0
 
-    made = monitored(tmp_path, monitor)
-    made.run()
+    monitored(tmp_path, monitor).run()
     (warning,) = [line for line in metrics(tmp_path, "warning") if "monitor" in line["message"]]
     assert (warning["step"], warning["message"]) == (
         STEPS,

@@ -102,8 +102,7 @@ def _maps(comparison: Comparison, sides: Sequence[Side]) -> str:
             axes[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5))
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None})
-    made = file.getvalue()
-    return made[made.index("<svg") :]
+    return "<svg" + file.getvalue().partition("<svg")[2]
 
 
 def _classes(comparison: Comparison, pair: tuple[Side, Side]) -> Table:

@@ -69,5 +69,4 @@ def plasma(size: int, decay: float, draws: PerImage) -> Tensor:
         made[:, middle, grid] = beside / 4 + edge * noise[:, middle, grid]
         step, wibble = half, wibble / decay
     made = made - made.amin((1, 2), keepdim=True)
-    made = made / made.amax((1, 2), keepdim=True)
-    return made[:, None, :size, :size]
+    return (made / made.amax((1, 2), keepdim=True))[:, None, :size, :size]
