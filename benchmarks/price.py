@@ -16,7 +16,6 @@ import functools
 import itertools
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -25,9 +24,9 @@ import numpy as np
 import torch
 
 from hexa.adaptation.harden import at_price, between
-from hexa.adaptation.robustness import Side, lost
+from hexa.adaptation.robustness import Side
 from hexa.comparison.extraction import Extraction, features_of
-from hexa.comparison.labelled import NEIGHBOURS, Difference, Judge, labels_of
+from hexa.comparison.labelled import DECIDING, NEIGHBOURS, Difference, Judge, labels_of, paired, percent
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.protocols.knn import knn_classify
@@ -52,21 +51,16 @@ def halved(price: float, cost: Cost) -> float:
     return least or most
 
 
-def squared(price: float, cost: Cost) -> float:
-    """By the square of the way, without a standard error: the rule until 2026-11-28."""
-    return at_price(price, lambda share: replace(cost(share), half=0.0))
-
-
-def two_errors(price: float, cost: Cost) -> float:
-    """By the square of the way, and twice the standard error."""
-    return at_price(price, lambda share: replace(cost(share), half=2 * cost(share).half))
+def squared(price: float, cost: Cost, errors: float = 0.0) -> float:
+    """By the square of the way, to what the result loses with so many standard errors on top: without, the rule."""
+    return at_price(price, lambda share: cost(share).points + (share == 1.0) * errors / 2 * cost(share).half)
 
 
 RULES: dict[str, Callable[[float, Cost], float]] = {
     "halving": halved,
     "the square": squared,
-    "the square, and a standard error": at_price,
-    "the square, and two": two_errors,
+    "the square, and a standard error": functools.partial(squared, errors=1),
+    "the square, and two": functools.partial(squared, errors=2),
 }
 
 
@@ -122,7 +116,8 @@ def main() -> None:
             mine, others = order[: len(order) // 2], order[len(order) // 2 :]
             judge, network = Judge(labels[mine], draw), Mock(Backbone)
             sides = [Side.of(network, features[share][mine], judge) for share in SHARES]
-            told = [lost(sides[0], side) for side in sides]
+            both = [np.mean([percent(side.values[name]) for name in DECIDING], axis=0) for side in sides]
+            told = [paired(one, both[0], 1, judge.width) for one in both]
             truth = np.array([further(features[share], labels, mine, others) for share in SHARES])
             row = {"run": Path(run).name, "draw": draw, "shares": SHARES, "truth": truth[0] - truth}
             row |= {name: np.array([getattr(one, name) for one in told]) for name in JUDGED}

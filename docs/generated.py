@@ -614,17 +614,19 @@ def hardened_sets() -> str:
 
 
 def price_rules() -> str:
-    """What rules for the price of `hexa harden` pick, and what is lost in truth, on four runs and two further ones."""
-    rules, further = (result(f"2026-11-27-harden-price{end}.json")["rules"] for end in ("", "-25-minutes"))
-    body = []
-    for row, other in zip(rules, further, strict=True):
-        lost = (
-            f"{one['lost']:.2f} ± {one['deviation']:.2f}, worst {one['worst']:.1f}".replace("-", "−")
-            for one in (row, other)
-        )
-        body.append((f"{row['price']:g}", row["rule"], f"{row['share']:.2f}", *lost))
-    body.sort(key=lambda cells: cells[0])
-    return table(body, "`--price`", "rule", "share picked", "points lost (± deviation of draws)", "on two more runs")
+    """What rules for the price of `hexa harden` pick, and what is lost in truth."""
+    rules = result("2026-11-28-harden-price.json")["rules"]
+    body: dict[tuple[str, str], list[str]] = {}
+    for row in sorted(rules, key=lambda row: row["price"]):
+        cells = body.setdefault((f"{row['price']:g}", row["rule"]), [])
+        lost = f"{row['lost']:.1f} ± {row['deviation']:.1f}, worst {row['worst']:.1f}".replace("-", "−")
+        cells.append(f"{row['share']:.2f}: {lost}")
+    return table(
+        [(*key, *cells) for key, cells in body.items()],
+        "`--price`",
+        "rule",
+        *dict.fromkeys(row["run"] for row in rules),
+    )
 
 
 def hardened_corrupted() -> str:

@@ -18,7 +18,7 @@ from hexa.adaptation.command import AdaptRequest, Outcome, Trained
 from hexa.adaptation.plan import Given, Plan
 from hexa.adaptation.robustness import CLEAN, Shown, Side, attack_all, decide, lost, table
 from hexa.comparison.extraction import common, features_of as extracted, images_per_second
-from hexa.comparison.labelled import Difference, Judge, can_judge, labels_of
+from hexa.comparison.labelled import Judge, can_judge, labels_of
 from hexa.comparison.leakage import apart
 from hexa.config import UserError
 from hexa.data import Source
@@ -141,7 +141,7 @@ class HardenRequest(AdaptRequest):
         before, after = (Side.of(network, x, judge) for network, x in zip((start, result), features, strict=False))
         sides = {1.0: after}
 
-        def cost(share: float) -> Difference:
+        def cost(share: float) -> float:
             if share not in sides:
                 network = between(native, result, share)
                 sides[share] = Side.of(network, extracted(network, images, how, device)[0], judge)
@@ -182,17 +182,16 @@ def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], sho
     return size, max(0.0, images)
 
 
-def at_price(price: float, cost: Callable[[float], Difference]) -> float:
+def at_price(price: float, cost: Callable[[float], float]) -> float:
     """The share of the way to the result at which `price` points of clean accuracy are lost, from 1 / 16 to 1.
 
     cost: share -> points lost. They grow roughly as its square (docs/what-hardening-was-worth.md), so the share is
-    √(price / bound) first, where the loss of the result and a standard error of it, the bound, are above the price.
-    While the loss at the share is above it, it steps back by 15 %, three times at most.
+    √(price / cost(1)) first: chance spoils the loss of many points less than that of a few. While the loss there is
+    above the price, it steps back by 15 %, three times at most.
     """
-    bound = cost(1.0).points + cost(1.0).half / 2
-    share = math.sqrt(price / bound) if bound > price else 1.0
+    share = math.sqrt(price / cost(1.0)) if cost(1.0) > price else 1.0
     shares = [max(_NEAREST, share * _BACK**steps) for steps in range(_TRIED - 1)]
-    return next((one for one in shares if cost(one).points <= price), shares[-1])
+    return next((one for one in shares if cost(one) <= price), shares[-1])
 
 
 def drawn(trained: Trained, progress: Progress) -> tuple[Source, bool, list[str]]:

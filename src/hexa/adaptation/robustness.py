@@ -170,10 +170,9 @@ def farthest(network: nn.Module, images: Tensor, clean: Tensor, start: Tensor, r
     return views.detach()
 
 
-def lost(before: Side, after: Side) -> Difference:
+def lost(before: Side, after: Side) -> float:
     """Points of clean accuracy lost, the mean by k-NN and by the probe (docs/what-hardening-was-worth.md says why)."""
-    of = [np.mean([percent(side.values[name]) for name in DECIDING], axis=0) for side in (after, before)]
-    return paired(of[0], of[1], 1, before.width.get(CLEAN, 1.0), before.groups.get(CLEAN))
+    return float(np.mean([before.mean(name) - after.mean(name) for name in DECIDING]))
 
 
 def decide(before: Side, after: Side, price: float, tried: int, where: str = "", own: str = "") -> tuple[bool, str]:
@@ -192,9 +191,9 @@ def decide(before: Side, after: Side, price: float, tried: int, where: str = "",
 
     attacks = ", ".join(f"{name.removeprefix('attack of ')}: {change(name)}" for name in ATTACKED)
     if CLEAN in before.values:
-        better = sign > 0 and lost(before, after).points <= price
+        better = sign > 0 and lost(before, after) <= price
         said = f"under attack within {attacks}; clean, by the {CLEAN}, {change(CLEAN)}{own}; by {NEAREST} "
-        said += change(NEAREST) + f", in the mean more than --price {price:g}" * (lost(before, after).points > price)
+        said += change(NEAREST) + f", in the mean more than --price {price:g}" * (lost(before, after) > price)
     else:
         better, kept = sign < 0, unlabelled.kept(before.features, after.features).mean()
         said = f"features move, in percent of the distance between images, within {attacks}; {kept:.0%} of the start's "
