@@ -61,6 +61,8 @@ def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, capsys: pyte
     assert main(["export", str(out), "--to=timm", f"--out={tmp_path / 'x.safetensors'}"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert [said in told for said in ("end of training; its winner is", "at most 8 px whole; others")] == [True, True]
+    (out / "report.html").unlink()  # as if killed before it was written
+    assert (main(command(weights, out, *fixed)), (out / "report.html").exists()) == (0, True)
     # again with another strength
     assert main(command(weights, out, *fixed[:4], "--strength", "32", "--groups", "g.csv")) == 2
     assert "--strength 64, not 32; --price 100, not 2; --groups none, not g.csv" in capsys.readouterr().err
@@ -69,12 +71,11 @@ def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, capsys: pyte
 
 
 def test_without_labels_it_says_how_far_features_move(weights: Path, tmp_path: Path) -> None:
+    (photos := tmp_path / "photos").mkdir()
     for row in range(100):
-        path = tmp_path / "photos" / f"{row}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(open_source("digits").decode(row).permute(1, 2, 0).numpy()).save(path)
+        Image.fromarray(open_source("digits").decode(row).permute(1, 2, 0).numpy()).save(photos / f"{row}.png")
     fields: dict[str, Any] = {"training.device": "cpu", "training.tensorboard": False, "training.num_workers": 0}
-    kept = hexa.harden(weights, f"folder:{path.parent}", out=tmp_path / "run", time="30s", epochs=1, **fields)
+    kept = hexa.harden(weights, f"folder:{photos}", out=tmp_path / "run", time="30s", epochs=1, **fields)
     assert kept["table"]["rows"][0][0] == f"{CORRUPTED}, features move, % of the distance between images ↓"
     assert "what that costs in accuracy only labels can tell" in kept["verdict"]
 
@@ -85,6 +86,7 @@ def test_without_labels_it_says_how_far_features_move(weights: Path, tmp_path: P
         (["--strength", "0.03"], "--strength 0.03 is a radius in grey levels of 255; give one from 0.25 to 64"),
         (["--strength", "65"], "--strength 65 is a radius"),
         (["--price", "-1"], "--price -1 is in points of accuracy; give one from 0 to 100"),
+        (["--hard_examples.adversarial.epsilon", "2"], "is given to hexa harden by --strength; give that one"),
         (["--time", "1s"], ""),
     ],
 )
@@ -96,8 +98,7 @@ def test_what_cannot_be(
     if message:
         assert (status, message in told.err) == (2, True)
     else:  # too short is an answer
-        assert (status, "so the start is kept; from" in told.out) == (0, True)
-        assert not (tmp_path / "run" / "config.yaml").exists()
+        assert (status, "so the start is kept; from" in told.out, [*tmp_path.rglob("*.yaml")]) == (0, True, [])
 
 
 @pytest.mark.parametrize("asked", [AdaptRequest, HardenRequest])
@@ -117,6 +118,7 @@ def test_networks_without_convolutions_do_not_learn_by_turning_them(
     assert main([*command(weights, tmp_path / "run"), "--max_steps", "1", "--labelled", "digits#test"]) == 0
     assert f"name: {optimizer}" in (tmp_path / "run" / "config.yaml").read_text()
     assert f", by {optimizer} at " in capsys.readouterr().out
+    assert main([*command(weights, tmp_path / "larger"), "--views.size", "32", "--plan"]) == 2 * (network is VIT)
     learned = first_draft("adapt", str(weights), "digits", 1000, {}).optimizer
     assert (learned.name, learned.learning_rate) == (optimizer, {"muon": 0.012, "adamw": 3e-4}[optimizer])
     given = {"optimizer.name": "adamw", "optimizer.learning_rate": 1e-5}
@@ -140,6 +142,7 @@ def test_long_trainings_attack_in_two_steps(epochs: int, attack: tuple[int, floa
         (HardenRequest, {}, (96, 160, 0.36)),
         (HardenRequest, {"views.size": 128}, (128, 128, 1.0)),
         (HardenRequest, {"views.test_scale": 1.0}, (96, 96, 1.0)),
+        (HardenRequest, {}, (112, 112, 1.0)),  # a ViT, which takes no other
         (AdaptRequest, {}, (160, 224, 0.5)),
         (AdaptRequest, {"views.size": 100}, (100, 100, 0.5)),
         (AdaptRequest, {"views.test_scale": 1.25}, (224, 280, 0.5)),
@@ -150,8 +153,10 @@ def test_views_are_smaller_than_what_the_result_is_for(
     asked: Any, fields: dict[str, Any], sizes: tuple[int, int, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unlabelled, "kept", lambda *_: np.zeros(1))  # so no smaller result
-    network = NETWORK.model_copy(update={"widths": (16, 32)})
-    start = str(save_backbone(random_backbone(network, 224, seed=0), tmp_path / "start.safetensors"))
+    change = {"options": VIT.options | {"img_size": 112}} if sizes[0] == 112 else {"widths": (16, 32)}
+    network = (VIT if sizes[0] == 112 else NETWORK).model_copy(update=change)
+    made = random_backbone(network, 112 if network.name == VIT.name else 224, seed=0)
+    start = str(save_backbone(made, tmp_path / "start.safetensors"))
     planned = adapt(asked(start, "digits", seconds=900.0, fields=fields), tmp_path / "run", only_plan=True)
     views = recipes.experiment.validate(planned["experiment"]).views
     assert (views.size, views.test_size, round(views.scale[0], 2)) == sizes
@@ -166,13 +171,19 @@ def test_networks_of_one_size_or_few_convolutions_keep_one(tmp_path: Path) -> No
         assert not Given.may_shrink(made, random_backbone(network, 224, seed=0))
 
 
-def test_start_and_result_are_judged_at_the_size_that_the_result_is_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("readable", [100, 2])
+def test_both_are_judged_at_the_result_s_size(readable: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start, result = (random_backbone(NETWORK, size, seed=0) for size in (224, 112))
     images, how = open_source("digits#test"), Extraction(seconds=math.inf, most=100, device="cpu", num_workers=0)
     trained = Trained(recipes.get("teacher"), tmp_path, start, result, open_source("digits"), images, how)
+    shared = torch.arange(readable)
+    monkeypatch.setattr("hexa.adaptation.harden.common", lambda found: ([x[shared] for x, _ in found], shared))
     found = HardenRequest("start.safetensors", "digits", seconds=1.0).outcome(trained, lambda *_: None)
-    own = "the start at its own 224 px" in found.verdict
-    assert (found.table.header[2], found.winner.image_size, own) == ("result, 112 px", 224, True)
+    if not found.judged:
+        assert (readable, "--price could not be kept: too few" in " ".join(found.notes)) == (2, True)
+        return
+    assert (found.table.header[2], found.winner.image_size) == ("result, 112 px", 224)
+    assert "the start at its own 224 px" in found.verdict
     assert found.record["k-NN"][0] == found.record["k-NN"][1]  # the same weights
     assert [row[0] for row in found.table.rows[-2:]] == [f"{name} at 224 px, % ↑" for name in ("k-NN", CLEAN)]
 
@@ -286,6 +297,7 @@ def test_the_verdict(clean: tuple[int, int], robust: tuple[int, int], price: flo
     before, after = sides(clean, robust)
     found, said = decide(before, after, price, 1)
     assert (found, said.startswith("it is more robust" if better else "the start is kept")) == (better, True)
+    assert ("no gain in robustness can be shown" in said) == (robust[1] - robust[0] < 10)
     assert ("more than --price" in said) == (clean[0] - clean[1] - 2 > 2 * price)
     row = table(before, after, 64, 1).rows[1]
     assert row[:3] == [f"{CLEAN}, % ↑", f"{clean[0] / 2:.1f}", f"{clean[1] / 2:.1f}"]

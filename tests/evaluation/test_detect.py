@@ -275,8 +275,7 @@ def test_what_a_result_says(tmp_path: Path) -> None:
     assert found["options"]["with_2012"] is False
     assert any("without VOC2012" in note for note in found["notes"])
     assert set(found["details"]["other_rules"]) == {"eleven_point"}
-    assert found["details"]["training_images"] == 8
-    assert found["transform"]["shorter_side"] == 32
+    assert (found["details"]["training_images"], found["transform"]["shorter_side"]) == (8, 32)
     squares(tmp_path, "VOC2012", ("train", "val", "trainval"), count=5)
     both = evaluate("detect", NETWORK, data, **{**brief, "epochs": 0.5, "iterations": None})
     assert both["details"]["training_images"] == 13

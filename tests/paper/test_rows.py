@@ -144,8 +144,7 @@ def test_a_diverged_seed_is_named_and_the_others_are_the_mean() -> None:
     notes = writing.notes_of(plan, rows, [], runs)
     assert any("HEXA-MoCo, 4 epochs: 1 of 3 seeds diverged (1) at rate 0.03" in note for note in notes)
     page = writing.markdown(plan, rows, notes)
-    assert f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" in page
-    assert "1 of 3" in page
+    assert all(one in page for one in (f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}", "1 of 3"))
     parsed = csv.DictReader(io.StringIO(writing.csv_text(rows)))
     assert [line["diverged"] for line in parsed] == [str(len(row["diverged"])) for row in rows for _ in row["scores"]]
 

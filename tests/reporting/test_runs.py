@@ -18,8 +18,7 @@ def test_a_complete_run(make_run: MakeRun) -> None:
     unfinished = read_run(make_run("without results", finished=False))
     assert (unfinished.results, unfinished.problems) == ([], [])
     run = read_run(make_run("mine", epochs=4))
-    assert run.name == "mine"
-    assert run.state == "finished"
+    assert (run.name, run.state) == ("mine", "finished")
     assert run.problems == []
     assert [line["step"] for line in run.train] == [5, 10, 15, 20, 25, 30, 35, 40]
     assert run.epoch == 4.0

@@ -76,8 +76,7 @@ def equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool
 
 def test_network_normalisation_and_size_come_with_the_weights_unless_given(weights: Path) -> None:
     experiment = begun(weights)
-    assert experiment.network == NETWORK
-    assert experiment.views.size == 8
+    assert (experiment.network, experiment.views.size) == (NETWORK, 8)
     assert experiment.start.sha256 is not None
     assert begin_from_weights(experiment) == experiment
     experiment = begun(weights, views__size=16, network__mean=[0.5, 0.5, 0.5])

@@ -17,6 +17,7 @@ from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import Judge, can_judge, labels_of, take_groups
 from hexa.config import UserError
 from hexa.data import Source, open_source
+from hexa.data.loading.loaders import check_batch_size
 from hexa.evaluation.collective import from_main
 from hexa.evaluation.transforms import all_whole, transform_of
 from hexa.recipes import domains, experiment as experiments
@@ -181,8 +182,7 @@ def _begin(
             is_ours(out)  # raises, before the work, if something else is in the way
         with processes.alone(), starts.read_once():
             record = _planned(request, budget)
-        for line in record["plan"]:
-            console.print(line)
+        console.print("\n".join(record["plan"]))
         if not only_plan:
             with mine(out):  # unless a training there is about to begin
                 _write(out, record)
@@ -204,8 +204,9 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
     if len(source) < FEWEST:
         raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
     draft = first_draft(request.recipe, request.backbone, request.data, len(source), request.fields)
+    check_batch_size(draft.batch_size, len(source), repr(source))
     backbone = starts.read(draft.start.weights or "")
-    seen, pixels = look(source, backbone.image_size)
+    seen, pixels = look(source, backbone.image_size, limit=draft.training.max_corrupt_share)
     seen = replace(seen, domain=request.domain or seen.domain)
     changes = request.of_domain(seen.domain)
     labelled = source if can_judge(source.classes) else None
@@ -227,21 +228,13 @@ def _conclude(
     request: AdaptRequest, experiment: Experiment, out: Path, record: dict[str, Any], console: Console
 ) -> dict[str, Any]:
     """Compare start and result, export the winner, and write the record and the report."""
-    from hexa.reporting.report import report  # what a plan does without: matplotlib
-
     start = starts.read(experiment.start.weights or "")
     result = load_backbone(out / BACKBONE)
     data = _opened(experiment, experiment.data)
     judging = data if experiment.monitor.data is None else _opened(experiment, experiment.monitor.data)
     take_groups(judging, request.groups)
-    settings = Extraction(
-        seconds=math.inf,
-        most=record["compared"],
-        domain=record["domain"],
-        seed=experiment.seed,
-        device=experiment.training.device,
-        num_workers=experiment.training.num_workers,
-    )
+    settings = Extraction(seconds=math.inf, most=record["compared"], domain=record["domain"], seed=experiment.seed)
+    settings = replace(settings, device=experiment.training.device, num_workers=experiment.training.num_workers)
     with ProgressBar(Console(stderr=True)) as progress:
         found = request.outcome(Trained(experiment, out, start, result, data, judging, settings), progress)
     notes = list(found.notes)
@@ -254,7 +247,7 @@ def _conclude(
     # timm would cut the edges of images off that were taken whole
     winner = found.winner.prepared(crop=1.0 if all_whole(transform_of(found.winner), data, judging) else None)
     winner.preparation = replace(winner.preparation, origins={})  # from here on its file's own
-    checked = export(winner, "timm", (out / WINNER).resolve())
+    load = str(export(winner, "timm", (out / WINNER).resolve())["load"])
     record = {
         **{name: value for name, value in record.items() if name != "experiment"},
         "verdict": found.verdict,
@@ -262,10 +255,10 @@ def _conclude(
         "table": {"header": found.table.header, "rows": found.table.rows},
         "comparison": found.record,
         "notes": notes,
-        "winner": {"file": WINNER, "load": str(checked["load"]), "size": found.winner.image_size},
+        "winner": {"file": WINNER, "load": load, "size": found.winner.image_size},
     }
+    (out / REPORT).unlink(missing_ok=True)  # the training's own
     _write(out, record)
-    report([out], out / REPORT)
     Console().print(found.table.terminal())
     for line in notes:
         console.print(line)
@@ -279,6 +272,10 @@ def _say_verdict(record: Mapping[str, Any], out: Path, console: Console) -> None
     if "winner" not in record:  # the time was not enough to train
         return
     winner = record["winner"]
+    if not (out / REPORT).exists():
+        from hexa.reporting.report import report  # what a plan does without: matplotlib
+
+        report([out], out / REPORT)
     console.print(f"report: {out / REPORT}")
     console.print(f"the winner, the {record['kept']} at {winner['size']} px, is loaded by")
     console.print(winner["load"])

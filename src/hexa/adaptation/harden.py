@@ -15,7 +15,7 @@ import torch
 from hexa.adaptation import wording
 from hexa.adaptation.choice import SPARE
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
-from hexa.adaptation.plan import Given, Plan
+from hexa.adaptation.plan import Given, Plan, takes
 from hexa.adaptation.robustness import CLEAN, Shown, Side, attack_all, decide, lost, table
 from hexa.comparison.extraction import common, features_of as extracted, images_per_second
 from hexa.comparison.labelled import Judge, can_judge, labels_of
@@ -29,6 +29,7 @@ from hexa.recipes.experiment import override
 from hexa.runtime import precision
 from hexa.runtime.progress import Progress
 from hexa.runtime.random import Stream
+from hexa.weights import start as starts
 from hexa.weights.pretrained import Backbone
 
 #: The images of all passes together from which on a larger size is taken, and the fewest that a training is begun for.
@@ -66,12 +67,14 @@ class HardenRequest(AdaptRequest):
             raise UserError(f"--strength {self.strength:g} is a radius in grey levels of 255; give one from 0.25 to 64")
         if not 0 <= self.price <= 100:
             raise UserError(f"--price {self.price:g} is in points of accuracy; give one from 0 to 100")
+        if "hard_examples.adversarial.epsilon" in self.fields:
+            raise UserError("--hard_examples.adversarial.epsilon is given to hexa harden by --strength; give that one")
 
     def of_domain(self, name: str) -> dict[str, Any]:
         """The fields of the attack, and those of mirroring: a domain changes nothing else of these views."""
         mirrored = {path: v for path, v in super().of_domain(name).items() if path.endswith("flip_probability")}
-        chosen = {"hard_examples.adversarial.epsilon": self.strength, _STEP_SIZE: self.strength}
-        return mirrored | {path: value for path, value in chosen.items() if path not in self.fields}
+        step = {_STEP_SIZE: self.strength} if _STEP_SIZE not in self.fields else {}
+        return mirrored | {"hard_examples.adversarial.epsilon": self.strength} | step
 
     def plan(self, given: Given) -> Plan:
         """The largest size that leaves time for enough images, up to the start's own; see `choose`."""
@@ -93,7 +96,10 @@ class HardenRequest(AdaptRequest):
             """Seconds for training at this size."""
             return SPARE * (budget.seconds - others(size, budget.seconds))
 
-        judged, (size, images) = judging(budget.seconds), choose(costs, given.sizes, room, seen.size)
+        start = starts.read(draft.start.weights or "")
+        start.prepared(size=given.used(native))  # raises UserError for a size that is given and not accepted
+        sizes = [size for size in given.sizes if takes(start, given.used(size))]
+        judged, (size, images) = judging(budget.seconds), choose(costs, sizes, room, seen.size)
         if by_clock and images < _LEAST:
             training = _LEAST * costs.train(size, max(costs.steps)) / SPARE
             return given.too_short(training, functools.partial(others, size), f"{_LEAST:,} images at {size} px")
@@ -131,13 +137,15 @@ class HardenRequest(AdaptRequest):
         how, device, native = trained.how, precision.pick_device(trained.how.device), trained.start
         size = trained.result.image_size
         start, result = native.prepared(size=size), trained.result.prepared(size=size)
-        images, judged, notes = drawn(trained, progress)
+        images, notes = drawn(trained, progress)
         networks = {"start": start, "result": result}
         networks |= {"start at its own size": native} if native.image_size != size else {}
         told = [(one, functools.partial(progress, name)) for name, one in networks.items()]
         features, shared = common([extracted(one, images, how, device, tell) for one, tell in told])
         images = Subset(images, shared.numpy())
-        judge = Judge(labels_of(images), how.seed, images.groups()) if judged else None
+        judge = Judge(labels_of(images), how.seed, images.groups()) if can_judge(images.classes) else None
+        if judge is None and can_judge(trained.judging.classes):
+            notes.append("--price could not be kept: too few labelled images are left to judge by")
         before, after = (Side.of(network, x, judge) for network, x in zip((start, result), features, strict=False))
         sides = {1.0: after}
 
@@ -164,7 +172,7 @@ class HardenRequest(AdaptRequest):
         record: dict[str, Any] = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}
         made, winner = table(before, after, size, tried), after.backbone if better else native
-        return Outcome(winner, verdict, replace(made, rows=[*made.rows, *rows]), notes, judged, record)
+        return Outcome(winner, verdict, replace(made, rows=[*made.rows, *rows]), notes, judge is not None, record)
 
 
 def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], shorter_side: int) -> tuple[int, float]:
@@ -194,17 +202,15 @@ def at_price(price: float, cost: Callable[[float], float]) -> float:
     return next((one for one in shares if cost(one) <= price), shares[-1])
 
 
-def drawn(trained: Trained, progress: Progress) -> tuple[Source, bool, list[str]]:
-    """Images to judge by, whether by their labels, and notes; near-duplicates are left out where there are labels."""
-    data, judging, how, notes = trained.data, trained.judging, trained.how, list[str]()
-    judged = can_judge(judging.classes)
-    if judged:
-        found = draw_classes(labels_of(judging), how.most or len(judging), Stream(how.seed).child("judged"))
-        rows, _ = apart(data, judging, found, how, notes, progress)
-        judged = can_judge(labels_of(judging)[rows])
+def drawn(trained: Trained, progress: Progress) -> tuple[Source, list[str]]:
+    """Images to judge by, and notes; near-duplicates are left out where there are labels."""
+    judging, how, notes, stream = trained.judging, trained.how, list[str](), Stream(trained.how.seed).child("judged")
+    if can_judge(judging.classes):
+        found = draw_classes(labels_of(judging), how.most or len(judging), stream)
+        rows, _ = apart(trained.data, judging, found, how, notes, progress)
     else:
-        rows = draw_images(len(judging), how.most, Stream(how.seed).child("judged"))
-    return Subset(judging, rows), judged, notes
+        rows = draw_images(len(judging), how.most, stream)
+    return Subset(judging, rows), notes
 
 
 def between(start: Backbone, result: Backbone, share: float) -> Backbone:

@@ -52,15 +52,14 @@ class Seen:
         return ", ".join(facts)
 
 
-def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
+def look(source: Source, size: int, seed: int = 0, limit: float = 1 / 6) -> tuple[Seen, Tensor]:
     """Inspect a sample; returns also its images as evaluation sees them at this size, float [n, C, S, S] in [0, 1].
 
     Those without a near-duplicate before them come first.
-    Raises UserError if there are too few distinct images, or too few can be read.
+    Raises UserError if there are too few distinct images, or far more can't be read than training allows, `limit`.
     """
     order = torch.randperm(len(source), generator=Stream(seed).child("looking").generator())[:_SAMPLE].tolist()
-    sides: list[int] = []
-    grey, pages, thumbs, kept = [], [], [], []
+    sides, grey, pages, thumbs, kept = list[int](), [], [], [], []
     transform, begin, tried, why = EvaluationTransform(size), time.perf_counter(), 0, ""
     for position in order:
         if len(sides) >= FEWEST and time.perf_counter() - begin > _SECONDS:
@@ -69,7 +68,7 @@ def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
         try:
             decoded = source.decode(position)
         except DecodeError as error:
-            why = f"such as {source.paths[position]}: {error}"
+            why = f"such as {source.paths[position]}: {error}; remove these, or raise --training.max_corrupt_share"
             continue
         kept.append(unit(transform(decoded)))
         image = unit(decoded)  # [C, H, W]
@@ -79,7 +78,7 @@ def look(source: Source, size: int, seed: int = 0) -> tuple[Seen, Tensor]:
         mid = image.mean(0)
         pages.append(bool(((mid < _EXTREME) | (mid > 1 - _EXTREME)).float().mean() > 0.8))
         thumbs.append(small.mean(0).flatten())
-    if len(sides) < tried / 2:
+    if tried - len(sides) > min(0.5, 3 * limit) * tried:
         raise UserError(f"{source!r}: {tried - len(sides)} of {tried} images cannot be read, {why}")
     twins = leakage.duplicates(leakage.standardised(torch.stack(thumbs))) >= 0
     distinct = int((~twins).sum())

@@ -127,12 +127,9 @@ class Given:
 
         They may not where the user gives a size or the scale, nor for networks of few convolutions or of one size.
         """
-        if {"views.size", "views.test_scale"} & self.fields.keys() or not starts.convolves(backbone.network):
-            return False
-        with suppress(UserError, StopIteration):
-            backbone.prepared(size=next(size for size in SIZES if size < backbone.image_size))  # refused by some
-            return True
-        return False
+        decided = {"views.size", "views.test_scale"} & self.fields.keys() or not starts.convolves(backbone.network)
+        smaller = [size for size in SIZES if size < backbone.image_size and not decided]
+        return bool(smaller) and takes(backbone, smaller[0])
 
     def costs(self, *, partly: bool = True) -> Costs:
         """Time a few steps now, for one process where several share a step. partly: as for `measure`."""
@@ -176,6 +173,13 @@ def first_draft(recipe: str, backbone: str, data: str, count: int, fields: Mappi
     batch = min(made.batch_size, _batch(count))
     changes: dict[str, Any] = {"data": data, "start.weights": backbone, "batch_size": batch}
     return begin_from_weights(override(made, changes | dict(fields)), {**fields, "start.weights": backbone})
+
+
+def takes(backbone: Backbone, size: int) -> bool:
+    """Whether the network accepts images of this size; some ViTs have one of their own."""
+    with suppress(UserError):
+        return bool(backbone.prepared(size=size))
+    return False
 
 
 def _batch(count: int) -> int:

@@ -184,21 +184,22 @@ def decide(before: Side, after: Side, price: float, tried: int, where: str = "",
     has at its own, if they need to be said.
     """
     signs = {_difference(before, after, name, tried).sign for name in ATTACKED} - {0}
-    sign = signs.pop() if len(signs) == 1 else 0
+    more = signs == {1 if CLEAN in before.values else -1}
 
     def change(name: str) -> str:
         return f"{before.mean(name):.1f} → {after.mean(name):.1f} % ({_difference(before, after, name, tried)})"
 
     attacks = ", ".join(f"{name.removeprefix('attack of ')}: {change(name)}" for name in ATTACKED)
     if CLEAN in before.values:
-        better = sign > 0 and lost(before, after) <= price
+        better = more and lost(before, after) <= price
         said = f"under attack within {attacks}; clean, by the {CLEAN}, {change(CLEAN)}{own}; by {NEAREST} "
         said += change(NEAREST) + f", in the mean more than --price {price:g}" * (lost(before, after) > price)
     else:
-        better, kept = sign < 0, unlabelled.kept(before.features, after.features).mean()
+        better, kept = more, unlabelled.kept(before.features, after.features).mean()
         said = f"features move, in percent of the distance between images, within {attacks}; {kept:.0%} of the start's "
         said += "neighbourhoods are kept; what that costs in accuracy only labels can tell (--labelled)"
-    return better, f"{'it is more robust' if better else 'the start is kept'}{where}: {said}"
+    stays = "the start is kept" + ", since no gain in robustness can be shown" * (not more)
+    return better, f"{'it is more robust' if better else stays}{where}: {said}"
 
 
 def table(before: Side, after: Side, size: int, tried: int) -> Table:
