@@ -6,7 +6,8 @@ Each NAME=PATH is a set and its folder: cifar10 and omniglot (parquet files with
 (a VOCdevkit/VOC2007, whose boxes are cut out of the photographs), groceries (the folder `dataset` of
 marcusklasson/GroceryStoreDataset at fc80ba90), hands (`Dataset` of ardamavi/Sign-Language-Digits-Dataset at 4b09433e),
 smiles (`SMILEs` of hromi/SMILEsmileD at 6afac66f) and clothes (alexeygrigorev/clothing-dataset-small at 11961516). The
-images of train have no labels. Test images come from the published test split where there is one. Objects of one
+images of train have no labels. Test images come from the published test split where there is one, `rest` is
+what else there is. Objects of one
 photograph, photographs of one visit and characters of one drawer may come into both train and labelled.
 """
 
@@ -80,7 +81,8 @@ def draw(name: str, root: Path, out: Path, seed: int) -> None:
     if not published:
         pool, published = pool[: -test or None], pool[-test:]
     train = min(train, int(0.65 * len(pool)))
-    parts = {"train": pool[:train], "labelled": pool[train : train + labelled], "test": published[:test]}
+    rest = {"rest": pool[train + labelled :]} if len(pool) > train + labelled else {}
+    parts = {"train": pool[:train], "labelled": pool[train : train + labelled], "test": published[:test], **rest}
     for part, images in parts.items():
         for index, (data, label) in enumerate(images):
             folder = out / name / part / ("" if part == "train" else label)
