@@ -18,7 +18,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import torch
@@ -32,11 +31,11 @@ from hexa.data import open_source
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.runtime.packages import provenance
-from hexa.weights.pretrained import Backbone, load_backbone
+from hexa.weights.pretrained import load_backbone
 
 SHARES = [share / 8 for share in range(9)]
 PRICES = (1.0, 2.0)
-#: What `lost` tells of a share.
+#: What rows tell of each share: points lost by the judging half, and half of their 95 % interval.
 JUDGED = ("points", "half")
 
 Cost = Callable[[float], Difference]
@@ -114,8 +113,8 @@ def main() -> None:
         for draw in range(given.draws):
             order = np.random.default_rng(draw).permutation(len(labels))
             mine, others = order[: len(order) // 2], order[len(order) // 2 :]
-            judge, network = Judge(labels[mine], draw), Mock(Backbone)
-            sides = [Side.of(network, features[share][mine], judge) for share in SHARES]
+            judge = Judge(labels[mine], draw)
+            sides = [Side.of(start, features[share][mine], judge) for share in SHARES]
             both = [np.mean([percent(side.values[name]) for name in DECIDING], axis=0) for side in sides]
             told = [paired(one, both[0], 1, judge.width) for one in both]
             truth = np.array([further(features[share], labels, mine, others) for share in SHARES])
