@@ -161,13 +161,10 @@ def farthest(network: nn.Module, images: Tensor, clean: Tensor, start: Tensor, r
     Π is onto the box of this radius ε around the images, and onto [0, 1]. clean: their features [B, D]. start: of each
     pixel, in [−1, 1), as a multiple of the radius.
     """
-    low, high = (images - radius).clamp(min=0), (images + radius).clamp(max=1)
-    views = (images + radius * start).clamp(low, high)
-    for _ in range(STEPS):
-        views = views.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad((network(views) - clean).square().sum(), views)
-        views = torch.clamp(views.detach() + _RELATIVE * radius / STEPS * gradient.sign(), low, high)
-    return views.detach()
+    views, step = images + radius * start, _RELATIVE * radius / STEPS
+    unused = torch.zeros(len(images), dtype=torch.int64, device=images.device)
+    moved: attack.Loss = lambda features, _: (features - clean).square().sum(1)  # noqa: E731
+    return attack.projected_gradient(network, images, unused, views, radius, step, STEPS, moved, stops=False)[0]
 
 
 def lost(before: Side, after: Side) -> float:

@@ -192,10 +192,7 @@ def of_backbones(
     judge = labelled.Judge(labelled.labels_of(images), how.seed, groups) if judged else None
     if judge is not None:
         classes = len(np.unique(judge.labels[judge.judged]))
-        if groups is not None:
-            unused = "count as independent, since fewer than two classes are in several groups"
-            use = unused if judge.groups is None else "do not judge each other"
-            notes.append(f"images of one group ({labelled.count_groups(groups)} in all) {use}")
+        notes.append(labelled.groups_said(judge, groups))
         notes += [
             f"{few_name(shots)}: on {count} of {classes} classes, since the others have too few images"
             for shots, drawn in judge.draws.items()

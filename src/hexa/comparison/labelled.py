@@ -232,6 +232,15 @@ def count_groups(groups: Rows) -> str:
     return counted(int((np.bincount(groups) > 1).sum()), "group")
 
 
+def groups_said(judge: Judge, groups: Rows | None) -> str:
+    """A note on which of the labelled images judge each other. groups: theirs, used or not."""
+    if groups is None:
+        return "labelled images count as independent; if they come in series, say of several visits, give --groups"
+    unused = "count as independent, since fewer than two classes are in several groups"
+    use = unused if judge.groups is None else "do not judge each other"
+    return f"images of one group ({count_groups(groups)} in all) {use}"
+
+
 def take_groups(source: Source, spec: str | None) -> None:
     """Let the groups of a source be those of `spec`, as for `pairs.of`; an image in none is alone. Raises UserError."""
     if spec is not None:

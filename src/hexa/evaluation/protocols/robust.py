@@ -1,6 +1,6 @@
 """Accuracy of a softmax regression on the frozen backbone (that of `probe`) where images are not as they were. Presets
 `pgd`: under attack by projected gradients on the pixels through both, 20 steps from random points, ε in grey levels;
-`autoattack`: by APGD on the cross-entropy and the targeted DLR loss, and Square, on 1,000 images;
+`autoattack`: by APGD on the cross-entropy and the targeted DLR loss, FAB and Square, on 1,000 images;
 `corruptions`: on the fifteen corruptions of ImageNet-C and CIFAR-10-C, five severities each.
 """
 
