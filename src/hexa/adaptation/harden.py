@@ -38,7 +38,7 @@ _ENOUGH, _LEAST = 30_000, 3000
 _SMALLEST = 3 / 7
 #: Share of the time for the verdict, its passes of an attacked image through the network, bounds on such images, and
 #: on those that clean accuracy is measured on.
-_JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.16, 200, (40, 500), (200, 2000)
+_JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.16, 280, (40, 500), (200, 2000)
 #: The factor by which the share of a state above the price is cut, the states tried at most, and the smallest share.
 _BACK, _TRIED, _NEAREST = 0.85, 5, 1 / 16
 #: A training of more steps attacks in two, each of this share of ε: one of 2,284 overfitted to a single step

@@ -188,11 +188,10 @@ def of_backbones(
         Side(name, backbone, features, free=measured)
         for (name, backbone), features, measured in zip(backbones.items(), every, free, strict=True)
     ]
-    groups = images.groups() if judged else None
-    judge = labelled.Judge(labelled.labels_of(images), how.seed, groups) if judged else None
+    judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups()) if judged else None
     if judge is not None:
         classes = len(np.unique(judge.labels[judge.judged]))
-        notes.append(labelled.groups_said(judge, groups))
+        notes.append(labelled.groups_said(judge, images.groups()))
         notes += [
             f"{few_name(shots)}: on {count} of {classes} classes, since the others have too few images"
             for shots, drawn in judge.draws.items()

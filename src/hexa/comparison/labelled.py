@@ -236,9 +236,8 @@ def groups_said(judge: Judge, groups: Rows | None) -> str:
     """A note on which of the labelled images judge each other. groups: theirs, used or not."""
     if groups is None:
         return "labelled images count as independent; if they come in series, say of several visits, give --groups"
-    unused = "count as independent, since fewer than two classes are in several groups"
-    use = unused if judge.groups is None else "do not judge each other"
-    return f"images of one group ({count_groups(groups)} in all) {use}"
+    used, unused = "do not judge each other", "count as independent, since fewer than two classes are in several groups"
+    return f"images of one group ({count_groups(groups)} in all) {unused if judge.groups is None else used}"
 
 
 def take_groups(source: Source, spec: str | None) -> None:
