@@ -74,6 +74,7 @@ SMALL_RECIPES = "2026-11-27-small-recipes.json"
 SEMI = "2026-11-23-semi-supervised-digits.json"
 SEMI_CIFAR = "2026-11-23-semi-supervised-cifar10.json"
 FEW_IMAGES = "2026-11-23-few-images.json"
+SCRATCH = "2026-11-28-robust-scratch.json"
 #: Commits that results name though they are not in the repository, or had changes that are lost.
 UNRESOLVED = set(json.loads((ROOT / "benchmarks" / "unresolved.json").read_text()))
 #: Their arms, by what they are called on the page.
@@ -795,6 +796,38 @@ def few_images_rates() -> str:
     return table(body, "the time of … plain epochs", "arm", *(f"rate {rate:g}" for rate in rates))
 
 
+def scratch() -> str:
+    """Stronger attacks from random weights, at equal time: means over seeds, and the paired changes from MoCo-v2."""
+    rows = [row for row in result(SCRATCH)["rows"] if "score" in row]
+    plain, body = {row["seed"]: row["score"] for row in rows if row["arm"] == "MoCo-v2"}, []
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        of = [row for row in rows if row["arm"] == arm]
+        for part, label in (("robust", f"{arm} ({_count(of)})"), ("aux", "its second set of batch-norms")):
+            cells = []
+            for key in ("top1", *(f"robust@{epsilon}" for epsilon in (1, 2, 4, 8))):
+                values = {row["seed"]: row["score"][part][key] for row in of if part in row["score"]}
+                changes = [value - plain[seed]["robust"][key] for seed, value in values.items()]
+                change = "" if arm == "MoCo-v2" else f" ({_paired_change(changes)})" if changes else ""
+                cells.append(f"{statistics.fmean(values.values()):.1f}{change}" if values else "")
+            spent = f"{statistics.median(row['cpu_seconds'] for row in of):.0f} s"  # one had its teacher already
+            nearest = f"{statistics.fmean(row['score']['knn']['top1'] for row in of):.1f}"
+            first = [f"{of[0]['rate']:g}", str(of[0]["epochs"]), spent, nearest] if part == "robust" else [""] * 4
+            body += [[label, *first, *cells]] * any(cells)
+    head = ("arm (seeds)", "rate", "epochs", "one core", "k-NN", "linear head", *(f"ε = {e}" for e in (1, 2, 4, 8)))
+    return table(body, *head)
+
+
+def scratch_rates() -> str:
+    """Their search: k-NN on held-out training images, one seed."""
+    found = {
+        (row["arm"], row["rate"]): row["held_out"]["top1"] for row in result(SCRATCH)["rows"] if "score" not in row
+    }
+    rates = sorted({rate for _, rate in found})
+    arms = dict.fromkeys(arm for arm, _ in found)
+    cells = ([f"{found[arm, rate]:.1f}" if (arm, rate) in found else "–" for rate in rates] for arm in arms)
+    return table(([arm, *row] for arm, row in zip(arms, cells, strict=True)), "arm", *(f"rate {r:g}" for r in rates))
+
+
 def semi_supervised(name: str) -> str:
     """A few labels: means and deviations over seeds, of the arms that have a run."""
     rows = [row for row in result(name)["rows"] if "held_out" not in row]
@@ -1081,6 +1114,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "few-images-rates": few_images_rates,
     "few-images-attacks": lambda: few_images(FEW_IMAGES_ATTACKS, FEW_IMAGES_UNDER_ATTACK),
     "robust-arms": robust_arms,
+    "scratch": scratch,
+    "scratch-rates": scratch_rates,
     "hardened": hardened,
     "hardened-before": partial(
         hardened, (HARDENED_ADAMW, "by AdamW"), (HARDENED_PLAIN, "by AdamW, without other contrast")

@@ -36,8 +36,8 @@ from hexa.weights.pretrained import Backbone
 _ENOUGH, _LEAST = 30_000, 3000
 #: The smallest size of views as a share of the start's own.
 _SMALLEST = 3 / 7
-#: Share of the time for the verdict, its passes of an attacked image through the network, bounds on such images, and
-#: on those that clean accuracy is measured on.
+#: Share of the time for the verdict, the forward passes that attacking an image is worth, where the result withstands
+#: all, bounds on the number of such images, and on that of those that clean accuracy is measured on.
 _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.16, 280, (40, 500), (200, 2000)
 #: The factor by which the share of a state above the price is cut, the states tried at most, and the smallest share.
 _BACK, _TRIED, _NEAREST = 0.85, 5, 1 / 16

@@ -217,20 +217,20 @@ def _from_weights(given: Given, extra: Fields, **more: Any) -> int:
             raise UserError(f"--{name}: no such option or field; did you mean '{near[0]}'?")
     import_networks()
     from hexa import recipes
-    from hexa.adaptation import command as adaptation
+    from hexa.adaptation.command import AdaptRequest, adapt
     from hexa.adaptation.harden import HardenRequest
     from hexa.cli import fields
     from hexa.runtime.console import Console
 
-    kind = HardenRequest if more else adaptation.AdaptRequest
+    kind = HardenRequest if more else AdaptRequest
     changes = dict(extra) | {_SHORT[name]: value for name in ("device", "precision") if (value := getattr(given, name))}
     made = recipes.get(kind.recipe)
     known = [field.path for field in (*fields.of_experiment(made), *fields.of_absent_hard_examples(made))]
     fields.check_names(changes, known, given.options)
     asked = (given.backbone, given.data, given.labelled, given.time, given.domain, changes, given.groups)
     go_on = shlex.join(["hexa", *given.arguments]) if os.environ.get("WORLD_SIZE", "1") == "1" else "the same command"
-    adaptation.adapt(kind(*asked, **more), out, only_plan=given.plan, console=Console(), begun=given.begun, go_on=go_on)
-    return 0
+    done = adapt(kind(*asked, **more), out, only_plan=given.plan, console=Console(), begun=given.begun, go_on=go_on)
+    return 0 if given.plan or "winner" in done or "verdict" not in done else 2  # the time was not enough to train
 
 
 @command(

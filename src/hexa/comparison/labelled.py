@@ -234,7 +234,7 @@ def count_groups(groups: Rows) -> str:
 
 def groups_said(judge: Judge, groups: Rows | None) -> str:
     """A note on which of the labelled images judge each other. groups: theirs, used or not."""
-    if groups is None:
+    if groups is None or np.bincount(groups).max() < 2:
         return "labelled images count as independent; if they come in series, say of several visits, give --groups"
     used, unused = "do not judge each other", "count as independent, since fewer than two classes are in several groups"
     return f"images of one group ({count_groups(groups)} in all) {unused if judge.groups is None else used}"
