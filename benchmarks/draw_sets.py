@@ -5,7 +5,8 @@
 Each NAME=PATH is a set and its folder: cifar10 and omniglot (parquet files with the columns of shared data), objects
 (a VOCdevkit/VOC2007, whose boxes are cut out of the photographs), groceries (the folder `dataset` of
 marcusklasson/GroceryStoreDataset at fc80ba90), hands (`Dataset` of ardamavi/Sign-Language-Digits-Dataset at 4b09433e),
-smiles (`SMILEs` of hromi/SMILEsmileD at 6afac66f) and clothes (alexeygrigorev/clothing-dataset-small at 11961516). The
+smiles (`SMILEs` of hromi/SMILEsmileD at 6afac66f), clothes (alexeygrigorev/clothing-dataset-small at 11961516) and
+caltech (`101_ObjectCategories` of MachineLearning2020/Homework2-Caltech101 at 836044dd, without BACKGROUND_Google). The
 images of train have no labels. Test images come from the published test split where there is one, `rest` has the
 images of the pool that were not drawn. Objects of one
 photograph, photographs of one visit and characters of one drawer may come into both train and labelled.

@@ -102,7 +102,7 @@ class HardenRequest(AdaptRequest):
         judged, (size, images) = judging(budget.seconds), choose(costs, sizes, room, seen.size)
         if by_clock and images < _LEAST:
             training = _LEAST * costs.train(size, max(costs.steps)) / SPARE
-            return given.too_short(training, functools.partial(others, size), f"{_LEAST:,} images at {size} px")
+            return given.too_short(training, functools.partial(others, size), f"{_LEAST:,} views of {size} px")
         per_epoch = len(source) // draft.batch_size
         passes = images / len(source) if by_clock else min(draft.epochs, (draft.max_steps or math.inf) / per_epoch)
         changes: dict[str, Any] = {"monitor.knn_every": 0, "training.report": False}
@@ -116,10 +116,9 @@ class HardenRequest(AdaptRequest):
             changes |= {"epochs": math.ceil(passes), "max_steps": max(1, int(passes * per_epoch))}
             changes |= {"training.max_seconds": room(size) / SPARE}
         experiment = override(given.at(size), {path: v for path, v in changes.items() if path not in self.fields})
-        views, whose = experiment.views, "those of the images themselves" if labelled is source else repr(labelled)
+        views = experiment.views
         result = f"; the result is for {views.test_size} px" * (views.test_size != size)
-        without = "none: how far features move is measured"
-        labels = f"{whose}{wording.in_groups(labelled)}; {judged:,} to judge by" if labelled else without
+        without = "labels: none: how far features move is measured, and what that costs cannot be told"
         cut, mirrored = "crops of " * (views.scale[0] < 1), ", mirrored or not" * (views.flip_probability > 0)
         changed = ", in changing contrast" * (views.jitter_probability * views.contrast > 0)
         lines = (
@@ -127,7 +126,7 @@ class HardenRequest(AdaptRequest):
             f"method: teacher, from {draft.start.weights}: a copy learns to give views that are attacked within "
             f"{self.strength:g} grey levels the features that these weights give the clean images",
             f"views: {cut}the images{mirrored}{changed}, {size} px{result}",
-            f"labels: {labels}",
+            wording.labels(labelled, source, judged) if labelled else without,
             wording.length(experiment, passes, budget.seconds if by_clock else 0) + ", attacked in two steps" * two,
         )
         return Plan(experiment, lines, judged)
@@ -169,8 +168,8 @@ class HardenRequest(AdaptRequest):
             rows = [[f"{name} at {at} px, % ↑", f"{own.mean(name):.1f}", "", ""] for name in own.values]
         notes.append(f"{len(shown.places)} of the {len(images):,} images were attacked and corrupted")
         better, verdict = decide(before, after, self.price, tried, f" at {size} px", at_own)
-        if better and share < 1:
-            notes.append(f"for --price {self.price:g} the weights are {share:.4g} of the way from the start to the end")
+        if share < 1:
+            notes.append(f"for --price {self.price:g} the result is {share:.4g} of the way from the start to the end")
         record: dict[str, Any] = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}
         made, winner = table(before, after, size, tried), after.backbone if better else native
