@@ -70,8 +70,8 @@ def read(path: Path) -> Weights:
     except OSError as error:
         raise Unreadable(f"{path}: cannot be read ({reason(error)})") from None
     if path.suffix != ".pkl" and not begin.startswith((_ZIP, _PICKLE)):
-        # an error page, a Git LFS pointer …
-        raise Unreadable(f"{path}: not a checkpoint: it begins with {begin!r}; give a file of weights")
+        text = f": it begins with {begin!r}" * begin.isascii()  # an error page, a Git LFS pointer …
+        raise Unreadable(f"{path}: not a checkpoint{text}; give a file of weights")
     sums = None
     try:
         if path.suffix == ".pkl":
