@@ -809,7 +809,7 @@ def scratch() -> str:
                 changes = [value - plain[seed]["robust"][key] for seed, value in values.items()]
                 change = "" if arm == "MoCo-v2" else f" ({_paired_change(changes)})" if changes else ""
                 cells.append(f"{statistics.fmean(values.values()):.1f}{change}" if values else "")
-            spent = f"{statistics.median(row['cpu_seconds'] for row in of):.0f} s"  # one had its teacher already
+            spent = f"{statistics.fmean(row['cpu_seconds'] + row.get('teacher_seconds', 0) for row in of):.0f} s"
             nearest = f"{statistics.fmean(row['score']['knn']['top1'] for row in of):.1f}"
             first = [f"{of[0]['rate']:g}", str(of[0]["epochs"]), spent, nearest] if part == "robust" else [""] * 4
             body += [[label, *first, *cells]] * any(cells)

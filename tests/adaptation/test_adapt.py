@@ -179,7 +179,7 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     assert "learning: the whole network, in the first pass the head alone" in told.out
     assert re.search(r"outlook: .* of an image, the start finds it among 40 in \d+% \(± \d+\) of cases, so", told.out)
     assert "for medical-grey (--domain names another kind), 8 px\n" in told.out
-    assert f"labels: folder:{photos}/test (120 images); 120 in the comparison\n" in told.out
+    assert f"{photos}/test (120 images), independent unless --groups is given; 120 in the comparison\n" in told.out
     assert re.search(
         r"length: about [\d.]+ passes \(epochs\) in batches of 32, by muon at 0.012, 1 min 40 s in all\n", told.out
     )
