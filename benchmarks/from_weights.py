@@ -227,8 +227,8 @@ def fits(name: str, arm: str) -> bool:
     return known and (arm == "start" or (arm in MOCO_EPOCHS) == (name == "omniglot-moco"))
 
 
-def subset(cifar10: str, folder: Path) -> str:
-    """2,000 images of CIFAR-10 to train, 200 a class, and its test images."""
+def subset(cifar10: str, folder: Path, each: int = 200) -> str:
+    """The first `each` training images of every class of CIFAR-10, and 4,000 test images."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -236,7 +236,7 @@ def subset(cifar10: str, folder: Path) -> str:
     if not (folder / "test.parquet").exists():
         folder.mkdir(parents=True, exist_ok=True)
         table = pq.read_table(path / "train.parquet")
-        rows = [i for c in range(10) for i in pc.indices_nonzero(pc.equal(table["label"], c)).to_pylist()[:200]]
+        rows = [i for c in range(10) for i in pc.indices_nonzero(pc.equal(table["label"], c)).to_pylist()[:each]]
         pq.write_table(table.take(rows), folder / "train.parquet")
         pq.write_table(pq.read_table(path / "test.parquet").slice(0, 4000), folder / "test.parquet")
     return f"parquet:{folder}"

@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from from_weights import COMMON
+from from_weights import COMMON, subset
 from made_by import made_by
 
 _MOCO, _ATTACK = "cifar10-moco-v2+small", "hard_examples.adversarial"
@@ -74,22 +74,6 @@ def fields(arm: str) -> dict[str, Any]:
     return COMMON | same | ARMS[arm][1]
 
 
-def drawn(cifar10: str, folder: Path, count: int) -> str:
-    """The first `count` / 10 training images of each class of CIFAR-10."""
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    folder = folder / str(count)
-    if not (folder / "train.parquet").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        table = pq.read_table(Path(cifar10.partition(":")[2]) / "train.parquet")
-        rows = [
-            i for c in range(10) for i in pc.indices_nonzero(pc.equal(table["label"], c)).to_pylist()[: count // 10]
-        ]
-        pq.write_table(table.take(rows), folder / "train.parquet")
-    return f"parquet:{folder}"
-
-
 def trained(arm: str, run: Path, changes: dict[str, Any]) -> float | None:
     """Train, or go on; seconds of one core, None if it was interrupted."""
     from hexa import recipes
@@ -133,7 +117,7 @@ def unit(
 
     taught = arm.startswith(_TAUGHT)
     length, count = asked.length * (2 if arm == "CF-AMC" else 0.5 if taught else 1), 10_000
-    changes |= {"seed": seed, "data": drawn(asked.cifar10, asked.work, count)}
+    changes |= {"seed": seed, "data": subset(asked.cifar10, asked.work / str(count), count // 10)}
     row: dict[str, Any] = {"arm": arm, "seed": seed, "rate": rate}
     if taught:
         teacher = asked.work / f"teacher-{seed}-{round(length)}"
@@ -142,7 +126,7 @@ def unit(
         changes["method.teacher"] = str(teacher)
     if times > length:
         count = int(count * length / times) // 10 * 10
-        changes["data"] = drawn(asked.cifar10, asked.work, count)
+        changes["data"] = subset(asked.cifar10, asked.work / str(count), count // 10)
     epochs = max(1, round(length / times))
     run = asked.work / f"{arm}-{seed}-{rate:g}-{epochs}-{count}"
     seconds = trained(arm, run, changes | {"optimizer.learning_rate": rate, "epochs": epochs})
@@ -176,7 +160,7 @@ def main() -> None:
     if asked.unit:
         one = json.loads(asked.unit)
         if isinstance(one, str):
-            print(json.dumps(cost(one, asked.work, drawn(asked.cifar10, asked.work, 2560), changes)))
+            print(json.dumps(cost(one, asked.work, subset(asked.cifar10, asked.work / "2560", 256), changes)))
             return
         print(json.dumps(unit(*one, asked, changes)))
         return

@@ -6,7 +6,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -237,7 +236,7 @@ def test_images_of_groups_do_not_judge_each_other(folder: Path, tmp_path: Path) 
         names = np.array([Path(path).name for path in found.images.paths])
         groups.append({frozenset(names[found.images.groups() == group]) for group in range(3)})
         assert found.sides[0].scores.groups["k-NN"].max() == 2  # type: ignore[union-attr]
-    assert (groups[0], "as independent" in labelled.groups_said(Mock(), np.arange(9))) == (groups[1], True)
+    assert (groups[0], "as independent" in labelled.groups_note(found.judge, np.arange(9))) == (groups[1], True)
     alike = "\n".join(f"{line.rpartition(',')[0]},one" for line in lines)
     for table, said in (("path,group", "no two images of .* in one group"), (alike, "fewer than two classes")):
         (tmp_path / "visits.csv").write_text(table)

@@ -104,9 +104,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vit = random_backbone(NetworkConfig(name="vit_tiny_patch16_224", options=VIT), 32)
     save_backbone(vit, folder / "vit.safetensors")
     torch.save(vit.network.state_dict(), folder / "vit.pt")
-    for name in ("resnet18.pt", "vit.safetensors"):
-        (folder / f"cut-{name}").write_bytes((folder / name).read_bytes()[:50_000])
-    (folder / "text.pt").write_text("hello\n")
+    cut = {f"cut-{name}": (folder / name).read_bytes()[:50_000] for name in ("resnet18.pt", "vit.safetensors")}
+    for name, content in (cut | {"text.pt": b"hello\n", "image.pt": b"\xff\xd8\xff"}).items():
+        (folder / name).write_bytes(content)
     np.savez(folder / "features.npz", features=np.ones(3))
     return folder
 
@@ -126,6 +126,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("head.pt", {}, r"has only a head \(fc\.weight, fc\.bias\); give a file with the whole network"),
         ("features.npz", {}, r"not in a format that torch writes\); give a file of weights, or copy this one again"),
         ("text.pt", {}, "not a checkpoint: it begins with b'hello.*; give a file of weights"),
+        ("image.pt", {}, "image.pt: not a checkpoint; give a file of weights"),
     ],
 )
 def test_what_does_not_fit_is_one_line_that_says_what_to_do(

@@ -18,7 +18,7 @@ from hexa.adaptation.command import AdaptRequest, Outcome, Trained
 from hexa.adaptation.plan import Given, Plan, takes
 from hexa.adaptation.robustness import CLEAN, Shown, Side, attack_all, decide, lost, table
 from hexa.comparison.extraction import common, features_of as extracted, images_per_second
-from hexa.comparison.labelled import Judge, can_judge, groups_said, labels_of
+from hexa.comparison.labelled import Judge, can_judge, groups_note, labels_of
 from hexa.comparison.leakage import apart
 from hexa.config import UserError
 from hexa.data import Source
@@ -144,7 +144,7 @@ class HardenRequest(AdaptRequest):
         images = Subset(images, shared.numpy())
         judge = Judge(labels_of(images), how.seed, images.groups()) if can_judge(images.classes) else None
         if judge is not None:
-            notes.append(groups_said(judge, images.groups()))
+            notes.append(groups_note(judge, images.groups()))
         elif can_judge(trained.judging.classes):
             notes.append("--price could not be kept: too few labelled images are left to judge by")
         before, after = (Side.of(network, x, judge) for network, x in zip((start, result), features, strict=False))

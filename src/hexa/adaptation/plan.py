@@ -176,7 +176,7 @@ def first_draft(recipe: str, backbone: str, data: str, count: int, fields: Mappi
 
 
 def takes(backbone: Backbone, size: int) -> bool:
-    """Whether the network accepts images of this size, in pixels; a ViT made for one size refuses all others."""
+    """Whether the backbone accepts images of `size` × `size` pixels; many ViTs accept only their own size."""
     with suppress(UserError):
         return bool(backbone.prepared(size=size))
     return False

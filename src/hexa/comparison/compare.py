@@ -191,7 +191,7 @@ def of_backbones(
     judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups()) if judged else None
     if judge is not None:
         classes = len(np.unique(judge.labels[judge.judged]))
-        notes.append(labelled.groups_said(judge, images.groups()))
+        notes.append(labelled.groups_note(judge, images.groups()))
         notes += [
             f"{few_name(shots)}: on {count} of {classes} classes, since the others have too few images"
             for shots, drawn in judge.draws.items()

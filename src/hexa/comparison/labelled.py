@@ -232,8 +232,8 @@ def count_groups(groups: Rows) -> str:
     return counted(int((np.bincount(groups) > 1).sum()), "group")
 
 
-def groups_said(judge: Judge, groups: Rows | None) -> str:
-    """A note on which of the labelled images judge each other. groups: theirs, used or not."""
+def groups_note(judge: Judge, groups: Rows | None) -> str:
+    """A note that says which labelled images judge each other. groups: int64 [N], those given, even if unused."""
     if groups is None or np.bincount(groups).max() < 2:
         return "labelled images count as independent; if they come in series, say of several visits, give --groups"
     used, unused = "do not judge each other", "count as independent, since fewer than two classes are in several groups"
