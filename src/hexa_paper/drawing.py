@@ -57,17 +57,14 @@ def _bars(plan: Plan, rows: Sequence[Outcome], column: str, title: str) -> Figur
             groups[head] = {row["arm"] + _length(row): row["scores"][column]["values"] for row in these}
     first = next(iter(next(iter(groups.values())))).partition("\n")[0]
     remark = f"{_SPREAD.capitalize()} {_seeds(rows)}, dots are seeds; dashed: {first}. "
-    if not all(map(in_time, rows)):
-        remark += "×: of the time it is compared at. "
+    remark += "×: of the time it is compared at. " * (not all(map(in_time, rows)))
     return plots.bars(groups, y_label=f"{column} (%)", title=title, remark=remark + "The axis does not begin at zero.")
 
 
 def _length(row: Outcome) -> str:
     """A line with the epochs of equal time, and how far from equal they are where that matters."""
-    if row["comparison"] == EPOCHS:
-        return ""
     off = "" if in_time(row) else f", {row['relative_time']:.1f}×"
-    return f"\n({row['epochs']} ep.{off})"
+    return f"\n({row['epochs']} ep.{off})" * bool(row["comparison"] != EPOCHS)
 
 
 def _cells(plan: Plan, rows: Sequence[Outcome], column: str, title: str) -> Figure | None:

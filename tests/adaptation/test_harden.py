@@ -16,7 +16,7 @@ from PIL import Image
 import hexa
 from hexa import recipes
 from hexa.adaptation.command import AdaptRequest, Trained, adapt
-from hexa.adaptation.harden import HardenRequest, at_price, between, choose
+from hexa.adaptation.harden import _STEPS, HardenRequest, at_price, between, choose
 from hexa.adaptation.plan import Given, first_draft
 from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, attack_all, decide, farthest, table
 from hexa.cli import main
@@ -63,7 +63,7 @@ def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, capsys: pyte
     assert [said in told for said in ("end of training; its winner is", "at most 8 px whole; others")] == [True, True]
     (out / "report.html").unlink()  # as if killed before it was written
     assert (main(command(weights, out, *fixed)), (out / "report.html").exists()) == (0, True)
-    # again with another strength
+    # another strength is another training
     assert main(command(weights, out, *fixed[:4], "--strength", "32", "--groups", "g.csv")) == 2
     assert "--strength 64, not 32; --price 100, not 2; --groups none, not g.csv" in capsys.readouterr().err
     assert main(["adapt", *command(weights, out)[1:]]) == 2
@@ -78,6 +78,15 @@ def test_without_labels_it_says_how_far_features_move(weights: Path, tmp_path: P
     kept = hexa.harden(weights, f"folder:{photos}", out=tmp_path / "run", time="30s", epochs=1, **fields)
     assert kept["table"]["rows"][0][0] == f"{CORRUPTED}, features move, % of the distance between images ↓"
     assert "what that costs in accuracy only labels can tell" in kept["verdict"]
+    # labels that come later, and another price, need no other training
+    trained = (tmp_path / "run" / "backbone.safetensors").read_bytes()
+    asked = {"labelled": "digits#test", "price": 100.0, "time": "30s", "epochs": 1, **fields}
+    judged = hexa.harden(weights, f"folder:{photos}", out=tmp_path / "run", **asked)
+    assert (judged["table"]["rows"][0][0], judged["request"]["price"]) == ("k-NN, % ↑", 100)
+    assert [line.partition(":")[0] for line in judged["plan"]] == ["images", "method", "views", "length"]
+    assert (tmp_path / "run" / "backbone.safetensors").read_bytes() == trained
+    with pytest.raises(UserError, match=r"--labelled digits#test, not none; --price 100, not 2; repeat"):
+        hexa.harden(weights, f"folder:{photos}", out=tmp_path / "run", time="30s", epochs=1, **fields)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +142,13 @@ def test_long_trainings_attack_in_two_steps(epochs: int, attack: tuple[int, floa
     planned = record["experiment"]["hard_examples"]["adversarial"]
     assert (planned["steps"], planned["step_size"]) == attack
     assert ("attacked in two steps" in record["plan"][-1]) == (attack[0] == 2)
+
+
+def test_by_the_clock_two_steps_leave_fewer_passes(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hexa.adaptation.plan.measure", lambda *_, **__: costs())
+    asked = [HardenRequest(str(weights), "digits", seconds=1200.0, fields=f) for f in ({}, {_STEPS: 1})]
+    two, one = (adapt(request, weights.parent / "run", only_plan=True)["experiment"] for request in asked)
+    assert two["max_steps"] == pytest.approx(0.7 * one["max_steps"], rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -227,8 +243,11 @@ def test_between_the_weights(weights: Path) -> None:
     assert torch.equal(between(start, end, 1.0)(x := torch.rand(2, 3, 8, 8)), end.eval()(x))
 
 
+Judged = tuple[Backbone, Side, Shown, Judge]
+
+
 @pytest.fixture(scope="module")
-def judged() -> tuple[Backbone, Side, Shown, Judge]:
+def judged() -> Judged:
     images = Subset(open_source("digits", "test"), np.arange(150))
     backbone = load_backbone("random:small-resnet-8-16", size=8)
     features, judge = extract(backbone, images, precision="fp32")[0], Judge(labels_of(images), 0, np.arange(150) % 10)
@@ -238,9 +257,7 @@ def judged() -> tuple[Backbone, Side, Shown, Judge]:
     return backbone, side, shown, judge
 
 
-def test_attacked_images_are_scored_by_the_probe_they_were_held_out_from(
-    judged: tuple[Backbone, Side, Shown, Judge],
-) -> None:
+def test_attacked_images_are_scored_by_the_probe_they_were_held_out_from(judged: Judged) -> None:
     backbone, side, shown, judge = judged
     for row, place in enumerate(shown.places.tolist()):
         fold = next(number for number, part in enumerate(judge.parts) if place in part)

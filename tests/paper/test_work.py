@@ -92,9 +92,8 @@ def test_stopped_anywhere_the_same_call_goes_on(tmp_path: Path, monkeypatch: pyt
     assert (out / "runs/iii-1ep-lr0.03-seed0/backbone.safetensors").stat().st_mtime_ns == trained
     assert len(calls) == 2 * 6 + 1  # the interrupted evaluation is the only one made twice
     whole = result(out)
-    assert [row["arm"] for row in whole["summary"] if row["comparison"] == "equal epochs"] == [
-        arm.name for arm in study("ablation", data="digits").arms
-    ]
+    names = [arm.name for arm in study("ablation", data="digits").arms]
+    assert [row["arm"] for row in whole["summary"] if row["comparison"] == "equal epochs"] == names
     for name in ("table.md", "table.csv", "figures/ablation-k-nn-top-1.png", "figures/ablation-k-nn-top-1.svg"):
         assert (out / name).stat().st_size > 0
     for run in whole["runs"]:

@@ -94,11 +94,8 @@ def test_facts_say_hard_examples_with_source_and_weight(make_run: MakeRun) -> No
 
 
 def test_only_differences_are_listed_by_part(make_run: MakeRun) -> None:
-    runs = [
-        read_run(make_run("a")),
-        read_run(make_run("b", seed=1, optimizer={"learning_rate": 0.1, "momentum": 0.9})),
-        read_run(make_run("c", optimizer={"learning_rate": 0.1, "momentum": 0.8})),
-    ]
+    first, second = ({"optimizer": {"learning_rate": 0.1, "momentum": momentum}} for momentum in (0.9, 0.8))
+    runs = [read_run(run) for run in (make_run("a"), make_run("b", seed=1, **first), make_run("c", **second))]
     table = comparison.differences(runs, "abc")
     assert table.header == ("field", "a", "b", "c")
     assert table.rows == (
@@ -112,11 +109,8 @@ def test_only_differences_are_listed_by_part(make_run: MakeRun) -> None:
 
 def test_a_part_that_some_lack_is_one_row(make_run: MakeRun) -> None:
     full = {"kind": "adversarial", "epsilon": 1.0}
-    runs = [
-        read_run(make_run("a", hard_examples={"adversarial": full})),
-        read_run(make_run("b", hard_examples={"adversarial": full | {"epsilon": 3.0}})),
-        read_run(make_run("c", hard_examples={})),
-    ]
+    given = {"a": {"adversarial": full}, "b": {"adversarial": full | {"epsilon": 3.0}}, "c": {}}
+    runs = [read_run(make_run(name, hard_examples=hard)) for name, hard in given.items()]
     assert comparison.differences(runs, "abc").rows == (
         ("hard_examples.adversarial", "present", "present", "–"),
         ("hard_examples.adversarial.epsilon", "1.0", "3.0", "–"),

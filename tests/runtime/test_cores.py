@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -58,12 +57,9 @@ def test_threads_are_limited_to_a_quota_sleep_soon_and_never_against_the_user(
 
 def test_idle_cores_are_counted_among_those_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of cores 1 and 2 between two looks: 30 of 100 ticks idle, and 60 of 100 idle or waiting for a disk."""
-    looks: Any = iter(
-        [
-            "cpu 9 9\ncpu0 0 0 0 0 0 0 0 0 0\ncpu1 10 0 0 50 0 0 0 0 0\ncpu2 0 0 0 0 0 0 0 0 7\nintr 5\n",
-            "cpu 9 9\ncpu0 0 0 0 99 0 0 0 0 0\ncpu1 60 10 5 80 0 5 0 0 0\ncpu2 40 0 0 20 40 0 0 0 9\nintr 6\n",
-        ]
-    )
+    first = "cpu 9 9\ncpu0 0 0 0 0 0 0 0 0 0\ncpu1 10 0 0 50 0 0 0 0 0\ncpu2 0 0 0 0 0 0 0 0 7\nintr 5\n"
+    second = "cpu 9 9\ncpu0 0 0 0 99 0 0 0 0 0\ncpu1 60 10 5 80 0 5 0 0 0\ncpu2 40 0 0 20 40 0 0 0 9\nintr 6\n"
+    looks = iter((first, second))
     monkeypatch.setattr(cores, "allowed_cores", lambda: [1, 2])
     assert cores._idle(0.0, SimpleNamespace(read_text=lambda: next(looks))) == pytest.approx(0.9)
     assert cores._idle(0.0, Path("nowhere")) == 2.0
@@ -98,11 +94,9 @@ def test_beside_other_programs_what_ends_by_the_clock_takes_idle_cores_alone(
     assert ("other programs use the cores" in capsys.readouterr().err) == (given is None)
 
 
-@pytest.mark.parametrize(
-    ("idle", "device", "said"), [(2.7, "null", True), (3.65, "null", False), (2.7, "nvidia0", False)]
-)
+@pytest.mark.parametrize(("idle", "device", "said"), [(2.7, "null", 1), (3.65, "null", 0), (2.7, "nvidia0", 0)])
 def test_little_noise_is_no_other_program_and_a_gpu_needs_no_threads(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, idle: float, device: str, said: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, idle: float, device: str, said: int
 ) -> None:
     monkeypatch.setattr(os, "environ", {})
     monkeypatch.setattr(cores, "usable_cores", lambda: 4)

@@ -122,6 +122,7 @@ def checkpoint(content: bytes | dict[str, Any]) -> Spoil:
 
 EVIL = "<script>alert(1)</script>\x1b]0;owned\x07\x1b[31m\r\nhexa: error: \udcff\u202e"
 NUMBERS = ("1e308", "-1e308", "1" + "0" * 400, "NaN", "-Infinity", '"x"', "[1]", "null", "true", "5e-324", "9" * 5000)
+STRANGE = '{"device": {"a": [1]}, "resumed": 3, "precision": [], "process": {"rank": "x", "host": []}}'
 CANARY = {"protocol": "knn", "metrics": {"top1": 1.0}, "backbone": "python:canary:f", "data": "python:canary:f"}
 
 #: Would run code if anything could.
@@ -165,10 +166,7 @@ LOOKS: dict[str, Spoil] = {
         {"metrics": {"top1": 5.0}, "data_facts": {"test": {"known_as": {"a": 1}, "fingerprint": []}}, "notes": 3},
         {"metrics": {"top1": 5.0}, "protocol": "linear/moco", "preset": [], "deviations": {"a": {"b": 1}}},
     ),
-    "other environment": text(
-        '{"device": {"a": [1]}, "resumed": 3, "precision": [], "process": {"rank": "x", "host": []}}',
-        "environment.json",
-    ),
+    "other environment": text(STRANGE, "environment.json"),
 }
 #: Is spoiled for a run that is to go on.
 WORKS: dict[str, Spoil] = {

@@ -35,6 +35,9 @@ from hexa.weights import start as starts
 from hexa.weights.export import export
 from hexa.weights.pretrained import Backbone, load_backbone
 
+#: Options that only the verdict depends on: for others it is made anew. What of a record is older than it.
+_JUDGING, _TRAINING = {"--labelled", "--groups", "--price"}, {"compared", "domain", "experiment"}
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -231,7 +234,10 @@ def _conclude(
     start = starts.read(experiment.start.weights or "")
     result = load_backbone(out / BACKBONE)
     data = _opened(experiment, experiment.data)
-    judging = data if experiment.monitor.data is None else _opened(experiment, experiment.monitor.data)
+    named = request.fields.get("monitor.data", request.labelled)
+    judging = data if named in (None, request.data) else _opened(experiment, named)
+    if request.labelled is not None:
+        Judge(labels_of(judging))  # of a verdict that is made anew these have not been looked at
     take_groups(judging, request.groups)
     settings = Extraction(seconds=math.inf, most=record["compared"], domain=record["domain"], seed=experiment.seed)
     settings = replace(settings, device=experiment.training.device, num_workers=experiment.training.num_workers)
@@ -298,8 +304,8 @@ def _place(value: str | None) -> str | None:
 
 
 def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> dict[str, Any] | None:
-    """The record of an adaptation in `out`, or None. One of another request raises UserError, or, if this one is only
-    to be planned, counts as none.
+    """The record of an adaptation in `out`, or None; without its verdict where this request judges in another way. One
+    of another request raises UserError, or, if this one is only to be planned, counts as none.
     """
     path = out / ADAPTATION
     if not path.is_file():
@@ -314,11 +320,15 @@ def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> dict[str,
         return None
     if command != request.command:
         raise UserError(f"{out} is of hexa {command}, not of hexa {request.command}; give another --out")
-    other = [
-        f"{name} {theirs.get(name, 'none')}, not {ours.get(name, 'none')}"
+    other = {
+        name: f"{name} {theirs.get(name, 'none')}, not {ours.get(name, 'none')}"
         for name in dict.fromkeys((*theirs, *ours))
         if _place(theirs.get(name)) != _place(ours.get(name))
-    ]
+    }
+    if other and other.keys() <= _JUDGING & ours.keys():
+        plan = [line for line in record["plan"] if not line.startswith("labels:")]
+        return {name: record[name] for name in _TRAINING & record.keys()} | {"request": request.record, "plan": plan}
     if other and not only_plan:
-        raise UserError(f"{out} is of another command: {'; '.join(other)}; repeat that one, or give another --out")
+        listed = "; ".join(other.values())
+        raise UserError(f"{out} is of another command: {listed}; repeat that one, or give another --out")
     return None if other else cast(dict[str, Any], record)

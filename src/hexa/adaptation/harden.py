@@ -109,6 +109,7 @@ class HardenRequest(AdaptRequest):
         turns = draft.optimizer.name == "muon"
         two = passes * per_epoch > _LONG and turns and not {_STEPS, _STEP_SIZE} & self.fields.keys()
         changes |= {_STEPS: 2, _STEP_SIZE: _OF_TWO * self.strength} if two else {}
+        passes *= 7 / 10 if two and by_clock else 1  # of the network: the teacher's, three by each attack step, three
         # things as large as the result sees them, and fewer images learned by heart (docs/what-hardening-was-worth.md)
         if "views.scale" not in self.fields and (least := (size / given.used(size)) ** 2) < 1:
             changes |= {"views.scale": (least, 1.0), "views.ratio": (3 / 4, 4 / 3)}

@@ -84,20 +84,17 @@ def _experiment(recipe: str, epochs: int | None) -> Experiment:
 
 def _seconds(experiments: Sequence[Experiment]) -> float:
     """Estimated seconds of training and scoring all experiments on this machine, from a few timed steps of each."""
-    source, seconds = open_source("digits", "train"), 0.0
-    for experiment in experiments:
-        costs = measure(experiment, source, (), partly=False)
-        seconds += costs.run(experiment, len(source)) + _SCORING * costs.score(experiment.views.test_size)
-    return seconds
+    source = open_source("digits", "train")
+    timed = ((one, measure(one, source, (), partly=False)) for one in experiments)
+    return sum(costs.run(one, len(source)) + _SCORING * costs.score(one.views.test_size) for one, costs in timed)
 
 
 def _clear(folder: Path, experiment: Experiment) -> None:
     """Remove what an older demo left there, if it can't be gone on with; nothing that isn't a demo's."""
     config = folder / "config.yaml"
-    if not folder.exists():
-        return
     if not config.is_file():
-        is_ours(folder)  # says what is wrong with it, unless it is as good as empty
+        if folder.exists():
+            is_ours(folder)  # says what is wrong with it, unless it is as good as empty
         return
     with suppress(UserError):  # a config of another version
         if load_experiment(config) == experiment:
@@ -110,8 +107,8 @@ def _clear(folder: Path, experiment: Experiment) -> None:
 
 def _row(name: str, backbone: str) -> tuple[str, ...]:
     """A line of the table, in percent of the held-out images."""
-    found = [evaluate(protocol, backbone, data="digits", **how)["metrics"] for protocol, how in PROTOCOLS.items()]
-    knn, probe, robust = found
+    made = (evaluate(protocol, backbone, data="digits", **how) for protocol, how in PROTOCOLS.items())
+    knn, probe, robust = (one["metrics"] for one in made)
     under_attack = [robust["top1"], *(robust[f"robust@{epsilon}"] for epsilon in EPSILONS)]
     few = f"{probe['top1']:.1f} ± {probe['top1_std']:.1f}"
     return name, f"{knn['top1']:.1f}", few, *(f"{share:.1f}" for share in under_attack)

@@ -36,7 +36,8 @@ from hexa.runtime.cores import usable_cores
 from hexa.training.step import prepared, step as train_step
 from hexa.weights import start
 
-#: On a CPU steps are timed at this size at most, with this number of pixels in all, and for this many seconds each.
+#: On a CPU steps are timed at this size at most, with this number of pixels in all (four times as many where one kind
+#: of step is timed: few images take longer each), and for this many seconds each.
 _SIZE, _PIXELS, _SECONDS = 128, 4 * 128**2, 0.1
 
 
@@ -109,7 +110,7 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
     machine, begin = Machine.of(draft), time.perf_counter()
     small = machine.device.type == "cpu"
     size = min(draft.views.size, _SIZE) if small else draft.views.size
-    most = min(draft.batch_size, max(4, _PIXELS // size**2)) if small else draft.batch_size
+    most = min(draft.batch_size, max(4, _PIXELS * (1 if partly else 4) // size**2)) if small else draft.batch_size
     count = next((n for n in range(most, 3, -1) if draft.batch_size % n == 0), most)  # so that its parts divide a queue
     experiment = override(at_size(draft, size, fields), {"batch_size": count, "training.num_workers": 0})
     some = Subset(source, np.unique(np.linspace(0, len(source) - 1, min(len(source), 4 * count)).round().astype(int)))

@@ -37,9 +37,8 @@ def tables(runs: Sequence[Run], names: Sequence[str]) -> list[Table]:
     for number, (run, row) in enumerate(zip(runs, counterparts, strict=True)):
         if row is not None and number not in shown:
             rows = tuple(published.rows_for(str(run.config["recipe"])))
-            remark = "not evaluated so yet"
-            if run.config.get("epochs") != row.epochs:
-                remark += f"; {_epochs(run)} epochs, the published row {row.epochs}: they are not comparable"
+            other = f"; {_epochs(run)} epochs, the published row {row.epochs}: they are not comparable"
+            remark = "not evaluated so yet" + other * (run.config.get("epochs") != row.epochs)
             own = (f"{names[number]} ({remark})", _epochs(run), (None,) * len(published.LINEAR.columns))
             made.append(beside(replace(published.LINEAR, rows=rows), [own], {(row.method, row.epochs)}))
     return made

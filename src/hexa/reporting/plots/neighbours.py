@@ -59,9 +59,7 @@ class EmbeddedImages:
 
 def class_of(source: Source, place: int) -> str:
     """The name of the class of the image at this place; empty where it has none, or several."""
-    if source.classes is None or source.classes[place] < 0:
-        return ""
-    return class_name(source, source.classes[place])
+    return "" if source.classes is None or source.classes[place] < 0 else class_name(source, source.classes[place])
 
 
 def class_name(source: Source, label: int) -> str:
