@@ -78,6 +78,7 @@ def test_without_labels_it_says_how_far_features_move(weights: Path, tmp_path: P
     kept = hexa.harden(weights, f"folder:{photos}", out=tmp_path / "run", time="30s", epochs=1, **fields)
     assert kept["table"]["rows"][0][0] == f"{CORRUPTED}, features move, % of the distance between images ↓"
     assert "what that costs in accuracy only labels can tell" in kept["verdict"]
+    assert "without labels to tell the price by the result is 0.5 of the way" in kept["notes"][-1]
     # labels that come later, and another price, need no other training
     trained = (tmp_path / "run" / "backbone.safetensors").read_bytes()
     asked = {"labelled": "digits#test", "price": 100.0, "time": "30s", "epochs": 1, **fields}

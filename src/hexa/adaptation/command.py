@@ -246,8 +246,7 @@ def _conclude(
     notes = list(found.notes)
     done, clock = int(result.info["step"]), experiment.training.max_seconds and not experiment.monitor.knn_every
     if clock and done < 0.9 * (experiment.max_steps or 0):
-        told = f"trained for {done:,} of {experiment.max_steps:,} planned steps, as far as the time went"
-        notes.append(f"{told}: they took longer than those that the plan timed")
+        notes.append(f"{done:,} of {experiment.max_steps:,} planned steps fitted the time: the plan timed faster ones")
     if found.judged and judging is data:
         notes.append("the images that judge were also learned from, which overstates a gain; --labelled gives others")
     # timm would cut the edges of images off that were taken whole

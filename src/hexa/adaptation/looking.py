@@ -114,8 +114,7 @@ def found_again(backbone: Backbone, pixels: Tensor, features: Tensor) -> float:
 @torch.no_grad()
 def features_of(backbone: Backbone, pixels: Tensor) -> Tensor:
     """Features of images [n, C, S, S] at the size of the backbone, on the CPU."""
-    side = (backbone.image_size,) * 2
-    device = next(backbone.parameters()).device
-    same = pixels.shape[-1] == side[0]
-    small = pixels if same else functional.interpolate(pixels, side, mode="bilinear", antialias=True)
+    size, device = backbone.image_size, next(backbone.parameters()).device
+    same = pixels.shape[-1] == size
+    small = pixels if same else functional.interpolate(pixels, (size, size), mode="bilinear", antialias=True)
     return torch.cat([backbone(some.to(device)).float().cpu() for some in torch.split(small, 16)])
