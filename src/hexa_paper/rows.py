@@ -75,9 +75,9 @@ def _row(study: Study, arm: Arm, comparison: str, epochs: int, time: float | Non
         beside |= _published(study, arm, epochs, result, columns)
     took = [run for run in runs if run["pretrain_seconds"]]
     once = [run for run in took if not run.get("interruptions")]
-    reached = [
-        run["reached"] | ({"seconds": None} if run.get("interruptions") else {}) for run in runs if run.get("reached")
-    ]
+    ended = [run for run in runs if run.get("reached")]
+    reached = [run["reached"] | ({"seconds": None} if run.get("interruptions") else {}) for run in ended]
+    found = {name: dict(zip(("mean", "std"), mean_and_std(of), strict=True)) for name, of in values.items()}
     return {
         "arm": arm.name,
         "key": arm.key,
@@ -91,11 +91,7 @@ def _row(study: Study, arm: Arm, comparison: str, epochs: int, time: float | Non
         "minutes": [run["pretrain_seconds"] / 60 for run in once],
         "interrupted": len(took) - len(once),
         **({"reached": reached} if reached else {}),
-        "scores": {
-            name: dict(zip(("mean", "std"), mean_and_std(of), strict=True))
-            | {"values": of, "published": beside.get(name)}
-            for name, of in values.items()
-        },
+        "scores": {name: one | {"values": values[name], "published": beside.get(name)} for name, one in found.items()},
     }
 
 

@@ -55,6 +55,7 @@ def test_late_has_every_hard_example_set_in_half_way() -> None:
         ("simcrl+small", r"unknown recipe 'cifar10-simcrl'; did you mean 'cifar10-simclr'"),
         ("moco-v2+late", r"add \+adversarial"),
         ("simclr+cutmix-adversarial", r"add \+adversarial"),
+        ("simclr+robust+adversarial", "in the place of"),
     ],
 )
 def test_wrong_names_say_what_to_do(name: str, said: str) -> None:

@@ -40,9 +40,8 @@ _SMALLEST = 3 / 7
 #: all, bounds on the number of such images, and on that of those that clean accuracy is measured on.
 _JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.16, 280, (40, 500), (200, 2000)
 #: The factor by which the share of a state above the price is cut, the states tried at most, and the smallest share.
-_BACK, _TRIED, _NEAREST = 0.85, 5, 1 / 16
-#: The share without labels: a quarter of what is lost at the end for more than half of the robustness (as in WiSE-FT).
-_UNTOLD = 0.5
+#: Without labels: the share at which a quarter of what is lost at the end buys more than half of the robustness.
+_BACK, _TRIED, _NEAREST, _UNTOLD = 0.85, 5, 1 / 16, 0.5
 #: A training of more steps attacks in two, each of this share of ε: one of 2,284 overfitted to a single step
 #: (docs/what-hardening-was-worth.md).
 _LONG, _OF_TWO = 700, 0.75

@@ -17,13 +17,17 @@ from hexa.recipes.experiment import Experiment
 MODIFIERS = {
     "small": "a small ResNet whose first layer halves the image, 20 epochs of batches of 256: minutes on two cores",
     "adversarial": "adversarial views beside the clean ones",
+    "robust": "attacks of 8 grey levels instead, through the clean batch-norms: robust, at the price of accuracy",
     "cutmix": "cut-mixed views beside the clean ones",
     "cutmix-adversarial": "cut-mixed views of the adversarial ones, which must be there",
     "split": "half of each batch clean, half cut-mixed, in one pass: the price of the plain recipe",
     "late": "hard examples set in half-way: until then the plain recipe, at its price",
 }
+#: N-FGSM (docs/when-hard-examples-pay.md#stronger-attacks-from-random-weights).
+_STRONG = Adversarial(epsilon=8.0, step_size=8.0, random_start=2.0, project=False, branch="main")
 _HARD: dict[str, tuple[str, HardExample]] = {
     "adversarial": ("adversarial", Adversarial()),
+    "robust": ("adversarial", _STRONG),
     "cutmix": ("cutmix", CutMix()),
     "cutmix-adversarial": ("cutmix_adversarial", CutMix(source="adversarial")),
     "split": ("cutmix", CutMix(fraction=0.5)),
@@ -40,6 +44,8 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
         raise UserError(f"{experiment.recipe}+cutmix-adversarial mixes adversarial views; add +adversarial")
     if "split" in asked and (asked & set(_HARD) != {"split"} or experiment.hard_examples):
         raise UserError(f"{experiment.recipe}: +split mixes half of the batch; leave out other hard examples")
+    if {"adversarial", "robust"} <= asked:
+        raise UserError(f"{experiment.recipe}: +robust stands in the place of +adversarial; give one of them")
     if "small" in asked:
         experiment = experiment.model_copy(update=_narrow(experiment) | small)
     if "split" in asked:
