@@ -96,11 +96,9 @@ def test_from_a_folder_to_a_decision(
     # another request does not touch it, and may be planned
     assert [main([*command(weights, photos, out, "--time=21m"), *only]) for only in ((), ("--plan",))] == [2, 0]
     assert "other command: --time 20m, not 21m; repeat that one, or give another --out" in capsys.readouterr().err
-    assert main([one for one in command(weights, photos, out, "--time=20m") if "labelled" not in one]) == 2
-    assert f": --labelled folder:{photos}/test, not none;" in capsys.readouterr().err
     # a folder in which nothing was trained takes any
     (out := tmp_path / "planned").mkdir()
-    (out / "adapt.json").write_text(json.dumps({"experiment": {}} | {k: kept[k] for k in ("request", "compared")}))
+    (out / "adapt.json").write_text(json.dumps({"experiment": {}} | {k: kept[k] for k in ("request", "plan")}))
     assert _read_record(out, AdaptRequest(str(weights), "digits"), only_plan=False) is None
 
 
@@ -196,7 +194,7 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     assert "4 px; the start's own 8 px may be worth more than training gains\n" in capsys.readouterr().out
     inside = [f"--data={photos}/test", f"--labelled={photos}/train/../test", "--epochs=9", "--plan"]
     assert main(["adapt", str(weights), *inside, f"--out={out}", *QUICK]) == 0
-    assert ", 120 of which are among the images to learn from; 120 in the comparison\n" in capsys.readouterr().out
+    assert "labels: those of the images themselves, which it learns from, independent" in capsys.readouterr().out
 
 
 def test_an_interruption_prints_the_command_that_goes_on(

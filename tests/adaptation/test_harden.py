@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from pathlib import Path
@@ -70,24 +71,37 @@ def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, capsys: pyte
     assert f"{out} is of hexa harden, not of hexa adapt; give another --out" in capsys.readouterr().err
 
 
-def test_without_labels_it_says_how_far_features_move(weights: Path, tmp_path: Path) -> None:
+def test_without_labels_it_says_how_far_features_move_and_labels_may_come_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = save_backbone(random_backbone(NETWORK, 8, seed=5), tmp_path / "start.safetensors")
     (photos := tmp_path / "photos").mkdir()
     for row in range(100):
         Image.fromarray(open_source("digits").decode(row).permute(1, 2, 0).numpy()).save(photos / f"{row}.png")
     fields: dict[str, Any] = {"training.device": "cpu", "training.tensorboard": False, "training.num_workers": 0}
-    kept = hexa.harden(weights, f"folder:{photos}", out=tmp_path / "run", time="30s", epochs=1, **fields)
+    run = functools.partial(hexa.harden, weights, f"folder:{photos}", out=tmp_path / "run", time="30s", **fields)
+    kept = run(epochs=1)
     assert kept["table"]["rows"][0][0] == f"{CORRUPTED}, features move, % of the distance between images ↓"
     assert "what that costs in accuracy only labels can tell" in kept["verdict"]
     assert "without labels to tell the price by the result is 0.5 of the way" in kept["notes"][-1]
     # labels that come later, and another price, need no other training
     trained = (tmp_path / "run" / "backbone.safetensors").read_bytes()
-    asked = {"labelled": "digits#test", "price": 100.0, "time": "30s", "epochs": 1, **fields}
-    judged = hexa.harden(weights, f"folder:{photos}", out=tmp_path / "run", **asked)
+    with pytest.raises(UserError, match="are of one class"):
+        run(epochs=1, labelled=f"folder:{photos}")
+    with monkeypatch.context() as patch:
+        patch.setattr(HardenRequest, "outcome", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(epochs=1, labelled="digits#test")
+    assert "verdict" not in json.loads((tmp_path / "run" / "adapt.json").read_text())
+    judged = run(epochs=1, labelled="digits#test", price=100.0)
     assert (judged["table"]["rows"][0][0], judged["request"]["price"]) == ("k-NN, % ↑", 100)
+    assert judged["comparison"]["images"] == 450  # of the 100 that were planned without labels
     assert [line.partition(":")[0] for line in judged["plan"]] == ["images", "method", "views", "length"]
     assert (tmp_path / "run" / "backbone.safetensors").read_bytes() == trained
-    with pytest.raises(UserError, match=r"--labelled digits#test, not none; --price 100, not 2; repeat"):
-        hexa.harden(weights, f"folder:{photos}", out=tmp_path / "run", time="30s", epochs=1, **fields)
+    assert run(epochs=1)["table"]["rows"] == kept["table"]["rows"]
+    save_backbone(random_backbone(NETWORK, 8, seed=6), weights)
+    with pytest.raises(UserError, match="has changed since this experiment began"):
+        run(epochs=1, price=3.0)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -64,10 +65,8 @@ def test_an_attack_equals_the_loop_over_images(radius: float) -> None:
     labels[:3] = (labels[:3] + 1) % 4  # some are misclassified from the beginning
     noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(2)).double() * 2 - 1
     moved, wrong = projected_gradient(scores, images, labels, images + radius * noise, radius, radius / 3, 7)
-    expected = [
-        one_by_one(scores, image, int(label), image + radius * own, radius, radius / 3, 7)
-        for image, label, own in zip(images, labels, noise, strict=True)
-    ]
+    each = zip(images, labels, images + radius * noise, strict=True)
+    expected = [one_by_one(scores, image, int(label), at, radius, radius / 3, 7) for image, label, at in each]
     assert wrong.tolist() == [found for _, found in expected]
     assert 6 < int(wrong.sum()) < 23
     torch.testing.assert_close(moved, torch.stack([image for image, _ in expected]), atol=1e-12, rtol=0)
@@ -171,12 +170,9 @@ def test_the_margin_finds_what_a_cross_entropy_without_a_slope_does_not() -> Non
     network, images, labels = draw(40)
     network, images = network.float(), images.float()
     streams = [Stream(0).child(number) for number in range(40)]
-    found = {
-        name: smallest_radius(
-            lambda x: 1e4 * network(x), images, labels, [0.03], random_starts(10, 2.5, 1, [name]), streams
-        )
-        for name in LOSSES
-    }
+    attacks = {name: random_starts(10, 2.5, 1, [name]) for name in LOSSES}
+    fallen = functools.partial(smallest_radius, lambda x: 1e4 * network(x), images, labels, [0.03])
+    found = {name: fallen(attack, streams) for name, attack in attacks.items()}
     plain = smallest_radius(network, images, labels, [0.03], random_starts(10, 2.5, 1, ["margin"]), streams)
     assert found["margin"].tolist() == plain.tolist()
     assert int(found["cross-entropy"].isinf().sum()) > int(plain.isinf().sum()) + 5
@@ -224,9 +220,8 @@ def test_an_evaluation_tells_each_image_and_its_mean() -> None:
     ],
 )
 def test_an_identity_names_what_was_run(preset: str, options: dict[str, Any], named: str) -> None:
-    result = evaluate(
-        "robust", random_backbone(SMALL, 8), "digits", preset=preset, images=30, epsilons=2, **options, **QUIET
-    )
+    options = options | QUIET | {"preset": preset, "images": 30, "epsilons": 2}
+    result = evaluate("robust", random_backbone(SMALL, 8), "digits", **options)
     assert result["protocol"] == f"robust/{named}"
     assert result["metrics"]["top1"] >= result["metrics"]["robust@2"]
 

@@ -62,11 +62,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three runs: with a long name, with results on VOC07, with a warning, without a part that the others have."""
     root = tmp_path_factory.mktemp("runs")
     long = "a-rather-long-name-of-a-run-without-any-place-to-break-it-0123456789"
-    folders = [
-        write_run(root / "a"),
-        write_run(root / long, seed=1, optimizer={"learning_rate": 0.1}),
-        write_run(root / "c", hard_examples={}),
-    ]
+    other = write_run(root / long, seed=1, optimizer={"learning_rate": 0.1})
+    folders = [write_run(root / "a"), other, write_run(root / "c", hard_examples={})]
     append(folders[0], {"event": "warning", "step": 40, "message": "the loss is stuck"})
     voc = {"test": {"known_as": "VOC07", "images": 4952, "fingerprint": "x"}}
     shots = {"protocol": "low-shot/pcl", "metrics": {f"mAP@{n}": 40.0 + n for n in (2, 4, 8, 16, 32)}}

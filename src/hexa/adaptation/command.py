@@ -35,8 +35,8 @@ from hexa.weights import start as starts
 from hexa.weights.export import export
 from hexa.weights.pretrained import Backbone, load_backbone
 
-#: Options that only the verdict depends on: for others it is made anew. What of a record is older than it.
-_JUDGING, _TRAINING = {"--labelled", "--groups", "--price"}, {"compared", "domain", "experiment"}
+#: Options that only the verdict depends on: for others it is made anew, by this number of images at most.
+_JUDGING, _MOST = {"--labelled", "--groups", "--price"}, 2000
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,9 @@ def adapt(
         record, has_begun = from_main(lambda: _begin(request, out, only_plan, console, budget))
         if only_plan or "verdict" in record:
             return record
-        if has_begun:
+        if "experiment" not in record:
+            console.print(f"{out} is trained; its verdict is made anew")
+        elif has_begun:
             resume(out, console=console)  # the group of processes ends with it
         else:
             pretrain(experiments.validate(record["experiment"]), out, console=console)
@@ -172,7 +174,10 @@ def adapt(
         raise again from None
     finally:
         processes.shutdown(failed)
-    return _conclude(request, experiments.load(out / CONFIG), out, record, console) if main else record
+    if not main:
+        return record
+    with mine(out):
+        return _conclude(request, experiments.load(out / CONFIG), out, record, console)
 
 
 def _begin(
@@ -194,16 +199,20 @@ def _begin(
         _say_verdict(record, out, console)
     elif only_plan:
         console.print("\n".join([f"{out} was begun by this plan:", *record["plan"]]))
+    elif "compared" not in record:  # judged by others than before
+        experiment = experiments.load(out / CONFIG)
+        _judging(request, _opened(experiment, experiment.data), experiment)  # raises now if they are unsuitable
+        with mine(out):
+            _write(out, record)
     return record, (out / CONFIG).is_file()
 
 
 def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
     """Inspect the images, read the weights, measure and plan: the record to store."""
     say: Say = lambda line: Console(stderr=True).print(f"{line} …", style="dim")  # noqa: E731
-    most = request.fields.get("training.max_image_pixels")
-    channels = int(request.fields.get("network.channels", 3))
+    most, channels = map(request.fields.get, ("training.max_image_pixels", "network.channels"))
     say("looking at the images")
-    source = open_source(request.data, "train", None if most is None else int(most), channels)
+    source = open_source(request.data, "train", None if most is None else int(most), int(channels or 3))
     if len(source) < FEWEST:
         raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
     draft = first_draft(request.recipe, request.backbone, request.data, len(source), request.fields)
@@ -211,13 +220,9 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
     backbone = starts.read(draft.start.weights or "")
     seen, pixels = look(source, backbone.image_size, limit=draft.training.max_corrupt_share)
     seen = replace(seen, domain=request.domain or seen.domain)
-    changes = request.of_domain(seen.domain)
-    labelled = source if can_judge(source.classes) else None
-    if request.labelled is not None and (labelled is None or request.labelled != request.data):
-        changes |= {"monitor.data": request.labelled} if "monitor.data" not in request.fields else {}
-        labelled = _opened(draft, request.labelled)
-        Judge(labels_of(labelled))  # raises now if they are unsuitable
-    take_groups(labelled or source, request.groups)
+    changes, judging = request.of_domain(seen.domain), _judging(request, source, draft)
+    changes |= {} if judging is source else {"monitor.data": request.fields.get("monitor.data", request.labelled)}
+    labelled = judging if can_judge(judging.classes) else None
     given = Given(override(draft, changes), source, seen, pixels, labelled, budget, request.fields, say)
     made = request.plan(replace(given, larger=request.larger if given.may_shrink(backbone) else 1.0))
     record: dict[str, Any] = {"request": request.record, "plan": list(made.lines), "compared": made.compared}
@@ -231,22 +236,14 @@ def _conclude(
     request: AdaptRequest, experiment: Experiment, out: Path, record: dict[str, Any], console: Console
 ) -> dict[str, Any]:
     """Compare start and result, export the winner, and write the record and the report."""
-    start = starts.read(experiment.start.weights or "")
-    result = load_backbone(out / BACKBONE)
+    start, result = starts.unchanged(experiment.start), load_backbone(out / BACKBONE)
     data = _opened(experiment, experiment.data)
-    named = request.fields.get("monitor.data", request.labelled)
-    judging = data if named in (None, request.data) else _opened(experiment, named)
-    if request.labelled is not None:
-        Judge(labels_of(judging))  # of a verdict that is made anew these have not been looked at
-    take_groups(judging, request.groups)
-    settings = Extraction(seconds=math.inf, most=record["compared"], domain=record["domain"], seed=experiment.seed)
+    judging, most = _judging(request, data, experiment), record.get("compared", _MOST)
+    settings = Extraction(seconds=math.inf, most=most, domain=record["domain"], seed=experiment.seed)
     settings = replace(settings, device=experiment.training.device, num_workers=experiment.training.num_workers)
     with ProgressBar(Console(stderr=True)) as progress:
         found = request.outcome(Trained(experiment, out, start, result, data, judging, settings), progress)
     notes = list(found.notes)
-    done, clock = int(result.info["step"]), experiment.training.max_seconds and not experiment.monitor.knn_every
-    if clock and done < 0.9 * (experiment.max_steps or 0):
-        notes.append(f"{done:,} of {experiment.max_steps:,} planned steps fitted the time: the plan timed faster ones")
     if found.judged and judging is data:
         notes.append("the images that judge were also learned from, which overstates a gain; --labelled gives others")
     # timm would cut the edges of images off that were taken whole
@@ -288,6 +285,16 @@ def _say_verdict(record: Mapping[str, Any], out: Path, console: Console) -> None
         console.print("for fine-tuning, replace the first num_classes=0 with your number of classes")
 
 
+def _judging(request: AdaptRequest, data: Source, experiment: Experiment) -> Source:
+    """The images that judge, perhaps those that are learned from, in their groups. Raises UserError."""
+    named = request.fields.get("monitor.data", request.labelled)
+    judging = data if _place(named) in (None, _place(request.data)) else _opened(experiment, named)
+    if request.labelled is not None:
+        Judge(labels_of(judging))
+    take_groups(judging, request.groups)
+    return judging
+
+
 def _opened(experiment: Experiment, name: str) -> Source:
     return open_source(name, "train", experiment.training.max_image_pixels, experiment.network.channels)
 
@@ -303,15 +310,17 @@ def _place(value: str | None) -> str | None:
 
 
 def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> dict[str, Any] | None:
-    """The record of an adaptation in `out`, or None; without its verdict where this request judges in another way. One
-    of another request raises UserError, or, if this one is only to be planned, counts as none.
+    """The record of an adaptation in `out`, or None; where this request judges in another way, without its verdict and
+    number of images. One of another request raises UserError, or, if this one is only to be planned, counts as none.
     """
     path = out / ADAPTATION
     if not path.is_file():
         return None
     try:
         record = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
-        _ = record.get("verdict") or (record["experiment"], record["compared"])
+        if "table" in record:
+            _ = f"{record['winner']['size']:d}", record["winner"]["load"], record["kept"], record["verdict"].upper()
+        plan = [line for line in record["plan"] if not line.startswith("labels:")]
         theirs, ours, command = options(record["request"]), options(request.record), record["request"]["command"]
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give another --out") from None
@@ -324,9 +333,9 @@ def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> dict[str,
         for name in dict.fromkeys((*theirs, *ours))
         if _place(theirs.get(name)) != _place(ours.get(name))
     }
-    if other and other.keys() <= _JUDGING & ours.keys():
-        plan = [line for line in record["plan"] if not line.startswith("labels:")]
-        return {name: record[name] for name in _TRAINING & record.keys()} | {"request": request.record, "plan": plan}
+    if other and other.keys() <= _JUDGING:
+        kept = {name: record[name] for name in ("domain", "experiment") if name in record}
+        return kept | {"request": request.record, "plan": plan}
     if other and not only_plan:
         listed = "; ".join(other.values())
         raise UserError(f"{out} is of another command: {listed}; repeat that one, or give another --out")

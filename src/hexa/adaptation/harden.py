@@ -143,6 +143,8 @@ class HardenRequest(AdaptRequest):
         networks |= {"start at its own size": native} if native.image_size != size else {}
         told = [(one, functools.partial(progress, name)) for name, one in networks.items()]
         features, shared = common([extracted(one, images, how, device, tell) for one, tell in told])
+        if len(shared) < len(images):
+            notes.append(f"{len(images) - len(shared)} of {len(images):,} images cannot be read")
         images = Subset(images, shared.numpy())
         judge = Judge(labels_of(images), how.seed, images.groups()) if can_judge(images.classes) else None
         if judge is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -218,10 +219,8 @@ def search(given: Given, extra: Fields) -> int:
     features = Features(given.features)
     with progress_bar() as progress:
         progress("comparing the features", 0, 0)
-        if given.duplicates:
-            found = features.duplicates(given.least)
-        else:
-            found = features.outliers(given.count) if given.outliers else features.like(given.like, given.count)
+        one = features.outliers if given.outliers else partial(features.like, given.like)
+        found = features.duplicates(given.least) if given.duplicates else one(given.count)
     if given.json:
         print(json.dumps([vars(one) for one in found], indent=2))
         return 0

@@ -11,6 +11,7 @@ import gc
 import importlib.metadata
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -102,14 +103,15 @@ def positive(text: str) -> float:
     return value
 
 
-def grey_levels(text: str) -> float:
-    """The type of an option: a number, perhaps as a share of 255."""
-    return float(text.removesuffix("/255"))
+def in_unit(unit: str) -> Callable[[str], float]:
+    """The type of an option: a number, perhaps with its unit."""
 
+    def number(text: str) -> float:
+        with suppress(ValueError):
+            return float(text.removesuffix(unit))
+        raise argparse.ArgumentTypeError(f"must be a number, got {text}")
 
-def points(text: str) -> float:
-    """The type of an option: a number, perhaps with a per cent sign."""
-    return float(text.removesuffix("%"))
+    return number
 
 
 def duration(text: str) -> float:

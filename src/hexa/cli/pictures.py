@@ -59,9 +59,8 @@ def visualize(given: Given, extra: Fields) -> int:
     how = {name: getattr(given, name) for name in ("num_images", "seed", "gain")}
     with progress_bar() as progress:
         path = run(target, given.data, out, problems=skipped, progress=progress, **how)
-    say(f"written to {path}")
-    if skipped:
-        say(f"{len(skipped)} images could not be read and were skipped: {some(skipped, '; ')}")
+    left = f"{len(skipped)} images could not be read and were skipped: {some(skipped, '; ')}"
+    say(f"written to {path}", left * bool(skipped))
     return 0
 
 
@@ -108,13 +107,10 @@ def report(given: Given, extra: Fields) -> int:
     out = targets.check(given.out, (".html",))
     import_networks()
     from hexa.reporting.report import report as run
+    from hexa.run.visualize import makers as of_images
 
     left_out: list[str] = []
-    makers = None
-    if given.data is not None:
-        from hexa.run.visualize import makers as of_images
-
-        makers = of_images(given.data)
+    makers = None if given.data is None else of_images(given.data)
     path = run([Path(folder) for folder in given.runs], out, makers, left_out)
     say(*left_out, f"written to {path}")
     return 0

@@ -25,10 +25,9 @@ from hexa.cli.declare import (
     command,
     duration,
     flag,
-    grey_levels,
     import_networks,
+    in_unit,
     option,
-    points,
     say,
 )
 
@@ -61,11 +60,10 @@ def recipes(given: Given, extra: Fields) -> int:
         parts = [row["method"], *row["hard_examples"]]
         console.print(row["name"], style="bold")
         console.print(f"  {' + '.join(parts)} on {row['data']}, {row['epochs']} epochs")
-        for label in ("expected", "cost"):
-            if row[label]:
-                text = f"{label}: {row[label]}"
-                # outside a terminal one line each, for grep
-                console.print(Padding(text, (0, 0, 0, 2)) if console.is_terminal else f"  {text}")
+        for label in filter(row.get, ("expected", "cost")):
+            text = f"{label}: {row[label]}"
+            # outside a terminal one line each, for grep
+            console.print(Padding(text, (0, 0, 0, 2)) if console.is_terminal else f"  {text}")
     console.print("\nAny recipe takes modifiers, as in cifar10-simclr+small+adversarial:")
     for name, text in MODIFIERS.items():
         console.print(f"  +{name}: {text}")
@@ -139,8 +137,7 @@ def describe_fields(given: Given, extra: Fields) -> int:
     print(f"usage: hexa pretrain {one_line(given.recipe or '--config')} [--out RUN] [--any.field VALUE …]\n")
     print("Every field with its value in this recipe:\n")
     print(printable(fields.describe(fields.of_experiment(experiment))))
-    absent = fields.of_absent_hard_examples(experiment)
-    if absent:
+    if absent := fields.of_absent_hard_examples(experiment):
         print("\nHard examples this recipe lacks; a field adds one, --hard_examples.NAME none removes one:\n")
         print(fields.describe(absent))
     return 0
@@ -193,8 +190,8 @@ def adapt(given: Given, extra: Fields) -> int:
 @command(
     "make given weights robust against attacks on your own images within a time, and say what it gained and cost",
     *_FROM_WEIGHTS,
-    option("--strength EPSILON", "of the attacks, in grey levels; 4 if not given", type=grey_levels, default=4.0),
-    option("--price POINTS", "of clean accuracy that may be lost; 2 if not given", type=points, default=2.0),
+    option("--strength EPSILON", "of the attacks, in grey levels; 4 if not given", type=in_unit("/255"), default=4.0),
+    option("--price POINTS", "of clean accuracy that may be lost; 2 if not given", type=in_unit("%"), default=2.0),
     option("--out RUN", "the run folder; runs/harden if not given", default="runs/harden"),
     option("--domain NAME", "kind of images: whether they may be mirrored"),
     PLAN,

@@ -95,7 +95,8 @@ def _maps(comparison: Comparison, sides: Sequence[Side]) -> str:
             for slot, label in enumerate(frequent):
                 look: dict[str, Any] = {"color": COLOURS[slot], "marker": MARKERS[slot % len(MARKERS)], "linewidths": 0}
                 mine = at[shown == label]
-                ax.scatter(mine[:, 0], mine[:, 1], s=14, label=class_name(comparison.images, label), **look)
+                name = whole_characters(class_name(comparison.images, label))
+                ax.scatter(mine[:, 0], mine[:, 1], s=14, label=name, **look)
             ax.set(title=f"{side.name} ({side.size} px)", xticks=[], yticks=[])
             ax.grid(visible=False)
         if len(frequent):

@@ -89,8 +89,7 @@ class Adversarial(HardExample):
 
     def judge(self) -> Self | None:
         """Ten steps of ε / 4 in the same ball, for one sign step of 2 grey levels and more."""
-        radius = self.epsilon
-        in_grey = (self.norm, self.unit) == ("linf", "grey")
+        radius, in_grey = self.epsilon, (self.norm, self.unit) == ("linf", "grey")
         if isinstance(radius, tuple) or self.steps > 1 or radius < _FEARED or not in_grey:
             return None
         return self.but(steps=_JUDGED_BY, step_size=radius / 4, random_start=1.0, project=True)

@@ -106,8 +106,7 @@ class Best:
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
-        self.value, self.step, self.waited = state["value"], state["step"], state["waited"]
-        self.reached = state["reached"]
+        self.value, self.step, self.waited, self.reached = (state[name] for name in self.state)
 
     def judge(self, percent: float, step: int) -> bool:
         """Remember an accuracy in percent, and its step, if it is the highest; True if its weights are to be kept."""

@@ -21,12 +21,10 @@ from hexa.weights.files import State
 from hexa.weights.fitting import misfit
 from hexa.weights.preparation import Preparation, assumed, of_timm, published
 
+_WIDER = ("wide_resnet50_2", "wide_resnet101_2", "resnext50_32x4d", "resnext101_32x8d")
 #: Networks by family, with which a state is compared unless the user names its network.
 NETWORKS = {
-    "ResNet": (
-        *("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "wide_resnet101_2"),
-        *("resnext50_32x4d", "resnext101_32x8d"),
-    ),
+    "ResNet": (*(f"resnet{depth}" for depth in (18, 34, 50, 101, 152)), *_WIDER),
     # efficientnet_pytorch pads convolutions as TensorFlow does and adds 1e-3 to variances in batch-norms; timm's
     # networks without tf_ have the same tensors but do neither
     "EfficientNet": tuple(f"tf_efficientnet_lite{number}" for number in range(5)),
@@ -86,10 +84,7 @@ LAYOUTS = {
         prefix=r"(.*\.)?",
         mark=r"4\.\d+\.conv1\.weight",
         also="0.weight",
-        renames=(
-            *((rf"^layer{stage}\.", f"{stage + 3}.") for stage in range(1, 5)),
-            *((r"^conv1\.", "0."), (r"^bn1\.", "1.")),
-        ),
+        renames=(*((rf"^layer{n}\.", f"{n + 3}.") for n in range(1, 5)), (r"^conv1\.", "0."), (r"^bn1\.", "1.")),
     ),
     # their code normalises with another standard deviation of red (D22)
     "SwAV and DeepCluster-v2": Layout(

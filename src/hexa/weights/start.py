@@ -138,11 +138,8 @@ def made_by_code(spec: str) -> Backbone:
     return Backbone(plain.eval(), preparation, config, {"encoder": spec})
 
 
-def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
-    """The network with the start's weights. Raises UserError that names what does not fit.
-
-    A ViT's positions are interpolated to the network's own grid.
-    """
+def unchanged(config: StartConfig) -> Backbone:
+    """The start. Raises UserError if it is not the one that the experiment began with."""
     assert config.weights is not None
     backbone = read(config.weights)
     sha256 = digest(config.weights, backbone)
@@ -150,6 +147,15 @@ def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
         problem = f"has changed since this experiment began (SHA-256 {sha256}, not {config.sha256})"
         remedy = "restore it, or begin a new experiment with --start"
         raise UserError(f"start.weights: {config.weights} {problem}; {remedy}")
+    return backbone
+
+
+def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
+    """The network with the start's weights. Raises UserError that names what does not fit.
+
+    A ViT's positions are interpolated to the network's own grid.
+    """
+    backbone = unchanged(config)
     state = dict(backbone.network.state_dict())
     if _POSITIONS in state:
         state[_POSITIONS] = _positions(backbones.outline(network), state[_POSITIONS])
