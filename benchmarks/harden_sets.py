@@ -36,12 +36,21 @@ RECIPE: dict[str, Any] = {"max_steps": 1000, "optimizer.learning_rate": 0.002}
 MIXED = {"kind": "cutmix", "weight": 0.0, "per_sample": True}
 #: Of as many pixels as the result sees: 96 of 160 are 0.36 of the area.
 CROPS: dict[str, Any] = {"views.scale": (0.36, 1.0), "views.ratio": (3 / 4, 4 / 3)}
+
+
+def clean(share: float) -> dict[str, Any]:
+    """This share of each batch is not attacked; 1/32 in the recipe."""
+    return {"objective.clean_fraction": share, "hard_examples.adversarial.fraction": 1 - share}
+
+
 #: By name: what `hexa harden` is given beside `PRICE` and `SIZE`.
 ARMS: dict[str, dict[str, Any]] = {
     "recipe": RECIPE,
     "half the rate": RECIPE | {"optimizer.learning_rate": 0.001},
     "crops": RECIPE | CROPS,
     "crops, half the rate": RECIPE | CROPS | {"optimizer.learning_rate": 0.001},
+    "crops, a quarter clean": RECIPE | CROPS | clean(1 / 4),
+    "crops, half clean": RECIPE | CROPS | clean(1 / 2),
     "a quarter": RECIPE | {"optimizer.learning_rate": 0.0005},
     # the attack is on cut-mixed images, which are to have both images' features by area
     "cut-mixed": RECIPE

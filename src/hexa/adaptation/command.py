@@ -29,6 +29,7 @@ from hexa.run.run import pretrain, resume
 from hexa.runtime import parsing, precision, processes
 from hexa.runtime.console import Console
 from hexa.runtime.files import write_text
+from hexa.runtime.output import one_line
 from hexa.runtime.progress import Progress, ProgressBar
 from hexa.runtime.signals import Interrupted
 from hexa.weights import start as starts
@@ -125,7 +126,7 @@ class AdaptRequest:
             try:
                 notes.append(f"a map, and the nearest images: {page.write(found, trained.how, trained.out)}")
             except Exception as error:  # what is only for looking costs no verdict
-                notes.append(f"no page of the comparison: {type(error).__name__}: {error}")
+                notes.append(f"no page of the comparison: {type(error).__name__}: {one_line(str(error))}")
         elif "training.report" not in self.fields:
             notes.append("no page of the comparison: --time was too short; hexa compare draws one")
         return Outcome(winner, conclusion, table, notes, found.judge is not None, found.record)
