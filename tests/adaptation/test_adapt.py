@@ -98,7 +98,7 @@ def test_from_a_folder_to_a_decision(
     assert "other command: --time 20m, not 21m; repeat that one, or give another --out" in capsys.readouterr().err
     # a folder in which nothing was trained takes any
     (out := tmp_path / "planned").mkdir()
-    (out / "adapt.json").write_text(json.dumps({"experiment": {}} | {k: kept[k] for k in ("request", "plan")}))
+    (out / "adapt.json").write_text(json.dumps({k: kept[k] for k in ("request", "plan", "domain")}))
     assert _read_record(out, AdaptRequest(str(weights), "digits"), only_plan=False) is None
 
 

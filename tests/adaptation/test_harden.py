@@ -83,7 +83,7 @@ def test_without_labels_it_says_how_far_features_move_and_labels_may_come_later(
     kept = run(epochs=1)
     assert kept["table"]["rows"][0][0] == f"{CORRUPTED}, features move, % of the distance between images ↓"
     assert "what that costs in accuracy only labels can tell" in kept["verdict"]
-    assert "without labels to tell the price by the result is 0.5 of the way" in kept["notes"][-1]
+    assert "labels would tell the price; without, the result is 0.5 of the way" in kept["notes"][-1]
     # labels that come later, and another price, need no other training
     trained = (tmp_path / "run" / "backbone.safetensors").read_bytes()
     with pytest.raises(UserError, match="are of one class"):
@@ -96,12 +96,14 @@ def test_without_labels_it_says_how_far_features_move_and_labels_may_come_later(
     judged = run(epochs=1, labelled="digits#test", price=100.0)
     assert (judged["table"]["rows"][0][0], judged["request"]["price"]) == ("k-NN, % ↑", 100)
     assert judged["comparison"]["images"] == 450  # of the 100 that were planned without labels
+    assert judged["plan"] == run(epochs=1, labelled="digits#test", price=99.0)["plan"]
     assert [line.partition(":")[0] for line in judged["plan"]] == ["images", "method", "views", "length"]
     assert (tmp_path / "run" / "backbone.safetensors").read_bytes() == trained
     assert run(epochs=1)["table"]["rows"] == kept["table"]["rows"]
     save_backbone(random_backbone(NETWORK, 8, seed=6), weights)
     with pytest.raises(UserError, match="has changed since this experiment began"):
         run(epochs=1, price=3.0)
+    assert "verdict" in json.loads((tmp_path / "run" / "adapt.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,7 @@ def test_without_labels_it_says_how_far_features_move_and_labels_may_come_later(
         (["--strength", "0.03"], "--strength 0.03 is a radius in grey levels of 255; give one from 0.25 to 64"),
         (["--strength", "65"], "--strength 65 is a radius"),
         (["--price", "-1"], "--price -1 is in points of accuracy; give one from 0 to 100"),
+        (["--price", "x"], "argument --price: must be a number, got x"),
         (["--hard_examples.adversarial.epsilon", "2"], "is given to hexa harden by --strength; give that one"),
         (["--time", "1s"], ""),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from hexa import recipes
 from hexa.config import UserError
-from hexa.hard_examples import CutMix
+from hexa.hard_examples import Adversarial, CutMix
 from hexa.recipes import modifiers
 from hexa.recipes.modifiers import MODIFIERS
 
@@ -41,6 +41,12 @@ def test_small_recipes_have_the_records_network_and_optimizer(method: str) -> No
     assert (made.network, made.optimizer) == (record.network, record.optimizer)
     assert made.views.size == (32 if method == "jigsaw" else 24)
     assert made.views.scale[0] == {"deepcluster-v2-6crop": 0.25, "rotation": 0.5, "jigsaw": 0.5}.get(method, 0.2)
+
+
+def test_robust_is_n_fgsm_through_the_only_batch_norms() -> None:
+    fields = {"epsilon": 8.0, "step_size": 8.0, "random_start": 2.0, "project": False, "branch": "main"}
+    hard = recipes.get("cifar10-moco-v2+robust+cutmix-adversarial").hard_examples
+    assert hard["adversarial"] == Adversarial.model_validate(fields)
 
 
 def test_late_has_every_hard_example_set_in_half_way() -> None:

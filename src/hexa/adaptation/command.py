@@ -18,6 +18,7 @@ from hexa.comparison.labelled import Judge, can_judge, labels_of, take_groups
 from hexa.config import UserError
 from hexa.data import Source, open_source
 from hexa.data.loading.loaders import check_batch_size
+from hexa.data.sources.opening import SOURCES
 from hexa.evaluation.collective import from_main
 from hexa.evaluation.transforms import all_whole, transform_of
 from hexa.recipes import domains, experiment as experiments
@@ -36,8 +37,9 @@ from hexa.weights import start as starts
 from hexa.weights.export import export
 from hexa.weights.pretrained import Backbone, load_backbone
 
-#: Options that only the verdict depends on: for others it is made anew, by this number of images at most.
-_JUDGING, _MOST = {"--labelled", "--groups", "--price"}, 2000
+#: Options that only the verdict depends on: for others it is made anew, by this number of images at most. Labels that
+#: choose the best state or end the run are an exception.
+_JUDGING, _MOST, _DECIDING = {"--labelled", "--groups", "--price"}, 2000, {"monitor.keep_best", "monitor.until"}
 
 
 @dataclass(frozen=True)
@@ -159,11 +161,9 @@ def adapt(
         record, has_begun = from_main(lambda: _begin(request, out, only_plan, console, budget))
         if only_plan or "verdict" in record:
             return record
-        if "experiment" not in record:
-            console.print(f"{out} is trained; its verdict is made anew")
-        elif has_begun:
+        if has_begun and "experiment" in record:  # else it is trained, and its verdict is made anew
             resume(out, console=console)  # the group of processes ends with it
-        else:
+        elif not has_begun:
             pretrain(experiments.validate(record["experiment"]), out, console=console)
         failed = False
     except UserError as error:
@@ -200,9 +200,10 @@ def _begin(
         _say_verdict(record, out, console)
     elif only_plan:
         console.print("\n".join([f"{out} was begun by this plan:", *record["plan"]]))
-    elif "compared" not in record:  # judged by others than before
+    else:  # raises now if the start or the images that judge, perhaps others than before, are unsuitable
         experiment = experiments.load(out / CONFIG)
-        _judging(request, _opened(experiment, experiment.data), experiment)  # raises now if they are unsuitable
+        starts.unchanged(experiment.start)
+        _judging(request, _opened(experiment, experiment.data), experiment)
         with mine(out):
             _write(out, record)
     return record, (out / CONFIG).is_file()
@@ -222,7 +223,7 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
     seen, pixels = look(source, backbone.image_size, limit=draft.training.max_corrupt_share)
     seen = replace(seen, domain=request.domain or seen.domain)
     changes, judging = request.of_domain(seen.domain), _judging(request, source, draft)
-    changes |= {} if judging is source else {"monitor.data": request.fields.get("monitor.data", request.labelled)}
+    changes |= {} if judging is source else {"monitor.data": draft.monitor.data or request.labelled}
     labelled = judging if can_judge(judging.classes) else None
     given = Given(override(draft, changes), source, seen, pixels, labelled, budget, request.fields, say)
     made = request.plan(replace(given, larger=request.larger if given.may_shrink(backbone) else 1.0))
@@ -239,12 +240,15 @@ def _conclude(
     """Compare start and result, export the winner, and write the record and the report."""
     start, result = starts.unchanged(experiment.start), load_backbone(out / BACKBONE)
     data = _opened(experiment, experiment.data)
-    judging, most = _judging(request, data, experiment), record.get("compared", _MOST)
+    judging, most = _judging(request, data, experiment), record["compared"]
     settings = Extraction(seconds=math.inf, most=most, domain=record["domain"], seed=experiment.seed)
     settings = replace(settings, device=experiment.training.device, num_workers=experiment.training.num_workers)
     with ProgressBar(Console(stderr=True)) as progress:
         found = request.outcome(Trained(experiment, out, start, result, data, judging, settings), progress)
     notes = list(found.notes)
+    done, clock = int(result.info["step"]), experiment.training.max_seconds and not experiment.monitor.knn_every
+    if clock and done < 0.9 * (experiment.max_steps or 0):
+        notes.append(f"{done:,} of {experiment.max_steps:,} planned steps fitted the time: the plan timed faster ones")
     if found.judged and judging is data:
         notes.append("the images that judge were also learned from, which overstates a gain; --labelled gives others")
     # timm would cut the edges of images off that were taken whole
@@ -288,8 +292,8 @@ def _say_verdict(record: Mapping[str, Any], out: Path, console: Console) -> None
 
 def _judging(request: AdaptRequest, data: Source, experiment: Experiment) -> Source:
     """The images that judge, perhaps those that are learned from, in their groups. Raises UserError."""
-    named = request.fields.get("monitor.data", request.labelled)
-    judging = data if _place(named) in (None, _place(request.data)) else _opened(experiment, named)
+    named = experiment.monitor.data if "monitor.data" in request.fields else request.labelled
+    judging = data if named is None or _place(named) == _place(request.data) else _opened(experiment, named)
     if request.labelled is not None:
         Judge(labels_of(judging))
     take_groups(judging, request.groups)
@@ -307,12 +311,12 @@ def _write(out: Path, record: Mapping[str, Any]) -> None:
 def _place(value: str | None) -> str | None:
     """The real path of a folder or file, with folder: or without, so that spellings agree; other values as they are."""
     path = os.path.expanduser((value or "").removeprefix("folder:"))
-    return os.path.realpath(path) if os.path.exists(path) else value
+    return os.path.realpath(path) if os.path.exists(path) and value not in SOURCES else value
 
 
 def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> dict[str, Any] | None:
-    """The record of an adaptation in `out`, or None; where this request judges in another way, without its verdict and
-    number of images. One of another request raises UserError, or, if this one is only to be planned, counts as none.
+    """The record of an adaptation in `out`, or None; without its verdict where this request judges in another way. One
+    of another request raises UserError, or, if this one is only to be planned, counts as none.
     """
     path = out / ADAPTATION
     if not path.is_file():
@@ -321,7 +325,7 @@ def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> dict[str,
         record = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
         if "table" in record:
             _ = f"{record['winner']['size']:d}", record["winner"]["load"], record["kept"], record["verdict"].upper()
-        plan = [line for line in record["plan"] if not line.startswith("labels:")]
+        plan, _ = [line for line in record["plan"] if not line.startswith("labels:")], record["domain"]
         theirs, ours, command = options(record["request"]), options(request.record), record["request"]["command"]
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give another --out") from None
@@ -334,9 +338,11 @@ def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> dict[str,
         for name in dict.fromkeys((*theirs, *ours))
         if _place(theirs.get(name)) != _place(ours.get(name))
     }
-    if other and other.keys() <= _JUDGING:
-        kept = {name: record[name] for name in ("domain", "experiment") if name in record}
-        return kept | {"request": request.record, "plan": plan}
+    if other and other.keys() <= _JUDGING - ({"--labelled"} if _DECIDING & request.fields.keys() else set()):
+        kept = {name: record[name] for name in ("plan", "domain", "experiment", "compared") if name in record}
+        if other.keys() != {"--price"}:  # by other images
+            kept = {**kept, "plan": plan, "compared": _MOST}
+        return kept | {"request": request.record}
     if other and not only_plan:
         listed = "; ".join(other.values())
         raise UserError(f"{out} is of another command: {listed}; repeat that one, or give another --out")

@@ -72,8 +72,7 @@ def _together() -> Iterator[None]:
 def evaluate(given: Given, extra: Fields) -> int:
     from hexa.runtime import targets
 
-    out = getattr(given, "out", None)
-    if out is not None:
+    if (out := getattr(given, "out", None)) is not None:
         targets.check(out, (".json",))
     import hexa
     from hexa import published
@@ -91,8 +90,7 @@ def evaluate(given: Given, extra: Fields) -> int:
         lost, result = error, error.result
     figures = " · ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items())
     say(f"{result['protocol']} on {result['data']}: {figures}")
-    compared = published.beside(result)
-    if compared is not None:
+    if (compared := published.beside(result)) is not None:
         Console().print(tables.beside(compared, [(str(result["backbone"]), "", compared.own)]).terminal())
         say(f"published: {compared.title}", compared.caution)
     say(_remark(given.backbone), *(f"note: {note}" for note in result["notes"]))
@@ -112,8 +110,7 @@ def describe_protocol(given: Given, extra: Fields) -> int:
 
     print("\n" + textwrap.fill(protocols.summary(given.protocol), 100))
     for name, options in protocols.get(given.protocol).presets.items():
-        print(f"\n{given.protocol}, preset {name}:\n")
-        print(fields.describe(fields.of_experiment(options)))
+        print(f"\n{given.protocol}, preset {name}:\n\n{fields.describe(fields.of_experiment(options))}")
     return 0
 
 

@@ -17,7 +17,7 @@ from hexa.recipes.experiment import Experiment
 MODIFIERS = {
     "small": "a small ResNet whose first layer halves the image, 20 epochs of batches of 256: minutes on two cores",
     "adversarial": "adversarial views beside the clean ones",
-    "robust": "attacks of 8 grey levels instead, through the clean batch-norms: robust, at the price of accuracy",
+    "robust": "adversarial views of 8 grey levels, through the clean batch-norms: robust, at the price of accuracy",
     "cutmix": "cut-mixed views beside the clean ones",
     "cutmix-adversarial": "cut-mixed views of the adversarial ones, which must be there",
     "split": "half of each batch clean, half cut-mixed, in one pass: the price of the plain recipe",
@@ -40,7 +40,7 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
     for name in asked - set(MODIFIERS):
         known = [f"+{modifier}" for modifier in MODIFIERS]
         raise UserError(f"{experiment.recipe}: unknown modifier '+{name}'; {nearest(f'+{name}', known)}")
-    if "cutmix-adversarial" in asked and "adversarial" not in {*experiment.hard_examples, *asked}:
+    if "cutmix-adversarial" in asked and not {"adversarial", "robust"} & {*experiment.hard_examples, *asked}:
         raise UserError(f"{experiment.recipe}+cutmix-adversarial mixes adversarial views; add +adversarial")
     if "split" in asked and (asked & set(_HARD) != {"split"} or experiment.hard_examples):
         raise UserError(f"{experiment.recipe}: +split mixes half of the batch; leave out other hard examples")

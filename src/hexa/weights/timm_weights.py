@@ -27,9 +27,10 @@ def load(name: str) -> nn.Module:
     if name not in timm.list_models() and name not in timm.list_pretrained():
         raise UserError(f"timm:{name}: timm has no such model; {nearest(name, timm.list_models())}")
     config = timm.models.get_pretrained_cfg(name)
-    overlay = None
+    overlay, hub = None, huggingface_hub.constants.ENDPOINT
     try:
-        if config is not None and not _answers(address := _address(config)):  # timm would retry for 47 seconds
+        # timm would retry for 47 seconds
+        if config is not None and not _answers(address := str(hub if config.hf_hub_id else config.url or "")):
             overlay = {"file": _stored(config, f"no answer from {address}")}
         return cast(nn.Module, timm.create_model(name, pretrained=True, num_classes=0, pretrained_cfg_overlay=overlay))
     except Exception as error:
@@ -37,11 +38,6 @@ def load(name: str) -> nn.Module:
         problem = f"its weights are not cached here and cannot be downloaded ({reason(error)})"
         remedy = f"give a file of weights, FILE#{plain}, or random:{plain} for an untrained network"
         raise UserError(f"timm:{name}: {problem}; {remedy}") from None
-
-
-def _address(config: timm.models.PretrainedCfg) -> str:
-    """The address from which timm would download the weights."""
-    return str(huggingface_hub.constants.ENDPOINT if config.hf_hub_id else config.url or "")
 
 
 def _stored(config: timm.models.PretrainedCfg, otherwise: str) -> str:
