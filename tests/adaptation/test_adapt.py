@@ -98,7 +98,7 @@ def test_from_a_folder_to_a_decision(
     assert "other command: --time 20m, not 21m; repeat that one, or give another --out" in capsys.readouterr().err
     # a folder in which nothing was trained takes any
     (out := tmp_path / "planned").mkdir()
-    (out / "adapt.json").write_text(json.dumps({k: kept[k] for k in ("request", "plan", "domain")}))
+    (out / "adapt.json").write_text(json.dumps({k: kept[k] for k in ("request", "plan", "domain", "compared")}))
     assert _read_record(out, AdaptRequest(str(weights), "digits"), only_plan=False) is None
 
 
@@ -192,9 +192,11 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     assert "for photos, 8 px\n" in of_photos
     assert main(["adapt", str(weights), *data, f"--out={out}", *QUICK, "--epochs=9", "--views.size=4", "--plan"]) == 0
     assert "4 px; the start's own 8 px may be worth more than training gains\n" in capsys.readouterr().out
-    inside = [f"--data={photos}/test", f"--labelled={photos}/train/../test", "--epochs=9", "--plan"]
-    assert main(["adapt", str(weights), *inside, f"--out={out}", *QUICK]) == 0
-    assert "labels: those of the images themselves, which it learns from, independent" in capsys.readouterr().out
+    inside = ["adapt", str(weights), f"--data={photos}/test", "--epochs=9", "--plan", f"--out={out}", *QUICK]
+    assert [main([*inside, f"--labelled={same}"]) for same in (f"{photos}#test", f"{photos}/train/../test")] == [0, 0]
+    told = capsys.readouterr().out
+    assert ", 120 of which are among the images to learn from; 120 in the comparison\n" in told
+    assert told.count("labels: those of the images themselves, which it learns from, independent") == 1
 
 
 def test_an_interruption_prints_the_command_that_goes_on(

@@ -83,7 +83,7 @@ def test_without_labels_it_says_how_far_features_move_and_labels_may_come_later(
     kept = run(epochs=1)
     assert kept["table"]["rows"][0][0] == f"{CORRUPTED}, features move, % of the distance between images ↓"
     assert "what that costs in accuracy only labels can tell" in kept["verdict"]
-    assert "labels would tell the price; without, the result is 0.5 of the way" in kept["notes"][-1]
+    assert "without labels to tell what it costs, the result is 0.5 of the way" in kept["notes"][-1]
     # labels that come later, and another price, need no other training
     trained = (tmp_path / "run" / "backbone.safetensors").read_bytes()
     with pytest.raises(UserError, match="are of one class"):

@@ -44,7 +44,7 @@ def weighed(source: Example, change: Callable[[Tensor], Tensor]) -> Example:
         (lambda source: None, "must give an Example with the crops of its source"),
         (lambda source: source.at(()), "must give an Example with the crops of its source"),
         (lambda source: source.at((*source.crops, *source.crops)), "must give an Example with the crops"),
-        (lambda source: shown(source, lambda crop: crop[..., ::2, ::2]), "gave crops .* those of its source are"),
+        (lambda source: shown(source, lambda x: x[..., ::2, ::2]), "gave crops .* those of its source are needed"),
         (lambda source: shown(source, lambda crop: crop[:2]), "gave crops .* are needed"),
         (lambda source: shown(source, lambda crop: crop.requires_grad_()), "with a gradient attached"),
         (lambda source: shown(source, lambda crop: crop * 50), "pixels far outside"),

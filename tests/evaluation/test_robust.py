@@ -170,9 +170,8 @@ def test_the_margin_finds_what_a_cross_entropy_without_a_slope_does_not() -> Non
     network, images, labels = draw(40)
     network, images = network.float(), images.float()
     streams = [Stream(0).child(number) for number in range(40)]
-    attacks = {name: random_starts(10, 2.5, 1, [name]) for name in LOSSES}
     fallen = functools.partial(smallest_radius, lambda x: 1e4 * network(x), images, labels, [0.03])
-    found = {name: fallen(attack, streams) for name, attack in attacks.items()}
+    found = {name: fallen(random_starts(10, 2.5, 1, [name]), streams) for name in LOSSES}
     plain = smallest_radius(network, images, labels, [0.03], random_starts(10, 2.5, 1, ["margin"]), streams)
     assert found["margin"].tolist() == plain.tolist()
     assert int(found["cross-entropy"].isinf().sum()) > int(plain.isinf().sum()) + 5

@@ -44,9 +44,8 @@ def test_small_recipes_have_the_records_network_and_optimizer(method: str) -> No
 
 
 def test_robust_is_n_fgsm_through_the_only_batch_norms() -> None:
-    fields = {"epsilon": 8.0, "step_size": 8.0, "random_start": 2.0, "project": False, "branch": "main"}
-    hard = recipes.get("cifar10-moco-v2+robust+cutmix-adversarial").hard_examples
-    assert hard["adversarial"] == Adversarial.model_validate(fields)
+    strong = Adversarial(epsilon=8.0, step_size=8.0, random_start=2.0, project=False, branch="main")
+    assert recipes.get("cifar10-moco-v2+robust+cutmix-adversarial").hard_examples["adversarial"] == strong
 
 
 def test_late_has_every_hard_example_set_in_half_way() -> None:
@@ -61,7 +60,7 @@ def test_late_has_every_hard_example_set_in_half_way() -> None:
         ("simcrl+small", r"unknown recipe 'cifar10-simcrl'; did you mean 'cifar10-simclr'"),
         ("moco-v2+late", r"add \+adversarial"),
         ("simclr+cutmix-adversarial", r"add \+adversarial"),
-        ("simclr+robust+adversarial", "in the place of"),
+        ("simclr+robust+adversarial", "replaces .adversarial; give one of them"),
     ],
 )
 def test_wrong_names_say_what_to_do(name: str, said: str) -> None:

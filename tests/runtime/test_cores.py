@@ -59,9 +59,8 @@ def test_idle_cores_are_counted_among_those_allowed(monkeypatch: pytest.MonkeyPa
     """Of cores 1 and 2 between two looks: 30 of 100 ticks idle, and 60 of 100 idle or waiting for a disk."""
     first = "cpu 9 9\ncpu0 0 0 0 0 0 0 0 0 0\ncpu1 10 0 0 50 0 0 0 0 0\ncpu2 0 0 0 0 0 0 0 0 7\nintr 5\n"
     second = "cpu 9 9\ncpu0 0 0 0 99 0 0 0 0 0\ncpu1 60 10 5 80 0 5 0 0 0\ncpu2 40 0 0 20 40 0 0 0 9\nintr 6\n"
-    looks = iter((first, second))
     monkeypatch.setattr(cores, "allowed_cores", lambda: [1, 2])
-    assert cores._idle(0.0, SimpleNamespace(read_text=lambda: next(looks))) == pytest.approx(0.9)
+    assert cores._idle(0.0, SimpleNamespace(read_text=iter((first, second)).__next__)) == pytest.approx(0.9)
     assert cores._idle(0.0, Path("nowhere")) == 2.0
 
 

@@ -248,7 +248,7 @@ def _conclude(
     notes = list(found.notes)
     done, clock = int(result.info["step"]), experiment.training.max_seconds and not experiment.monitor.knn_every
     if clock and done < 0.9 * (experiment.max_steps or 0):
-        notes.append(f"{done:,} of {experiment.max_steps:,} planned steps fitted the time: the plan timed faster ones")
+        notes.append(f"only {done:,} of {experiment.max_steps:,} planned steps fitted: they were slower than timed")
     if found.judged and judging is data:
         notes.append("the images that judge were also learned from, which overstates a gain; --labelled gives others")
     # timm would cut the edges of images off that were taken whole
@@ -326,6 +326,7 @@ def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> dict[str,
         if "table" in record:
             _ = f"{record['winner']['size']:d}", record["winner"]["load"], record["kept"], record["verdict"].upper()
         plan, _ = [line for line in record["plan"] if not line.startswith("labels:")], record["domain"]
+        _ = record["compared"]
         theirs, ours, command = options(record["request"]), options(request.record), record["request"]["command"]
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give another --out") from None

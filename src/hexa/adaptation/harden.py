@@ -173,7 +173,7 @@ class HardenRequest(AdaptRequest):
         notes.append(f"{len(shown.places)} of the {len(images):,} images were attacked and corrupted")
         better, verdict = decide(before, after, self.price, tried, f" at {size} px", at_own)
         if share < 1:
-            why = "labels would tell the price; without," if judge is None else f"for --price {self.price:g}"
+            why = "without labels to tell what it costs," if judge is None else f"for --price {self.price:g}"
             notes.append(f"{why} the result is {share:.4g} of the way from the start to the end")
         record: dict[str, Any] = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}

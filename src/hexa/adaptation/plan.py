@@ -176,7 +176,7 @@ def first_draft(recipe: str, backbone: str, data: str, count: int, fields: Mappi
 
 
 def takes(backbone: Backbone, size: int) -> bool:
-    """Whether the backbone accepts images of `size` × `size` pixels; many ViTs accept only their own size."""
+    """True if the backbone accepts images of `size` × `size` pixels, which many ViTs do for a single size."""
     with suppress(UserError):
         return bool(backbone.prepared(size=size))
     return False

@@ -63,5 +63,5 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
 
 
 def in_groups(labelled: Source) -> str:
-    """How the labelled images are grouped, for a plan: " in 10 groups", or that they count as independent."""
+    """The number of groups of labelled images, or that they count as independent, as the end of a plan's sentence."""
     return ", independent unless --groups is given" if (n := labelled.groups()) is None else f" in {count_groups(n)}"

@@ -45,7 +45,7 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
     if "split" in asked and (asked & set(_HARD) != {"split"} or experiment.hard_examples):
         raise UserError(f"{experiment.recipe}: +split mixes half of the batch; leave out other hard examples")
     if {"adversarial", "robust"} <= asked:
-        raise UserError(f"{experiment.recipe}: +robust stands in the place of +adversarial; give one of them")
+        raise UserError(f"{experiment.recipe}: +robust replaces +adversarial; give one of them")
     if "small" in asked:
         experiment = experiment.model_copy(update=_narrow(experiment) | small)
     if "split" in asked:
