@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from sklearn.datasets import load_digits
 
+from hexa.cli import main
+
 if torch.backends.cpu.get_cpu_capability() == "AVX2":
     # oneDNN's AVX2 backward of a 1×1 convolution with stride 2 writes outside its memory where there are fewer than 8
     # input channels (torch 2.15), as in the smallest networks of these tests. Read at its first use.
@@ -24,6 +27,8 @@ if torch.backends.cpu.get_cpu_capability() == "AVX2":
 
 #: Folder with cifar10/train.parquet and the like; tests that want real images skip without it.
 DATA_VARIABLE = "HEXA_TEST_DATA"
+#: The fixture `says`.
+Says = Callable[..., Any]
 
 
 def pytest_collection_finish() -> None:
@@ -55,6 +60,17 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, _users: Iterator[Path]) -> None:
     for name in ("cache", "config"):
         (user / name).mkdir(parents=True)
         monkeypatch.setenv(f"HEXA_{name.upper()}", str(user / name))
+
+
+@pytest.fixture
+def says(capsys: pytest.CaptureFixture[str]) -> Says:
+    """says("embed", …) runs that command here, which has to end with `status`: what it wrote, as .out and .err."""
+
+    def run(*words: object, status: int = 0) -> Any:
+        assert main([str(word) for word in words]) == status
+        return capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture

@@ -23,13 +23,8 @@ from hexa.evaluation import protocols
 from hexa.measure import doctor
 from hexa.measure.costs import Costs
 from hexa.recipes.experiment import Experiment, override
+from tests.conftest import Says
 from tests.evaluation.given import plain_images
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    status = cli.main(list(arguments))
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -132,11 +127,10 @@ MISTAKES = {
 
 @pytest.mark.parametrize("line", MISTAKES, ids=lambda line: line[:70])
 def test_a_mistake_is_one_line_with_a_remedy(
-    line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    status, _, err = run(capsys, *line.split())
-    assert status == 2
+    err = says(*line.split(), status=2).err
     assert err.startswith("hexa: error: ")
     assert err.count("\n") == 1
     assert MISTAKES[line] in err
@@ -163,12 +157,10 @@ class OutOfMemoryError(RuntimeError):
     ],
 )
 def test_what_a_command_raises_decides_how_it_ends(
-    error: BaseException, status: int, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    error: BaseException, status: int, said: str, says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(COMMANDS, "doctor", replace(COMMANDS["doctor"], run=Mock(side_effect=error)))
-    found, _, err = run(capsys, "doctor")
-    assert found == status
-    assert re.search(said, err)
+    assert re.search(said, says("doctor", status=status).err)
 
 
 @pytest.mark.parametrize(
@@ -189,9 +181,7 @@ def test_fields_are_parted_from_our_own_options(words: str, ours: str, given: di
     assert fields.split(words.split(), ["--out", "--data"]) == (ours.split(), given)
 
 
-def test_pretrain_hands_the_experiment_over(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pretrain_hands_the_experiment_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: Says) -> None:
     seen: list[tuple[Experiment, object]] = []
 
     def pretend(experiment: Experiment, out: Path | None = None, **_: object) -> Path:
@@ -200,8 +190,8 @@ def test_pretrain_hands_the_experiment_over(
 
     monkeypatch.setattr("hexa.run.run.pretrain", pretend)
     line = "pretrain digits-hexa-moco --data folder:x --epochs 3 --device cpu --compile --seed 5 --out runs/y"
-    assert cli.main([*line.split(), "--hard_examples.adversarial", "none"]) == 0
-    assert f"next: hexa evaluate knn {tmp_path} --data folder:x" in capsys.readouterr().out
+    out = says(*line.split(), "--hard_examples.adversarial", "none").out
+    assert f"next: hexa evaluate knn {tmp_path} --data folder:x" in out
     experiment, out = seen[0]
     assert out == "runs/y"
     assert (experiment.data, experiment.epochs, experiment.seed) == ("folder:x", 3, 5)
@@ -223,12 +213,12 @@ def test_pretrain_hands_the_experiment_over(
     ids=["no test split", "a test split", "no labels"],
 )
 def test_the_next_command_suits_the_images(
-    files: str, rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    files: str, rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
 ) -> None:
     data = plain_images(tmp_path, dict.fromkeys(files.split(), (8, 8)))
     monkeypatch.setattr("hexa.run.run.pretrain", lambda *_, **__: Path("RUN"))
-    assert cli.main(["pretrain", "digits-moco-v2", "--data", data]) == 0
-    assert f"next: hexa {rest.replace('DATA', str(tmp_path))}\n" in capsys.readouterr().out
+    out = says("pretrain", "digits-moco-v2", "--data", data).out
+    assert f"next: hexa {rest.replace('DATA', str(tmp_path))}\n" in out
 
 
 def flattened(prefix: str, value: object) -> dict[str, object]:
@@ -239,11 +229,8 @@ def flattened(prefix: str, value: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", recipes.names()[::4])
-def test_help_of_a_recipe_lists_every_field_with_its_value_and_meaning(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, out, _ = run(capsys, "pretrain", name, "--help")
-    assert status == 0
+def test_help_of_a_recipe_lists_every_field_with_its_value_and_meaning(name: str, says: Says) -> None:
+    out = says("pretrain", name, "--help").out
     listed = list(fields.of_experiment(recipes.get(name)))
     flat = flattened("", recipes.get(name).model_dump())
     assert {field.path for field in listed} == set(flat)
@@ -256,8 +243,8 @@ def test_help_of_a_recipe_lists_every_field_with_its_value_and_meaning(
         assert value == flat[field.path]
 
 
-def test_help_shows_values_changed_beside_it_and_absent_hard_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    out = run(capsys, "pretrain", "digits-moco-v2", "--epochs", "7", "--help")[1]
+def test_help_shows_values_changed_beside_it_and_absent_hard_examples(says: Says) -> None:
+    out = says("pretrain", "digits-moco-v2", "--epochs", "7", "--help").out
     assert [part in out for part in ("--epochs 7 ", "--hard_examples.adversarial.epsilon")] == [True, True]
     assert "auto|fp32|bf16" in out
 
@@ -268,19 +255,17 @@ def test_a_value_printed_by_help_can_be_given_back() -> None:
     assert override(experiment, changes) == experiment
 
 
-def test_recipes_as_text_as_json_and_filtered(capsys: pytest.CaptureFixture[str]) -> None:
-    text = run(capsys, "recipes")[1]
-    listed = [row["name"] for row in json.loads(run(capsys, "recipes", "--json")[1])]
+def test_recipes_as_text_as_json_and_filtered(says: Says) -> None:
+    text = says("recipes").out
+    listed = [row["name"] for row in json.loads(says("recipes", "--json").out)]
     assert listed == recipes.names()
     assert all(name in text for name in listed)
-    digits = [row["name"] for row in json.loads(run(capsys, "recipes", "digits", "--json")[1])]
+    digits = [row["name"] for row in json.loads(says("recipes", "digits", "--json").out)]
     assert digits == [name for name in listed if "digits" in name]
 
 
-def test_doctor_finds_nothing_missing_here(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = run(capsys, "doctor", "--json")
-    findings = {finding["name"]: finding for finding in json.loads(out)}
-    assert status == 0, out
+def test_doctor_finds_nothing_missing_here(says: Says) -> None:
+    findings = {finding["name"]: finding for finding in json.loads(says("doctor", "--json").out)}
     assert "torch" in findings["packages"]["found"]
     assert "bf16" in findings["precision"]["found"]
     assert "JPEG" in findings["decoding with PIL"]["found"]
@@ -288,7 +273,7 @@ def test_doctor_finds_nothing_missing_here(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_doctor_fails_when_something_essential_does(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    says: Says, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     there = importlib.import_module
 
@@ -298,31 +283,26 @@ def test_doctor_fails_when_something_essential_does(
         return there(name)
 
     monkeypatch.setattr(doctor.importlib, "import_module", lacking)
-    status, out, _ = run(capsys, "doctor")
-    assert status == 1
+    out = says("doctor", status=1).out
     assert all(one in out for one in ("FAIL  timm: ImportError: libc too old", "--force-reinstall timm"))
     monkeypatch.undo()
     assert doctor.failed(doctor.diagnose(tmp_path / "missing"))
 
 
 @pytest.mark.parametrize(("protocol", "option"), [("knn", "--k 200"), ("linear", "--learning_rate")])
-def test_help_of_a_protocol_lists_its_options(protocol: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = run(capsys, "evaluate", protocol, "--help")
-    assert status == 0
-    assert option in out
+def test_help_of_a_protocol_lists_its_options(protocol: str, option: str, says: Says) -> None:
+    assert option in says("evaluate", protocol, "--help").out
 
 
-def test_a_time_chooses_the_length(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_time_chooses_the_length(says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Epochs of 600 s in nine tenths of an hour, less the seconds of the start."""
     costs, trained = Costs(16, 0.0, {4: 600 / 1347}, 0.1), list[Experiment]()
     monkeypatch.setattr("hexa.measure.costs.measure", lambda *_, **how: costs)
     monkeypatch.setattr("hexa.run.run.pretrain", lambda experiment, out, **_: trained.append(experiment) or Path(out))
-    begin = ("pretrain", "digits-moco-v2", "--out", str(tmp_path / "run"))
-    status, out, _ = run(capsys, *begin, "--time", "1h")
+    begin = ("pretrain", "digits-moco-v2", "--out", tmp_path / "run")
+    out = says(*begin, "--time", "1h").out
     (made,) = trained
-    assert (status, made.epochs) == (0, 5)
+    assert made.epochs == 5
     assert "5 epochs of 1,347 images" in out
     assert 3000 < made.training.max_seconds < 3240
     for words, said in (
@@ -331,8 +311,7 @@ def test_a_time_chooses_the_length(
         (["--time", "1m", "--max_steps", "3"], "--time chooses the length"),
         (["--time", "soon"], "--time: must be a number"),
     ):
-        status, _, err = run(capsys, *begin, *words)
-        assert (status, said in err) == (2, True), err
+        assert said in says(*begin, *words, status=2).err
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "under torchrun give --epochs" in run(capsys, *begin, "--time", "1m")[2]
+    assert "under torchrun give --epochs" in says(*begin, "--time", "1m", status=2).err
     assert len(trained) == 1

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 import hexa
-from hexa import cli, recipes
+from hexa import recipes
 from hexa.weights.pretrained import load_backbone
+from tests.conftest import Says
 
 
 def test_a_recipe_gives_its_network_untrained() -> None:
@@ -27,8 +26,7 @@ def test_everything_else_passes_unchanged() -> None:
         assert hexa.named(spec) is spec
 
 
-def test_a_result_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_names_it(tmp_path: Path, says: Says) -> None:
     out = tmp_path / "result.json"
-    assert cli.main(["evaluate", "knn", "random:digits-moco-v2", "--data", "digits", "--out", str(out)]) == 0
+    assert "top1" in says("evaluate", "knn", "random:digits-moco-v2", "--data", "digits", "--out", out).out
     assert json.loads(out.read_text())["backbone"] == "random:digits-moco-v2"
-    assert "top1" in capsys.readouterr().out

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hexa import published
-
-
-def reference() -> Path:
-    data = os.environ.get("HEXA_TEST_DATA")
-    if not data:
-        pytest.skip("HEXA_TEST_DATA is not set: the reference document is beside that folder")
-    path = Path(data).resolve().parent / "REFERENCE.md"
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
-    return path
 
 
 def number(text: str) -> float | None:
@@ -35,8 +25,9 @@ TABLES = {
 
 
 @pytest.mark.parametrize("section", TABLES)
-def test_the_tables_of_the_reference(section: str) -> None:
-    found = reference().read_text(encoding="utf-8").split(f"### {section} ", 1)[1].split("\n### ", 1)[0]
+def test_the_tables_of_the_reference(section: str, real_data: Callable[[str], Path]) -> None:
+    text = real_data("../REFERENCE.md").read_text(encoding="utf-8")  # beside that folder
+    found = text.split(f"### {section} ", 1)[1].split("\n### ", 1)[0]
     lines = [line.strip("| \n").split("|") for line in found.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line] for line in lines[2:] if not line[0].strip().startswith("*")]
     expected = [(line[0], None if line[1] == "-" else int(line[1]), tuple(map(number, line[2:]))) for line in cells]

@@ -56,8 +56,7 @@ def _public(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
             kinds = {"NoneType" if kind == "None" else kind for kind in str(parameter.annotation).split(" | ")}
             known = {kind.__name__ for kind in type(value).__mro__}
             if parameter.kind is not parameter.VAR_KEYWORD and not kinds & (known | {"int", "float"}):
-                plain = value is None or isinstance(value, str | int | float)
-                given = repr(value) if plain else f"a {type(value).__name__}"
+                given = repr(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
                 expected = parameter.annotation.replace(" | ", " or ")
                 raise UserError(f"{function.__name__}: {name} must be {expected}, got {given}")
         import torch

@@ -120,12 +120,8 @@ class Config(pydantic.BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _known_fields(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            unknown = [key for key in value if key not in cls.model_fields]
-            if unknown:
-                raise ConfigError(
-                    (str(key), f"unknown field; {nearest(str(key), cls.model_fields)}") for key in unknown
-                )
+        if isinstance(value, dict) and (unknown := [str(key) for key in value if key not in cls.model_fields]):
+            raise ConfigError((key, f"unknown field; {nearest(key, cls.model_fields)}") for key in unknown)
         return value
 
     @pydantic.model_validator(mode="after")

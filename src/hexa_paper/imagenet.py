@@ -10,11 +10,10 @@ from hexa.recipes import register
 from hexa.recipes.experiment import Experiment, validate
 
 _DATA = published.read("hexa_paper", "imagenet.yaml")
-_NOT_FIELDS = {"title", "published"}
 
 
 def _make(name: str, given: dict[str, Any]) -> Experiment:
-    fields = {field: value for field, value in given.items() if field not in _NOT_FIELDS}
+    fields = {field: value for field, value in given.items() if field not in ("title", "published")}
     return validate({"recipe": name, "data": "folder:imagenet", "network": {"name": "resnet50"}, **fields})
 
 

@@ -81,8 +81,7 @@ def untrained(work: Work, sources: Mapping[str, str], kept: Kept, learner: str =
     study, job, request = work.study, work.final[0], work.request
     titled = list(zip([measure["title"] for measure in job.record["measures"]], job.measures, strict=True))
     if learner:
-        given = learned(learner, request.epochs or 1, request)
-        titled = [(measure.title.partition(",")[0], measure) for measure in given]
+        titled = [(one.title.partition(",")[0], one) for one in learned(learner, request.epochs or 1, request)]
     scores: dict[str, list[float]] = {}
     for seed in request.seeds:
         for title, measure in titled:

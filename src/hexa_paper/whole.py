@@ -60,9 +60,8 @@ class Whole(WholePlan):
                 self._check_time()
                 self.untrained(evaluation, seed)
         # the figures of hard examples and of the space of views, of the first run with adversarial views
-        runs = (
-            (work.out / job.run).resolve() for work in works.values() for job in work.final if job.arm.scheme == "ii"
-        )
+        finals = ((work.out, job) for work in works.values() for job in work.final)
+        runs = ((out / job.run).resolve() for out, job in finals if job.arm.scheme == "ii")
         trained = [run for run in runs if (run / BACKBONE).is_file()]
         for run, kind in itertools.product(trained[:1], ("hard-examples", "view-space")):
             with self.told(kind, "", console=console):

@@ -32,6 +32,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.signals import Interrupted
 from hexa.weights import files, start as starts
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from tests.conftest import Says
 
 NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
 QUICK = ["--device", "cpu", "--precision", "fp32", "--training.tensorboard", "false", "--training.num_workers", "0"]
@@ -66,12 +67,9 @@ def command(weights: Path, photos: Path, out: Path, *more: str) -> list[str]:
     return ["adapt", str(weights), *data, f"--out={out}", *QUICK, *FIXED, *more]
 
 
-def test_from_a_folder_to_a_decision(
-    weights: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_from_a_folder_to_a_decision(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
     out = tmp_path / "run"
-    assert main(command(weights, photos, out, "--time=20m")) == 0
-    said = capsys.readouterr().out
+    said = says(*command(weights, photos, out, "--time=20m")).out
     kept = json.loads((out / "adapt.json").read_text())
     assert not (out / "best.safetensors").exists()  # no state is chosen by the labels that judge
     winner = f"the winner, the {kept['kept']} at 8 px, is loaded by"
@@ -91,11 +89,12 @@ def test_from_a_folder_to_a_decision(
     for part in (f"hexa adapt {weights}", "--time 20m", f"--labelled folder:{photos}/test", "--epochs 2"):
         assert part in page
     # again, by another spelling of its folder: there is nothing left to do
-    assert main([one.replace("folder:", "") for one in command(weights, photos, out, "--time=20m")]) == 0
-    assert "is finished" in capsys.readouterr().out
+    again = [one.replace("folder:", "") for one in command(weights, photos, out, "--time=20m")]
+    assert "is finished" in says(*again).out
     # another request does not touch it, and may be planned
-    assert [main([*command(weights, photos, out, "--time=21m"), *only]) for only in ((), ("--plan",))] == [2, 0]
-    assert "other command: --time 20m, not 21m; repeat that one, or give another --out" in capsys.readouterr().err
+    err = says(*command(weights, photos, out, "--time=21m"), status=2).err
+    assert "other command: --time 20m, not 21m; repeat that one, or give another --out" in err
+    assert main(command(weights, photos, out, "--time=21m", "--plan")) == 0
     # a folder in which nothing was trained takes any
     (out := tmp_path / "planned").mkdir()
     (out / "adapt.json").write_text(json.dumps({k: kept[k] for k in ("request", "plan", "domain", "compared")}))
@@ -146,33 +145,28 @@ def test_a_transformer_is_adapted_at_the_size_that_was_given(photos: Path, tmp_p
     assert load_backbone(tmp_path / "run" / "backbone.safetensors").image_size == 64
 
 
-def test_a_plan_that_lacks_its_experiment_is_one_line(
-    weights: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_that_lacks_its_experiment_is_one_line(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
     for content in ("[]", "{}", '{"request": 3}', "not json", '{"request": {}}'):
         (tmp_path / "adapt.json").write_text(content)
-        assert main(command(weights, photos, tmp_path, "--time=20m")) == 2
-        assert "adapt.json: cannot be read" in capsys.readouterr().err
+        assert "adapt.json: cannot be read" in says(*command(weights, photos, tmp_path, "--time=20m"), status=2).err
 
 
-def test_what_is_in_the_way_stays(
-    weights: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_in_the_way_stays(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "mother.txt").write_text("dear")
-    assert main(command(weights, photos, tmp_path / "letters", "--time=20m")) == 2
-    assert "is not an empty folder" in capsys.readouterr().err
+    err = says(*command(weights, photos, tmp_path / "letters", "--time=20m"), status=2).err
+    assert "is not an empty folder" in err
     assert [path.name for path in (tmp_path / "letters").iterdir()] == ["mother.txt"]
 
 
 def test_a_plan_writes_nothing_and_reads_the_start_once(
-    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
 ) -> None:
     out, read = tmp_path / "run", Mock(wraps=files.read)
     monkeypatch.setattr(files, "read", read)
+    planning = ["adapt", weights, "--plan", f"--out={out}", *QUICK]
     data = [f"--data=folder:{photos}/train", f"--labelled=folder:{photos}/test"]
-    assert main(["adapt", str(weights), *data, f"--out={out}", *QUICK, "--time=100s", "--plan"]) == 0
-    told = capsys.readouterr()
+    told = says(*planning, *data, "--time=100s")
     assert "method: simclr, from" in told.out
     assert "learning: the whole network, in the first pass the head alone" in told.out
     assert re.search(r"outlook: .* of an image, the start finds it among 40 in \d+% \(± \d+\) of cases, so", told.out)
@@ -186,45 +180,40 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     read.assert_called_once()
     starts.read(str(weights))  # later, the file as it is then
     assert read.call_count == 2
-    assert main(["adapt", str(weights), *data, f"--out={out}", *QUICK, "--time=100s", "--plan", "--domain=photos"]) == 0
-    of_photos = capsys.readouterr().out
+    of_photos = says(*planning, *data, "--time=100s", "--domain=photos").out
     assert "learning: the last of 3 stages, in the first pass the head alone" in of_photos
     assert "for photos, 8 px\n" in of_photos
-    assert main(["adapt", str(weights), *data, f"--out={out}", *QUICK, "--epochs=9", "--views.size=4", "--plan"]) == 0
-    assert "4 px; the start's own 8 px may be worth more than training gains\n" in capsys.readouterr().out
-    inside = ["adapt", str(weights), f"--data={photos}/test", "--epochs=9", "--plan", f"--out={out}", *QUICK]
-    assert [main([*inside, f"--labelled={same}"]) for same in (f"{photos}#test", f"{photos}/train/../test")] == [0, 0]
-    told = capsys.readouterr().out
+    small = says(*planning, *data, "--epochs=9", "--views.size=4").out
+    assert "4 px; the start's own 8 px may be worth more than training gains\n" in small
+    inside = [*planning, f"--data={photos}/test", "--epochs=9"]
+    told = "".join(says(*inside, f"--labelled={same}").out for same in (f"{photos}#test", f"{photos}/train/../test"))
     assert ", 120 of which are among the images to learn from; 120 in the comparison\n" in told
     assert told.count("labels: those of the images themselves, which it learns from, independent") == 1
 
 
 def test_an_interruption_prints_the_command_that_goes_on(
-    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
 ) -> None:
     monkeypatch.setattr("hexa.adaptation.command.pretrain", Mock(side_effect=Interrupted(2, 5, tmp_path)))
     asked = ["adapt", str(weights), f"--data={photos}/train", "--out", str(tmp_path / "a run"), *QUICK, *FIXED]
-    assert main(asked) == 130
-    assert f"go on with: {shlex.join(['hexa', *asked])}\n" in capsys.readouterr().err
+    assert f"go on with: {shlex.join(['hexa', *asked])}\n" in says(*asked, status=130).err
 
 
 def test_where_the_time_is_not_enough_the_start_is_kept(
-    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
 ) -> None:
     slow = Costs(size=8, read=0.0, steps={3: 4.0, 1: 2.0, 0: 1.0}, look=0.01)
     monkeypatch.setattr("hexa.adaptation.plan.measure", lambda *_, **__: slow)
     out = tmp_path / "run"
     asked = ["adapt", str(weights), f"--data=folder:{photos}/train", f"--out={out}", *QUICK]
-    assert main([*asked, "--time=10m"]) == 2
     reason = r"would take 40 min 44 s of training as fast .*, and all else \d+ s, so .*; from (\d+) minutes"
-    (needed,) = re.findall(reason, capsys.readouterr().out)
+    (needed,) = re.findall(reason, says(*asked, "--time=10m", status=2).out)
     kept = json.loads((out / "adapt.json").read_text())
     assert (kept["kept"], kept["verdict"][:15]) == ("start", "not enough time")
     assert sorted(path.name for path in out.iterdir()) == ["adapt.json"]
     with pytest.raises(UserError, match="so not a run that has begun; give a run"):
         load_backbone(out)
-    assert main([*asked, f"--time={needed}m", "--plan"]) == 0  # the same folder, with more time
-    said = capsys.readouterr().out
+    said = says(*asked, f"--time={needed}m", "--plan").out  # the same folder, with more time
     assert said.count("learning: the last of 3 stages") == said.count("none, so whether it helped cannot be told") == 1
     assert float(re.findall(r"length: about ([\d.]+) passes", said)[0]) >= 6
 
@@ -256,7 +245,7 @@ def test_the_clock_leaves_time_to_judge(weights: Path, photos: Path, monkeypatch
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(
-    change: list[str], message: str, weights: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: list[str], message: str, weights: Path, photos: Path, tmp_path: Path, says: Says
 ) -> None:
     folders = {name: tmp_path / name for name in ("few", "same", "single", "broken")}
     image = Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3))
@@ -269,8 +258,8 @@ def test_bad_input_is_one_line_and_writes_nothing(
     out = tmp_path / "run"
     given = {"--data": f"folder:{photos}/train", "--time": "1h"}
     given |= dict(entry.format(**folders).split("=", 1) for entry in change)
-    assert main(["adapt", str(weights), f"--out={out}", *QUICK, *(f"{k}={v}" for k, v in given.items())]) == 2
-    *stage, said = capsys.readouterr().err.splitlines()
+    told = says("adapt", weights, f"--out={out}", *QUICK, *(f"{k}={v}" for k, v in given.items()), status=2)
+    *stage, said = told.err.splitlines()
     assert message in said
     assert stage in ([], ["looking at the images …"])
     assert not out.exists()

@@ -32,9 +32,10 @@ from hexa.evaluation.few_labels import half_width
 from hexa.measure.costs import Costs
 from hexa.nn.backbones import NetworkConfig
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
+from tests.adaptation.test_adapt import QUICK
+from tests.conftest import Says
 
 NETWORK = NetworkConfig(name="small-resnet", widths=(8, 16), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
-QUICK = ["--device", "cpu", "--precision", "fp32", "--training.tensorboard", "false", "--training.num_workers", "0"]
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +47,11 @@ def command(weights: Path, out: Path, *more: str) -> list[str]:
     return ["harden", str(weights), "--data", "digits", "--out", str(out), *QUICK, "--time", "30s", *more]
 
 
-def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, says: Says) -> None:
     # ε = 64: a random network hardly moves under less
     fixed = ["--labelled", "digits#test", "--epochs", "3", "--strength", "64/255", "--price", "100%"]
     out = tmp_path / "run"
-    assert main(command(weights, out, *fixed)) == 0
-    said, kept = capsys.readouterr().out, json.loads((out / "adapt.json").read_text())
+    said, kept = says(*command(weights, out, *fixed)).out, json.loads((out / "adapt.json").read_text())
     assert (kept["request"]["command"], kept["comparison"]["size"]) == ("harden", 8)
     assert said.splitlines()[-4] == kept["verdict"]
     assert [row[0] for row in kept["table"]["rows"]] == [f"{one}, % ↑" for one in ("k-NN", CLEAN, CORRUPTED, *ATTACKED)]
@@ -59,16 +59,15 @@ def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, capsys: pyte
     assert [said in page for said in (f"hexa harden {weights}", "--strength 64")] == [True, True]
     better = load_backbone(out / "backbone.safetensors" if kept["kept"] == "result" else weights).eval()
     assert torch.equal(load_backbone(out / "winner.safetensors")(x := torch.rand(4, 3, 8, 8)), better(x))
-    assert main(["export", str(out), "--to=timm", f"--out={tmp_path / 'x.safetensors'}"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
+    told = " ".join(says("export", out, "--to=timm", f"--out={tmp_path / 'x.safetensors'}").out.split())
     assert [said in told for said in ("end of training; its winner is", "at most 8 px whole; others")] == [True, True]
     (out / "report.html").unlink()  # as if killed before it was written
     assert (main(command(weights, out, *fixed)), (out / "report.html").exists()) == (0, True)
     # another strength is another training
-    assert main(command(weights, out, *fixed[:4], "--strength", "32", "--groups", "g.csv")) == 2
-    assert "--strength 64, not 32; --price 100, not 2; --groups none, not g.csv" in capsys.readouterr().err
-    assert main(["adapt", *command(weights, out)[1:]]) == 2
-    assert f"{out} is of hexa harden, not of hexa adapt; give another --out" in capsys.readouterr().err
+    err = says(*command(weights, out, *fixed[:4], "--strength", "32", "--groups", "g.csv"), status=2).err
+    assert "--strength 64, not 32; --price 100, not 2; --groups none, not g.csv" in err
+    err = says("adapt", *command(weights, out)[1:], status=2).err
+    assert f"{out} is of hexa harden, not of hexa adapt; give another --out" in err
 
 
 def test_without_labels_it_says_how_far_features_move_and_labels_may_come_later(
@@ -117,14 +116,12 @@ def test_without_labels_it_says_how_far_features_move_and_labels_may_come_later(
         (["--time", "1s"], ""),
     ],
 )
-def test_what_cannot_be(
-    options: list[str], message: str, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status, told = main([*command(weights, tmp_path / "run"), *options]), capsys.readouterr()
+def test_what_cannot_be(options: list[str], message: str, weights: Path, tmp_path: Path, says: Says) -> None:
+    told = says(*command(weights, tmp_path / "run"), *options, status=2)
     if message:
-        assert (status, message in told.err) == (2, True)
+        assert message in told.err
     else:  # too short is an answer
-        assert (status, "so the start is kept; from" in told.out, [*tmp_path.rglob("*.yaml")]) == (2, True, [])
+        assert ("so the start is kept; from" in told.out, [*tmp_path.rglob("*.yaml")]) == (True, [])
 
 
 @pytest.mark.parametrize("asked", [AdaptRequest, HardenRequest])
@@ -138,12 +135,12 @@ VIT = NetworkConfig(name="vit_tiny_patch16_224", options={"img_size": 16, "patch
 
 @pytest.mark.parametrize(("network", "optimizer"), [(NETWORK, "muon"), (VIT, "adamw")])
 def test_networks_without_convolutions_do_not_learn_by_turning_them(
-    network: NetworkConfig, optimizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    network: NetworkConfig, optimizer: str, tmp_path: Path, says: Says
 ) -> None:
     weights = save_backbone(random_backbone(network, 16, seed=0), tmp_path / "start.safetensors")
-    assert main([*command(weights, tmp_path / "run"), "--max_steps", "1", "--labelled", "digits#test"]) == 0
+    said = says(*command(weights, tmp_path / "run"), "--max_steps", "1", "--labelled", "digits#test").out
+    assert f", by {optimizer} at " in said
     assert f"name: {optimizer}" in (tmp_path / "run" / "config.yaml").read_text()
-    assert f", by {optimizer} at " in capsys.readouterr().out
     assert main([*command(weights, tmp_path / "larger"), "--views.size", "32", "--plan"]) == 2 * (network is VIT)
     learned = first_draft("adapt", str(weights), "digits", 1000, {}).optimizer
     assert (learned.name, learned.learning_rate) == (optimizer, {"muon": 0.012, "adamw": 3e-4}[optimizer])

@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from hexa import cli
 from hexa.comparison import labelled, leakage, tuning, unlabelled, verdict
 from hexa.comparison.compare import CompareRequest, _names as names_of, compare
 from hexa.comparison.extraction import Extraction
@@ -23,6 +22,7 @@ from hexa.evaluation.split import draw_classes
 from hexa.evaluation.supervised import tuned
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import load_backbone
+from tests.conftest import Says
 
 RANDOM = "random:small-resnet-8-8-16"
 
@@ -43,13 +43,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_the_command_names_the_better_backbone_and_writes_a_page(
-    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_names_the_better_backbone_and_writes_a_page(tmp_path: Path, folder: Path, says: Says) -> None:
     out = tmp_path / "compared"
     given = ["compare", RANDOM, "pixels:8", "--data", f"folder:{folder / 'photos'}", "--size", "8"]
-    assert cli.main([*given, "--labelled", f"folder:{folder / 'labelled'}", "--time", "60s", "--out", str(out)]) == 0
-    said = capsys.readouterr().out
+    said = says(*given, "--labelled", f"folder:{folder / 'labelled'}", "--time", "60s", "--out", out).out
     assert f"pixels:8 is better than {RANDOM}: k-NN" in said
     assert "left out: 1 near-duplicate of other labelled images" in said
     assert "left out: 5 labelled near-duplicates of images of --data" in said

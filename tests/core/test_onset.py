@@ -106,13 +106,8 @@ def test_what_is_made_of_another_waits_for_it() -> None:
         "adversarial": Adversarial(start=0.5, weight=0),
         "own": CutMix(start=0.2),
     }
-    assert onsets(hard, 10, lambda objective, step: list(objective.present(step)))[1:6] == [
-        [],
-        ["own"],
-        ["own"],
-        ["own"],
-        ["adversarial", "mixed", "own"],
-    ]
+    present = onsets(hard, 10, lambda objective, step: list(objective.present(step)))
+    assert present[1:6] == [[], *[["own"]] * 3, ["adversarial", "mixed", "own"]]
     assert onsets(hard, 10, Objective.setting_in) == [[], [], ["own"], [], [], ["mixed"], *[[]] * 4]
 
 

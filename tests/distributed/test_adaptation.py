@@ -10,9 +10,9 @@ import torch
 
 from hexa.adaptation.command import AdaptRequest, adapt
 from hexa.config import UserError
-from hexa.nn.backbones import NetworkConfig
 from hexa.runtime import processes
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from tests.adaptation.test_adapt import NETWORK
 from tests.distributed.together import run_together
 
 FIELDS = {"training.device": "cpu", "training.precision": "fp32", "training.report": False, "training.num_workers": 0}
@@ -38,9 +38,12 @@ def adapted(weights: str, out: str) -> None:
     assert record["plan"] == json.loads((Path(out) / "adapt.json").read_text())["plan"]
 
 
-def test_two_processes_adapt_as_one_does(tmp_path: Path) -> None:
-    network = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
-    weights = str(save_backbone(random_backbone(network, 8, seed=5), tmp_path / "start.safetensors"))
+@pytest.fixture
+def weights(tmp_path: Path) -> str:
+    return str(save_backbone(random_backbone(NETWORK, 8, seed=5), tmp_path / "start.safetensors"))
+
+
+def test_two_processes_adapt_as_one_does(weights: str, tmp_path: Path) -> None:
     adapt(request(weights, **LENGTH), tmp_path / "one")
     run_together(2, adapted, weights, str(tmp_path / "two"))
     states = [load_backbone(tmp_path / name / "backbone.safetensors").network.state_dict() for name in ("one", "two")]
@@ -52,7 +55,5 @@ def test_two_processes_adapt_as_one_does(tmp_path: Path) -> None:
     assert (tmp_path / "two" / "winner.safetensors").is_file()
 
 
-def test_a_mistake_is_said_by_the_main_process(tmp_path: Path) -> None:
-    network = NetworkConfig(name="small-resnet", widths=(4, 8))
-    weights = str(save_backbone(random_backbone(network, 8, seed=5), tmp_path / "start.safetensors"))
+def test_a_mistake_is_said_by_the_main_process(weights: str, tmp_path: Path) -> None:
     run_together(2, both, weights, str(tmp_path / "out"))

@@ -40,8 +40,11 @@ def work(home: str) -> dict[str, Any]:
     return found
 
 
+Both = tuple[torch.Tensor, list[dict[str, Any]]]
+
+
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[torch.Tensor, list[dict[str, Any]]]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
     home = tmp_path_factory.mktemp("checkpoints")
     bank = torch.rand(ROWS, WIDTH)
     checkpoints.save(home / "good", 10, {"bank": bank})
@@ -54,7 +57,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[torch.Tensor, list[d
     return bank, run_together(2, work, str(home))
 
 
-def test_each_has_its_rows_of_the_newest_good_one(both: tuple[torch.Tensor, list[dict[str, Any]]]) -> None:
+def test_each_has_its_rows_of_the_newest_good_one(both: Both) -> None:
     bank, found = both
     assert [one["path"] for one in found] == ["step-00000010.pt"] * 2
     assert torch.equal(torch.cat([one["rows"] for one in found]), bank)
@@ -63,9 +66,7 @@ def test_each_has_its_rows_of_the_newest_good_one(both: tuple[torch.Tensor, list
     assert [one["none"] for one in found] == [None, None]
 
 
-def test_the_main_one_compares_and_the_others_read_what_they_take(
-    both: tuple[torch.Tensor, list[dict[str, Any]]],
-) -> None:
+def test_the_main_one_compares_and_the_others_read_what_they_take(both: Both) -> None:
     bank, found = both
     assert found[0]["opened"] > 0.9 * bank.nbytes
     assert found[1]["opened"] < 0.1 * bank.nbytes
@@ -73,6 +74,6 @@ def test_the_main_one_compares_and_the_others_read_what_they_take(
 
 
 @pytest.mark.parametrize("name", ["other", "absent"])
-def test_files_that_differ_are_noticed_by_both(both: tuple[torch.Tensor, list[dict[str, Any]]], name: str) -> None:
+def test_files_that_differ_are_noticed_by_both(both: Both, name: str) -> None:
     for one in both[1]:
         assert "processes see different checkpoints" in one[name]

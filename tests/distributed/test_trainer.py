@@ -76,16 +76,20 @@ def work(home: str) -> dict[str, Any]:
     return found
 
 
+Found = list[dict[str, Any]]
+
+
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
-    home = tmp_path_factory.mktemp("two")
-    return home, run_together(2, work, str(home))
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("two")
 
 
-def test_both_hold_the_same_weights_and_those_of_one_process_with_two_groups(
-    both: tuple[Path, list[dict[str, Any]]], tmp_path: Path
-) -> None:
-    _, found = both
+@pytest.fixture(scope="module", autouse=True)
+def found(home: Path) -> Found:
+    return run_together(2, work, str(home))
+
+
+def test_both_hold_the_same_weights_and_those_of_one_process_with_two_groups(found: Found, tmp_path: Path) -> None:
     alone = trainer(tmp_path / "alone")
     alone.run()
     for name, value in parameters(alone).items():
@@ -93,8 +97,7 @@ def test_both_hold_the_same_weights_and_those_of_one_process_with_two_groups(
         torch.testing.assert_close(found[0]["whole"][name], value, rtol=1e-8, atol=1e-9, msg=name)
 
 
-def test_losses_are_averaged_over_processes(both: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
-    home, _ = both
+def test_losses_are_averaged_over_processes(home: Path, tmp_path: Path) -> None:
     trainer(tmp_path / "alone").run()
 
     both_losses, losses = (
@@ -103,24 +106,20 @@ def test_losses_are_averaged_over_processes(both: tuple[Path, list[dict[str, Any
     assert both_losses == pytest.approx(losses, rel=1e-5)
 
 
-def test_one_process_writes_the_files(both: tuple[Path, list[dict[str, Any]]]) -> None:
-    home, _ = both
+def test_one_process_writes_the_files(home: Path) -> None:
     assert {path.name for path in (home / "whole").iterdir()} == {"checkpoints", METRICS}
     assert checkpoints.newest_good(home / "whole" / "checkpoints", pytest.fail)[1]["world_size"] == 2
 
 
-def test_a_signal_to_one_stops_both_at_the_same_step(both: tuple[Path, list[dict[str, Any]]]) -> None:
-    home, found = both
+def test_a_signal_to_one_stops_both_at_the_same_step(home: Path, found: Found) -> None:
     assert found[0]["stopped"] == found[1]["stopped"] == (143, 4)
     assert checkpoints.path_of(home / "stopped" / "checkpoints", 4).exists()
 
 
-def test_a_loss_that_is_not_finite_in_one_stops_both(both: tuple[Path, list[dict[str, Any]]]) -> None:
-    _, found = both
+def test_a_loss_that_is_not_finite_in_one_stops_both(found: Found) -> None:
     assert found[0]["nan"] == found[1]["nan"] == (7, "adversarial")
 
 
-def test_each_goes_on_with_its_own_losses(both: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_each_goes_on_with_its_own_losses(found: Found) -> None:
     """A checkpoint between two log lines holds the sums of both."""
-    _, found = both
     assert [result["window"].tolist() for result in found] == [[0.0, 0.0], [1.0, 2.0]]

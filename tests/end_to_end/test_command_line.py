@@ -20,6 +20,7 @@ import hexa
 from hexa import cli, recipes
 from hexa.cli import demo
 from hexa.recipes.experiment import override
+from tests.conftest import Says
 from tests.evaluation.given import noise_images
 
 TINY = ["digits-hexa-moco", "--batch-size", "128", "--method.queue_size", "128", "--network.widths", "[8,16]"]
@@ -87,7 +88,7 @@ def test_visualize_and_report_write_one_file_each(finished: Path, tmp_path: Path
 
 
 def test_the_demo_prints_its_table_and_replaces_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = load_digits(return_X_y=True)
     monkeypatch.setattr("sklearn.datasets.load_digits", lambda **_: tuple(values[::3] for values in every))
@@ -95,8 +96,7 @@ def test_the_demo_prints_its_table_and_replaces_nothing(
     small = {"network.widths": [4, 8], "training.report": False, "training.tensorboard": False, "epochs": 1}
     monkeypatch.setattr(demo, "_experiment", lambda recipe, epochs: override(recipes.get(recipe), small))
     out = tmp_path / "demo"
-    assert cli.main(["demo", "--epochs", "1", "--out", str(out)]) == 0
-    printed = capsys.readouterr().out
+    printed = says("demo", "--epochs", "1", "--out", out).out
     assert re.match(r"this machine needs about [\d.]+ (min \d+ )?s\n", printed)
     assert all(name in printed for name in ("raw pixels", "random init", "MoCo-v2", "HEXA-MoCo", "ε=16"))
     assert "Accuracy under attack" in (out / "report.html").read_text()

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -72,14 +71,6 @@ def training(out: Path, restarts: int = 0) -> Torchrun:
     return Torchrun(out, "pretrain", RECIPE, "--out", str(out), *options(), restarts=restarts)
 
 
-@contextlib.contextmanager
-def running(run: Torchrun) -> Iterator[Torchrun]:
-    try:
-        yield run
-    finally:
-        run.close()
-
-
 def undisturbed(folder: str) -> None:
     pretrain(experiments.override(recipes.get(RECIPE), FIELDS), folder)
 
@@ -105,7 +96,7 @@ def kill(run: Torchrun, rank: int) -> str:
 def test_killed_started_again_by_torchrun_killed_and_resumed(tmp_path: Path, whole: Path) -> None:
     """The second kill finds no restarts left: the run ends by itself, in one line that names the process."""
     folder = tmp_path / "run"
-    with running(training(folder, restarts=1)) as run:
+    with contextlib.closing(training(folder, restarts=1)) as run:
         run.until(9)
         first = kill(run, 0)
         run.until(17)
@@ -128,7 +119,7 @@ def test_killed_started_again_by_torchrun_killed_and_resumed(tmp_path: Path, who
 def test_asked_to_stop_it_saves(tmp_path: Path, whole: Path) -> None:
     """Every worker is asked twice: by a scheduler, which signals all processes of a job, and by torchrun."""
     folder = tmp_path / "run"
-    with running(training(folder)) as run:
+    with contextlib.closing(training(folder)) as run:
         run.until(5)
         for pid in run.workers().values():
             os.kill(pid, signal.SIGTERM)
@@ -136,7 +127,7 @@ def test_asked_to_stop_it_saves(tmp_path: Path, whole: Path) -> None:
         code, said = run.finished()
     assert code != 0
     assert said.count(f"which is saved; go on with: hexa resume {folder}") == 1, said
-    with running(Torchrun(folder, "resume", str(folder))) as run:
+    with contextlib.closing(Torchrun(folder, "resume", str(folder))) as run:
         code, said = run.finished()
     assert code == 0, said
     assert_same_end(folder, whole)

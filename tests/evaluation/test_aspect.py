@@ -10,7 +10,6 @@ import pytest
 import timm
 import torch
 
-from hexa import cli
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation import evaluate
@@ -21,7 +20,9 @@ from hexa.evaluation.transforms import transform_of
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.feature_maps import stride
 from hexa.weights.pretrained import load_backbone, random_backbone
+from tests.conftest import Says
 from tests.evaluation.given import QUIET, SMALL, noise_images, plain_images
+from tests.modules import unchanged
 
 VIT = {"img_size": 32, "patch_size": 8, "depth": 2}
 ALONE = QUIET | {"num_workers": 0}
@@ -83,18 +84,16 @@ def test_strides(name: str, expected: int) -> None:
     options: dict[str, Any] = {"dynamic_img_size": True} if "vit" in name else {}
     options |= VIT | {"img_size": 28, "patch_size": 7} if name == "vit_7" else {}
     network = timm.create_model("vit_tiny_patch16_224" if name == "vit_7" else name, num_classes=0, **options)
-    before = {key: value.clone() for key, value in network.state_dict().items()}
-    assert stride(network.train(), name, network.num_features) == expected
+    with unchanged(network):
+        assert stride(network.train(), name, network.num_features) == expected
     assert network.training
-    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
 
 
 @pytest.mark.parametrize("spec", ["pixels:8", "random:vit_tiny_patch16_224"])
-def test_networks_of_one_aspect_are_one_line(spec: str, data: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_networks_of_one_aspect_are_one_line(spec: str, data: str, says: Says) -> None:
     with pytest.raises(UserError, match=r"takes images of one aspect only .*; leave out aspect keep$"):
         transform_of(load_backbone(spec), "keep")
-    assert cli.main(["evaluate", "knn", spec, "--data", data, "--aspect", "keep"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    assert says("evaluate", "knn", spec, "--data", data, "--aspect", "keep", status=2).err.count("\n") == 1
 
 
 def test_what_has_no_meaning_is_one_line(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -13,7 +14,6 @@ import timm
 import torch
 from torch import nn
 
-from hexa import cli
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation import maps
@@ -23,6 +23,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.nn.feature_maps import last_maps
 from hexa.weights.external import External
 from hexa.weights.pretrained import Backbone, random_backbone
+from tests.conftest import Says
 from tests.evaluation.given import QUIET, SMALL, noise_images
 from tests.refusals import one_line
 
@@ -166,14 +167,13 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def run(words: str) -> tuple[int, str]:
-        code = cli.main(["embed", *words.replace("OUT", str(tmp_path / "maps")).split(), "--data", "digits#test"])
-        said = capsys.readouterr()
-        return code, " ".join((said.err if code else said.out).split())
+def test_the_command_says_what_it_wrote(tmp_path: Path, says: Says) -> None:
+    def embedding(words: str, status: int = 0) -> Any:
+        given = words.replace("OUT", str(tmp_path / "maps")).split()
+        return says("embed", *given, "--data", "digits#test", status=status)
 
-    code, said = run("random:small-resnet-4-8 --out OUT.npy --maps --size 16 --precision fp32")
-    assert code == 0
+    told = embedding("random:small-resnet-4-8 --out OUT.npy --maps --size 16 --precision fp32").out
+    said = " ".join(told.split())
     assert f"450 × 8 × 8 × 8 feature maps (computed in fp32) of digits#test written to {tmp_path / 'maps.npy'}" in said
     for words, problem in (
         ("random:small-resnet-4-8 --out OUT.npy --maps --maps-precision int8", "maps_precision: "),
@@ -181,5 +181,4 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFi
         ("pixels:8 --out OUT.npy --maps", "pixels:8: has no feature maps"),
         ("random:small-resnet-4-8 --out OUT.npz --maps", "must end in .npy or .parquet"),
     ):
-        code, said = run(words)
-        assert (code, problem in said) == (2, True)
+        assert problem in " ".join(embedding(words, status=2).err.split())

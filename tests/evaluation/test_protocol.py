@@ -9,11 +9,11 @@ import pytest
 import torch
 from sklearn.metrics import top_k_accuracy_score
 
-from hexa.cli import main
 from hexa.config import ConfigError, UserError
 from hexa.evaluation import evaluate, protocols
 from hexa.evaluation.protocol import deviations, topk_accuracy
 from hexa.evaluation.protocols.linear import PROTOCOL as LINEAR
+from tests.conftest import Says
 
 
 def test_topk_equals_scikit_learn() -> None:
@@ -44,17 +44,14 @@ def test_protocols_are_found_by_looking() -> None:
             assert protocol.identity(preset, options), name
 
 
-def test_a_new_protocol_is_one_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_new_protocol_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says) -> None:
     """The command line, its help and the documentation's table find it there."""
     source = Path(protocols.get("knn").run.__code__.co_filename).read_text()
     (tmp_path / "own_way.py").write_text(source.replace('"""The k = 200', '"""My own k = 200'))
     monkeypatch.setattr(protocols, "__path__", [*protocols.__path__, str(tmp_path)])
     assert "own-way" in protocols.names()
     assert protocols.summary("own-way").startswith("My own")
-    assert main(["evaluate", "own-way", "--help"]) == 0
-    assert "My own k = 200" in capsys.readouterr().out
+    assert "My own k = 200" in says("evaluate", "own-way", "--help").out
     assert evaluate("own-way", "pixels:8", "digits", device="cpu", k=1)["protocol"] == "own-way/k1-t0.07"
 
 

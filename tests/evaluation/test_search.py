@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hexa import cli
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.embed import embed
 from hexa.evaluation.search import Features
 from hexa.weights.pretrained import random_backbone
+from tests.conftest import Says
 from tests.evaluation.given import SMALL
 from tests.refusals import one_line
 
@@ -57,20 +57,19 @@ def test_outliers_and_neighbours(file: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
-def test_of_images(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_images(suffix: str, tmp_path: Path, says: Says) -> None:
     out = tmp_path / f"x{suffix}"
     embed(random_backbone(SMALL, 16, 0), "digits#test", out)
-    assert cli.main(["search", str(out), "--like", open_source("digits#test").paths[0], "--count", "3", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == 3
-    assert cli.main(["search", str(out), "--duplicates", "--least", "1"]) == 0
-    said = capsys.readouterr().out
+    said = says("search", out, "--like", open_source("digits#test").paths[0], "--count", "3", "--json").out
+    assert len(json.loads(said)) == 3
+    said = says("search", out, "--duplicates", "--least", "1").out
     assert "0 groups among 450 images at a similarity of 1 or more (--least); the closest two have 0.9" in said
-    assert cli.main(["search", str(out), "--like", f"elsewhere/{Features(out).paths[7]}", "--count", "1"]) == 0
-    assert f"most like {Features(out).paths[7]}\n" in capsys.readouterr().out
+    said = says("search", out, "--like", f"elsewhere/{Features(out).paths[7]}", "--count", "1").out
+    assert f"most like {Features(out).paths[7]}\n" in said
     with pytest.raises(UserError, match="no image of that path"):
         Features(out).like("nowhere.png")
-    assert cli.main(["search", str(out), "--duplicates", "--least", "2"]) == 2
-    assert "--least must be a cosine similarity, from -1 to 1, got 2" in capsys.readouterr().err
+    err = says("search", out, "--duplicates", "--least", "2", status=2).err
+    assert "--least must be a cosine similarity, from -1 to 1, got 2" in err
 
 
 @pytest.mark.parametrize("kind", ["missing", "text", "zip", "one", "words", "infinite"])

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from hexa import cli
 from hexa.config import UserError
 from hexa.data.sources.source import ArraySource
 from hexa.evaluation import evaluate
 from hexa.evaluation.few_labels import half_width
+from hexa.evaluation.protocol import Outcome
 from hexa.evaluation.protocols import semi_supervised
 from hexa.evaluation.semi.batches import Batches
 from hexa.evaluation.semi.options import PUBLISHED, SemiSupervisedOptions
@@ -22,6 +22,7 @@ from hexa.evaluation.split import draw_per_class
 from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import random_backbone, save_backbone
+from tests.conftest import Says
 from tests.evaluation.given import QUIET, SMALL
 from tests.evaluation.test_tuning import images, task
 from tests.refusals import one_line
@@ -38,13 +39,12 @@ def test_fixmatch_learns_digits_from_forty_labels() -> None:
 
 
 @pytest.mark.parametrize("learner", sorted(PUBLISHED))
-def test_every_learner_by_the_command_line(learner: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_learner_by_the_command_line(learner: str, tmp_path: Path, says: Says) -> None:
     weights, out = tmp_path / "b.safetensors", tmp_path / "r.json"
     save_backbone(random_backbone(SMALL, 8), weights)
-    given = ["evaluate", "semi-supervised", str(weights), "--data", "digits", "--learner", learner, "--labels", "20"]
-    given += ["--steps", "2", "--labelled_batch", "4", "--hard", "adversarial,cutmix", "--out", str(out)]
-    assert cli.main([*given, "--device", "cpu", "--num-workers", "0"]) == 0
-    said = capsys.readouterr().out
+    given = ["evaluate", "semi-supervised", weights, "--data", "digits", "--learner", learner, "--labels", "20"]
+    given += ["--steps", "2", "--labelled_batch", "4", "--hard", "adversarial,cutmix", "--out", out]
+    said = says(*given, "--device", "cpu", "--num-workers", "0").out
     assert f"semi-supervised/{learner}-20-labels-2steps-labelled_batch=4-adversarial-cutmix on digits: top1" in said
     assert f'"ratio": {PUBLISHED[learner].ratio}' in out.read_text()
 
@@ -54,7 +54,7 @@ def test_labels_are_drawn_class_by_class_from_seed_and_draw(monkeypatch: pytest.
 
     def fake(task: Any, labelled: Any, *_: object) -> Any:
         seen.append(labelled)
-        return {"top1": 10.0 * len(seen)}, []
+        return Outcome({"top1": 10.0 * len(seen)})
 
     monkeypatch.setattr(semi_supervised, "train", fake)
     found = semi_supervised.run(task(source), SemiSupervisedOptions(learner="uda", labels=12, draws=3))

@@ -15,6 +15,7 @@ from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.transforms import describe, transform_of
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from tests.conftest import Says
 from tests.evaluation.given import QUIET, SMALL, plain_images
 
 KNN = QUIET | {"k": 5}
@@ -75,22 +76,21 @@ def test_a_file_does_not_hide_what_was_found(file: str) -> None:
     assert facts["preparation"]["size"] == 8
 
 
-def test_the_command_line_says_what_was_assumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_says_what_was_assumed(tmp_path: Path, says: Says) -> None:
     save = tmp_path / "x.pth"
     torch.save(load_backbone("random:resnet18").network.state_dict(), save)
     data = pictures(tmp_path / "pictures")
     out = tmp_path / "f.npz"
-    assert main(["embed", str(save), "--data", data, "--out", str(out), "--size", "32", "--mean", "0.5"]) == 0
-    said = capsys.readouterr().out
+    said = says("embed", save, "--data", data, "--out", out, "--size", "32", "--mean", "0.5").out
     assert "note: images are prepared with mean 0.5, size 32 (given); std 0.229,0.224,0.225" in said
     assert "(assumed: the file does not say; --mean, --std and --size set others)" in said
     whole = np.load(out)["features"]
     assert main(["embed", str(save), "--data", data, "--out", str(out), "--size", "32"]) == 0
     assert not np.allclose(whole, np.load(out)["features"])
     result = tmp_path / "r.json"
-    arguments = ["evaluate", "knn", str(save), "--data", data, "--holdout", "0.5", "--size", "32", "--out", str(result)]
-    assert main([*arguments, "--crop", "1", "--interpolation", "bicubic"]) == 0
+    arguments = ["evaluate", "knn", save, "--data", data, "--holdout", "0.5", "--size", "32", "--out", result]
+    said = says(*arguments, "--crop", "1", "--interpolation", "bicubic").out
+    assert "note: images are prepared" in said
     found = json.loads(result.read_text())
     assert found["transform"]["interpolation"] == "bicubic, antialiased"
     assert found["protocol"].endswith("-holdout0.5-size32-crop1-interpolationbicubic")
-    assert "note: images are prepared" in capsys.readouterr().out

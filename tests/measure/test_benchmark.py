@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hexa import cli, recipes
+from hexa import recipes
 from hexa.measure import benchmark as module
 from hexa.measure.benchmark import NAIVE, SCHEMES, Bench, benchmark, fitted, table
 from hexa.recipes.experiment import override
 from hexa.run.build import Machine
+from tests.conftest import Says
 
 ROW = {"images_per_second", "relative_cost", "peak_memory_bytes"}
 FIELDS = {"batch_size": 8, "method.queue_size": 64, "views.size": 8, "training.precision": "fp32"}
@@ -25,12 +26,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEAST_SECONDS", 0.0)
 
 
-def test_the_command_prints_what_was_agreed(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["benchmark", "digits-hexa-moco", "--repeats", "1", "--json"]
-    for name, value in FIELDS.items():
-        command += [f"--{name}", str(value)]
-    assert cli.main(command) == 0
-    out, said = capsys.readouterr()
+def test_the_command_prints_what_was_agreed(says: Says) -> None:
+    fields = [word for name, value in FIELDS.items() for word in (f"--{name}", value)]
+    out, said = says("benchmark", "digits-hexa-moco", "--repeats", "1", "--json", *fields)
     measured = json.loads(out)
     speeds = {"views_images_per_second", "end_to_end_images_per_second"}
     assert set(measured) == {"machine", "recipe", "precision", "query_share", "schemes", "naive"} | speeds

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from hexa import cli, recipes
+from hexa import recipes
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.measure import speedrun as runs
 from hexa.measure.costs import Costs
 from hexa.recipes.experiment import override
+from tests.conftest import Says
 
 TINY = {"epochs": "1", "network.widths": "[4,8]", "method.queue_size": "32", "batch_size": "32", "views.size": "8"}
 
@@ -145,30 +146,25 @@ def test_weights_begun_from_are_scored_on_the_images_of_each_seed(
     assert runs.table(runs.track("T"), done).header == ("seed", "seconds of one core", "top1", "clean", "start's")
 
 
-def test_the_command(tried: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tried: Any, tmp_path: Path, says: Says) -> None:
     fields = [word for name, value in TINY.items() for word in (f"--{name}", value)]
-    command = ["speedrun", "T", "--data", "digits", "--seeds", "0", "--out", str(tmp_path), *fields]
-    assert cli.main(command) == 0
-    said = capsys.readouterr().out
+    command = ["speedrun", "T", "--data", "digits", "--seeds", "0", "--out", tmp_path, *fields]
+    said = says(*command).out
     assert all(one in said for one in ("top1 of 20 ", "no record yet"))
     assert json.loads((tmp_path / runs.RESULT).read_text())["fields"] == {"batch_size": 16} | TINY
-    assert cli.main([*command, "--optimizer.learning_rate", "1"]) == 2
-    assert "another attempt" in capsys.readouterr().err
-    assert cli.main(["speedrun"]) == 0
-    assert capsys.readouterr().out.startswith("T: digits; no record yet")
+    assert "another attempt" in says(*command, "--optimizer.learning_rate", "1", status=2).err
+    assert says("speedrun").out.startswith("T: digits; no record yet")
 
 
-def test_a_plan_says_what_a_seed_would_take_here(
-    tried: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_says_what_a_seed_would_take_here(tried: Any, monkeypatch: pytest.MonkeyPatch, says: Says) -> None:
     """Images × epochs × seconds at the size of the views, the head's own in the first epochs, on one core."""
     costs, asked = Costs(16, read=0.25, steps={0: 0.25, 3: 0.75}, look=0.0, setup=5.0), []
     monkeypatch.setattr(runs, "measure", lambda *a, **k: asked.append((len(a[1]), torch.get_num_threads())) or costs)
     half = SimpleNamespace(process_time=itertools.count(0).__next__, perf_counter=itertools.count(0, 2).__next__)
     monkeypatch.setattr(runs, "time", half)  # others use the core half of the time
     tried(fields={"epochs": 3, "views.size": 8})
-    assert cli.main(["speedrun", "T", "--data", "digits", "--plan"]) == 0
-    assert f"about {(5 + 300 * (0.25 + 0.75 / 4)) / 2:,.0f} s of one core for each seed" in capsys.readouterr().out
+    said = says("speedrun", "T", "--data", "digits", "--plan").out
+    assert f"about {(5 + 300 * (0.25 + 0.75 / 4)) / 2:,.0f} s of one core for each seed" in said
     assert asked == [(100, 1)]
     for wrong, said in (({"per_class": 5000}, "than the 5000 asked for"), ({"parameters": 9}, "allows 9 parameters")):
         tried(**wrong)

@@ -7,6 +7,7 @@ import torch
 
 from hexa.nn.memory_bank import MemoryBank
 from hexa.runtime import processes
+from tests.data.batches import each_process
 
 
 def test_rows_are_those_of_the_images_and_forget_only_forgets_who_was_seen() -> None:
@@ -30,9 +31,7 @@ def test_shards_of_any_number_of_processes_hold_the_whole(monkeypatch: pytest.Mo
     alone.write(index, rows)
     whole = alone.whole()
     assert whole["embeddings"].shape == (2, 7, 3)
-    monkeypatch.setattr(processes, "world_size", lambda: world)
-    for rank in range(world):
-        monkeypatch.setattr(processes, "rank", lambda rank=rank: rank)
+    for _ in each_process(world, monkeypatch):
         monkeypatch.setattr(processes, "all_gather", lambda tensor: tensor)  # as if all had been gathered
         bank, restored = MemoryBank(7, 2, 3), MemoryBank(7, 2, 3)
         bank.write(index, rows)

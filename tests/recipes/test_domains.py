@@ -14,6 +14,7 @@ from hexa.data.views.making import Views
 from hexa.recipes import domains
 from hexa.recipes.experiment import override
 from hexa.runtime.random import Stream
+from tests.conftest import Says
 
 
 def test_domains_are_not_recipes_and_the_help_names_them() -> None:
@@ -51,16 +52,14 @@ def test_an_unknown_domain_names_the_nearest() -> None:
         domains.changes("histologie")
 
 
-def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_the_command_line(tmp_path: Path, says: Says) -> None:
     words = ["pretrain", "digits-moco-v2", "--domain", "aerial", "--views.hue", "0.3", "--help"]
-    assert cli.main(words) == 0
-    shown = capsys.readouterr().out
+    shown = says(*words).out
     assert [part in shown for part in ("--views.quarter_turn_probability 0.75 ", "--views.hue 0.3 ")] == [True, True]
-    assert cli.main([*words, "--views.recipe", "infomin"]) == 0
-    assert "--views.randaugment_ops 0 " in capsys.readouterr().out
+    assert "--views.randaugment_ops 0 " in says(*words, "--views.recipe", "infomin").out
     (tmp_path / "run").mkdir()
     picture = ["--domain", "aerial", "--out", str(tmp_path / "x.png")]
-    assert cli.main(["visualize", str(tmp_path / "run"), *picture]) == 2
-    assert "--domain: the fields of a run are fixed" in capsys.readouterr().err
+    err = says("visualize", tmp_path / "run", *picture, status=2).err
+    assert "--domain: the fields of a run are fixed" in err
     assert cli.main(["visualize", "digits-moco-v2", *picture, "--num-images", "2"]) == 0
     assert (tmp_path / "x.png").stat().st_size

@@ -102,24 +102,15 @@ def test_another_method_comes_with_its_defaults() -> None:
     assert same.method == recipes.get("digits-moco-v2").method.model_copy(update={"dim": 64})
 
 
+ATTACK, MIX = {"kind": "adversarial"}, {"kind": "cutmix"}
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        (
-            {"x": {"kind": "adversarial"}, "y": {"kind": "cutmix"}},
-            {"y": {"kind": "adversarial"}, "x": {"kind": "cutmix"}},
-            False,
-        ),
-        (
-            {"x": {"kind": "adversarial"}, "y": {"kind": "cutmix"}},
-            {"y": {"kind": "cutmix"}, "x": {"kind": "adversarial"}},
-            True,
-        ),
-        (
-            {"chain": {"steps": [{"kind": "mixup"}, {"kind": "adversarial"}]}},
-            {"chain": {"steps": [{"kind": "unmix"}, {"kind": "adversarial"}]}},
-            False,
-        ),
+        ({"x": ATTACK, "y": MIX}, {"y": ATTACK, "x": MIX}, False),
+        ({"x": ATTACK, "y": MIX}, {"y": MIX, "x": ATTACK}, True),
+        ({"chain": {"steps": [MIX, ATTACK]}}, {"chain": {"steps": [{"kind": "unmix"}, ATTACK]}}, False),
     ],
 )
 def test_the_essence_tells_kinds_apart_and_not_their_order(

@@ -13,6 +13,7 @@ from hexa.config import UserError
 from hexa.recipes.experiment import dump, override
 from hexa.recipes.plugins import experiment_of, load
 from hexa.weights.pretrained import Backbone
+from tests.conftest import Says
 from tests.refusals import one_line
 from tests.torture.harness import forked
 
@@ -50,11 +51,10 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, source: str, function: str, s
         experiment_of(f"{file}:{function}")
 
 
-def test_an_error_in_the_users_code_is_told_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_in_the_users_code_is_told_as_such(tmp_path: Path, says: Says) -> None:
     file = tmp_path / "mine_fails.py"
     file.write_text(GOOD)
-    assert cli.main(["pretrain", f"{file}:fails", "--out", str(tmp_path / "run")]) == 2
-    said = capsys.readouterr().err
+    said = says("pretrain", f"{file}:fails", "--out", tmp_path / "run", status=2).err
     assert f"{file}:11, in your own file: KeyError: " in said
     assert "bug of hexa" not in said
 
@@ -142,12 +142,9 @@ def test_the_file_that_a_run_names_is_imported_with_trust_alone(stored: Stored) 
         ["figure", "view-space", "run", "--data", "digits", "--out", "views.png"],
     ],
 )
-def test_commands_import_it_with_trust_alone(
-    stored: Stored, command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_import_it_with_trust_alone(stored: Stored, command: list[str], says: Says) -> None:
     seen = stored.folder / "imported"
-    assert cli.main(command) == 2
-    assert "add --trust" in capsys.readouterr().err
+    assert "add --trust" in says(*command, status=2).err
     assert not seen.exists()
     forked(lambda: cli.main([*command, "--trust"]))  # fails later: the run has no checkpoint, and there are no images
     assert seen.exists()

@@ -15,6 +15,7 @@ from hexa.data import ArraySource, open_source
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment, override
 from hexa.run.build import settled
+from tests.conftest import Says
 from tests.distributed.together import run_together
 
 AUTO = {"network.mean": "auto", "network.std": "auto"}
@@ -35,10 +36,10 @@ def test_numbers_take_the_place_of_auto() -> None:
     assert (one.network.mean, one.network.std) == (made.network.mean, _experiment().network.std)
 
 
-def test_a_run_keeps_the_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["pretrain", "digits-moco-v2", "--out", str(tmp_path / "run"), "--epochs", "1", "--device", "cpu"]
-    assert main([*words, "--network.mean", "auto", "--network.std=auto", "--training.report", "false"]) == 0
-    assert "measured on the images" in capsys.readouterr().out
+def test_a_run_keeps_the_numbers(tmp_path: Path, says: Says) -> None:
+    words = ["pretrain", "digits-moco-v2", "--out", tmp_path / "run", "--epochs", "1", "--device", "cpu"]
+    said = says(*words, "--network.mean", "auto", "--network.std=auto", "--training.report", "false").out
+    assert "measured on the images" in said
     kept = experiments.load(tmp_path / "run" / "config.yaml")
     assert kept == settled(override(kept, AUTO), open_source("digits", "train"))[0]
     assert main(["resume", str(tmp_path / "run")]) == 0

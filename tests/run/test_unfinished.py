@@ -7,36 +7,31 @@ from pathlib import Path
 
 import pytest
 
-from hexa import cli
+from tests.conftest import Says
 
 from .test_visualize import a_run, tiny
 
 
-def test_an_unfinished_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unfinished_run_is_named(tmp_path: Path, says: Says) -> None:
     run = a_run(tmp_path / "run", tiny())
     note = f"note: {run} is unfinished: this is its newest checkpoint; {{}} trains it to the end"
-    assert cli.main(["export", str(run), "--to", "timm", "--out", str(tmp_path / "out.safetensors")]) == 0
-    assert note.format(f"hexa resume {run}") in capsys.readouterr().out.splitlines()
+    said = says("export", run, "--to", "timm", "--out", tmp_path / "out.safetensors").out
+    assert note.format(f"hexa resume {run}") in said.splitlines()
+    embedding = ("embed", run, "--data", "digits#test", "--out", tmp_path / "out.npz")
     (run / "adapt.json").write_text("{}")
-    assert cli.main(["embed", str(run), "--data", "digits#test", "--out", str(tmp_path / "out.npz")]) == 0
-    assert note.format("the same hexa adapt command") in capsys.readouterr().out.splitlines()
-    again = ["export", str(tmp_path / "out.safetensors"), "--to", "timm", "--out", str(tmp_path / "b.pth")]
-    assert cli.main(again) == 2
-    assert "unfinished" not in capsys.readouterr().out
+    assert note.format("the same hexa adapt command") in says(*embedding).out.splitlines()
+    again = ("export", tmp_path / "out.safetensors", "--to", "timm", "--out", tmp_path / "b.pth")
+    assert "unfinished" not in says(*again, status=2).out
     shutil.copy(tmp_path / "out.safetensors", run / "backbone.safetensors")
     (run / "adapt.json").write_text('{"verdict": "no", "kept": "start", "table": {"header": ["", "", "", ""]}}')
-    assert cli.main(["embed", str(run), "--data", "digits#test", "--out", str(tmp_path / "out.npz")]) == 0
-    assert f"end of training; its winner is {run}/winner.safetensors" in capsys.readouterr().out
+    assert f"end of training; its winner is {run}/winner.safetensors" in says(*embedding).out
 
 
 def test_pictures_tell_their_stages_and_count_images(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, out = str(a_run(tmp_path / "run", tiny())), str(tmp_path / "out.png")
-    assert cli.main(["visualize", run, "--data", "digits", "--out", out]) == 0
-    assert capsys.readouterr().err == "opening the images …\nmaking hard examples …\ndrawing …\n"
-    assert cli.main(["figure", "hard-examples", run, "--data", "digits", "--out", out]) == 0
-    assert capsys.readouterr().err == "opening the images …\nmaking views of them …\n"
+    given = (a_run(tmp_path / "run", tiny()), "--data", "digits", "--out", tmp_path / "out.png")
+    assert says("visualize", *given).err == "opening the images …\nmaking hard examples …\ndrawing …\n"
+    assert says("figure", "hard-examples", *given).err == "opening the images …\nmaking views of them …\n"
     monkeypatch.setattr("hexa.runtime.progress.ProgressBar.PAUSE", 0.0)
-    assert cli.main(["figure", "neighbours", run, "--data", "digits", "--out", out]) == 0
-    assert "extracting features: 1,347 of 1,347" in capsys.readouterr().err
+    assert "extracting features: 1,347 of 1,347" in says("figure", "neighbours", *given).err

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from hexa import cli, recipes
+from hexa import recipes
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.recipes import experiment as experiments
@@ -17,6 +18,7 @@ from hexa.reporting.pictures import MID_GREY
 from hexa.run.build import Machine, build_method, setting_of
 from hexa.run.visualize import Look, visualize
 from hexa.runtime import checkpoints
+from tests.conftest import Says
 from tests.evaluation.given import plain_images
 
 TINY = {"network.widths": "[4, 8]", "batch_size": "32", "method.bn_groups": "2", "method.queue_size": "64"}
@@ -99,21 +101,19 @@ def test_the_views_are_those_of_the_configuration() -> None:
         assert (images == tile).all((1, 2, 3)).any()
 
 
-def test_broken_images_are_passed_over_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_images_are_passed_over_and_counted(tmp_path: Path, says: Says) -> None:
     sizes = [(60, 40), (30, 30), (33, 90), (40, 40), (7, 9), (8, 8)]
     data = plain_images(tmp_path / "photos", {f"{number}.png": size for number, size in enumerate(sizes)})
 
-    def look(*broken: int) -> int:
+    def look(*broken: int, status: int) -> Any:
         for number in broken:
             (tmp_path / "photos" / f"{number}.png").write_bytes(b"broken")
-        arguments = ["digits-hexa-moco", "--data", data, "--out", str(tmp_path / "a.png")]
-        return cli.main(["visualize", *arguments, *(f"--{name}={value}" for name, value in TINY.items())])
+        options = ("--data", data, "--out", tmp_path / "a.png", *(f"--{name}={value}" for name, value in TINY.items()))
+        return says("visualize", "digits-hexa-moco", *options, status=status)
 
-    assert look(1, 4) == 0
-    said = capsys.readouterr().out
+    said = look(1, 4, status=0).out
     assert "2 images could not be read and were skipped: " in said
     assert "4.png: not an image" in said
     (tmp_path / "a.png").unlink()
-    assert look(*range(6)) == 2
-    assert "none of its images can be read" in capsys.readouterr().err
+    assert "none of its images can be read" in look(*range(6), status=2).err
     assert not (tmp_path / "a.png").exists()

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hexa import cli
 from hexa.cli.declare import COMMANDS
 from hexa.runtime import cores
+from tests.conftest import Says
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,7 @@ def test_idle_cores_are_counted_among_those_allowed(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_beside_other_programs_what_ends_by_the_clock_takes_idle_cores_alone(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: list[str],
-    given: str | None,
-    threads: str | None,
+    monkeypatch: pytest.MonkeyPatch, says: Says, command: list[str], given: str | None, threads: str | None
 ) -> None:
     monkeypatch.setattr(os, "environ", dict(os.environ))
     os.environ.pop("OMP_NUM_THREADS", None)
@@ -88,9 +84,8 @@ def test_beside_other_programs_what_ends_by_the_clock_takes_idle_cores_alone(
     monkeypatch.setattr(cores, "_idle", lambda: 2.7)
     monkeypatch.setattr(cores, "_DEVICES", Path("nowhere"))
     monkeypatch.setitem(COMMANDS, command[0], dataclasses.replace(COMMANDS[command[0]], run=lambda given, extra: 0))
-    assert cli.main(command) == 0
+    assert ("other programs use the cores" in says(*command).err) == (given is None)
     assert os.environ.get("OMP_NUM_THREADS") == threads
-    assert ("other programs use the cores" in capsys.readouterr().err) == (given is None)
 
 
 @pytest.mark.parametrize(("idle", "device", "said"), [(2.7, "null", 1), (3.65, "null", 0), (2.7, "nvidia0", 0)])

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from hexa import cli
 from hexa.core import Example
 from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.byol import BYOL
 from hexa.testing import LAWS
+from tests.conftest import Says
 from tests.laws.cases import Case
 
 #: `hexa check` hides a GPU, but here torch has seen it.
@@ -109,9 +109,8 @@ def digits():
 
 
 @pytest.mark.parametrize(("offset", "status"), [(0, 0), (0.7, 1)])
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], offset: float, status: int) -> None:
+def test_the_command(tmp_path: Path, says: Says, offset: float, status: int) -> None:
     (tmp_path / "mine.py").write_text(PLUGIN.format(offset=offset))
-    assert cli.main(["check", f"{tmp_path / 'mine.py'}:digits"]) == status
-    out = capsys.readouterr().out
+    out = says("check", f"{tmp_path / 'mine.py'}:digits", status=status).out
     assert out.count("ok ") + out.count("BROKEN") == len(LAWS)
     assert ("grey: pixels of grey range from" in out) == bool(status)

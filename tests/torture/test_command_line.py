@@ -23,6 +23,7 @@ from hexa.measure import doctor
 from hexa.recipes.experiment import override
 from hexa.runtime.parsing import from_option
 from hexa.training.journal import METRICS
+from tests.conftest import Says
 from tests.end_to_end.endings import options
 from tests.torture.harness import Tally, forked, hexa
 
@@ -97,16 +98,14 @@ def test_a_run_of_names_that_are_not_text(tmp_path: Path, tally: Tally) -> None:
 
 @pytest.mark.parametrize("name", ["x[/b]", ODD, "a\nhexa: error: b", "é"])
 def test_names_are_printed_as_they_are(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tally: Tally
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says, tally: Tally
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hexa.run.run.pretrain", lambda experiment, out, console: Path(out))
     shown = name.encode("unicode-escape", "surrogatepass").decode().replace("\\xe9", "é")
-    assert cli.main(["pretrain", "digits-moco-v2", f"--out={name}", f"--data=folder:{name}"]) == 0
-    out = capsys.readouterr().out
+    out = says("pretrain", "digits-moco-v2", f"--out={name}", f"--data=folder:{name}").out
     assert (out.splitlines()[0], out.count("\n")) == (f"run: {shown}", 2)
-    assert cli.main(["evaluate", "knn", f"./{name}", "--data", "digits"]) == 2
-    err = capsys.readouterr().err
+    err = says("evaluate", "knn", f"./{name}", "--data", "digits", status=2).err
     told = err.startswith("hexa: error: ./") and err.count("\n") == 1 and clean(err)
     tally.input("names that are not text", told, err)
 

@@ -20,14 +20,13 @@ import yaml
 from torch import Tensor
 
 from hexa.config import UserError
-from hexa.nn.backbones import NetworkConfig
 from hexa.runtime import checkpoints
 from hexa.weights.layouts import LAYOUTS, names
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from tests.evaluation.given import SMALL
 from tests.pickles import Calls, doubled, itself
 from tests.torture.harness import DAMAGES, Forked, Tally, forked
 
-SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 Make = Callable[[Path], Path]
 
 

@@ -12,12 +12,12 @@ import hexa
 from hexa.core import HardExample
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.objective import Objective
-from hexa.testing.laws import differing, state
 from hexa.training import trainer
 from hexa.training.monitor import Watch
 from hexa.training.overfitting import one_step_and_many
 from tests.end_to_end.endings import ALONE, metric_lines
 from tests.laws.cases import Case, batch
+from tests.modules import unchanged
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,8 @@ def test_losses_are_those_of_the_attacks_and_nothing_is_moved() -> None:
         "late": Adversarial(epsilon=4.0, step_size=4.0, start=0.5),
     }
     method = Case("moco", {}, {"adversarial": {}}).build()
-    before = state(method)
-    found = one_step_and_many(Objective(method, hard, steps=10), batch())
-    assert not differing(before, state(method))
+    with unchanged(method):
+        found = one_step_and_many(Objective(method, hard, steps=10), batch())
     assert list(found) == ["adversarial"]
     one, many = found["adversarial"]
     made = Objective(method, {"one": hard["adversarial"]}).examples(batch())["one"]

@@ -281,10 +281,8 @@ def test_a_monitor_that_fails_is_one_warning_and_tried_again(tmp_path: Path) -> 
 
     monitored(tmp_path, monitor).run()
     (warning,) = [line for line in metrics(tmp_path, "warning") if "monitor" in line["message"]]
-    assert (warning["step"], warning["message"]) == (
-        STEPS,
-        "the k-NN monitor failed (ValueError: no such file); the run is not affected",
-    )
+    assert warning["step"] == STEPS
+    assert warning["message"] == "the k-NN monitor failed (ValueError: no such file); the run is not affected"
     assert [line["step"] for line in metrics(tmp_path, "monitor")] == [3 * STEPS]
 
 

@@ -40,6 +40,8 @@ from hexa.weights.pretrained import Backbone, load_backbone
 #: Options that only the verdict depends on: for others it is made anew, by this number of images at most. Labels that
 #: choose the best state or end the run are an exception.
 _JUDGING, _MOST, _DECIDING = {"--labelled", "--groups", "--price"}, 2000, {"monitor.keep_best", "monitor.until"}
+#: What ADAPTATION holds.
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def adapt(
     console: Console | None = None,
     begun: float | None = None,
     go_on: str = "the same command",
-) -> dict[str, Any]:
+) -> Record:
     """Train `request.backbone` further on the images within the time, and say whether it helped.
 
     `out` becomes a run folder that also has ADAPTATION (plan, scores of start and result, verdict), the comparison at
@@ -181,9 +183,7 @@ def adapt(
         return _conclude(request, experiments.load(out / CONFIG), out, record, console)
 
 
-def _begin(
-    request: AdaptRequest, out: Path, only_plan: bool, console: Console, budget: Budget
-) -> tuple[dict[str, Any], bool]:
+def _begin(request: AdaptRequest, out: Path, only_plan: bool, console: Console, budget: Budget) -> tuple[Record, bool]:
     """The record so far, and whether training has begun. In the main process; says what was planned or found."""
     record = _read_record(out, request, only_plan)
     if record is None:
@@ -209,7 +209,7 @@ def _begin(
     return record, (out / CONFIG).is_file()
 
 
-def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
+def _planned(request: AdaptRequest, budget: Budget) -> Record:
     """Inspect the images, read the weights, measure and plan: the record to store."""
     say: Say = lambda line: Console(stderr=True).print(f"{line} …", style="dim")  # noqa: E731
     most, channels = map(request.fields.get, ("training.max_image_pixels", "network.channels"))
@@ -227,16 +227,14 @@ def _planned(request: AdaptRequest, budget: Budget) -> dict[str, Any]:
     labelled = judging if can_judge(judging.classes) else None
     given = Given(override(draft, changes), source, seen, pixels, labelled, budget, request.fields, say)
     made = request.plan(replace(given, larger=request.larger if given.may_shrink(backbone) else 1.0))
-    record: dict[str, Any] = {"request": request.record, "plan": list(made.lines), "compared": made.compared}
+    record: Record = {"request": request.record, "plan": list(made.lines), "compared": made.compared}
     record["domain"] = seen.domain
     if made.experiment is None:
         return record | {"verdict": made.lines[-1], "kept": "start"}
     return record | {"experiment": made.experiment.model_dump(mode="json")}
 
 
-def _conclude(
-    request: AdaptRequest, experiment: Experiment, out: Path, record: dict[str, Any], console: Console
-) -> dict[str, Any]:
+def _conclude(request: AdaptRequest, experiment: Experiment, out: Path, record: Record, console: Console) -> Record:
     """Compare start and result, export the winner, and write the record and the report."""
     start, result = starts.unchanged(experiment.start), load_backbone(out / BACKBONE)
     data = _opened(experiment, experiment.data)
@@ -314,7 +312,7 @@ def _place(value: str | None) -> str | None:
     return os.path.realpath(path) if os.path.exists(path) and value not in SOURCES else value
 
 
-def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> dict[str, Any] | None:
+def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> Record | None:
     """The record of an adaptation in `out`, or None; without its verdict where this request judges in another way. One
     of another request raises UserError, or, if this one is only to be planned, counts as none.
     """
@@ -347,4 +345,4 @@ def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> dict[str,
     if other and not only_plan:
         listed = "; ".join(other.values())
         raise UserError(f"{out} is of another command: {listed}; repeat that one, or give another --out")
-    return None if other else cast(dict[str, Any], record)
+    return None if other else cast(Record, record)

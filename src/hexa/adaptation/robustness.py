@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hexa.comparison import unlabelled
 from hexa.comparison.extraction import Tell
-from hexa.comparison.labelled import DECIDING, Difference, Judge, paired, percent
+from hexa.comparison.labelled import DECIDING, Difference, Judge, Measured, paired, percent
 from hexa.data import Source
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.source import Subset
@@ -32,7 +32,7 @@ _ATTACKS = attack.random_starts(STEPS, _RELATIVE, 1, _LOSSES)
 #: Names of measures: clean accuracy by k-NN and by the probe, whose mean --price bounds, corrupted images, and attacks.
 (NEAREST, CLEAN), CORRUPTED, ATTACKED = DECIDING, "corrupted images", [f"attack of ε = {one:g}" for one in EPSILONS]
 
-Values = dict[str, NDArray[np.generic]]
+Values = dict[str, Measured]
 Rows = NDArray[np.intp]
 
 
@@ -109,7 +109,7 @@ def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: T
                     values.append(_moved(side.backbone, shown, rows, corrupted))
                 else:
                     labels = torch.from_numpy(judge.labels[places[rows]])
-                    values.append(_classified(side.backbone, side.probes[number], shown, rows, labels, corrupted))
+                    values.append(_classified(side, number, shown, rows, labels, corrupted))
             tell(done := done + len(rows), len(places))
     order = np.argsort(np.concatenate(parts))
     for side, values in zip(sides, found, strict=True):
@@ -123,15 +123,13 @@ def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: T
         side.values.update(made)
 
 
-def _classified(
-    backbone: Backbone, probe: FittedProbe, shown: Shown, rows: Rows, labels: Tensor, corrupted: Sequence[Tensor]
-) -> Values:
+def _classified(side: Side, fold: int, shown: Shown, rows: Rows, labels: Tensor, corrupted: Sequence[Tensor]) -> Values:
     """Correct or not under attack, and the share of corruptions under which it is, by a probe that did not see these
     images. An attack is from one random point, by either loss; an image that falls within a smaller ε counts as fallen
     within a larger one.
     """
     x, device = shown.pixels[rows], shown.pixels.device
-    y, scores = labels.to(device), nn.Sequential(backbone, probe.linear().to(device))
+    y, scores = labels.to(device), nn.Sequential(side.backbone, side.probes[fold].linear().to(device))
     radii, streams = [epsilon / 255 for epsilon in EPSILONS], [shown.streams[row] for row in rows]
     smallest = attack.smallest_radius(scores, x, y, radii, _ATTACKS, streams).numpy()
     found: Values = {name: smallest > radius for name, radius in zip(ATTACKED, radii, strict=True)}

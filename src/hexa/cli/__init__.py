@@ -42,12 +42,10 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"hexa {hexa.__version__}")
-    subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
+    group = parser.add_subparsers(metavar="COMMAND", dest="command")
     parsers: dict[str, Parser] = {}
     for name, command in commands(only).items():
-        sub: Parser = subparsers.add_parser(
-            name, help=command.summary, description=command.description, allow_abbrev=False
-        )
+        sub = group.add_parser(name, help=command.summary, description=command.description, allow_abbrev=False)
         parsers[name] = sub
         if only in (None, name):
             for option, settings in command.options:
@@ -172,7 +170,7 @@ def _run(arguments: list[str], begun: float) -> int:
         # what can be repeated bit for bit keeps its number of threads
         if said := beside_others(choose=bool(by_clock) or name == "demo"):
             print(said, file=sys.stderr)
-    return COMMANDS[name].run(given, extra)
+    return COMMANDS[name].run(given, extra) or 0
 
 
 def _say(line: str, status: int) -> int:

@@ -69,7 +69,7 @@ def _together() -> Iterator[None]:
     open=True,
 )
 @_together()
-def evaluate(given: Given, extra: Fields) -> int:
+def evaluate(given: Given, extra: Fields) -> None:
     from hexa.runtime import targets
 
     if (out := getattr(given, "out", None)) is not None:
@@ -99,7 +99,6 @@ def evaluate(given: Given, extra: Fields) -> int:
         raise lost
     if out is not None:
         say(f"written to {out}")
-    return 0
 
 
 def describe_protocol(given: Given, extra: Fields) -> int:
@@ -134,7 +133,7 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     "can be measured, which decides nothing.",
 )
 @_together()
-def compare(given: Given, extra: Fields) -> int:
+def compare(given: Given, extra: Fields) -> None:
     from hexa.runtime import processes, targets
 
     out = targets.check_folder(given.out)
@@ -150,18 +149,17 @@ def compare(given: Given, extra: Fields) -> int:
     with progress_bar() as progress:
         found = run(request, progress)
         if not processes.is_main():
-            return 0
+            return
         progress("writing the page", 0, 1)
         page = write(found, request, out)
     if given.json:
         print(json.dumps(found.record, indent=2))
-        return 0
+        return
     console = Console()
     console.print(verdict.table(found.sides, found.verdict).terminal())
     say(*map(_remark, (given.backbone, *given.backbones)), *(f"note: {note}" for note in found.notes))
     console.print(found.verdict.sentence, style="bold")
     say(f"written to {page}")
-    return 0
 
 
 @command(
@@ -171,7 +169,7 @@ def compare(given: Given, extra: Fields) -> int:
     option("--out FILE", ".npz or .parquet with features, labels, paths", required=True),
     request="EmbeddingRequest",
 )
-def embed(given: Given, extra: Fields) -> int:
+def embed(given: Given, extra: Fields) -> None:
     from hexa.runtime import targets
 
     maps = hasattr(given, "maps")
@@ -191,7 +189,6 @@ def embed(given: Given, extra: Fields) -> int:
         *(f"left out: {problem}" for problem in made.left_out[:20]),
         f"… and {len(made.left_out) - 20:,} more" if made.left_out[20:] else "",
     )
-    return 0
 
 
 @command(
@@ -206,7 +203,7 @@ def embed(given: Given, extra: Fields) -> int:
     description="Cosine similarities are of features whose mean is removed. An outlier's similarity is the mean over "
     "its ten nearest neighbours.",
 )
-def search(given: Given, extra: Fields) -> int:
+def search(given: Given, extra: Fields) -> None:
     from hexa.config import UserError
     from hexa.evaluation.search import Features
     from hexa.reporting.tables import counted
@@ -220,7 +217,7 @@ def search(given: Given, extra: Fields) -> int:
         found = features.duplicates(given.least) if given.duplicates else one(given.count)
     if given.json:
         print(json.dumps([vars(one) for one in found], indent=2))
-        return 0
+        return
     # as the file names it: the folders may be others
     of = f"most like {features.paths[features.place_of(given.like)]}" if given.like else _OUTLIERS
     say("near-duplicates, each group with the similarities of its most and least similar pair" * given.duplicates or of)
@@ -229,7 +226,6 @@ def search(given: Given, extra: Fields) -> int:
     if given.duplicates:
         of = f"at a similarity of {given.least:g} or more (--least); the closest two have {features.closest():.3f}"
         say(f"{counted(len(found), 'group')} among {len(features.paths):,} images {of}")
-    return 0
 
 
 @command(
@@ -239,7 +235,7 @@ def search(given: Given, extra: Fields) -> int:
     option("--out PATH", required=True),
     request="ImageOptions",
 )
-def export(given: Given, extra: Fields) -> int:
+def export(given: Given, extra: Fields) -> None:
     from hexa.runtime import targets
 
     out = targets.check(given.out)
@@ -250,7 +246,6 @@ def export(given: Given, extra: Fields) -> int:
     checked = run(given.run, given.to, out, **_requested(ImageOptions, given, extra))
     say(_remark(given.run), f"written to {out}, loaded back and compared")
     say(*(f"  {name}: {value}" for name, value in checked.items() if isinstance(value, str | int | float)))
-    return 0
 
 
 def _requested(request: type[Config], given: Given, extra: Fields) -> dict[str, Any]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Given = argparse.Namespace
 Fields = Mapping[str, str]
 Option = tuple[str, dict[str, Any]]
-Handler = Callable[[Given, Fields], int]
+Handler = Callable[[Given, Fields], int | None]
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ def command(
 ) -> Callable[[Handler], Handler]:
     """Make a command of a function from parsed options and further `--any.field VALUE` pairs to the exit status.
 
-    request: a class of `hexa.evaluation.request`, whose fields become options. open: further options are fields of the
-    experiment or the protocol.
+    None stands for 0. request: a class of `hexa.evaluation.request`, whose fields become options. open: further
+    options are fields of the experiment or the protocol.
     """
 
     def declared(run: Handler) -> Handler:

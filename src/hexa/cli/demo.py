@@ -22,8 +22,6 @@ from hexa.runtime.console import Console
 from hexa.runtime.lock import locked
 
 ARMS = {"MoCo-v2": "digits-moco-v2", "HEXA-MoCo": "digits-hexa-moco"}
-#: Their images are 8×8: as features, all 64 grey values (three times).
-PIXELS = "pixels:8"
 #: In grey levels of 255: half of a step between the digits' 17 grey values, and a whole.
 EPSILONS = (8, 16)
 #: What is measured of each, by protocol. The attack takes half the usual steps and one start, for time.
@@ -55,8 +53,7 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
         experiments = {name: _experiment(recipe, epochs) for name, recipe in ARMS.items()}
         for name, folder in folders.items():
             _clear(folder, experiments[name])
-        to_train = [experiments[name] for name, folder in folders.items() if not (folder / BACKBONE).is_file()]
-        if to_train:
+        if to_train := [experiments[name] for name, folder in folders.items() if not (folder / BACKBONE).is_file()]:
             console.print(f"this machine needs about {format_duration(_seconds(to_train))}")
         for name, folder in folders.items():
             console.rule(f"{name}: {experiments[name].epochs} epochs without labels", align="left")
@@ -65,7 +62,8 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
             else:
                 pretrain(experiments[name], folder, console=console)
 
-        backbones = {"raw pixels": PIXELS, "random init": f"random:{folders['MoCo-v2']}"}
+        # the images are 8×8: as features, all 64 grey values (three times)
+        backbones = {"raw pixels": "pixels:8", "random init": f"random:{folders['MoCo-v2']}"}
         backbones |= {name: str(folder) for name, folder in folders.items()}
         console.rule("held-out images", align="left")
         console.print("accuracy on held-out digits, %")

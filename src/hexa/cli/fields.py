@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 import types
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import pydantic
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from hexa.recipes.experiment import Experiment
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """One setting: where it is, what it is in this experiment, what it may be and what it does."""
 
     path: str
@@ -26,14 +25,13 @@ class Field:
     description: str
 
 
-def split(arguments: Iterable[str], options: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+def split(arguments: Iterable[str], options: Collection[str]) -> tuple[list[str], dict[str, str]]:
     """Separate arguments with a declared option from `--any.field VALUE` pairs.
 
     `--any.field=VALUE` is the same; a field without a value is "true"; dashes in a field become underscores. Of several
     numbers, `--shots 1 2 4`, it makes a list, 1,2,4.
     If a field is given twice, the last value counts, as for options.
     """
-    options = set(options)
     ours: list[str] = []
     fields: dict[str, str] = {}
     waiting = list(arguments)
@@ -59,12 +57,12 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def check_names(given: Iterable[str], known: Iterable[str], options: Iterable[str]) -> None:
+def check_names(given: Iterable[str], fields: Iterable[Field], options: Iterable[str]) -> None:
     """Raise ConfigError for a name without a dot that is neither a field nor an option, with the nearest of both.
 
     A dotted path is left to `hexa.recipes.experiment.override`, which knows what may be added to hard examples.
     """
-    known = list(known)
+    known = [field.path for field in fields]
     top = {path for path in known if "." not in path}
     candidates = {f"--{name}" for name in top} | set(options)
     problems = []
@@ -94,15 +92,11 @@ def of_absent_hard_examples(experiment: Experiment) -> list[Field]:
 def describe(fields: Iterable[Field], width: int = 100) -> str:
     """The fields as help prints them: `--path VALUE  (choices)` and what it does, one group after another."""
     lines: list[str] = []
-    previous = None
-    for field in fields:
-        group = field.path.rpartition(".")[0]
-        if group != previous:
-            lines += ["", f"{group or 'the run'}:"]
-            previous = group
-        head = f"  --{field.path} {_shown(field.value)}"
-        lines.append(f"{head}  ({field.kind})" if field.kind else head)
-        lines += textwrap.wrap(field.description, width, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    for group, members in itertools.groupby(fields, lambda field: field.path.rpartition(".")[0]):
+        lines += ["", f"{group or 'the run'}:"]
+        for field in members:
+            lines.append(f"  --{field.path} {_shown(field.value)}" + f"  ({field.kind})" * bool(field.kind))
+            lines += textwrap.wrap(field.description, width, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return "\n".join(lines).lstrip("\n")
 
 

@@ -21,7 +21,7 @@ from hexa.cli.training import experiment_of
     "without --batch-size a smaller batch is used if that is needed to finish in two minutes.",
     open=True,
 )
-def benchmark(given: Given, extra: Fields) -> int:
+def benchmark(given: Given, extra: Fields) -> None:
     experiment = experiment_of(given, extra)
     from hexa.measure.benchmark import benchmark as run, fitted, table
     from hexa.runtime.console import Console
@@ -36,7 +36,6 @@ def benchmark(given: Given, extra: Fields) -> int:
         print(json.dumps(measured, indent=2))
     else:
         Console().print(table(measured))
-    return 0
 
 
 @command(
@@ -54,14 +53,14 @@ def benchmark(given: Given, extra: Fields) -> int:
     "command continues with the first seed that was not finished.",
     open=True,
 )
-def speedrun(given: Given, extra: Fields) -> int:
+def speedrun(given: Given, extra: Fields) -> None:
     import_networks()
     from hexa.config import UserError
     from hexa.measure import speedrun as runs
 
     if given.track is None:
         say(*(f"{name}: {one.goal}; {runs.standing(one)}" for name, one in runs.tracks().items()))
-        return 0
+        return
     one, fields = runs.track(given.track), dict(extra) | ({"recipe": given.recipe} if given.recipe else {})
     if given.data is None and not given.plan:
         raise UserError(f"--data is missing; give the images of {one.data}, such as parquet:PATH")
@@ -70,7 +69,7 @@ def speedrun(given: Given, extra: Fields) -> int:
     say(f"{one.goal}; {runs.standing(one)}", f"{recipe} for each of the seeds {given.seeds}, {changed or 'unchanged'}")
     if given.plan:
         say(runs.foreseen(given.track, given.data, given.start, fields) if given.data is not None else "")
-        return 0
+        return
     from hexa.runtime.console import Console
 
     out = Path(given.out or f"runs/speedrun-{given.track}")
@@ -78,7 +77,6 @@ def speedrun(given: Given, extra: Fields) -> int:
     result = runs.speedrun(given.track, given.data, out, **settings)
     Console().print(runs.table(one, result).terminal())
     say(runs.said(one, result), f"result: {out / runs.RESULT}")
-    return 0
 
 
 @command(

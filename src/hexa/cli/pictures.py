@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     SEED,
     open=True,
 )
-def visualize(given: Given, extra: Fields) -> int:
+def visualize(given: Given, extra: Fields) -> None:
     from hexa.config import UserError, some
     from hexa.runtime import targets
 
@@ -61,7 +61,6 @@ def visualize(given: Given, extra: Fields) -> int:
         path = run(target, given.data, out, problems=skipped, progress=progress, **how)
     left = f"{len(skipped)} images could not be read and were skipped: {some(skipped, '; ')}"
     say(f"written to {path}", left * bool(skipped))
-    return 0
 
 
 @command(
@@ -75,7 +74,7 @@ def visualize(given: Given, extra: Fields) -> int:
     description="hard-examples: views beside the hard examples made of them. view-space: clean, adversarial and mixed "
     "views in two dimensions. neighbours, clusters: which images a backbone finds similar.",
 )
-def figure(given: Given, extra: Fields) -> int:
+def figure(given: Given, extra: Fields) -> None:
     from hexa.runtime import targets
 
     out = targets.check(given.out, (".png", ".svg"))
@@ -92,7 +91,6 @@ def figure(given: Given, extra: Fields) -> int:
     with progress_bar() as progress:
         path = run(given.kind, target, given.data, out, seed=given.seed, progress=progress)
     say(f"written to {path}")
-    return 0
 
 
 @command(
@@ -101,7 +99,7 @@ def figure(given: Given, extra: Fields) -> int:
     option("--out FILE.html", required=True),
     option("--data SOURCE", "images for pictures that a run lacks; without, none are made"),
 )
-def report(given: Given, extra: Fields) -> int:
+def report(given: Given, extra: Fields) -> None:
     from hexa.runtime import targets
 
     out = targets.check(given.out, (".html",))
@@ -113,7 +111,6 @@ def report(given: Given, extra: Fields) -> int:
     makers = None if given.data is None else of_images(given.data)
     path = run([Path(folder) for folder in given.runs], out, makers, left_out)
     say(*left_out, f"written to {path}")
-    return 0
 
 
 def _import_if_trusted(given: Given) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     option("WORDS", "only recipes with this in their name", metavar="WORD", nargs="?", default=""),
     JSON,
 )
-def recipes(given: Given, extra: Fields) -> int:
+def recipes(given: Given, extra: Fields) -> None:
     from rich.padding import Padding
 
     import_networks()
@@ -54,7 +54,7 @@ def recipes(given: Given, extra: Fields) -> int:
         raise UserError(f"no recipe has '{given.words}' in its name; `hexa recipes` lists all")
     if given.json:
         print(json.dumps(described, indent=2))
-        return 0
+        return
     console = Console()
     for row in described:
         parts = [row["method"], *row["hard_examples"]]
@@ -68,7 +68,6 @@ def recipes(given: Given, extra: Fields) -> int:
     for name, text in MODIFIERS.items():
         console.print(f"  +{name}: {text}")
     console.print("\nhexa pretrain RECIPE --help  lists every field of one")
-    return 0
 
 
 @command(
@@ -89,14 +88,14 @@ def recipes(given: Given, extra: Fields) -> int:
     "--method.temperature=0.1. `hexa pretrain RECIPE --help` lists them with their values in that recipe.",
     open=True,
 )
-def pretrain(given: Given, extra: Fields) -> int:
+def pretrain(given: Given, extra: Fields) -> None:
     experiment = experiment_of(given, extra)
     if given.time is not None:
         experiment = _within(experiment, given, extra)
     from hexa.run.run import pretrain as train
     from hexa.runtime.console import Console
 
-    return _finished(train(experiment, given.out, console=Console()), experiment.data)
+    _finished(train(experiment, given.out, console=Console()), experiment.data)
 
 
 def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
@@ -144,7 +143,7 @@ def describe_fields(given: Given, extra: Fields) -> int:
 
 
 @command("continue a run exactly where it stopped", option("RUN", "a run folder"), TRUST)
-def resume(given: Given, extra: Fields) -> int:
+def resume(given: Given, extra: Fields) -> None:
     from hexa.config import UserError
 
     run = Path(given.run)
@@ -156,7 +155,7 @@ def resume(given: Given, extra: Fields) -> int:
     from hexa.runtime.console import Console
 
     experiment = plugins.load(run / "config.yaml", given.trust)
-    return _finished(go_on(run, console=Console()), experiment.data)
+    _finished(go_on(run, console=Console()), experiment.data)
 
 
 #: Options that `adapt` and `harden` share.
@@ -222,7 +221,7 @@ def _from_weights(given: Given, extra: Fields, **more: Any) -> int:
     kind = HardenRequest if more else AdaptRequest
     changes = dict(extra) | {_SHORT[name]: value for name in ("device", "precision") if (value := getattr(given, name))}
     made = recipes.get(kind.recipe)
-    known = [field.path for field in (*fields.of_experiment(made), *fields.of_absent_hard_examples(made))]
+    known = (*fields.of_experiment(made), *fields.of_absent_hard_examples(made))
     fields.check_names(changes, known, given.options)
     asked = (given.backbone, given.data, given.labelled, given.time, given.domain, changes, given.groups)
     go_on = shlex.join(["hexa", *given.arguments]) if os.environ.get("WORLD_SIZE", "1") == "1" else "the same command"
@@ -235,14 +234,13 @@ def _from_weights(given: Given, extra: Fields, **more: Any) -> int:
     option("--out FOLDER", "runs/demo if not given", default="runs/demo"),
     EPOCHS,
 )
-def demo(given: Given, extra: Fields) -> int:
+def demo(given: Given, extra: Fields) -> None:
     from hexa.runtime import targets
 
     out = targets.check_folder(given.out)
     from hexa.cli.demo import demo as run
 
     run(out, epochs=given.epochs)
-    return 0
 
 
 def experiment_of(given: Given, extra: Fields) -> Experiment:
@@ -265,8 +263,7 @@ def experiment_of(given: Given, extra: Fields) -> Experiment:
         # first, since a recipe of views replaces fields at their defaults, which many of a domain's are
         experiment = override(experiment, {path: changes[path] for path in ("views.recipe",) if path in changes})
         changes |= domains.changes(domain, changes)
-    known = [field.path for field in fields.of_experiment(experiment)]
-    fields.check_names(changes, known, getattr(given, "options", ()))
+    fields.check_names(changes, fields.of_experiment(experiment), getattr(given, "options", ()))
     return begin_from_weights(override(experiment, changes), changes)
 
 
@@ -282,9 +279,8 @@ _SHORT = {
 }
 
 
-def _finished(run: Path, data: str) -> int:
+def _finished(run: Path, data: str) -> None:
     say(f"run: {run}", f"next: {_next(run, data)}")
-    return 0
 
 
 def _next(run: Path, data: str) -> str:

@@ -168,26 +168,23 @@ def of_backbones(
     judged = labelled.can_judge(judging.classes)
     rows, twins, notes = from_main(chosen)
     images = Subset(judging, rows)
-    found, free = list[tuple[Tensor, Tensor]](), list[dict[str, float]]()
+    found, free = list[tuple[Tensor, Tensor]](), dict[str, dict[str, float]]()
     for name, backbone in backbones.items():
         tell = functools.partial(progress, f"{name}, {backbone.image_size} px")
         if judged:
             found.append(features_of(backbone, images, how, device, tell))
-            free.append({})
         else:
             passes, positions = passes_of(backbone, images, how, device, tell)
             found.append((passes.images, positions))
-            free.append(from_main(functools.partial(unlabelled.measures, passes, how.seed)))
+            free[name] = from_main(functools.partial(unlabelled.measures, passes, how.seed))
     every, shared = common(found)
     shared = from_main(lambda: shared)
     if len(shared) < len(images):
         lost = [images.paths[place] for place in np.setdiff1d(np.arange(len(images)), shared.numpy())]
         notes.append(f"{len(lost)} of {len(images):,} images cannot be read: {some(lost)}")
         images = Subset(images, shared.numpy())
-    sides = [
-        Side(name, backbone, features, free=measured)
-        for (name, backbone), features, measured in zip(backbones.items(), every, free, strict=True)
-    ]
+    named = zip(backbones.items(), every, strict=True)
+    sides = [Side(name, backbone, features, free=free.get(name, {})) for (name, backbone), features in named]
     judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups()) if judged else None
     if judge is not None:
         classes = len(np.unique(judge.labels[judge.judged]))

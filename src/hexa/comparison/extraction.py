@@ -122,7 +122,9 @@ def passes_of(
     views = Views(ViewsConfig(size=size, **fields))
 
     def make(share: tuple[int, int], problems: dict[int, str]) -> tuple[Tensor, Tensor]:
-        shares, made, positions = list[Tensor](), list[Tensor](), list[Tensor]()
+        shares = list[Tensor]()
+        # where this process has no image, others may have some
+        made, positions = [torch.empty(0, 4 * backbone.num_features + 2)], [torch.empty(0, dtype=torch.int64)]
 
         def four(pixels: Tensor) -> Tensor:
             """Features [B, 4 D]. A batch is mixed within itself, each image with the one before it."""
@@ -140,8 +142,6 @@ def passes_of(
             made.append(torch.cat([part, shares[-1][:, None], index.roll(1)[:, None].float()], 1))
             positions.append(index)
             tell(int(index[-1]) + 1, len(images))
-        if not made:  # other processes may have some
-            return torch.empty(0, 4 * backbone.num_features + 2), torch.empty(0, dtype=torch.int64)
         return torch.cat(made), torch.cat(positions)
 
     together, positions = share_and_gather(make, images, 1.0)

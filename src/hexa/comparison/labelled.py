@@ -41,6 +41,8 @@ DECIDING = ("k-NN", "linear probe")
 
 Right = NDArray[np.bool_]
 Rows = NDArray[np.int64]
+#: bool, right or not, or percentages.
+Measured = NDArray[np.generic]
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,9 @@ class Judge:
             given = f"{int((counts > 1).sum())} of {int((counts > 0).sum())} classes have two labelled images or more"
             raise UserError(f"{given}, and a comparison needs two such classes; label more images")
         self.judged = np.sort(np.concatenate(self.parts))
-        alone = np.arange(len(labels)) if self.groups is None else self.groups
-        self.rests = [np.flatnonzero(~np.isin(alone, alone[part])) for part in self.parts]
+        #: int64 [N], the group of each image, its own where groups are not used.
+        self._alone = np.arange(len(labels)) if self.groups is None else self.groups
+        self.rests = [np.flatnonzero(~np.isin(self._alone, self._alone[part])) for part in self.parts]
         self.width = self.width_of(self.judged)
         self.draws: dict[int, list[Rows]] = {}
         pools, least = [np.arange(len(labels))] * DRAWS, max(2, (counts > 1).sum() / 2)  # fewer classes tell little
@@ -131,8 +134,7 @@ class Judge:
 
     def asked(self, drawn: Rows) -> NDArray[np.bool_]:
         """bool [N], the images that a draw of few labels judges: of its classes, and of none of its groups."""
-        alone = np.arange(len(self.labels)) if self.groups is None else self.groups
-        return np.isin(self.labels, self.labels[drawn]) & ~np.isin(alone, alone[drawn])
+        return np.isin(self.labels, self.labels[drawn]) & ~np.isin(self._alone, self._alone[drawn])
 
     def probes(self, features: Tensor) -> list[FittedProbe]:
         """A probe for each fold, of features [N, D] of the others. Its weight decay is chosen in the first fold."""
@@ -176,11 +178,7 @@ class Judge:
 
 
 def paired(
-    before: NDArray[np.generic],
-    after: NDArray[np.generic],
-    comparisons: int = 1,
-    width: float = 1.0,
-    groups: Rows | None = None,
+    before: Measured, after: Measured, comparisons: int = 1, width: float = 1.0, groups: Rows | None = None
 ) -> Difference:
     """after − before in percentage points, d paired by image or by draw: mean d ± width · t · s / √n.
 
@@ -201,7 +199,7 @@ def paired(
     return Difference(float(d.mean()), width * half)
 
 
-def percent(values: NDArray[np.generic]) -> NDArray[np.float64]:
+def percent(values: Measured) -> NDArray[np.float64]:
     """Right or not, bool [M], as 0 or 100; accuracies in percent as they are."""
     return (100.0 if values.dtype == np.bool_ else 1.0) * values.astype(np.float64)
 

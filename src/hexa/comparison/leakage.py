@@ -31,9 +31,8 @@ _LEARNED = 200
 def thumbnails(source: Source, num_workers: int | None = None) -> tuple[Tensor, NDArray[np.int64]]:
     """Standardised grey thumbnails [N, 256] of the readable images, and their positions [N]."""
     made = evaluation_batches(source, EvaluationTransform(THUMB, 1.0), 256, "cpu", num_workers, {}, 1.0)
-    parts = [(images.mean(1).flatten(1), index) for images, _, index in made]
-    if not parts:
-        return torch.zeros(0, THUMB**2), np.zeros(0, np.int64)
+    parts = [(torch.zeros(0, THUMB**2), torch.zeros(0, dtype=torch.int64))]
+    parts += [(images.mean(1).flatten(1), index) for images, _, index in made]
     return standardised(torch.cat([part for part, _ in parts])), torch.cat([index for _, index in parts]).numpy()
 
 

@@ -73,7 +73,6 @@ def scored(side: Side, images: Source, how: Extraction, progress: Progress) -> t
             device=device,
             precision=precisions.resolve(how.precision, device, backbone),
             num_workers=how.num_workers,
-            extraction_batch=256,
             seed=how.seed,
             report=progress,
         )

@@ -16,13 +16,8 @@ from hexa.runtime.random import Stream
 
 #: The measures, and which way is good, where one is.
 ARROWS = {
-    "neighbours": "↑",
-    "clusters": "↑",
-    "alignment": "↑",
-    "uniformity": "↑",
-    "rank": "",
-    "LiDAR": "",
-    "alpha": "",
+    **dict.fromkeys(("neighbours", "clusters", "alignment", "uniformity"), "↑"),
+    **dict.fromkeys(("rank", "LiDAR", "alpha"), ""),
     "learnability": "↑",
     "dimension": "",
     "mixing": "↑",
@@ -81,11 +76,10 @@ def measures(passes: Passes, seed: int = 0) -> dict[str, float]:
 def _lidar(a: Tensor, b: Tensor, ridge: float = 1e-4) -> float:
     """With the two views of an image as its class; ridge: δ of Σw + δI."""
     centre, half = (a + b).double() / 2, (a - b).double() / 2
-    between = torch.cov(centre.T)
     within = 2 * half.T @ half / len(half)
     values, vectors = torch.linalg.eigh(within + ridge * torch.eye(len(within), dtype=within.dtype))
     root = vectors * values.clamp_min(ridge).rsqrt()
-    found = torch.linalg.eigvalsh(root.T @ between @ root).clamp_min(0)
+    found = torch.linalg.eigvalsh(root.T @ torch.cov(centre.T) @ root).clamp_min(0)
     return float(torch.special.entr(found / found.sum().clamp_min(1e-30)).sum().exp())
 
 

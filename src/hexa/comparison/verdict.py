@@ -83,8 +83,7 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
         if mine is None or theirs is None:
             raise UserError(f"{first.name} and {second.name} are to be compared by labels, but were not judged by any")
         better, differences = labelled.decide(mine, theirs, count)
-        more = [name for name in mine.right if name not in DECIDING]
-        further = {name: labelled.difference(mine, theirs, name, count) for name in more}
+        further = {name: labelled.difference(mine, theirs, name, count) for name in mine.right if name not in DECIDING}
         few = {few_name(shots): labelled.paired(mine.few[shots], theirs.few[shots], count) for shots in mine.few}
         pairs.append(Pair(a, b, better, {**differences, **further, **few}))
     every = range(len(sides))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from hexa.config import UserError
 from hexa.core.batch import MAIN, Branch, Index, PseudoLabels
 from hexa.core.method import Method
 
+Autocast = Callable[[], AbstractContextManager[object]]
 Mixture = tuple[tuple[PseudoLabels, Tensor], ...]
 
 
@@ -22,9 +24,7 @@ class Score:
     The same for every method; this is how a hard example asks how hard it is. clean: by the method's `clean_loss`.
     """
 
-    def __init__(
-        self, method: Method, autocast: Callable[[], AbstractContextManager[object]] = nullcontext, clean: bool = False
-    ) -> None:
+    def __init__(self, method: Method, autocast: Autocast = nullcontext, clean: bool = False) -> None:
         self.method = method
         self.autocast = autocast
         self.loss = method.clean_loss if clean else method.loss
@@ -57,10 +57,7 @@ class Score:
 
 def sum_weighted(terms: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Σ value · weight; a single term of weight one is returned as it is."""
-    total = terms[0][0] * terms[0][1]
-    for value, weight in terms[1:]:
-        total = total + value * weight
-    return total
+    return reduce(torch.add, (value * weight for value, weight in terms))
 
 
 @dataclass(frozen=True, eq=False)

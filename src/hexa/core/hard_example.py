@@ -41,9 +41,8 @@ class HardExample(Config):
     @pydantic.model_validator(mode="after")
     def _has_a_term(self) -> Self:
         if self.final_weight is not None and not self.weight:
-            raise ValueError(
-                "weight 0 leaves it out from first to last; leave out final_weight, or give a weight above 0"
-            )
+            remedy = "leave out final_weight, or give a weight above 0"
+            raise ValueError(f"weight 0 leaves it out from first to last; {remedy}")
         return self
 
     def at(self, share: float) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, Self, cast, runtime_checkable
 
 import pydantic
 import torch
@@ -223,8 +223,7 @@ class Method(nn.Module, ABC, Generic[Labels]):
     @property
     def backbone(self) -> nn.Module:
         """The network that evaluation and export receive: normalised images -> features [B, num_features]."""
-        network: nn.Module = self.encoder.backbone
-        return network
+        return cast(nn.Module, self.encoder.backbone)
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
         """The crops that carry gradient: V tensors [B, 3, S_v, S_v]; all unless overridden. MoCo: the query."""
@@ -232,8 +231,7 @@ class Method(nn.Module, ABC, Generic[Labels]):
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         """Crops in [0, 1] -> embedding [V, B, D], through the batch-norms of `branch`."""
-        embedding: Tensor = self.encoder.embed(crops, branch)
-        return embedding
+        return cast(Tensor, self.encoder.embed(crops, branch))
 
     @abstractmethod
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Labels:

@@ -18,8 +18,10 @@ Scores = Callable[[Tensor], Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 #: −log softmax(z)_y, [B].
 cross_entropy: Loss = partial(F.cross_entropy, reduction="none")
+#: Of each image.
+Streams = Sequence[Stream]
 #: (scores, images, labels, radius, streams of the images) -> whether each is misclassified somewhere, bool [B].
-Attack = Callable[[Scores, Tensor, Tensor, float, Sequence[Stream]], Tensor]
+Attack = Callable[[Scores, Tensor, Tensor, float, Streams], Tensor]
 
 
 def together(device: torch.device, pixels: int) -> int:
@@ -84,7 +86,7 @@ def random_starts(steps: int, relative_step: float, restarts: int, losses: Seque
 
     every = [LOSSES[name] for name in losses for _ in range(restarts)]
 
-    def attack(number: int, s: Scores, x: Tensor, y: Tensor, radius: float, streams: Sequence[Stream]) -> Tensor:
+    def attack(number: int, s: Scores, x: Tensor, y: Tensor, radius: float, streams: Streams) -> Tensor:
         start = x + radius * noise(x, streams, number)
         return projected_gradient(s, x, y, start, radius, relative_step * radius / steps, steps, every[number])[1]
 
@@ -92,12 +94,7 @@ def random_starts(steps: int, relative_step: float, restarts: int, losses: Seque
 
 
 def smallest_radius(
-    scores: Scores,
-    images: Tensor,
-    labels: Tensor,
-    radii: Sequence[float],
-    attacks: Sequence[Attack],
-    streams: Sequence[Stream],
+    scores: Scores, images: Tensor, labels: Tensor, radii: Sequence[float], attacks: Sequence[Attack], streams: Streams
 ) -> Tensor:
     """For each image the smallest of `radii` at which an attack succeeds, float64 [B]: 0 if the image itself is
     misclassified, infinity if no attack does.
@@ -120,7 +117,7 @@ def smallest_radius(
     return result
 
 
-def noise(images: Tensor, streams: Sequence[Stream], number: int) -> Tensor:
+def noise(images: Tensor, streams: Streams, number: int) -> Tensor:
     """Numbers in [−1, 1), in the shape of the images [B, C, H, W], each image's from its stream."""
     draws = PerImage([stream.child("start", number) for stream in streams], images.device)
     return draws.uniform(*images.shape[1:], low=-1, high=1)

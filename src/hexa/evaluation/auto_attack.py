@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from hexa.evaluation.attack import Attack, Loss, Scores, cross_entropy, margin, noise
-from hexa.runtime.random import Stream
+from hexa.evaluation.attack import Attack, Loss, Scores, Streams, cross_entropy, margin, noise
+from hexa.evaluation.corruptions.per_image import PerImage
 
 #: Square's share of the pixels at first, and the queries of 10,000 after which it halves (Andriushchenko et al. 2020,
 #: section 4.1 and its code).
 _SHARE, _HALVES = 0.8, (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
-_Streams = Sequence[Stream]
 
 
 def auto_attack(steps: int, targets: int, queries: int) -> list[Attack]:
     """APGD on the cross-entropy; targeted APGD and FAB, each against the most likely other classes; Square."""
 
-    def untargeted(s: Scores, x: Tensor, y: Tensor, radius: float, streams: _Streams) -> Tensor:
+    def untargeted(s: Scores, x: Tensor, y: Tensor, radius: float, streams: Streams) -> Tensor:
         return auto_pgd(s, x, y, radius, x + radius * noise(x, streams, 0), steps, cross_entropy)
 
-    def targeted(fab: bool, number: int, s: Scores, x: Tensor, y: Tensor, radius: float, streams: _Streams) -> Tensor:
+    def targeted(fab: bool, number: int, s: Scores, x: Tensor, y: Tensor, radius: float, streams: Streams) -> Tensor:
         with torch.no_grad():
             logits = s(x.contiguous(memory_format=torch.channels_last))
         if number >= logits.shape[1] - 1:
@@ -157,7 +155,7 @@ def least_move(points: Tensor, slopes: Tensor, gap: Tensor) -> Tensor:
 
 @torch.no_grad()
 def square_attack(
-    scores: Scores, images: Tensor, labels: Tensor, radius: float, streams: _Streams, queries: int
+    scores: Scores, images: Tensor, labels: Tensor, radius: float, streams: Streams, queries: int
 ) -> Tensor:
     """Whether images [B, C, H, W] are misclassified by one of `queries` views without gradients, bool [B].
 
@@ -166,10 +164,9 @@ def square_attack(
     """
     (channels, height, width), side = images.shape[1:], min(images.shape[2:])
     low, high = (images - radius).clamp(min=0), (images + radius).clamp(max=1)
-    drawn = [torch.rand(queries, 2 + channels, generator=s.child("square").generator()) for s in streams]
-    places = torch.stack(drawn).to(images)  # [B, queries, 2 + C]
-    stripes = [torch.rand(channels, 1, width, generator=s.child("stripes").generator()) for s in streams]
-    best = torch.clamp(images + radius * (torch.stack(stripes).to(images) - 0.5).sign(), low, high)
+    squares, stripes = (PerImage([s.child(name) for s in streams], images.device) for name in ("square", "stripes"))
+    drawn = squares.uniform(queries, 2 + channels)  # [B, queries, 2 + C]
+    best = torch.clamp(images + radius * (stripes.uniform(channels, 1, width) - 0.5).sign(), low, high)
     logits = scores(best.contiguous(memory_format=torch.channels_last))
     wrong, largest = logits.argmax(1) != labels, margin(logits, labels)
     y, x = (torch.arange(n, device=images.device).view(1, -1) for n in (height, width))
@@ -179,7 +176,7 @@ def square_attack(
             break
         halvings = sum(number / queries * 10000 > query for query in _HALVES)
         size = min(max(round(math.sqrt(_SHARE / 2**halvings * height * width)), 1), side)
-        top, left, *signs = places[rows, number].unbind(1)
+        top, left, *signs = drawn[rows, number].unbind(1)
         first = [(at * (n - size + 1)).floor()[:, None] for at, n in ((top, height), (left, width))]
         tall, wide = ((at >= start) & (at < start + size) for at, start in zip((y, x), first, strict=True))
         square = (tall[:, :, None] & wide[:, None, :])[:, None]

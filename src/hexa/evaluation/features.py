@@ -132,8 +132,7 @@ def extract_together(backbone: Backbone, source: Source, tolerance: float = 0.01
     """Features [N, D] and positions int64 [N] as `extract` with `how`, shared out as by `share_and_gather`."""
 
     def make(share: tuple[int, int], problems: dict[int, str]) -> tuple[Tensor, Tensor]:
-        mine: dict[str, Any] = {"share": share, "problems": problems, "tolerance": tolerance}
-        features, _, positions = extract(backbone, source, **mine, **how)
+        features, _, positions = extract(backbone, source, share=share, problems=problems, tolerance=tolerance, **how)
         return features, positions
 
     return share_and_gather(make, source, tolerance)

@@ -71,7 +71,6 @@ def measure(
 def _load(asked: _Asked, backbone: str | Path | Backbone, data: str, target: Path | None, progress: Progress) -> Task:
     """The backbone and the images. Raises UserError for what does not fit together."""
     request, chosen = asked.request, asked.chosen
-    trained = not chosen.extracts(asked.settings)
     loaded = load_backbone(backbone, request.seed, request.branch, **request.given)
     device = precisions.pick_device(request.device)
     channels = len(loaded.mean)
@@ -88,7 +87,7 @@ def _load(asked: _Asked, backbone: str | Path | Backbone, data: str, target: Pat
         class_names=class_names,
         transform=transforms.transform_of(loaded, request.aspect),
         device=device,
-        precision=precisions.resolve(request.precision, device, loaded if trained else None),
+        precision=precisions.resolve(request.precision, device, None if chosen.extracts(asked.settings) else loaded),
         num_workers=request.num_workers,
         extraction_batch=request.extraction_batch,
         seed=request.seed,

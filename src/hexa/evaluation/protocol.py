@@ -18,6 +18,8 @@ from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone
 
 Part = Literal["fit", "test"]
+#: What a network computes in.
+Resolved = Literal["fp32", "bf16"]
 #: The accuracy after some epochs: [{"epoch", "top1", "top5"}, …], the last epoch at its end.
 Curve = list[dict[str, float]]
 
@@ -32,10 +34,11 @@ class Task:
     class_names: list[str]
     transform: EvaluationTransform
     device: torch.device
-    precision: Literal["fp32", "bf16"]
+    precision: Resolved
     num_workers: int | None
-    extraction_batch: int
     seed: int
+    extraction_batch: int = 256
+    """Images that go through the frozen network at a time."""
     target: Path | None = None
     """The file that the result is written to; what an interrupted protocol keeps stands beside it."""
     chosen: frozenset[str] = frozenset()

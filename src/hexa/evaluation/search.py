@@ -75,8 +75,7 @@ class Features:
 
     def place_of(self, path: str) -> int:
         """The place of the image of this path, as `like` takes it. Raises UserError if there is none."""
-        known = [one for one in self.paths if f"/{path}".endswith(f"/{one}")]
-        if not known:
+        if not (known := [one for one in self.paths if f"/{path}".endswith(f"/{one}")]):
             raise UserError(f"{path}: no image of that path in the file, such as {self.paths[0]}")
         return self.paths.index(max(known, key=len))
 

@@ -145,8 +145,7 @@ def folds(labels: Labels, count: int, stream: Stream, groups: Labels | None = No
         from sklearn.model_selection import StratifiedGroupKFold  # importing takes a second
 
         split = StratifiedGroupKFold(most, shuffle=True, random_state=stream.integer() % 2**32)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # classes smaller than the number of folds
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # classes smaller than the number of folds
             parts = [part for _, part in split.split(labels, labels, groups)]
         parts = [part[np.isin(labels[part], np.delete(labels, part))] for part in parts]
         return [part for part in parts if len(part)]

@@ -93,9 +93,8 @@ def learn(
         for epoch in range(epochs):
             for step, (images, labels) in enumerate(images_of.epoch(epoch), epoch * images_of.steps + 1):
                 images = harder(images, labels, step).contiguous(memory_format=torch.channels_last)
-                made = scores(images)
                 optimizer.zero_grad()
-                F.cross_entropy(made, labels).backward()  # type: ignore[no-untyped-call]
+                F.cross_entropy(scores(images), labels).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 task.report(label, step, total)
             schedule.step()

@@ -111,8 +111,7 @@ class Adversarial(HardExample):
         zeros: list[Tensor] = []
         for step in range(self.steps):
             gradient = (source.at(views) if step or self.random_start else source).gradient(generation)
-            if step == 0:
-                zeros = [(g == 0).float().mean() for g in gradient[:count]]
+            zeros = zeros or [(g == 0).float().mean() for g in gradient[:count]]
             attacked = zip(clean[:count], views, gradient, strict=False)
             views = (*(self._step(crop, view, g, epsilon) for crop, view, g in attacked), *clean[count:])
         return self._made(source.select(crops=count), views[:count], zeros)

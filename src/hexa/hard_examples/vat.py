@@ -62,8 +62,7 @@ class VAT(HardExample):
                 views = tuple(crop + step for crop, step in zip(clean, steps, strict=True))
                 found = torch.autograd.grad(self._distance(source, views, still, through), steps)
             directions = tuple(_scaled(torch.nan_to_num(g, 0.0, 0.0, 0.0), self.probe) for g in found)
-        lengths = [_scaled(direction, self.epsilon) for direction in directions]
-        views = tuple((crop + delta).clamp(0, 1) for crop, delta in zip(clean, lengths, strict=True))
+        views = tuple((crop + _scaled(d, self.epsilon)).clamp(0, 1) for crop, d in zip(clean, directions, strict=True))
         moved = torch.stack([(view - crop).abs().mean() for view, crop in zip(views, clean, strict=True)])
         branch, facts = Branch(self.branch, update=self.update_statistics), {"perturbation": 255 * moved.mean()}
         return replace(source.at(views), branch=branch, facts=facts)

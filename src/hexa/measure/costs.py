@@ -157,13 +157,12 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
                     seconds = max(0.0, _seconds(functools.partial(train, maps), machine.device) - alone)
                     again[stages] = seconds / len(maps), sum(crop.nbytes for crop in maps.crops) / len(maps)
                     trunk.remove()
-            pixels = batch.crops[0]
 
             @torch.no_grad()
             def look() -> None:
                 method.eval()
                 with machine.autocast():
-                    method.backbone(pixels)
+                    method.backbone(batch.crops[0])
 
             look()
             return Costs(size, read, steps, _seconds(look, machine.device) / count, memory, setup, updates, again)

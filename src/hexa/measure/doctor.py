@@ -133,10 +133,9 @@ def _decoders() -> Iterator[Finding]:
 
     lacking = [name for name, feature in _FORMATS.items() if not features.check(feature)]
     works = ", ".join(name for name in _FORMATS if name not in lacking)
-    without = f"; without {', '.join(lacking)}" if lacking else ""
     status: Status = "failure" if {"JPEG", "PNG"} & set(lacking) else "warning" if lacking else "ok"
     remedy = "images in these formats count as corrupt; install pillow again" if lacking else ""
-    yield Finding("decoding with PIL", status, works + without, remedy)
+    yield Finding("decoding with PIL", status, works + f"; without {', '.join(lacking)}" * bool(lacking), remedy)
     try:
         decode_image(encode_jpeg(torch.zeros(3, 32, 32, dtype=torch.uint8)))
         yield Finding("decoding with torchvision", "ok", "JPEG")

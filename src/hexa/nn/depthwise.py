@@ -87,13 +87,8 @@ def weight_gradient(
     """
     made = x.new_zeros(tuple(shape))
     x, gradient = (some.permute(0, 2, 3, 1).contiguous() for some in (x, gradient))
-    rows, columns = (
-        [
-            _overlap(place, x.shape[axis], gradient.shape[axis], stride[axis - 1], padding[axis - 1])
-            for place in range(k)
-        ]
-        for axis, k in ((1, shape[2]), (2, shape[3]))
-    )
+    axes = zip(shape[2:], x.shape[1:3], gradient.shape[1:3], stride, padding, strict=True)
+    rows, columns = ([_overlap(place, *sizes) for place in range(k)] for k, *sizes in axes)
     for i, (of_x, of_y) in enumerate(rows):
         for j, (at_x, at_y) in enumerate(columns):
             made[:, 0, i, j] = (x[:, of_x, at_x] * gradient[:, of_y, at_y]).sum((0, 1, 2))

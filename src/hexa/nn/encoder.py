@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +36,9 @@ class Encoder(nn.Module):
     def branched(cls, backbone: nn.Module, head: nn.Module, setting: Setting, bn_groups: int = 1) -> Encoder:
         """An encoder for `setting` whose batch-norms, including those of the head, are converted by `convert`."""
         encoder = cls(backbone, head, Normalize(setting.mean, setting.std), groups_here(bn_groups))
-        encoder._convert(setting, setting.branches, bn_groups)
+        convert(encoder, setting.branches, bn_groups)
+        if setting.keep_statistics:  # those of the head are new
+            keep_statistics(encoder.backbone)
         return encoder
 
     @classmethod
@@ -43,14 +46,8 @@ class Encoder(nn.Module):
         cls, backbone: nn.Module, head: nn.Module, setting: Setting, bn_groups: int = 1
     ) -> tuple[Encoder, Encoder]:
         """`branched` and its momentum twin: the same weights, main batch-norms only, no gradient."""
-        twin = twin_of(cls(backbone, head, Normalize(setting.mean, setting.std), groups_here(bn_groups)))
-        twin._convert(setting, ("main",), bn_groups)
+        twin = cls.branched(twin_of(backbone), twin_of(head), replace(setting, branches=("main",)), bn_groups)
         return cls.branched(backbone, head, setting, bn_groups), twin
-
-    def _convert(self, setting: Setting, branches: Iterable[str], bn_groups: int) -> None:
-        convert(self, branches, bn_groups)
-        if setting.keep_statistics:  # those of the head are new
-            keep_statistics(self.backbone)
 
     def project(self, crops: tuple[Tensor, ...], through: Branch, together: bool = True, images: int = 0) -> Tensor:
         """V crops [B, C, S_v, S_v] in [0, 1] -> projections [V, B, D].
@@ -67,12 +64,10 @@ class Encoder(nn.Module):
 
     def features(self, pixels: Tensor) -> Tensor:
         """Features [B, F] of pixels in [0, 1], before the head."""
-        features: Tensor = self.backbone(self.normalize(pixels))
-        return features
+        return cast(Tensor, self.backbone(self.normalize(pixels)))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        projection: Tensor = self.head(self.features(pixels))
-        return projection
+        return cast(Tensor, self.head(self.features(pixels)))
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile `forward`, `features` and `multi_crop`."""

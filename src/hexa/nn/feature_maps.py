@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -36,17 +37,15 @@ def parts(network: nn.Module, name: str) -> list[NetworkPart]:
     network that calls its modules one after the other; that it computes the network's maps is checked. Raises UserError
     for others, such as a ViT or a forward that does more than call its modules.
     """
-    chain: list[_Call] = []
-    try:
-        with tried(network) as device:
-            maps = image = torch.rand(1, 3, *_PROBE, generator=torch.Generator().manual_seed(0)).to(device)
-            chain = _chain(network, image)
-            for call in chain:
-                maps = call.module(maps)
-        right = bool(chain) and torch.allclose(maps, chain[-1].output, rtol=1e-4, atol=1e-5)
-    except Exception:  # networks raise all sorts of exceptions on unsuitable images
-        right = False
-    cut = list(_cut(chain)) if right else []
+    cut: list[NetworkPart] = []
+    # networks raise all sorts of exceptions on unsuitable images
+    with suppress(Exception), tried(network) as device:
+        maps = image = torch.rand(1, 3, *_PROBE, generator=torch.Generator().manual_seed(0)).to(device)
+        chain = _chain(network, image)
+        for call in chain:
+            maps = call.module(maps)
+        if chain and torch.allclose(maps, chain[-1].output, rtol=1e-4, atol=1e-5):
+            cut = list(_cut(chain))
     strides = [part.stride for part in cut]
     if len(cut) < 2 or strides != sorted(set(strides)):
         suitable = "that calls its modules one after the other, such as a ResNet of timm or torchvision"
@@ -130,7 +129,6 @@ class _Call:
 
 def _chain(network: nn.Module, image: Tensor) -> list[_Call]:
     """The calls that compute the last maps, in order; of nested ones the outermost that at most halve the maps."""
-    whole = _watch(network, image)
     width = int(image.shape[3])
 
     def opened(call: _Call) -> Iterator[_Call]:
@@ -142,7 +140,7 @@ def _chain(network: nn.Module, image: Tensor) -> list[_Call]:
             width = call.width or width
             yield call
 
-    calls = list(opened(whole))
+    calls = list(opened(_watch(network, image)))
     while calls and not calls[-1].width:
         calls.pop()
     return calls

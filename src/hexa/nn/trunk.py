@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
 
 from hexa.core import MAIN, Batch, Method
+from hexa.core.example import Autocast
 from hexa.nn.branch_norm import use_branch
 from hexa.nn.encoder import Encoder
-
-Autocast = Callable[[], AbstractContextManager[object]]
 
 
 class Maps(Batch):

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hexa.nn.normalize import Channels
+
 #: sRGB with white D65 (IEC 61966-2-1): linear RGB to XYZ, each divided by that of white.
 _WHITE = (0.95047, 1.0, 1.08883)
 _TO_XYZ = ((0.412453, 0.357580, 0.180423), (0.212671, 0.715160, 0.072169), (0.019334, 0.119193, 0.950227))
@@ -49,9 +51,7 @@ class TwoStreams(nn.Module):
     with, which is undone; L, a and b are then brought to −1 … 1.
     """
 
-    def __init__(
-        self, lightness: nn.Module, colour: nn.Module, width: int, mean: Sequence[float], std: Sequence[float]
-    ) -> None:
+    def __init__(self, lightness: nn.Module, colour: nn.Module, width: int, mean: Channels, std: Channels) -> None:
         super().__init__()
         self.lightness, self.colour = lightness, colour
         self.num_features = 2 * width

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from hexa.core.batch import MAIN, Batch, Branch, PseudoLabels
-from hexa.core.example import Example, Score
+from hexa.core.example import Autocast, Example, Score
 from hexa.core.hard_example import HardExample, check_made
 from hexa.core.method import Method, check_branches, check_views
 from hexa.objective.shares import STD, ObjectiveConfig, branches, needed, onsets, trained
@@ -40,7 +41,7 @@ class Objective:
         hard_examples: Mapping[str, HardExample] | None = None,
         config: ObjectiveConfig | None = None,
         *,
-        autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+        autocast: Autocast = nullcontext,
         share_gradients: bool = True,
         steps: int | None = None,
     ) -> None:
@@ -197,8 +198,7 @@ class Objective:
 
     def _pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> PseudoLabels:
         with self.score.autocast():
-            labels: PseudoLabels = self.method.pseudo_labels(batch, embedding)
-        return labels
+            return cast(PseudoLabels, self.method.pseudo_labels(batch, embedding))
 
     def _example(
         self, batch: Batch, name: str, rows: slice, made: Mapping[str, Example], everything: Example

@@ -18,8 +18,7 @@ def coding_rate(rows: Tensor, distortion: float) -> Tensor:
         count, width = rows.shape[-2:]
         gram = rows @ rows.mT if count < width else rows.mT @ rows  # the same determinant
         identity = torch.eye(gram.shape[-1], dtype=rows.dtype, device=rows.device)
-        rate: Tensor = 0.5 * torch.logdet(identity + width / (count * distortion) * gram)
-        return rate
+        return torch.logdet(identity + width / (count * distortion) * gram) * 0.5
 
 
 def largest_rate(count: int, width: int, distortion: float) -> float:

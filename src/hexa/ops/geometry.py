@@ -35,6 +35,7 @@ class Turns(NamedTuple):
     transposed: Tensor
 
 
+Range = tuple[float, float]
 UNIFORMS_PER_BOX = 22
 TRIES = 10
 #: The side of a view from which on sums over the few pixels that it needs are faster on a CPU: three times at 224.
@@ -42,11 +43,7 @@ SPARSE = 64
 
 
 def random_boxes(
-    uniforms: Tensor,
-    height: int,
-    width: int,
-    scale: tuple[float, float] = (0.08, 1.0),
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    uniforms: Tensor, height: int, width: int, scale: Range = (0.08, 1.0), ratio: Range = (3 / 4, 4 / 3)
 ) -> Boxes:
     """Boxes with the distribution of torchvision's RandomResizedCrop, for a batch (F20).
 
@@ -74,9 +71,7 @@ def random_boxes(
     return Boxes(*(value.long() for value in (top, left, box_h, box_w)))
 
 
-def scaled_boxes(
-    uniforms: Tensor, height: int, width: int, size: int, magnification: tuple[float, float], ratio: tuple[float, float]
-) -> Boxes:
+def scaled_boxes(uniforms: Tensor, height: int, width: int, size: int, magnification: Range, ratio: Range) -> Boxes:
     """Boxes of size / m pixels, so that m pixels of the view show one of the image: log m uniform in `magnification`.
 
     If the image is too small for part of the range, m is drawn from the rest; if for all of it, the whole shorter side
@@ -99,7 +94,7 @@ def quarter_turned(flip: Tensor, upside_down: Tensor, quarters: Tensor) -> Turns
     return Turns(flip ^ (quarters == 1) ^ half, upside_down ^ (quarters == 3) ^ half, quarters % 2 == 1)
 
 
-def resize_weights(start: Tensor, length: Tensor, extent: int, size: int, flip: Tensor | None = None) -> Tensor:
+def resize_weights(start: Tensor, length: Tensor, extent: int, size: int, flip: Tensor | None) -> Tensor:
     """Per image, the matrix [size, extent] that resizes the pixels [start, start + length) of an axis to `size` pixels.
 
     Row i holds the triangle filter w_j ∝ max(0, 1 − |j + ½ − c_i| / max(s, 1)) with s = length / size, c_i = start +
@@ -111,9 +106,7 @@ def resize_weights(start: Tensor, length: Tensor, extent: int, size: int, flip: 
     return _triangles(torch.arange(extent, device=start.device), center, support, start, length)
 
 
-def resize_taps(
-    start: Tensor, length: Tensor, extent: int, size: int, flip: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def resize_taps(start: Tensor, length: Tensor, extent: int, size: int, flip: Tensor | None) -> tuple[Tensor, Tensor]:
     """The entries of `resize_weights` that are not 0: their columns int64 and values, [B, size, K] each.
 
     K is what a box of the whole axis needs, whatever the others are, so that an image's sums do not depend on them.

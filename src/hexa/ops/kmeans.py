@@ -243,6 +243,5 @@ def _sums(shard: _Shard, nearest: Tensor, num_clusters: int) -> Tensor:
     cuts = torch.cat([starts, torch.arange(0, shard.count, _PIECE, device=order.device)]).sort().values
     parts = functional.embedding_bag(order, shard.rows, cuts, mode="sum", include_last_offset=True)
     whole = torch.arange(len(parts), device=order.device)
-    return functional.embedding_bag(
-        whole, parts, torch.searchsorted(cuts, starts), mode="sum", include_last_offset=True
-    )
+    bags = torch.searchsorted(cuts, starts)
+    return functional.embedding_bag(whole, parts, bags, mode="sum", include_last_offset=True)

@@ -92,10 +92,9 @@ def adjust_hue(images: Tensor, shift: Tensor, out: Tensor | None = None) -> Tens
     turned = torch.empty_like(images) if out is None else out
     weight = torch.sub(hue, 3, out=work).abs_().neg_().add_(2).clamp_(0, 1)
     torch.addcmul(value, chroma, weight, value=-1, out=turned[:, 0])
-    weight = torch.sub(hue, 2, out=work).abs_().sub_(1).clamp_(0, 1)
-    torch.addcmul(value, chroma, weight, value=-1, out=turned[:, 1])
-    weight = torch.sub(hue, 4, out=work).abs_().sub_(1).clamp_(0, 1)
-    torch.addcmul(value, chroma, weight, value=-1, out=turned[:, 2])
+    for channel, middle in ((1, 2), (2, 4)):
+        weight = torch.sub(hue, middle, out=work).abs_().sub_(1).clamp_(0, 1)
+        torch.addcmul(value, chroma, weight, value=-1, out=turned[:, channel])
     return turned
 
 
@@ -173,9 +172,8 @@ def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
     """
     height, width = images.shape[2:]
     if radius >= min(height, width):
-        raise ValueError(
-            f"a blur of radius {radius} needs images larger than {height} × {width}; use blur_radius(sigma, size)"
-        )
+        needed = f"images larger than {height} × {width}; use blur_radius(sigma, size)"
+        raise ValueError(f"a blur of radius {radius} needs {needed}")
     offset = torch.arange(-radius, radius + 1, device=images.device, dtype=torch.float32)
     kernel = torch.exp(-0.5 * (offset / sigma[:, None]).square())  # [B, K]
     kernel /= kernel.sum(1, keepdim=True)

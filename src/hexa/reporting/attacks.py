@@ -12,7 +12,6 @@ from hexa.reporting import scores
 from hexa.reporting.curves import Chart, Quantity, Series, drawn
 from hexa.reporting.runs import Record, Run, is_number
 
-_TITLE = "Accuracy under attack"
 _OVER = "ε in grey levels"
 
 
@@ -33,20 +32,18 @@ def charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
             place = slot if several else list({**curves, label: None}).index(label)
             curves[label] = Series(label, place, x, y)  # of repetitions, the newest
     return [
-        drawn(about, Quantity(_TITLE, about, "%", from_zero=True), [*curves.values()], _OVER)
+        drawn(about, Quantity("Accuracy under attack", about, "%", from_zero=True), [*curves.values()], _OVER)
         for about, curves in groups.items()
     ]
 
 
 def _points(result: Record) -> tuple[NDArray[np.float64], ...]:
     """ε, from 0 on, and the accuracies there, in percent; of another protocol none."""
-    metrics = {"robust@0": result["metrics"].get("top1")} | result["metrics"]
     points = []
-    for name, value in metrics.items():
+    for name, value in ({"robust@0": result["metrics"].get("top1")} | result["metrics"]).items():
         kind, _, strength = str(name).partition("@")
         with suppress(ValueError):  # the file may be a stranger's
             epsilon = float(strength)
             if kind == "robust" and is_number(epsilon) and epsilon >= 0 and is_number(value):
                 points.append((epsilon, value))
-    x, y = np.array(sorted(points), dtype=np.float64).reshape(-1, 2).T
-    return x, y
+    return tuple(np.array(sorted(points), dtype=np.float64).reshape(-1, 2).T)

@@ -104,7 +104,8 @@ def charts(runs: Sequence[Run]) -> list[Chart]:
     """
     several, names = len(runs) > 1, labels(runs)
     keys = sorted(dict.fromkeys(key for run in runs for key in run.quantities), key=_order)[:MOST_QUANTITIES]
-    terms = list(dict.fromkeys(_term(key) for key in keys if "/" in key))  # a term has one colour in all charts
+    # a term has one colour in all charts
+    slots = {term: slot for slot, term in enumerate(dict.fromkeys(_term(key) for key in keys if "/" in key))}
     groups: dict[str, list[str]] = {}
     for key in keys:
         groups.setdefault(key if several else group(key), []).append(key)
@@ -114,8 +115,7 @@ def charts(runs: Sequence[Run]) -> list[Chart]:
             if several:
                 curves = [_series(run, name, names[slot], slot, over) for slot, run in enumerate(runs)]
             else:
-                slots = [terms.index(_term(key)) if "/" in key else 0 for key in members]
-                curves = [_series(runs[0], key, _term(key), slot) for key, slot in zip(members, slots, strict=True)]
+                curves = [_series(runs[0], key, _term(key), slots[_term(key)] if "/" in key else 0) for key in members]
             if drawable := [one for one in curves if len(one.x) > 1]:
                 made.append(_chart(name, members[0], drawable, several, over))
     return made
@@ -150,8 +150,7 @@ def _series(run: Run, key: str, name: str, slot: int, over: str = "epoch") -> Se
     factor = KNOWN.get(group(key), Quantity("")).factor
     lines = [line for line in run.monitor + run.train + run.epochs if is_number(line.get(key))]
     points = sorted((at, line[key] * factor) for line in lines if (at := place(line)) is not None)
-    x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
-    return Series(name, slot, x, y)
+    return Series(name, slot, *np.array(points, dtype=np.float64).reshape(-1, 2).T)
 
 
 def _chart(name: str, key: str, series: Sequence[Series], several: bool, over: str) -> Chart:
@@ -164,13 +163,11 @@ def _chart(name: str, key: str, series: Sequence[Series], several: bool, over: s
 
 def drawn(key: str, known: Quantity, series: Sequence[Series], over: str) -> Chart:
     """The chart of these curves; `over` is what x counts."""
-    legend = tuple(
-        (one.name, f"{one.y[-1]:.1f} %" if known.unit == "%" else format_number(one.y[-1]), one.slot) for one in series
-    )
-    said = ", ".join(f"{curve} {last}" for curve, last, _ in legend)
+    last = [f"{one.y[-1]:.1f} %" if known.unit == "%" else format_number(one.y[-1]) for one in series]
+    legend = tuple((one.name, value, one.slot) for one, value in zip(series, last, strict=True))
+    said = ", ".join(f"{curve} {value}" for curve, value, _ in legend)
     label = escape(f"{known.title} over {over}. Last values: {said}.")
-    svg = line_chart(series, key, over, known.unit, known.from_zero)
-    svg = svg.replace("<svg ", f'<svg aria-label="{label}" ', 1)
+    svg = line_chart(series, key, over, known.unit, known.from_zero).replace("<svg ", f'<svg aria-label="{label}" ', 1)
     longest = max((one.x for one in series), key=len)
     places = longest[sorted({round(part) for part in np.linspace(0, len(longest) - 1, _ROWS)})]
     rows = tuple((format_number(x), *(_value_at(one, x) for one in series)) for x in places)

@@ -23,9 +23,6 @@ from hexa.ops.photometric import unit
 from hexa.reporting.pictures import MID_GREY, Gallery, Pixels
 from hexa.training.overfitting import unchanged
 
-#: A title, tiles, uint8 [N, S, S, 3], and a text below each tile, perhaps empty.
-_Column = tuple[str, Pixels, Sequence[str]]
-
 
 @torch.no_grad()
 def gallery(objective: Objective, batch: Batch, num_images: int = 8, gain: float | None = None) -> Gallery:
@@ -74,7 +71,8 @@ def _shown(images: Tensor) -> Pixels:
     return as_pixels(255 * images.double())
 
 
-def _column(title: str, example: Example, losses: list[float]) -> _Column:
+def _column(title: str, example: Example, losses: list[float]) -> tuple[str, Pixels, Sequence[str]]:
+    """A title, tiles, uint8 [N, S, S, 3], and a text below each tile, perhaps empty."""
     # exactly 0: its own pseudo-label is missing, such as the cluster of an image that the last epoch left out
     captions = [f"loss {loss:.2f}" if loss else "no pseudo-label" for loss in losses]
     if len(example.mixture) > 1:

@@ -97,7 +97,6 @@ def rendered(template: str, **shown: Any) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters["svg"] = Markup  # charts escape their texts themselves
     for name in ("css", "js"):
         shown[name] = Markup(loader.get_source(environment, f"report.{name}")[0])
     return environment.get_template(template).render(shown)
@@ -192,15 +191,12 @@ def picture(gallery: Gallery) -> Shown:
     rows, columns, size = tiles.shape[:3]
     labels, heads = gallery.labels or [""] * rows, gallery.heads or [""] * columns
     captions = gallery.captions or [[""] * columns] * rows
-    shown = [
-        [
-            (_data_uri(tile), caption, f"{head or labels[row]}, row {row + 1}: {caption}")
-            for tile, head, caption in zip(tiles[row], heads, captions[row], strict=True)
-        ]
-        for row in range(rows)
-    ]
-    above = [""] * any(labels) + list(heads)
-    return {"heads": above, "rows": list(zip(labels, shown, strict=True)), "size": size, "columns": columns}
+    labelled = []
+    for row, label in enumerate(labels):
+        cells = zip(tiles[row], heads, captions[row], strict=True)
+        shown = [(_data_uri(tile), said, f"{head or label}, row {row + 1}: {said}") for tile, head, said in cells]
+        labelled.append((label, shown))
+    return {"heads": [""] * any(labels) + list(heads), "rows": labelled, "size": size, "columns": columns}
 
 
 def _file(run: Run, kind: str) -> Path:

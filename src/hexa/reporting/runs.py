@@ -111,10 +111,9 @@ def read_run(folder: Path | str) -> Run:
     """
     folder = Path(folder)
     if folder.is_file():
-        results = _Reader(folder.parent, within=None).results(folder.name)
-        if not results:
-            raise UserError(f"{folder}: no result of 'hexa evaluate' in it; give run folders or such JSON files")
-        return Run(folder, results=results)
+        if results := _Reader(folder.parent, within=None).results(folder.name):
+            return Run(folder, results=results)
+        raise UserError(f"{folder}: no result of 'hexa evaluate' in it; give run folders or such JSON files")
     if not folder.is_dir():
         raise UserError(f"{folder}: no such run folder; give a folder that 'hexa pretrain' wrote, or a result's JSON")
     if not any((folder / name).is_file() for name in ("config.yaml", "metrics.jsonl", "results.json")):
@@ -150,11 +149,7 @@ def flatten(fields: Mapping[str, Any], prefix: str = "") -> Record:
     """Nested mappings as one with dotted paths; lists stay values, an empty mapping disappears."""
     flat: Record = {}
     for key, value in fields.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{path}.")
-        else:
-            flat[path] = value
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat
 
 
@@ -210,13 +205,11 @@ class _Reader:
                     spare = b'"event": "train"' in line or len(records) > _MOST_LINES
                     if not line.strip() or (number % every and spare):
                         continue
-                    record = None
                     with suppress(ValueError):
-                        record = parsing.from_json(line.decode())
-                    if isinstance(record, dict):
-                        records.append(record)
-                    else:
-                        broken.append(number)
+                        if isinstance(record := parsing.from_json(line.decode()), dict):
+                            records.append(record)
+                            continue
+                    broken.append(number)
         if every > 1:
             self.problems.append(f"{name} is long: one in {every} of its training lines is shown")
         if broken:

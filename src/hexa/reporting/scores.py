@@ -12,8 +12,6 @@ from hexa.evaluation.few_labels import half_width
 from hexa.reporting.runs import Record, Run, flatten, is_number
 from hexa.reporting.tables import NOTHING, Table, best_of, format_duration, mean_std, text
 
-_INCIDENTAL = ("seed",)
-"""Fields in which two repetitions of one experiment may differ."""
 _MOST_COLUMNS = 64
 
 #: A metric, and the standard deviation that the evaluation itself tells (`top1_std`), if any.
@@ -31,7 +29,7 @@ def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Table:
     """Mean ± std over runs that differ by their seed alone, one column per arm; empty if no experiment was repeated."""
     arms: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
-        fields = {path: value for path, value in run.config.items() if path not in _INCIDENTAL}
+        fields = {path: value for path, value in run.config.items() if path != "seed"}
         key = json.dumps(fields, sort_keys=True, default=str) if run.config else f"run {number}"
         arms.setdefault(key, []).append(number)
     if len(arms) == len(runs):

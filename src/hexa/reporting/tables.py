@@ -143,11 +143,10 @@ def markdown_table(rows: Rows) -> str:
     """
     columns = list(dict.fromkeys(column for row in rows for column in row))
     best = {(row, place) for place, name in enumerate(columns) for row in best_of([row.get(name) for row in rows])}
-    cells = tuple(
-        tuple(cell if isinstance(cell, str) else mean_std(_numbers(cell)) for cell in map(row.get, columns))
-        for row in rows
-    )
-    return Table(tuple(columns), cells, best=best).markdown()
+    cells = [
+        [cell if isinstance(cell, str) else mean_std(_numbers(cell)) for cell in map(row.get, columns)] for row in rows
+    ]
+    return Table(columns, cells, best=best).markdown()
 
 
 def best_of(cells: Sequence[Cell]) -> list[int]:
@@ -166,10 +165,9 @@ def beside(
 
     repeated: (method, epochs) of the published rows that a recipe sets out to repeat, which are marked.
     """
-    mark = " (repeated by the recipe)"
     rows = [(label, epochs, *(NOTHING if v is None else f"{v:.1f}" for v in values)) for label, epochs, values in own]
     for row in compared.rows:
-        label = row.method + mark * ((row.method, row.epochs) in repeated)
+        label = row.method + " (repeated by the recipe)" * ((row.method, row.epochs) in repeated)
         rows.append((label, *map(text, (row.epochs, *row.values))))
     return Table(("method", "epochs", *compared.columns), tuple(rows), own=range(len(own)), title=compared.title)
 

@@ -283,8 +283,7 @@ def backbone_of(experiment: Experiment, method: Method, step: int, epoch: float)
     """The current backbone of a method as a plain network, with step and epoch in its info."""
     network = backbones.build(experiment.network)
     path = next(name for name, module in method.named_modules() if module is method.backbone)
-    state = plain_state_dict(method.backbone)
-    network.load_state_dict({name: value.detach().cpu().contiguous() for name, value in state.items()})
+    network.load_state_dict(plain_state_dict(method.backbone))
     info: dict[str, Any] = {"recipe": experiment.recipe, "method": experiment.method.name, "encoder": owner(path)}
     info |= {"branch": "main", "step": step, "epoch": epoch, "seed": experiment.seed, "data": experiment.data}
     if experiment.start.weights is not None:

@@ -78,9 +78,8 @@ def _of_features(kind: str, target: Target, data: str | None, seed: int, progres
     embedded = EmbeddedImages.of(backbone, source, seed=seed, progress=partial(progress, "extracting features"))
     name = backbone.info.get("spec", "a backbone") if isinstance(target, Backbone) else target
     make, remark, of_classes = OF_FEATURES[kind]
-    made = make(embedded, seed=seed)
     remark = remark.format(len(embedded.features)) + f" {of_classes}" * bool(class_of(embedded.source, 0))
-    return made.draw(f"{kind}: {Path(str(name)).name} on {short_name(source.name)}", remark)
+    return make(embedded, seed=seed).draw(f"{kind}: {Path(str(name)).name} on {short_name(source.name)}", remark)
 
 
 def short_name(source: str) -> str:

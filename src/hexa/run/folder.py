@@ -29,7 +29,7 @@ PATIENCE = 5.0
 
 
 @contextmanager
-def mine(folder: Path, say: Callable[[str], object] | None = None) -> Iterator[bool]:
+def mine(folder: Path, say: Callable[[str], object] = lambda message: None) -> Iterator[bool]:
     """Lock a run's folder, creating it if needed; only the main process does. Yields whether this is the main process.
 
     Temporary files of killed processes are removed. Others may still read the folder and add results to it. say: called

@@ -215,14 +215,13 @@ class _Session:
     def _trackers(self, trainer: Trainer, warnings: list[str]) -> list[Tracker]:
         """The trackers of the main process. One that cannot begin stops a new run, but not one that continues."""
         begun: list[Tracker] = []
-        name, problem = self.experiment.training.tracker, None
-        if processes.is_main():
-            if self.experiment.training.tensorboard:
-                begun.append(TensorBoard(self.folder / TENSORBOARD, trainer.step))
+        training, is_main, problem = self.experiment.training, processes.is_main(), None
+        if is_main and training.tensorboard:
+            begun.append(TensorBoard(self.folder / TENSORBOARD, trainer.step))
+        if is_main and training.tracker is not None:
             try:
-                if name is not None:
-                    fields = flatten(self.experiment.model_dump(mode="json"))
-                    begun.append(trackers.start(name, self.folder, fields, self.resumed))
+                fields = flatten(self.experiment.model_dump(mode="json"))
+                begun.append(trackers.start(training.tracker, self.folder, fields, self.resumed))
             except ConfigError as error:
                 problem = error
         if processes.any_of(problem is not None, trainer.device) and not self.resumed:

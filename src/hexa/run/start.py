@@ -32,10 +32,7 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
         return begin_from_weights(override(experiment, {"start.weights": str(save_backbone(made, file))}), given)
     backbone = start.read(config.weights)
     network = backbone.network_config.model_dump(mode="json") | {"mean": backbone.mean, "std": backbone.std}
-    for path in given:
-        group, _, name = path.partition(".")
-        if group == "network" and name in network:
-            network[name] = getattr(experiment.network, name)
+    network |= {name: getattr(experiment.network, name) for name in network if f"network.{name}" in given}
     for name, theirs in (("name", backbone.network_config.name), ("stem", backbone.network_config.stem)):
         if network[name] != theirs:
             raise ConfigError([(f"network.{name}", f"that of the weights {config.weights} is {theirs}; leave it out")])
@@ -43,9 +40,7 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
     fixed = getattr(getattr(backbone.network, "patch_embed", None), "strict_img_size", False)  # as in most ViTs
     if size != backbone.image_size and fixed and "network.options" not in given:
         network["options"] = {**network["options"], "img_size": size}
-    crops = experiment.views.extra_crops
-    if "views.extra_crops" not in given:
-        crops = tuple(crop.sized(size / experiment.views.size) for crop in crops)
+    crops = tuple(crop.sized(size / experiment.views.size) for crop in experiment.views.extra_crops)
     changes = {f"network.{name}": value for name, value in network.items()}
     changes |= {"views.size": size, "views.extra_crops": crops, "start.sha256": start.digest(config.weights, backbone)}
     changes |= {f"start.{name}": getattr(backbone.preparation, name) for name in ("crop", "interpolation")}

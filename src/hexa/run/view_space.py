@@ -75,12 +75,11 @@ def embed_views(
     every = np.concatenate(points)
     axes = PCA(2, svd_solver="full").fit(every)
     clean, adversarial, mixed = np.split(axes.transform(every), 3)
-    explained = float(axes.explained_variance_ratio_.sum())
     image = np.arange(num_images).repeat(num_views)
     crops = examples[STD].crops[0]
     partner = image[partners(crops, examples["cutmix"].crops[0]).cpu().numpy()]
     tiles = tiles_of(look.source, batch.index[::num_views].tolist(), EvaluationTransform(crops.shape[-1]))
-    return ViewSpace(clean, adversarial, mixed, image, partner, tiles, explained)
+    return ViewSpace(clean, adversarial, mixed, image, partner, tiles, float(axes.explained_variance_ratio_.sum()))
 
 
 def partners(clean: Tensor, mixed: Tensor) -> Tensor:
@@ -88,9 +87,8 @@ def partners(clean: Tensor, mixed: Tensor) -> Tensor:
 
     clean, mixed: [B, 3, S, S]. The pasted pixels are those that changed, and exactly those of one other view.
     """
-    changed = (clean != mixed).any(1, keepdim=True)  # [B, 1, S, S]
     partner = []
-    for own, mask in enumerate(changed):
+    for own, mask in enumerate((clean != mixed).any(1, keepdim=True)):  # [1, S, S]
         distance = ((mixed[own] - clean).abs() * mask).sum((1, 2, 3))  # [B]
         distance[own] = torch.inf if mask.any() else -1.0
         partner.append(distance.argmin())
@@ -106,9 +104,8 @@ def _views_of(look: Look, num_images: int, num_views: int, stream: Stream) -> Ba
 
 def _embedding(look: Look, example: Example) -> Points:
     """The embedding of the first crop of an example, [B, D]."""
-    method = look.method
     embedding = example.score.embed(example.crops, replace(MAIN, update=False))
-    directions = method.directions(embedding)
+    directions = look.method.directions(embedding)
     return (embedding if directions is None else directions)[0].float().cpu().numpy().astype(np.float64)
 
 

@@ -91,8 +91,7 @@ class Look:
         experiment = experiment.model_copy(update={"training": training, "hard_examples": kept})
         data = None if data == experiment.data else data
         split = "train" if data is None else None
-        limit, channels = experiment.training.max_image_pixels, experiment.network.channels
-        source = open_source(data or experiment.data, split, limit, channels)
+        source = open_source(data or experiment.data, split, training.max_image_pixels, experiment.network.channels)
         experiment, _ = settled(experiment, source)
         machine = Machine.of(experiment)
         # what a method reserves follows from the data it was trained on, which may be more than these images

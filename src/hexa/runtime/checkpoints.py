@@ -68,14 +68,11 @@ def load(path: Path, device: torch.device | str = "cpu", *, mapped: bool = False
         raise BadCheckpoint(f"{path}: truncated, damaged or foreign ({reason(error)})") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BadCheckpoint(f"{path}: not a checkpoint of hexa (format {FORMAT})")
-    try:
+    with contextlib.suppress(RuntimeError, TypeError, OSError):  # kinds of tensors, or depths of nesting, never written
         state = {name: value for name, value in content.items() if name != "checksum"}
-        same = not compare or (_is_plausible(state, path.stat().st_size) and content.get("checksum") == checksum(state))
-    except (RuntimeError, TypeError, OSError):  # kinds of tensors, or depths of nesting, that we never write
-        same = False
-    if not same:
-        raise BadCheckpoint(f"{path}: damaged (its content does not match its checksum)")
-    return content
+        if not compare or (_is_plausible(state, path.stat().st_size) and content.get("checksum") == checksum(state)):
+            return content
+    raise BadCheckpoint(f"{path}: damaged (its content does not match its checksum)")
 
 
 def _is_plausible(content: State, size: int) -> bool:
@@ -99,9 +96,8 @@ def _is_plausible(content: State, size: int) -> bool:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a folder by their names, oldest first."""
-    if not folder.is_dir():
-        return []
-    return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_file()), key=step_of)
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted((path for path in paths if _NAME.fullmatch(path.name) and path.is_file()), key=step_of)
 
 
 def step_of(path: Path) -> int:

@@ -36,6 +36,5 @@ class Console(RichConsole):
         return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):  # of `Text` too
-            text, style, control = segment
-            yield segment if control else Segment(printable(text), style)
+        for text, style, control in super().render(renderable, options):  # of `Text` too
+            yield Segment(text, style, control) if control else Segment(printable(text), style)

@@ -36,8 +36,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object], *, make_folders
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except Exception as error:
-        cause = _of_the_system(error, before)
-        if cause is None:
+        if (cause := _of_the_system(error, before)) is None:
             raise
         raise OSError(cause.errno, cause.strerror, str(path)) from error
     finally:

@@ -21,7 +21,7 @@ _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 @contextmanager
 def locked(
-    path: Path, what: str, *, patience: float = 0.0, say: Callable[[str], object] | None = None
+    path: Path, what: str, *, patience: float = 0.0, say: Callable[[str], object] = lambda message: None
 ) -> Iterator[None]:
     """Hold a lock file inside the context; the system releases it when the process ends, in whatever way.
 
@@ -45,7 +45,7 @@ def locked(
                 folder.rmdir()
 
 
-def _taken(path: Path, what: str, patience: float, say: Callable[[str], object] | None) -> FileLock | None:
+def _taken(path: Path, what: str, patience: float, say: Callable[[str], object]) -> FileLock | None:
     """The lock, held; None if the disk has none."""
     lock = FileLock(path, timeout=patience, fallback_to_soft=False)
     for tries in range(_TRIES, 0, -1):
@@ -64,8 +64,7 @@ def _taken(path: Path, what: str, patience: float, say: Callable[[str], object] 
                 raise
             with suppress(OSError):
                 path.unlink()
-            if say is not None:
-                say(f"{path.parent}: its disk has no file locks, so make sure that no other process works there")
+            say(f"{path.parent}: its disk has no file locks, so make sure that no other process works there")
             return None
     with suppress(OSError):  # on a full disk it is held nevertheless
         path.write_text(f"{os.getpid()} on {platform.node()}")

@@ -42,13 +42,12 @@ class Forgiving:
 
     def _try(self, name: str, *given: str) -> None:
         stream = self._stream()
-        try:
-            getattr(stream, name)(*given)
-        except OSError:  # what waits in its buffer would fail again, at the latest when Python ends
-            with suppress(OSError, ValueError, AttributeError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        except (AttributeError, ValueError):  # None; closed, or a character that its encoding lacks
-            pass
+        with suppress(AttributeError, ValueError):  # None; closed, or a character that its encoding lacks
+            try:
+                getattr(stream, name)(*given)
+            except OSError:  # what waits in its buffer would fail again, at the latest when Python ends
+                with suppress(OSError):
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream(), name)

@@ -54,10 +54,9 @@ def install_extra(extra: str) -> str:
     if _SOURCES.name == "src" and (root / "pyproject.toml").is_file():
         return install("-e", f"{'.' if Path.cwd() == root else root}[{extra}]")
     wanted = re.compile(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]")
-    lines: list[str] = []
+    named: list[str] = []
     with suppress(metadata.PackageNotFoundError):
-        lines = metadata.requires(DISTRIBUTION) or []
-    named = [line.partition(";")[0].strip() for line in lines if wanted.search(line)]
+        named = [one.partition(";")[0].strip() for one in metadata.requires(DISTRIBUTION) or [] if wanted.search(one)]
     return install(*(named or [f"{DISTRIBUTION}[{extra}]"]))
 
 
@@ -78,10 +77,9 @@ def commit() -> str | None:
 
     Cached from the first call, since later checkouts do not change code that is already loaded. So call it early.
     """
-    here = Path(__file__).resolve().parent
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(here), *arguments]
+        command = ["git", "-C", str(Path(__file__).resolve().parent), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
     with suppress(OSError, subprocess.SubprocessError):
@@ -102,13 +100,10 @@ def source_hash(package: Path) -> str | None:
 
     Compiled and hidden files are left out.
     """
-    digest, found = hashlib.sha256(), False
-    for path in sorted(package.rglob("*"), key=lambda path: path.relative_to(package).as_posix()):
-        name = path.relative_to(package).as_posix()
-        if path.is_file() and not re.search(r"(^|/)(\.|__pycache__/)", name):
-            found = True
-            digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return digest.hexdigest() if found else None
+    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*") if path.is_file()}
+    kept = sorted(name for name in files if not re.search(r"(^|/)(\.|__pycache__/)", name))
+    lines = [f"{name}\0{hashlib.sha256(files[name].read_bytes()).hexdigest()}\n" for name in kept]
+    return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else None
 
 
 def processor_name() -> str:

@@ -105,9 +105,7 @@ def _parts(value: Any) -> Any:
 class _Loader(yaml.SafeLoader):
     """SafeLoader without aliases, limited to the core types."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = 0
+    _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):

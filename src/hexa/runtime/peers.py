@@ -95,11 +95,9 @@ class Peers:
 
         None if nobody knows it, `what` being empty.
         """
-        own = f"{what}\n{self.rank}" if what else ""
-        try:
+        there = own = f"{what}\n{self.rank}" if what else ""
+        with suppress(RuntimeError):  # the store was in the process that ended
             there = self.store.compare_set(_NOTE, "", own).decode()
-        except RuntimeError:  # the store was in the process that ended
-            there = own
         said = there.partition("\n")[0]
         return ProcessEnded(said, speaks=there == own) if said else None
 

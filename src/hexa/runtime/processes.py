@@ -16,9 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from hexa.config import UserError
-from hexa.runtime.peers import Peer, Peers, ProcessEnded, agree_on_start
-
-__all__ = ["ProcessEnded"]
+from hexa.runtime.peers import Peer, Peers, ProcessEnded as ProcessEnded, agree_on_start
 
 #: Of a collective during which the main process may evaluate for days.
 _NO_LIMIT = timedelta(days=365)
@@ -119,8 +117,7 @@ def _together(collective: Callable[..., Any], *given: Any, **options: Any) -> An
     try:
         return collective(*given, **options)
     except RuntimeError as error:
-        reason = _world.peers.reason(error) if _world.peers is not None else None
-        if reason is None:
+        if _world.peers is None or (reason := _world.peers.reason(error)) is None:
             raise
         raise reason from error
 

@@ -126,19 +126,15 @@ def truncate(path: Path, step: int) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     parsing.check(path, sys.maxsize)  # a pipe would be read for ever
-    kept, parsed = [], []
+    kept = []
     for line in path.read_bytes().splitlines(keepends=True):
-        try:
+        with suppress(ValueError, RecursionError):
             fields = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if not isinstance(fields, dict) or not isinstance(fields.get("step"), int) or not line.endswith(b"\n"):
-            continue
-        if fields["step"] <= (step - 1 if fields.get("event") == "epoch" else step):
-            kept.append(line)
-            parsed.append(fields)
-    write_whole(path, lambda file: file.writelines(kept))
-    return parsed
+            whole = isinstance(fields, dict) and isinstance(fields.get("step"), int) and line.endswith(b"\n")
+            if whole and fields["step"] <= (step - 1 if fields.get("event") == "epoch" else step):
+                kept.append((line, fields))
+    write_whole(path, lambda file: file.writelines(line for line, _ in kept))
+    return [fields for _, fields in kept]
 
 
 def write_environment(folder: Path, device: torch.device, precision: str, resumed: int | None = None) -> None:

@@ -128,6 +128,5 @@ class StepFacts:
 
 def is_finite(state: object) -> bool:
     """Whether every floating-point tensor of a nested state is finite; reads the device once."""
-    tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    flags = [tensor.isfinite().all() for tensor in tensors]
+    flags = [one.isfinite().all() for one in tree_leaves(state) if isinstance(one, Tensor) and one.is_floating_point()]
     return not flags or bool(torch.stack([flag.to(flags[0].device) for flag in flags]).all())

@@ -73,8 +73,8 @@ def feature_std(embedding: Tensor) -> Tensor:
 
 def effective_rank(embedding: Tensor) -> Tensor:
     """exp(−Σ p log p) of the normalised singular values p of the centred embeddings [B, D]; 0-d, 1 … min(B − 1, D)."""
-    flat = embedding.flatten(0, -2).float()
-    flat = flat[:_RANK_ROWS]  # enough to see a collapse, and wide embeddings would take seconds
+    # enough rows to see a collapse, and wide embeddings would take seconds
+    flat = embedding.flatten(0, -2)[:_RANK_ROWS].float()
     values = torch.linalg.svdvals(flat - flat.mean(0))
     share = values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
     return cast(Tensor, torch.special.entr(share).sum().exp())
@@ -160,18 +160,17 @@ class Watch:
         self.given: set[str] = set()
         self.accuracy = 0.0
         self.stuck = 0
-        self.attacks: dict[str, tuple[float, float]] = {}
+        self.attacks: dict[str, list[float]] = {}
 
     @property
     def state(self) -> dict[str, object]:
         """What a checkpoint must hold."""
-        attacks = {name: list(pair) for name, pair in self.attacks.items()}
-        return {"given": sorted(self.given), "accuracy": self.accuracy, "stuck": self.stuck, "attacks": attacks}
+        return {"given": sorted(self.given), "accuracy": self.accuracy, "stuck": self.stuck, "attacks": self.attacks}
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
         self.given, self.accuracy, self.stuck = set(state["given"]), state["accuracy"], state["stuck"]
-        self.attacks = {name: (one, many) for name, (one, many) in state["attacks"].items()}
+        self.attacks = state["attacks"]
 
     def train(self, line: Mapping[str, float], directions: int) -> list[str]:
         """Warnings about a line of training metrics; an effective rank could be as high as `directions`.
@@ -223,7 +222,7 @@ class Watch:
         """
         least_one, least = self.attacks.get(name, (one, many))
         if many <= least:
-            self.attacks[name] = one, many
+            self.attacks = self.attacks | {name: [one, many]}
         return self._once(
             f"overfitting {name}",
             many > OVERFITTED * least and one < least_one,

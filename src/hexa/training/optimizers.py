@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import InitVar, dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -126,6 +127,7 @@ def _made(groups: list[dict[str, Any]], config: OptimizerConfig, **common: Any) 
     return made
 
 
+@dataclass(eq=False)
 class ScheduledOptimizer:
     """An optimizer and how its rates move over a run: the only place that sets them, at every step.
 
@@ -133,19 +135,17 @@ class ScheduledOptimizer:
     total_steps: the step after which the run ends, `epochs` or `max_steps`. Whoever changes it stretches the schedule.
     """
 
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        config: OptimizerConfig,
-        schedule: ScheduleConfig,
-        epochs: int,
-        steps_per_epoch: int,
-        max_steps: int | None = None,
-    ) -> None:
-        self.optimizer, self.config, self.schedule = optimizer, config, schedule
-        self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
-        self._planned = self.total_steps = min(epochs * steps_per_epoch, max_steps or epochs * steps_per_epoch)
-        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    optimizer: torch.optim.Optimizer
+    config: OptimizerConfig
+    schedule: ScheduleConfig
+    epochs: int
+    steps_per_epoch: int
+    max_steps: InitVar[int | None] = None
+
+    def __post_init__(self, max_steps: int | None) -> None:
+        steps = self.epochs * self.steps_per_epoch
+        self._planned = self.total_steps = min(steps, max_steps or steps)
+        self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""

@@ -39,9 +39,8 @@ def one_step_and_many(objective: Objective, batch: Batch) -> dict[str, tuple[flo
         judge = hard.judge() if hard.weight and hard.source == STD else None
         if judge is None:
             continue
-        attacks = Objective(method, {"one": hard, "many": judge}, autocast=objective.score.autocast)
         with unchanged(method):
-            made = attacks.examples(some)
+            made = Objective(method, {"one": hard, "many": judge}, autocast=objective.score.autocast).examples(some)
             with torch.no_grad():
                 one, many = (float(made[n].score_at(made[n].crops).mean()) for n in ("one", "many"))
         found[name] = one, many

@@ -133,19 +133,17 @@ class Trainer:
         for name in self.objective.setting_in(self.step):
             self.journal.reporter.say(f"epoch {self.epoch:g}: {name} sets in")
         losses: dict[str, Tensor] = {}
-        total = torch.zeros((), device=self.device)
+        terms: list[Tensor] = []
 
         def seen(term: Term) -> None:
-            nonlocal total
-            total = total + term.loss.detach()
+            terms.append(term.loss.detach())
             for name, part in term.parts.items():
                 losses[name] = part.loss
                 facts.look(name, part)
 
         def ready() -> None:
-            nonlocal total
-            self.window.add(losses, total, self.step + 1)
-            total = torch.zeros_like(total)
+            self.window.add(losses, sum(terms, torch.zeros((), device=self.device)), self.step + 1)
+            terms.clear()
             if self.device.type == "cpu":  # on a CPU the check is free: stop before the weights are touched
                 self._raise_if_not_finite()
 
@@ -161,18 +159,16 @@ class Trainer:
         asks = processes.world_size() == 1 or self.device.type == "cpu" or self.step % 10 == 0
         if asks and self.config.max_seconds is not None:
             self._fit(self.config.max_seconds)
-        at_end = self.step == self.total_steps
         epoch, rest = divmod(self.step, self.steps_per_epoch)
         self.journal.reporter.step(self.step, self.total_steps)
         steps = self.config.checkpoint_every_steps
         every = [self.config.checkpoint_every, *filter(None, [self.config.keep_every])]
-        due = at_end or (rest == 0 and any(epoch % epochs == 0 for epochs in every))
+        due = self.step == self.total_steps or (rest == 0 and any(epoch % epochs == 0 for epochs in every))
         if due or (steps and self.step % steps == 0):
             self.save()
         self._monitor_if_due()
         self._end_if_due()
-        at_end = self.step == self.total_steps
-        stop = self._interrupts.agreed(self.device) if asks and not at_end else None
+        stop = self._interrupts.agreed(self.device) if asks and self.step != self.total_steps else None
         if stop is not None:
             self.save()
             self.journal.write("interrupted", self.step)

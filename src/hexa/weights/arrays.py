@@ -30,19 +30,17 @@ def _bytes(text: str, encoding: str) -> bytes:
 
 
 _NUMPY = {"_reconstruct": _empty, "ndarray": _empty, "_frombuffer": _FROM_BUFFER, "scalar": _SCALAR, "dtype": np.dtype}
+_OTHERS = {("_codecs", "encode"): _bytes, ("collections", "OrderedDict"): OrderedDict}
 
 
 class _Arrays(pickle._Unpickler):  # the C version allocates memory for as many objects as a file claims to have
     """Reads arrays, numbers, text, lists and dictionaries, and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module.split(".")[0] == "numpy" and name in _NUMPY:
-            return _NUMPY[name]
-        if (module, name) == ("_codecs", "encode"):
-            return _bytes
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        raise pickle.UnpicklingError(f"it names {module}.{name}")
+        found = _NUMPY.get(name) if module.split(".")[0] == "numpy" else _OTHERS.get((module, name))
+        if found is None:
+            raise pickle.UnpicklingError(f"it names {module}.{name}")
+        return found
 
 
 def read(path: Path) -> Any:

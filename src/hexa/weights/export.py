@@ -165,9 +165,8 @@ def largest_difference(backbone: Backbone, other: Callable[[Tensor], Tensor]) ->
 
     other: pixels in [0, 1] -> features.
     """
-    generator = Stream(0).child("export").generator()
     size = backbone.image_size
-    images = torch.rand(4, len(backbone.mean), size, size, generator=generator)
+    images = torch.rand(4, len(backbone.mean), size, size, generator=Stream(0).child("export").generator())
     expected = backbone.cpu().eval()(images)
     features = other(images)
     if features.shape != expected.shape:

@@ -75,8 +75,7 @@ def external(spec: str) -> External:
         examples = "python:my_networks:resnet or python:my.py:resnet"
         raise UserError(f"{spec}: write python:MODULE:CALLABLE, such as {examples}")
     names = _names(home, spec)
-    make = names.get(name)
-    if not callable(make):
+    if not callable(make := names.get(name)):
         known = [key for key, value in names.items() if callable(value) and not key.startswith("_")]
         raise UserError(f"{spec}: {home} has no function '{name}'; {nearest(name, known)}")
     try:

@@ -99,8 +99,5 @@ def misfit(own: State, state: State) -> str:
 
 def _is_further_branch(key: str, own: Mapping[str, Tensor]) -> bool:
     """Whether a key is like `layer.aux.weight`, with `layer` a batch-norm."""
-    parts = key.split(".")
-    if key in own or len(parts) < 3:
-        return False
-    base = ".".join(parts[:-2])
-    return f"{base}.running_mean" in own and f"{base}.{parts[-1]}" in own
+    layer, *rest = key.rsplit(".", 2)
+    return key not in own and len(rest) == 2 and {f"{layer}.running_mean", f"{layer}.{rest[1]}"} <= own.keys()

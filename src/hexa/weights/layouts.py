@@ -135,8 +135,7 @@ def foreign_state(state: State, where: str, name: str | None = None) -> Foreign:
         own = backbones.outline(config).state_dict()
         of_theirs = {theirs: ours for ours, theirs in names(layout, own).items()}
         # a head's name in one network is a normalisation's in another
-        kept = {k: v for k, v in every.items() if k in of_theirs or not re.match(layout.head, k)}
-        kept = {of_theirs.get(key, key): value for key, value in kept.items()}
+        kept = {of_theirs.get(k, k): v for k, v in every.items() if k in of_theirs or not re.match(layout.head, k)}
         given, wanted = _convolutions(kept).items(), _convolutions(own).items()
         if plain is not None or wanted == given:
             by_timm = name or (candidate if layout.family != "ResNet" else None)

@@ -35,17 +35,15 @@ def write(backbone: Backbone, path: Path) -> int:
     size, channels = backbone.image_size, len(backbone.mean)
     if sum(value.nbytes for value in backbone.state_dict().values()) > _LARGEST:
         raise UserError("--to onnx: an ONNX file has at most 2 GiB, and this network is larger; export --to timm")
-    images = torch.rand(2, channels, size, size)
-    batch = {INPUT: {0: torch.export.Dim("batch")}}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
                 backbone.cpu().eval(),
-                (images,),
+                (torch.rand(2, channels, size, size),),
                 input_names=[INPUT],
                 output_names=[OUTPUT],
-                dynamic_shapes=batch,
+                dynamic_shapes={INPUT: {0: torch.export.Dim("batch")}},
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:

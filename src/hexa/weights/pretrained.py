@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import safetensors.torch
 import timm
@@ -54,15 +54,13 @@ class Backbone(nn.Module):
         self.deviations: dict[str, list[Any]] = {}
         self.network_config = network_config.model_copy(update={"mean": mean, "std": std})
         self.info: dict[str, Any] = dict(info or {})
-        self.num_features = (
-            3 * preparation.size**2 if network_config.name == "pixels" else backbones.num_features(network, len(mean))
-        )
+        pixels = network_config.name == "pixels"
+        self.num_features = 3 * preparation.size**2 if pixels else backbones.num_features(network, len(mean))
         self.register_state_dict_post_hook(_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_inner_names)  # type: ignore[no-untyped-call]
 
     def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.network(self.normalize(images))
-        return features
+        return cast(Tensor, self.network(self.normalize(images)))
 
     def prepared(self, **given: Unpack[Given]) -> Backbone:
         """The same network with another preparation of images; `deviations` has {name: [before, after]}.
@@ -115,12 +113,9 @@ def load_backbone(spec: str | Path | Backbone, seed: int = 0, branch: str = "mai
     branch: which of its batch-norms; those other than main (aux, of an adversarial run) are only in checkpoints.
     given: mean, std, size, crop or interpolation of the images instead of the backbone's own (`Preparation`).
     """
-    if isinstance(spec, Backbone):
-        backbone = spec
-        if branch not in ("main", spec.info.get("branch")):
-            raise UserError(f"a loaded backbone has no batch-norms '{branch}'; give the folder of its run instead")
-    else:
-        backbone = _loaded(str(spec), seed, branch).eval()
+    if isinstance(spec, Backbone) and branch not in ("main", spec.info.get("branch")):
+        raise UserError(f"a loaded backbone has no batch-norms '{branch}'; give the folder of its run instead")
+    backbone = spec if isinstance(spec, Backbone) else _loaded(str(spec), seed, branch).eval()
     return backbone if all(value is None for value in given.values()) else backbone.prepared(**given)
 
 

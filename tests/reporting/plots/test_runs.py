@@ -22,6 +22,8 @@ from hexa.run.view_space import embed_views, partners, view_space
 from hexa.run.visualize import Look
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import random_backbone
+from tests.conftest import Says
+from tests.modules import unchanged
 
 TINY = {"network.widths": [4, 8], "batch_size": 32, "training.device": "cpu", "training.precision": "fp32"}
 
@@ -59,17 +61,15 @@ def attacked(look: Look, radius: float) -> Look:
 
 
 def test_view_space_is_a_projection_of_the_embeddings_and_changes_nothing(moco: Look) -> None:
-    before = {name: value.clone() for name, value in moco.method.state_dict().items()}
-    space = embed_views(attacked(moco, 0.0), num_images=3, num_views=5)
+    with unchanged(moco.method):
+        space, moved = (embed_views(attacked(moco, radius), num_images=3, num_views=5) for radius in (0.0, 8.0))
     assert space.image.tolist() == [0] * 5 + [1] * 5 + [2] * 5
     assert space.adversarial == pytest.approx(space.clean)  # an attack of radius 0 moves nothing
     everything = np.concatenate([space.clean, space.adversarial, space.mixed])
     assert everything.mean(0) == pytest.approx([0, 0], abs=1e-6)  # principal components
     assert everything[:, 0].var() >= everything[:, 1].var()
     assert abs(np.corrcoef(everything.T)[0, 1]) < 1e-6
-    moved = embed_views(attacked(moco, 8.0), num_images=3, num_views=5)
     assert np.abs(moved.adversarial - moved.clean).max() > 1e-3
-    assert all(torch.equal(value, before[name]) for name, value in moco.method.state_dict().items())
 
 
 def test_markers_tell_the_three_kinds_apart(moco: Look) -> None:
@@ -165,7 +165,7 @@ def test_every_kind_from_the_command_line(tmp_path: Path) -> None:
         assert out.stat().st_size > 10_000
 
 
-def test_mistakes_of_the_command_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_of_the_command_are_one_line(tmp_path: Path, says: Says) -> None:
     out = str(tmp_path / "a.png")
     for words, message in (
         (["view-spaces", "digits-hexa-moco", "--out", out], "did you mean 'view-space'"),
@@ -175,8 +175,7 @@ def test_mistakes_of_the_command_are_one_line(tmp_path: Path, capsys: pytest.Cap
         (["clusters", "nowhere.safetensors", "--data", "digits", "--out", out], "nowhere.safetensors"),
         (["view-space", "digits-hexa-moco", "--out", out + ".gif"], ".png or .svg"),
     ):
-        assert cli.main(["figure", *words]) == 2
-        *stages, said = capsys.readouterr().err.splitlines()
+        *stages, said = says("figure", *words, status=2).err.splitlines()
         assert message in said
         assert stages in ([], ["opening the images …"])
     assert not (tmp_path / "a.png").exists()

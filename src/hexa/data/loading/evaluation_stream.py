@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hexa.data.loading.store import first_image
+from hexa.data.loading.store import check_problems, first_image
 from hexa.data.loading.workers import Items, Problems, alike, choose_workers
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.source import ArraySource, Source
@@ -19,6 +20,8 @@ from hexa.data.views.evaluation import LONGEST, EvaluationTransform, OwnAspect
 
 #: Bytes of decoded images that are transformed together at most.
 _TOGETHER = 2**22
+#: Images of one kind can be stacked.
+_kind = operator.attrgetter("shape", "dtype")
 #: Images [n, C, h, w] of one shape and their positions [n], one shape after the other.
 ByShape = list[tuple[Tensor, Tensor]]
 
@@ -32,17 +35,15 @@ class _EvaluationPlan(Dataset[tuple[ByShape, Problems]]):
 
     def __getitem__(self, number: int) -> tuple[ByShape, Problems]:
         made: dict[torch.Size, tuple[list[Tensor], list[int]]] = {}  # transformed images and positions by shape
-        same: list[Tensor] = []  # decoded images of one shape, not yet transformed
-        places: list[int] = []  # their positions
+        same: dict[int, Tensor] = {}  # decoded images of one shape by position, not yet transformed
         problems = Problems()
 
         def transform() -> None:
-            transformed = self.transform(torch.stack(same))
+            transformed = self.transform(torch.stack([*same.values()]))
             images, index = made.setdefault(transformed.shape[1:], ([], []))
             images.append(transformed)
-            index.extend(places)
+            index.extend(same)
             same.clear()
-            places.clear()
 
         for position in self.positions[number * self.batch_size : (number + 1) * self.batch_size]:
             try:
@@ -51,16 +52,13 @@ class _EvaluationPlan(Dataset[tuple[ByShape, Problems]]):
                 problems.append((position, str(error)))
                 continue
             # transforming small images together is faster; a batch of large ones would fill the memory
-            new = bool(same) and (image.shape, image.dtype) != (same[0].shape, same[0].dtype)
+            new = _kind(image) != _kind(next(iter(same.values()), image))
             if new or len(same) * image.numel() > _TOGETHER:
                 transform()
-            same.append(image)
-            places.append(position)
+            same[position] = image
         if same:
             transform()
-        by_shape = [(torch.cat(alike(images)), torch.tensor(index)) for images, index in made.values()]
-        none = torch.empty(0, self.source.channels, self.transform.size, self.transform.size, dtype=torch.uint8)
-        return by_shape or [(none, torch.tensor([]))], problems
+        return [(torch.cat(alike(images)), torch.tensor(index)) for images, index in made.values()], problems
 
 
 def evaluation_stream(
@@ -69,13 +67,16 @@ def evaluation_stream(
     batch_size: int,
     device: torch.device,
     num_workers: int | None,
+    problems: dict[int, str],
+    tolerance: float,
     positions: range | None = None,
     share: tuple[int, int] = (0, 1),
-) -> Iterator[tuple[Tensor, Tensor, Problems]]:
-    """Batches of transformed images, their positions, and what was unreadable, in order: all images, or `positions`.
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of transformed images and their positions, in order: of all images, or `positions`, that can be read.
 
-    share: (r, n), only every n-th batch, starting at batch r. `OwnAspect` gets batches small enough that even strips
-    have no more pixels than `batch_size` squares, split by shape.
+    problems: takes in what is unreadable; UserError lists it if its share of the source exceeds `tolerance`. share:
+    (r, n), only every n-th batch, starting at batch r. `OwnAspect` gets batches small enough that even strips have no
+    more pixels than `batch_size` squares, split by shape.
     """
     if num_workers is None:
         image = first_image(source)
@@ -87,7 +88,6 @@ def evaluation_stream(
     first, step = share
     numbers = range(first, math.ceil(len(plan.positions) / batch_size), step)
     with closing(Items(plan, numbers, device, num_workers)) as items:
-        for by_shape, problems in items:
-            for images, index in by_shape:
-                yield images, index, problems
-                problems = []
+        for by_shape, unreadable in items:
+            check_problems(source, problems, tolerance, *unreadable)
+            yield from by_shape

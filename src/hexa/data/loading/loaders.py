@@ -27,13 +27,12 @@ RESIDENT_LIMIT_BYTES = 4 * 2**30
 
 def check_batch_size(batch: int, images: int, data: str) -> None:
     """Raise ConfigError for a global batch of more images than there are, or not divisible by the processes."""
-    world, problem = processes.world_size(), ""
+    world = processes.world_size()
     if batch > images:
-        problem = f"{batch} is more than the {images} images of {data}; use at most {images}"
-    elif batch % world:
-        problem = f"{batch} is not divisible by {world} processes; use {max(1, batch // world) * world}"
-    if problem:
-        raise ConfigError([("batch_size", problem)])
+        raise ConfigError([("batch_size", f"{batch} is more than the {images} images of {data}; use at most {images}")])
+    if batch % world:
+        fits = max(1, batch // world) * world
+        raise ConfigError([("batch_size", f"{batch} is not divisible by {world} processes; use {fits}")])
 
 
 class PretrainLoader:
@@ -218,11 +217,8 @@ class EpochPasses:
                 index = to_device(torch.tensor(readable[start : start + batch_size]), loader.device)
                 yield transform(store.take(index)), index
             return
-        stream = evaluation_stream(loader.source, transform, batch_size, loader.device, loader._num_workers, share)
-        for images, index, problems in stream:
-            stores.check_problems(loader.source, loader._problems, loader.tolerance, *problems)
-            if len(index):
-                yield images, index
+        how = (loader.device, loader._num_workers, loader._problems, loader.tolerance, share)
+        yield from evaluation_stream(loader.source, transform, batch_size, *how)
 
 
 def evaluation_batches(
@@ -244,10 +240,9 @@ def evaluation_batches(
     problems = {} if problems is None else problems
     target = torch.device(device)
     labels = None if source.labels is None else torch.from_numpy(source.labels)
-    for images, index, unreadable in evaluation_stream(source, transform, batch_size, target, num_workers, share=share):
-        stores.check_problems(source, problems, tolerance, *unreadable)
-        if len(index):
-            chosen = None if labels is None else to_device(labels[index], target)
-            # one pass over the pixels, into the memory layout that networks prefer
-            pixels = to_device(images, target).to(torch.float32, memory_format=torch.channels_last)
-            yield pixels.div_(255) if images.dtype == torch.uint8 else pixels, chosen, index
+    how = (target, num_workers, problems, tolerance)
+    for images, index in evaluation_stream(source, transform, batch_size, *how, share=share):
+        chosen = None if labels is None else to_device(labels[index], target)
+        # one pass over the pixels, into the memory layout that networks prefer
+        pixels = to_device(images, target).to(torch.float32, memory_format=torch.channels_last)
+        yield pixels.div_(255) if images.dtype == torch.uint8 else pixels, chosen, index

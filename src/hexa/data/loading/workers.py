@@ -139,10 +139,9 @@ class CropStream:
         index = torch.cat(index_of)
         crops = []
         for pieces in map(alike, zip(*crops_of, strict=True)):
-            view, start = torch.empty((len(index), *pieces[0].shape[1:]), dtype=pieces[0].dtype, device=self.device), 0
-            for piece in pieces:
-                view[start : start + len(piece)].copy_(piece, non_blocking=True)
-                start += len(piece)
+            view = torch.empty((len(index), *pieces[0].shape[1:]), dtype=pieces[0].dtype, device=self.device)
+            for place, piece in zip(torch.split(view, [len(piece) for piece in pieces]), pieces, strict=True):
+                place.copy_(piece, non_blocking=True)
             crops.append(view)
         return crops, index, list(itertools.chain(*problems_of))
 

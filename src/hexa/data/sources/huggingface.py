@@ -65,9 +65,8 @@ class HuggingFaceSource(Source):
         self._images = table.select_columns([image]).cast_column(image, undecoded).flatten()
         names, sizes, single = _names_and_sizes(self._images, image)
         inside.check(single, "a row")
-        self.paths = [
-            _relative(name, inside.places[0]) or f"{self.split}/{number:08d}" for number, name in enumerate(names)
-        ]
+        home = inside.places[0]
+        self.paths = [_relative(name, home) or f"{self.split}/{number:08d}" for number, name in enumerate(names)]
         self._column = image
         if label is not None and label in table.column_names:
             self._read_labels(tables, table, label)

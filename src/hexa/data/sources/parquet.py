@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -52,13 +51,12 @@ class ParquetSource(Source):
             footers = [pq.read_metadata(file) for file in self._read_from]
         if not len(table):
             raise UserError(f"data '{spec}': no images in {self._read_from[0]}")
-        self._bytes = [chunk.field("bytes") for chunk in table.column(image).chunks]
-        self._starts = np.cumsum([0] + [len(chunk) for chunk in self._bytes])
+        self._bytes = pa.chunked_array([chunk.field("bytes") for chunk in table.column(image).chunks])
         names = [name for chunk in table.column(image).chunks for name in _names(chunk)]
         self.paths = [name or f"{self.split}/{number:08d}" for number, name in enumerate(names)]
         if label is not None:
             self._take_labels(table.column(label).drop_null().to_numpy(), class_names(schema, label))
-        sizes = [chunk.nbytes for chunk in self._bytes]
+        sizes = [chunk.nbytes for chunk in self._bytes.chunks]
         stamps = [str(_stamp(footer)) for footer in footers]
         self.fingerprint = digest(str(len(table)), str(sum(sizes)), *stamps, b"".join(sample(len(self), self.encoded)))
 
@@ -81,8 +79,7 @@ class ParquetSource(Source):
         return values
 
     def encoded(self, index: int) -> bytes:
-        chunk = int(np.searchsorted(self._starts, index, side="right")) - 1
-        data = self._bytes[chunk][index - int(self._starts[chunk])].as_py()
+        data = self._bytes[index].as_py()
         if data is None:
             raise decoding.DecodeError("no bytes in this row")
         if len(data) > decoding.MOST_BYTES:

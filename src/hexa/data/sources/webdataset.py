@@ -123,7 +123,7 @@ def _index(shard: Path, spec: str, read: Callable[[bytes, str], Value | None]) -
     if not shard.is_file():
         raise UserError(f"data '{spec}': {shard} is not a file")
     try:
-        with _Headers(shard) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+        with _Headers(io.FileIO(shard)) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             for member in _members(archive, file):
                 folder, _, base = member.name.rpartition("/")
                 stem, _, kind = base.partition(".")
@@ -148,9 +148,6 @@ def _index(shard: Path, spec: str, read: Callable[[bytes, str], Value | None]) -
 
 class _Headers(io.BufferedReader):
     """A file that reads at most one MiB at a time, whatever lengths its headers claim."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(io.FileIO(path))
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= _MOST_READ:

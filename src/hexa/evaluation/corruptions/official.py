@@ -10,15 +10,18 @@ from numpy.typing import NDArray
 from hexa.config import UserError, some
 from hexa.evaluation.corruptions.kinds import KINDS, NUM_SEVERITIES
 
+#: By kind, [5 · N, H, W, 3].
+Arrays = dict[str, NDArray[np.uint8]]
 
-def opened(folder: Path, labels: NDArray[np.int64]) -> dict[str, NDArray[np.uint8]]:
+
+def opened(folder: Path, labels: NDArray[np.int64]) -> Arrays:
     """{kind: uint8 [5 · N, H, W, 3]}, not read yet, of the N test images with these labels, in their order.
 
     Raises UserError for files that are missing or of other images.
     """
     if missing := [f"{name}.npy" for name in ("labels", *KINDS) if not (folder / f"{name}.npy").is_file()]:
         raise UserError(f"official: {folder} lacks {some(missing)}; give the folder that CIFAR-10-C unpacks to")
-    arrays: dict[str, NDArray[np.uint8]] = {}
+    arrays: Arrays = {}
     for name in ("labels", *KINDS):
         try:
             arrays[name] = np.lib.format.open_memmap(folder / f"{name}.npy", mode="r")

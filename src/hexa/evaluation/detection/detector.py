@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from torchvision.ops import FeaturePyramidNetwork, roi_align
 
 from hexa.config import UserError
 from hexa.evaluation.detection.options import DetectOptions
+from hexa.evaluation.protocol import Resolved
 from hexa.nn.feature_maps import NetworkPart, parts
 from hexa.runtime import precision as precisions
 from hexa.weights.pretrained import Backbone
@@ -39,9 +40,7 @@ class Detector(nn.Module):
     New weights are drawn as in Detectron2, from torch's global generator. The backbone's modules are taken, not copied.
     """
 
-    def __init__(
-        self, backbone: Backbone, options: DetectOptions, num_classes: int, precision: Literal["fp32", "bf16"]
-    ) -> None:
+    def __init__(self, backbone: Backbone, options: DetectOptions, num_classes: int, precision: Resolved) -> None:
         super().__init__()
         stages = parts(backbone.network, backbone.network_config.name)
         self.normalize, self.frozen, self.precision = backbone.normalize, options.frozen, precision
@@ -105,8 +104,7 @@ class Detector(nn.Module):
         """images: uint8 [3, H, W] of any sizes, on the device. In training {name: loss}, else the objects of each."""
         sizes = [(int(image.shape[1]), int(image.shape[2])) for image in images]
         listed = ImageList(self._batch(images), sizes)
-        device = listed.tensors.device
-        with precisions.autocast(self.precision, device):
+        with precisions.autocast(self.precision, listed.tensors.device):
             maps = self._maps(listed.tensors)
         targets = None if objects is None else list(objects)
         # what follows is about places, to which bf16 is too coarse
@@ -152,10 +150,9 @@ class Anchors(nn.Module):
     def forward(self, images: ImageList, maps: Sequence[Tensor]) -> list[Tensor]:
         levels = []
         for sizes, stride, level in zip(self.sizes, self.strides, maps, strict=True):
-            device = level.device
             shapes = [(size / ratio**0.5, size * ratio**0.5) for size in sizes for ratio in _RATIOS]
-            around = torch.tensor([(-w / 2, -h / 2, w / 2, h / 2) for w, h in shapes], device=device)
-            y, x = (torch.arange(n, device=device, dtype=torch.float32) * stride for n in level.shape[2:])
+            around = torch.tensor([(-w / 2, -h / 2, w / 2, h / 2) for w, h in shapes], device=level.device)
+            y, x = (torch.arange(n, device=level.device, dtype=torch.float32) * stride for n in level.shape[2:])
             y, x = torch.meshgrid(y, x, indexing="ij")
             levels.append((torch.stack((x, y, x, y), 2).view(-1, 1, 4) + around).view(-1, 4))
         return [torch.cat(levels)] * len(images.image_sizes)
@@ -203,7 +200,7 @@ class AlignedRegions(nn.Module):
 class _InPrecision(nn.Module):
     """A module whose passes run in a precision and give fp32."""
 
-    def __init__(self, module: nn.Module, precision: Literal["fp32", "bf16"]) -> None:
+    def __init__(self, module: nn.Module, precision: Resolved) -> None:
         super().__init__()
         self.module, self.precision = module, precision
 

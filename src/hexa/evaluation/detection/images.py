@@ -89,11 +89,10 @@ class TrainingBatches(Dataset[tuple[list[Tensor], list[Objects], Problems]]):
         images, objects, problems = list[Tensor](), list[Objects](), Problems()
         for wanted in self.order[number].tolist():
             side = self.shorter[int(torch.randint(len(self.shorter), (), generator=generator))]
-            flip = bool(torch.rand((), generator=generator) < 0.5)
             position, image = readable(self.source, wanted, self.source.decode, problems)
             view = resized(image, side, self.longest)
             boxes = scaled(self.boxes[position].boxes, image.shape[1:], view.shape[1:])
-            if flip:
+            if torch.rand((), generator=generator) < 0.5:
                 view = view.flip(2)
                 boxes[:, [0, 2]] = view.shape[2] - boxes[:, [2, 0]]
             images.append(view)

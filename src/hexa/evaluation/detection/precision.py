@@ -14,7 +14,9 @@ from hexa.evaluation.detection.detector import Objects
 
 #: IoU 0.50, 0.55, …, 0.95.
 OVERLAPS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
-RULES: dict[str, Callable[[Values, Values], float]] = {"area": interpolated_area, "eleven_point": eleven_point}
+#: (precision, recall) -> the average precision.
+Rule = Callable[[Values, Values], float]
+RULES: dict[str, Rule] = {"area": interpolated_area, "eleven_point": eleven_point}
 
 
 def precisions(detected: Sequence[Objects], truth: Sequence[Boxes], num_classes: int, rule: str) -> Values:
@@ -29,9 +31,7 @@ def precisions(detected: Sequence[Objects], truth: Sequence[Boxes], num_classes:
     return np.array([_of_class(detected, truth, label, RULES[rule]) for label in range(num_classes)])
 
 
-def _of_class(
-    detected: Sequence[Objects], truth: Sequence[Boxes], label: int, rule: Callable[[Values, Values], float]
-) -> list[float]:
+def _of_class(detected: Sequence[Objects], truth: Sequence[Boxes], label: int, rule: Rule) -> list[float]:
     parts = []  # of each image: scores of its boxes, their largest overlaps, and which object they overlap most
     difficult: list[bool] = []
     for objects, boxes in zip(detected, truth, strict=True):

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from hexa.data import Source
 from hexa.data.loading.store import check_problems
 from hexa.data.sources.source import digest
 from hexa.evaluation.detection.detector import Detector, Objects
@@ -19,14 +18,13 @@ _CHUNK = 100
 
 
 @torch.no_grad()
-def find(
-    task: Task, detector: Detector, source: Source, shorter: int, longest: int, state: State
-) -> dict[int, Objects]:
-    """The objects found in each image that can be read, by its position, on the CPU, in pixels of the photograph.
+def find(task: Task, detector: Detector, shorter: int, longest: int, state: State) -> dict[int, Objects]:
+    """The objects found in each test image that can be read, by its position, on the CPU, in pixels of the photograph.
 
     Raises Interrupted after a signal, what was found being kept below `state`.
     """
     detector.eval()
+    source = task.test
     name = f"{SEEN}{digest(source.version(), str(len(source)), str(shorter), str(longest))}"
     kept = State(None if state.folder is None else state.folder / name)
     before = kept.newest() or {"step": 0, "objects": {}, "problems": {}}

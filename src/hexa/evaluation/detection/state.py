@@ -19,6 +19,10 @@ from hexa.runtime.files import describe, sweep
 from hexa.runtime.lock import locked
 from hexa.runtime.signals import Interrupted, Interrupts
 
+#: An item of a walk -> what is being done, how much of it is done, and how much there is.
+Take = Callable[[Any], tuple[str, int, int]]
+#: What is kept.
+Content = dict[str, Any]
 #: How the folder of what was found in test images begins, below that of the detector.
 SEEN = "seen-"
 
@@ -34,7 +38,7 @@ class State:
         if folder is not None:
             sweep(folder)
 
-    def save(self, step: int, content: dict[str, Any]) -> None:
+    def save(self, step: int, content: Content) -> None:
         """Keep this in place of what an earlier step kept."""
         if self.folder is None:
             return
@@ -45,19 +49,13 @@ class State:
             say(f"{describe(error)}: progress from here on is not saved")
             self.folder = None
 
-    def newest(self, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+    def newest(self, device: torch.device | str = "cpu") -> Content | None:
         """The last content that can be read, with its `step`; None if there is none."""
         loaded = None if self.folder is None else checkpoints.newest_good(self.folder, say, torch.device(device))
         return None if loaded is None else dict(loaded[1])
 
     def walk(
-        self,
-        task: Task,
-        data: Any,
-        numbers: range,
-        take: Callable[[Any], tuple[str, int, int]],
-        content: Callable[[], dict[str, Any]],
-        due: Collection[int],
+        self, task: Task, data: Any, numbers: range, take: Take, content: Callable[[], Content], due: Collection[int]
     ) -> None:
         """Pass data[number] for each of `numbers` to `take`, which returns the progress to report.
 

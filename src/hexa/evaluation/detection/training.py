@@ -13,7 +13,7 @@ from hexa.data.loading.store import check_problems
 from hexa.evaluation.detection.detector import Detector, Objects
 from hexa.evaluation.detection.images import TrainingBatches
 from hexa.evaluation.detection.options import DetectOptions
-from hexa.evaluation.detection.state import State
+from hexa.evaluation.detection.state import Content, State
 from hexa.evaluation.protocol import Task
 from hexa.runtime.random import global_draws
 
@@ -107,7 +107,7 @@ class Training:
     def _norms(self) -> list[_BatchNorm]:
         return [m for m in self.detector.train().modules() if isinstance(m, _BatchNorm) and m.training]
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> Content:
         learnt = {"detector": self.detector.state_dict(), "optimizer": self.optimizer.state_dict()}
         return {**learnt, "curve": self.curve, "problems": self.problems}
 

@@ -75,7 +75,7 @@ def run(task: Task, options: DetectOptions) -> Outcome:
         training = Training(task, detector, data, used, state)
         try:
             training.run()
-            detected = find(task, detector, task.test, used.test_shorter_side, used.longest_side, state)
+            detected = find(task, detector, used.test_shorter_side, used.longest_side, state)
         except KeyboardInterrupt:
             if training.iteration < training.total:  # in a hurry, and not saved
                 raise

@@ -5,11 +5,13 @@ F27.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pydantic
 import torch
 
-from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, named_changes
-from hexa.evaluation.protocols.linear import AdamaxOptions
+from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task
+from hexa.evaluation.protocols.linear import AdamaxOptions, identity
 from hexa.evaluation.split import hold_out
 from hexa.evaluation.supervised import Plan, tuned
 from hexa.runtime.random import Stream
@@ -46,10 +48,5 @@ def _plan(options: FineTuneOptions, rate: float) -> Plan:
     return Plan(options.epochs, options.batch_size, torch.optim.Adamax, rate, rate, 0.1, (0.35, 0.7))
 
 
-def _identity(preset: str, options: FineTuneOptions) -> str:
-    rates = ",".join(f"{rate:g}" for rate in options.learning_rates)
-    changed = named_changes(PROTOCOL.presets[preset], options, ("epochs", "learning_rates"))
-    return f"{preset}-{options.epochs}ep-lr{rates}{changed}"
-
-
-PROTOCOL = Protocol(run=run, presets={"cifar": FineTuneOptions()}, identity=_identity, extracts=lambda options: ())
+PRESETS = {"cifar": FineTuneOptions()}
+PROTOCOL = Protocol(run=run, presets=PRESETS, identity=partial(identity, PRESETS), extracts=lambda options: ())

@@ -86,9 +86,7 @@ def _identity(preset: str, options: KnnOptions) -> str:
     return f"k{options.k}-t{options.temperature:g}{few}"
 
 
+# InstDisc's temperature, and the one of the MoCo CIFAR demo, which also votes with the projected embedding
 PROTOCOL = Protocol(
-    run=run,
-    # InstDisc's temperature, and the one of the MoCo CIFAR demo, which also votes with the projected embedding
-    presets={"default": KnnOptions(), "moco-demo": KnnOptions(temperature=0.1)},
-    identity=_identity,
+    run=run, presets={"default": KnnOptions(), "moco-demo": KnnOptions(temperature=0.1)}, identity=_identity
 )

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
+from functools import partial
 from typing import Literal
 
 import pydantic
@@ -135,13 +137,12 @@ def on_fixed_features(task: Task, options: AdamaxOptions) -> Outcome:
         task.report("fitting classifiers", len(scores), len(parts) * len(rates))
     tested, chosen_by = scores[: len(rates)], [one["top1"] for one in scores[len(rates) :]]
     best = max(range(len(chosen_by)), key=chosen_by.__getitem__, default=0)
-    metrics = {**tested[best], "top1_best_rate": max(one["top1"] for one in tested)}
     details = {
         "learning_rate": rates[best],
         "held_out": dict(zip(map(str, rates), chosen_by, strict=False)),
         "test": {str(rate): one["top1"] for rate, one in zip(rates, tested, strict=True)},
     }
-    return Outcome(metrics, details)
+    return Outcome({**tested[best], "top1_best_rate": max(one["top1"] for one in tested)}, details)
 
 
 def fit_by_adamax(
@@ -162,23 +163,24 @@ def fit_by_adamax(
     return classifier
 
 
-def _identity(preset: str, options: LinearOptions | AdamaxOptions) -> str:
+def identity(presets: Mapping[str, Config], preset: str, options: LinearOptions | AdamaxOptions) -> str:
     """Epochs and rate always; whatever else is not as published, by its name."""
-    changed = named_changes(PROTOCOL.presets[preset], options, ("epochs", "learning_rate", "learning_rates"))
+    changed = named_changes(presets[preset], options, ("epochs", "learning_rate", "learning_rates"))
     rates = options.learning_rates if isinstance(options, AdamaxOptions) else (options.learning_rate,)
     return f"{preset}-{options.epochs}ep-lr{','.join(f'{rate:g}' for rate in rates)}{changed}"
 
 
+PRESETS = {
+    "moco": LinearOptions(),
+    "swav": LinearOptions(learning_rate=0.3, schedule="cosine", weight_decay=1e-6),
+    # one epoch is too short for a schedule: the rates stay (D30)
+    "moco-ablation": LinearOptions(epochs=1),
+    "swav-ablation": LinearOptions(epochs=1, learning_rate=0.3, schedule="cosine", weight_decay=1e-6),
+    "cifar": AdamaxOptions(),
+}
 PROTOCOL = Protocol(
     run=run,
-    presets={
-        "moco": LinearOptions(),
-        "swav": LinearOptions(learning_rate=0.3, schedule="cosine", weight_decay=1e-6),
-        # one epoch is too short for a schedule: the rates stay (D30)
-        "moco-ablation": LinearOptions(epochs=1),
-        "swav-ablation": LinearOptions(epochs=1, learning_rate=0.3, schedule="cosine", weight_decay=1e-6),
-        "cifar": AdamaxOptions(),
-    },
-    identity=_identity,
+    presets=PRESETS,
+    identity=partial(identity, PRESETS),
     extracts=lambda options: ("fit", "test") if isinstance(options, AdamaxOptions) else ("test",),
 )

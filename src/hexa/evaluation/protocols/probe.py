@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from hexa.config import Config
+from hexa.data.sources.source import Labels
 from hexa.evaluation import few_labels
 from hexa.evaluation.features import extract_pair
 from hexa.evaluation.protocol import Outcome, Protocol, Task, topk_accuracy
@@ -37,12 +38,7 @@ _CURVATURE = 0.1
 
 
 def softmax_regression(
-    x: Array,
-    y: NDArray[np.int64],
-    num_classes: int,
-    weight_decay: float,
-    start: Array | None = None,
-    tolerance: float = 1e-4,
+    x: Array, y: Labels, num_classes: int, weight_decay: float, start: Array | None = None, tolerance: float = 1e-4
 ) -> Array:
     """Weights [D + 1, C], the bias last, that minimise mean cross-entropy + weight_decay/2 · Σ W², by L-BFGS.
 
@@ -95,7 +91,7 @@ def _span(x: Array) -> tuple[Array, Array]:
 
 
 def choose_weight_decay(
-    x: Array, y: NDArray[np.int64], num_classes: int, candidates: Sequence[float], parts: Sequence[NDArray[np.int64]]
+    x: Array, y: Labels, num_classes: int, candidates: Sequence[float], parts: Sequence[Labels]
 ) -> float:
     """The candidate with the most right answers on the held-out parts; of equal ones that with the lower loss.
 
@@ -167,7 +163,7 @@ def fit_probe(
     weight_decays: Sequence[float] = WEIGHT_DECAYS,
     enough: float = math.inf,
     seed: int = 0,
-    groups: NDArray[np.int64] | None = None,
+    groups: Labels | None = None,
 ) -> FittedProbe:
     """Softmax regression on standardised features.
 

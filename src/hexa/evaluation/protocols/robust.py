@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 from hexa.config import Config, UserError
 from hexa.data.loading.loaders import evaluation_batches
-from hexa.data.sources.source import Subset
+from hexa.data.sources.source import Labels, Subset
 from hexa.data.views.evaluation import OwnAspect
-from hexa.evaluation.attack import Attack, Scores, projected_gradient, random_starts, smallest_radius, together
+from hexa.evaluation.attack import Attack, Scores, Streams, projected_gradient, random_starts, smallest_radius, together
 from hexa.evaluation.auto_attack import auto_attack
 from hexa.evaluation.corruptions import kinds as corruptions
-from hexa.evaluation.corruptions.official import opened
+from hexa.evaluation.corruptions.official import Arrays, opened
 from hexa.evaluation.features import extract_part, note_lost, nothing_read
 from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, listed, named_changes
 from hexa.evaluation.protocols.probe import fit_probe
@@ -37,6 +37,8 @@ from hexa.ops.photometric import unit
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
+
+LossName = Literal["cross-entropy", "margin"]
 
 
 class CorruptionOptions(Config):
@@ -84,9 +86,7 @@ class PGDOptions(AttackOptions):
     """The length of a step, as a multiple of ε / steps."""
     restarts: int = pydantic.Field(default=2, gt=0)
     """Attacks, each from another random point of the ball, of which one has to succeed."""
-    losses: Annotated[tuple[Literal["cross-entropy", "margin"], ...], pydantic.BeforeValidator(listed)] = (
-        "cross-entropy",
-    )
+    losses: Annotated[tuple[LossName, ...], pydantic.BeforeValidator(listed)] = ("cross-entropy",)
     """What the attacks raise; of several, each with all restarts. The margin max_j≠y z_j − z_y finds more."""
 
     def attacks(self) -> list[Attack]:
@@ -153,8 +153,7 @@ def attacked(task: Task, options: Attacks, scores: Scores) -> Outcome:
     stream, rows = Stream(task.seed).child("robust"), drawn(task, options.images)
     smallest = np.full(len(task.test), np.nan)
     task.report("attacking", 0, len(rows))  # the first images may take minutes
-    for images, labels, places in test_batches(task, rows):
-        streams = [stream.child(int(place)) for place in places]
+    for images, labels, places, streams in test_batches(task, rows, stream):
         smallest[places] = smallest_radius(scores, images, labels, radii, options.attacks(), streams)
         task.report("attacking", int(np.searchsorted(rows, places[-1])) + 1, len(rows))
     places = np.flatnonzero(~np.isnan(smallest))
@@ -168,9 +167,7 @@ def attacked(task: Task, options: Attacks, scores: Scores) -> Outcome:
     return Outcome({name: 100 * float(right.mean()) for name, right in shares.items()}, details)
 
 
-def corrupted(
-    task: Task, options: CorruptionOptions, scores: Scores, official: dict[str, NDArray[np.uint8]] | None
-) -> Outcome:
+def corrupted(task: Task, options: CorruptionOptions, scores: Scores, official: Arrays | None) -> Outcome:
     """`top1` of the images as they are, `corrupted`: the mean over 15 corruptions and 5 severities, and over groups.
 
     Per image, `right` counts the 75 corrupted versions that are classified correctly. official: the published ones.
@@ -179,8 +176,7 @@ def corrupted(
     cases = list(itertools.product(corruptions.KINDS, range(1, corruptions.NUM_SEVERITIES + 1)))
     clean, right, kept, done = [], [], [], 0
     with torch.no_grad():
-        for images, labels, places in test_batches(task, rows):
-            streams = [stream.child(int(place)) for place in places]
+        for images, labels, places, streams in test_batches(task, rows, stream):
             clean.append((scores(images).argmax(1) == labels).cpu().numpy())
             of_batch = []
             for kind, severity in cases:
@@ -245,15 +241,15 @@ def adversarially_trained(task: Task, options: CorruptionOptions) -> tuple[Backb
     return backbone, head
 
 
-def drawn(task: Task, count: int | None) -> NDArray[np.int64]:
+def drawn(task: Task, count: int | None) -> Labels:
     """Positions of `count` test images, in order, or of all."""
     # not by the seed: repetitions differ by their training, not by the images
     return draw_images(len(task.test), count, Stream(0).child("robust", "images"))
 
 
-def test_batches(task: Task, rows: NDArray[np.int64]) -> Iterator[tuple[Tensor, Tensor, NDArray[np.int64]]]:
-    """The test images at these positions as evaluation sees them, their labels, and their positions. Raises UserError
-    if none can be read.
+def test_batches(task: Task, rows: Labels, stream: Stream) -> Iterator[tuple[Tensor, Tensor, Labels, Streams]]:
+    """The test images at these positions as evaluation sees them, their labels, their positions, and a stream for each.
+    Raises UserError if none can be read.
     """
     problems: dict[int, str] = {}
     source = Subset(task.test, rows)
@@ -261,7 +257,8 @@ def test_batches(task: Task, rows: NDArray[np.int64]) -> Iterator[tuple[Tensor, 
     made = evaluation_batches(source, task.transform, batch, task.device, task.num_workers, problems)
     for images, labels, index in made:
         assert labels is not None, "a task has labelled sources"
-        yield images, labels, rows[index.numpy()]
+        places = rows[index.numpy()]
+        yield images, labels, places, [stream.child(int(place)) for place in places]
     if problems:
         note_lost(task, source, sorted(problems), "test")
     if len(problems) == len(rows):

@@ -19,7 +19,7 @@ from hexa.data import Source
 from hexa.data.sources.source import Labels, Subset
 from hexa.evaluation.few_labels import over_scores
 from hexa.evaluation.protocol import Outcome, Protocol, Task, named_changes
-from hexa.evaluation.semi.options import RESOLVED, WHICH, SemiSupervisedOptions
+from hexa.evaluation.semi.options import WHICH, SemiSupervisedOptions
 from hexa.evaluation.semi.training import train
 from hexa.evaluation.split import draw_per_class, draw_share
 from hexa.evaluation.supervised import Plan, tuned
@@ -47,15 +47,13 @@ def _one(task: Task, options: SemiSupervisedOptions, number: int) -> Outcome:
     stream = Stream(task.seed).child("semi-supervised", *([number] if number else []))
     rows = _labelled(task, options, number, stream)
     fit = task.fit if rows is None else Subset(task.fit, rows)
-    details = {"labelled_images": len(fit), "fingerprint": fit.fingerprint}
     if options.learner == "supervised":
         outcome = _supervised(task, fit, options, stream)
     elif task.num_classes < 2:
         raise UserError("there is only one class; give images of two or more classes")
     else:
-        metrics, notes = train(task, np.arange(len(fit)) if rows is None else rows, options, stream)
-        outcome = Outcome(metrics, {}, notes, {name: getattr(options.resolved, name) for name in RESOLVED})
-    outcome.details = details | outcome.details
+        outcome = train(task, np.arange(len(fit)) if rows is None else rows, options, stream)
+    outcome.details = {"labelled_images": len(fit), "fingerprint": fit.fingerprint} | outcome.details
     share = 100 * len(fit) / len(task.fit)
     if options.labels is None and options.list_file is None and abs(share - options.percent) > 0.1 * options.percent:
         differs = f"{len(fit)} of {len(task.fit)} images are {share:.1f} %, not {options.percent:g} %"

@@ -52,13 +52,10 @@ class Images(NamedTuple):
 
 def images_of(task: Task) -> tuple[Images, Images]:
     """Both parts of a task, with a column of labels for each class also where an image has one label."""
-    fit, fit_labels, test, test_labels = extract_pair(task)
-    both = (fit.double().numpy(), test.double().numpy())
-    rows = linear_svm.in_span(*(x / (np.linalg.norm(x, axis=1, keepdims=True) + 1e-5) for x in both))
-    parts = [
-        Images(features, columns(labels.numpy(), task.num_classes))
-        for features, labels in zip(rows, (fit_labels, test_labels), strict=True)
-    ]
+    x, y, test_x, test_y = extract_pair(task)
+    both = (x.double().numpy(), test_x.double().numpy())
+    units = linear_svm.in_span(*(rows / (np.linalg.norm(rows, axis=1, keepdims=True) + 1e-5) for rows in both))
+    parts = [Images(f, columns(labels.numpy(), task.num_classes)) for f, labels in zip(units, (y, test_y), strict=True)]
     for name, part in zip(("train", "test"), parts, strict=True):
         if without := [task.class_names[c] for c in np.flatnonzero(~(part.labels == 1).any(0))]:
             raise UserError(f"no {name} image shows {some(without)}, so the average precision is undefined")
@@ -101,8 +98,7 @@ def run(task: Task, options: SVMOptions) -> Outcome:
     how = (options.max_iterations, task.seed)
     costs = [options.costs[0]] * task.num_classes
     if len(options.costs) > 1:
-        rare = [name for name, mask in zip(task.class_names, positive, strict=True) if mask.sum() < options.folds]
-        if rare:
+        if rare := [name for name, mask in zip(task.class_names, positive, strict=True) if mask.sum() < options.folds]:
             remedy = f"give one cost (--costs 0.5), or at least {options.folds} images of each class"
             raise UserError(f"{some(rare)}: fewer positive images than the {options.folds} folds; {remedy}")
         # large costs take longest: first, so that no process waits long for the last job of a class
@@ -114,14 +110,12 @@ def run(task: Task, options: SVMOptions) -> Outcome:
         costs = [options.costs[number] for number in table.argmax(1)]
     fits = [(fit.features, mask, cost, *how) for mask, cost in zip(positive, costs, strict=True)]
     solved = in_parallel(task, "fitting SVMs", linear_svm.fit, fits)
-    precisions = {
-        name: scored(weights, test, column, options)
-        for column, (name, (weights, _)) in enumerate(zip(task.class_names, solved, strict=True))
-    }
+    precisions = [scored(weights, test, column, options) for column, (weights, _) in enumerate(solved)]
     stopped = [name for name, (_, converged) in zip(task.class_names, solved, strict=True) if not converged]
     notes = [f"the solver stopped at {options.max_iterations} iterations for {some(stopped)}"] if stopped else []
-    details = {"average_precision": precisions, "costs": dict(zip(task.class_names, costs, strict=True))}
-    return Outcome({"mAP": float(np.mean(list(precisions.values())))}, details, notes)
+    by_class = {"average_precision": precisions, "costs": costs}
+    details = {what: dict(zip(task.class_names, values, strict=True)) for what, values in by_class.items()}
+    return Outcome({"mAP": float(np.mean(precisions))}, details, notes)
 
 
 def name_of_costs(costs: tuple[float, ...]) -> str:

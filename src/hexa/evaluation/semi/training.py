@@ -12,10 +12,10 @@ from timm.optim import param_groups_weight_decay
 
 from hexa.core import HardExample, Setting
 from hexa.data.sources.source import Labels
-from hexa.evaluation.protocol import Task
+from hexa.evaluation.protocol import Outcome, Task
 from hexa.evaluation.semi.batches import Batches
 from hexa.evaluation.semi.learner import Learner, RotationLearner
-from hexa.evaluation.semi.options import SemiSupervisedOptions
+from hexa.evaluation.semi.options import RESOLVED, SemiSupervisedOptions
 from hexa.evaluation.supervised import accuracy, new_classifier, slow_statistics
 from hexa.objective import Objective
 from hexa.objective.shares import branches
@@ -23,10 +23,8 @@ from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 
 
-def train(
-    task: Task, labelled: Labels, options: SemiSupervisedOptions, stream: Stream
-) -> tuple[dict[str, float], list[str]]:
-    """Accuracy of the slow copy after the last step, and notes. labelled: positions of the images whose label is seen.
+def train(task: Task, labelled: Labels, options: SemiSupervisedOptions, stream: Stream) -> Outcome:
+    """Accuracy of the slow copy after the last step. labelled: positions of the images whose label is seen.
 
     Network and classifier learn alike, batch-norms included.
     """
@@ -49,7 +47,9 @@ def train(
             task.report(options.learner, batch.step + 1, options.steps)
     backbone = copy.deepcopy(task.backbone)
     backbone.network.load_state_dict(learner.twin.backbone.state_dict())
-    return accuracy(task, backbone, learner.twin.head, task.test), slow_statistics(task.backbone, options.steps)
+    metrics = accuracy(task, backbone, learner.twin.head, task.test)
+    effective = {name: getattr(options.resolved, name) for name in RESOLVED}
+    return Outcome(metrics, {}, slow_statistics(task.backbone, options.steps), effective)
 
 
 class LearnersObjective(Objective):

@@ -17,6 +17,10 @@ from hexa.reporting.style import COLOURS, INK, MARKERS, MUTED, drawing
 from hexa.reporting.tables import format_number, mean_and_std, mean_std
 
 Values = Sequence[float]
+Lines = Mapping[str, Mapping[float, Values]]
+"""The values of each arm by x."""
+Cells = Mapping[tuple[float, float], Values]
+"""Values by a pair of settings, such as (ε, η)."""
 _DASHED = (0, (4, 3))
 
 
@@ -82,12 +86,7 @@ def _broken(name: str) -> str:
 
 
 def curves(
-    groups: Mapping[str, Mapping[str, Mapping[float, Values]]],
-    *,
-    y_label: str,
-    title: str = "",
-    remark: str = "",
-    doubling: bool = False,
+    groups: Mapping[str, Lines], *, y_label: str, title: str = "", remark: str = "", doubling: bool = False
 ) -> Figure:
     """One panel per group, named by its x axis; one line per arm, ± one standard deviation.
 
@@ -113,9 +112,7 @@ def curves(
     return figure
 
 
-def attack_grid(
-    cells: Mapping[tuple[float, float], Values], *, label: str, baseline: Values = (), title: str = "", remark: str = ""
-) -> Figure:
+def attack_grid(cells: Cells, *, label: str, baseline: Values = (), title: str = "", remark: str = "") -> Figure:
     """A cell for each (ε, η) in grey levels with mean ± std over its values, shaded by the mean, in percent.
 
     baseline: the values without an attack, told in the title of the panel.
@@ -125,8 +122,7 @@ def attack_grid(
     for (epsilon, step), values in cells.items():
         means[steps.index(step), radii.index(epsilon)] = statistics.fmean(values)
     low, high = np.nanmin(means), np.nanmax(means)
-    size: dict[str, Any] = {"width": 2.2 + 1.35 * len(radii), "height": 2.0 + 0.95 * len(steps)}
-    with drawing(1, title, remark, **size) as (figure, (ax,)):
+    with drawing(1, title, remark, width=2.2 + 1.35 * len(radii), height=2.0 + 0.95 * len(steps)) as (figure, (ax,)):
         shown = ax.imshow(means, cmap="cividis", origin="lower", aspect="auto")
         for (epsilon, step), values in cells.items():
             row, column = steps.index(step), radii.index(epsilon)
@@ -134,8 +130,7 @@ def attack_grid(
             ax.text(column, row, mean_std(values), ha="center", va="center", color="white" if dark else INK)
         ax.set_xticks(range(len(radii)), [f"{radius:g}" for radius in radii])
         ax.set_yticks(range(len(steps)), [f"{step:g}" for step in steps])
-        ax.set_xlabel("radius ε (grey levels of 255)")
-        ax.set_ylabel("step η (grey levels of 255)")
+        ax.set(xlabel="radius ε (grey levels of 255)", ylabel="step η (grey levels of 255)")
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
         if baseline:
@@ -144,10 +139,7 @@ def attack_grid(
     return figure
 
 
-def beta_study(
-    scores: Mapping[tuple[float, float], Values], *, label: str, baseline: Values = (), title: str = "",
-    remark: str = "",
-) -> Figure:  # fmt: skip
+def beta_study(scores: Cells, *, label: str, baseline: Values = (), title: str = "", remark: str = "") -> Figure:
     """Left the densities, right mean ± std of each in the same colour, and without mixing as a dashed line.
 
     scores: percent, a value for each seed, by (α, β).
@@ -162,10 +154,8 @@ def beta_study(
             left.plot(share, density, color=colour, linestyle=dashes[number % len(dashes)], label=f"Beta{name}")
             right.errorbar(number, mean, std, color=colour, marker="o", capsize=4, markersize=7)
             _above(right, mean_std(values), number, mean + (std or 0.0), 7)
-        left.set_xlabel("area kept by the original image, λ")
-        left.set_ylabel("probability density")
+        left.set(xlabel="area kept by the original image, λ", ylabel="probability density", xlim=(0, 1))
         left.legend(loc="upper left", ncols=2, handlelength=1.8, columnspacing=1.0)
-        left.set_xlim(0, 1)
         left.set_ylim(0, 1.45 * left.get_ylim()[1])  # room for the legend
         if baseline:
             right.axhline(statistics.fmean(baseline), color=MUTED, linewidth=1.1, linestyle=_DASHED)
@@ -173,8 +163,7 @@ def beta_study(
             words: dict[str, Any] = {"xytext": (-2, 4), "textcoords": "offset points", "ha": "right", "fontsize": 8.5}
             right.annotate(f"no mixing: {mean_std(baseline)}", **place, **words)
         right.set_xticks(range(len(scores)), [f"({alpha:g}, {beta:g})" for alpha, beta in scores])
-        right.set_xlabel("(α, β)")
-        right.set_ylabel(label)
+        right.set(xlabel="(α, β)", ylabel=label)
         right.margins(x=0.1, y=0.2)
         for ax in (left, right):
             ax.grid(True, axis="y")
