@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from hexa import recipes
@@ -60,6 +61,7 @@ class Job:
         record = {
             "name": self.name,
             **{key: value for key, value in (("run", self.run), ("teacher", self.teacher)) if value},
+            **({"begins": self.arm.begins} if self.arm.begins else {}),
             "phase": self.phase,
             "arm": self.arm.key,
             "epochs": self.experiment.epochs,
@@ -79,6 +81,20 @@ class Job:
             ],
         }
         return record | {"identity": digest(record | {"experiment": self.experiment.essence({"training"})}, 16)}
+
+
+def taught(record: Mapping[str, Any], runs: Path) -> dict[str, Any]:
+    """The fields of a job that are about the run it learns from, one of `runs`, with whose weights it may begin."""
+    if "teacher" not in record:
+        return {}
+    run = str(runs / record["teacher"])
+    begins = {"weights": run, **record["begins"]} if "begins" in record else {}
+    return {"method.teacher": run} | {f"start.{name}": value for name, value in begins.items()}
+
+
+def options_taught(job: Job, runs: Path) -> str:
+    """They as options of a command."""
+    return "".join(f" --{path} {value}" for path, value in taught(job.record, runs).items())
 
 
 def digest(decisive: object, digits: int = 8) -> str:

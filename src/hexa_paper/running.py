@@ -21,13 +21,14 @@ from hexa.reporting.runs import Run, read_run
 from hexa.run.build import settled
 from hexa.run.folder import BACKBONE, CHECKPOINTS, CONFIG
 from hexa.run.run import pretrain, resume
+from hexa.run.start import begin_from_weights
 from hexa.runtime import checkpoints
 from hexa.runtime.console import Console
 from hexa.runtime.lock import locked
 from hexa.runtime.signals import Interrupted, Interrupts, end_with
 from hexa.training.losses import NonFiniteError
 from hexa_paper import storage
-from hexa_paper.plan import Job
+from hexa_paper.plan import Job, options_taught, taught
 
 _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 60.0
@@ -66,7 +67,7 @@ def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | 
         storage.write(storage.job_file(out, record["name"]), done)
         return done
     try:
-        _pretrain(record, run, teacher, console)
+        _pretrain(record, run, console)
     except NonFiniteError as error:  # a rate that is too large: this run has no score, the others continue
         remedy = "--rates gives lower learning rates" if error.step > 1 else "nothing was learned, check the data"
         done["diverged"] = f"step {error.step}: {error.what} not finite; {remedy}"
@@ -84,10 +85,11 @@ def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | 
     return done
 
 
-def _pretrain(record: dict[str, Any], run: Path, teacher: Path | None, console: Console | None) -> None:
-    """Begin or resume the run of a job, unless it is finished. teacher: the run that it learns from."""
-    taught = {} if teacher is None else {"method.teacher": str(teacher)}
-    experiment = complete(experiments.override(experiments.validate(record["experiment"]), taught))
+def _pretrain(record: dict[str, Any], run: Path, console: Console | None) -> None:
+    """Begin or resume the run of a job, unless it is finished."""
+    fields = taught(record, run.parent)
+    made = experiments.override(experiments.validate(record["experiment"]), fields)
+    experiment = complete(begin_from_weights(made, fields))
     if (run / CONFIG).is_file():
         if _without_training(experiments.load(run / CONFIG)) != _without_training(experiment):
             raise UserError(f"{run}: is a run with other settings; remove it, or give another --out")
@@ -142,10 +144,9 @@ def _training_of(read: Run, diverged: bool, until: float | None) -> dict[str, An
 
 def command_of(job: Job, out: Path) -> str:
     """The command that trains a job's run on eight GPUs, into the folder where the study looks for it."""
-    taught = f" --method.teacher {out / 'runs' / job.teacher}" if job.teacher else ""
     run = Run(out / "runs" / job.name, config=job.experiment.model_dump(mode="json"))
     on_one_line = command(run).replace("\\\n", "").replace("   ", " ")
-    return f"torchrun --nproc-per-node 8 -m {on_one_line}{taught} --out {run.folder}"
+    return f"torchrun --nproc-per-node 8 -m {on_one_line}{options_taught(job, out / 'runs')} --out {run.folder}"
 
 
 # -- several at once ------------------------------------------------------------------------------------------------

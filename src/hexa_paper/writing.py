@@ -13,7 +13,7 @@ import torch
 
 from hexa import published
 from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std, text
-from hexa_paper.plan import Plan, Stored, search_score
+from hexa_paper.plan import Plan, Stored, options_taught, search_score
 from hexa_paper.rows import EPOCHS, TIME, Outcome, columns_of, in_time
 from hexa_paper.studies import EXPERIMENTS
 
@@ -95,7 +95,7 @@ def published_rows(plan: Plan) -> Iterator[dict[str, str]]:
         ours = f"– {absent.get(row.method)}"
         if job := jobs.get(row.method):
             ours = f"hexa pretrain {job.arm.recipe} --data {request.data} --epochs {job.experiment.epochs}"
-            ours += f" --method.teacher {request.folder / 'runs' / job.teacher}" if job.teacher else ""
+            ours += options_taught(job, request.folder / "runs")
         yield {"published": row.method, **known, "ours": ours}
 
 

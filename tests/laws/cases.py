@@ -30,6 +30,8 @@ SMALL: dict[str, dict[str, Any]] = {
         "warmup_epochs": 0,
     },
     "simclr": {"dim": 8, "bn_groups": 2},
+    "clusterfit": {"num_clusters": (6, 4), "bn_groups": 2},
+    "advcl": {"dim": 8, "clusters.num_clusters": (6, 4), "clusters.bn_groups": 2},
     "byol": {"dim": 8, "hidden": 16, "bn_groups": 2},
     "emp-ssl": {"dim": 8, "hidden": 16, "bn_groups": 2},
     "simsiam": {"dim": 16, "predictor_hidden": 8, "bn_groups": 2},
@@ -67,6 +69,7 @@ CROPS: dict[str, tuple[int, ...]] = {
     "jigsaw": (16,),
     "pirl": (16, 16),
     "infomin": (16, 16, 16),
+    "advcl": (SIZE, SIZE, SIZE),
 }
 
 #: Variants of each kind of hard example worth a law of their own; kinds without an entry get their defaults.
@@ -219,8 +222,8 @@ def fitting(case: Case) -> Case:
 
 def all_cases() -> list[Case]:
     """Each variant of each method, plain and with two hard examples; each method with every kind at once, one of them
-    made of another, and with statistics kept; those of STRAINING with all variants of a kind at once; MoCo with a
-    further crop.
+    made of another, and with statistics kept; those of STRAINING with all variants of a kind at once; MoCo and
+    SimCLR with a further crop.
 
     Without the hard examples that a method refuses. Decision 0014 says what more of them would find.
     """
@@ -233,6 +236,7 @@ def all_cases() -> list[Case]:
         cases.append(Case(method, {}, both, kept=True))
         cases.append(Case(method, {}, {**{kind: {} for kind in KINDS}, "cmxA": mixed}))
     cases += [Case("moco", fields, both, sizes=(SIZE, SIZE, 8)) for fields in METHODS["moco"]]
+    cases += [Case("simclr", fields, both, sizes=(SIZE, SIZE, 8)) for fields in METHODS["simclr"]]
     cases.append(Case("moco", {"mixed_positives": "batch"}, {"adversarial": {"crops": "large"}}, sizes=(SIZE, SIZE, 8)))
     for method in STRAINING:
         for kind in KINDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -60,18 +61,20 @@ def test_is_nearest_against_a_loop() -> None:
         assert 0 < int(found.sum()) < 40
 
 
-def test_nt_xent_against_a_loop_over_the_dictionary() -> None:
-    """Images that the query shows are no negatives, in its own view; the same image in the other view is."""
+@pytest.mark.parametrize("views", [2, 3])
+def test_nt_xent_against_a_loop_over_the_dictionary(views: int) -> None:
+    """Images that the query shows are no negatives, in its own view; the same image in the other views is."""
     size, batch, temperature = 6, 3, 0.3
-    query, dictionary = unit(2, batch, 8), unit(2, size, 8, seed=1)
+    query, dictionary = unit(views, batch, 8), unit(views, size, 8, seed=1)
     own, shown = torch.tensor([4, 0, 2]), torch.tensor([[1], [5], [0]])
     losses = nt_xent(query, dictionary, own, shown, temperature)
     nearest = finds_other_view(query, dictionary, own, shown)
-    for v in range(2):
+    for v in range(views):
         for i in range(batch):
             hidden = {(v, int(own[i])), *((v, int(image)) for image in shown[i])}
-            entries = [(w, m) for w in range(2) for m in range(size) if (w, m) not in hidden]
+            entries = [(w, m) for w in range(views) for m in range(size) if (w, m) not in hidden]
             scores = torch.stack([query[v, i] @ dictionary[entry] for entry in entries])
-            positive = entries.index((1 - v, int(own[i])))
-            torch.testing.assert_close(losses[v, i], F.cross_entropy(scores / temperature, torch.tensor(positive)))
-            assert bool(nearest[v, i]) == (int(scores.argmax()) == positive)
+            positives = [entries.index((w, int(own[i]))) for w in range(views) if w != v]
+            each = [F.cross_entropy(scores / temperature, torch.tensor(positive)) for positive in positives]
+            torch.testing.assert_close(losses[v, i], torch.stack(each).mean())
+            assert bool(nearest[v, i]) == (int(scores.argmax()) in positives)

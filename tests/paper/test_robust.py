@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hexa import cli, published, recipes
 from hexa.config import UserError
@@ -31,7 +32,7 @@ ROWS: dict[str, tuple[float | None, ...]] = {
     "CF-AMC": (75.9, None, None, 56.0, 33.3, 97),
     "SimCLR + PGD-5": (72.9, None, None, 48.0, 16.8, 934),
 }
-WITHOUT = {"DynACL++", "DeACL (its authors)", "AdvCL", "SimCLR + PGD-5"}
+WITHOUT = {"DeACL (its authors)", "AdvCL", "SimCLR + PGD-5"}
 TINY = {"network.widths": [8, 16], "training.device": "cpu", "training.precision": "fp32", "batch_size": 8}
 CHEAP = {"autoattack": {"steps": 1, "targets": 1, "queries": 1}, "pgd": {"steps": 1, "restarts": 1}}
 
@@ -80,9 +81,13 @@ def test_the_plan_lists_every_row(capsys: pytest.CaptureFixture[str], monkeypatc
             assert len(ours) > 5
         else:
             assert recipes.get(ours.split()[2]).epochs == int(ours.split("--epochs ")[1].split()[0])
-    taught = next(line for line in said.splitlines() if " -m hexa pretrain cifar10-deacl " in line)
-    made = next(line for line in said.splitlines() if " -m hexa pretrain cifar10-simclr " in line)
-    assert taught.split("--method.teacher ")[1].split()[0] == made.split("--out ")[1]
+    for teacher, student, begins in (("simclr", "deacl", False), ("dynacl", "dynacl-pp", True)):
+        taught = next(line for line in said.splitlines() if f" -m hexa pretrain cifar10-{student} " in line)
+        made = next(line for line in said.splitlines() if f" -m hexa pretrain cifar10-{teacher} " in line)
+        run = made.split("--out ")[1]
+        assert taught.split("--method.teacher ")[1].split()[0] == run
+        fields = f"--start.weights {run} --start.branch aux --start.batch_norm follow --start.freeze_backbone 10"
+        assert (fields in taught) == begins
     assert "4.5e+08" in said  # RoCL: nine passes of 50,000 images, 1,000 times
 
 
@@ -103,20 +108,22 @@ def test_a_tiny_run_writes_the_table_and_nothing_is_made_twice(
 ) -> None:
     out = carry_out(tmp_path / "out", images)
     page = (out / "table.md").read_text()
-    assert all(f"| {name} | 1 |" in page for name in ("SimCLR", "RoCL", "ACL", "DynACL", "DeACL", "CF-AMC"))
+    assert all(f"| {name} | 1 |" in page for name in ("SimCLR", "RoCL", "ACL", "DynACL", "DynACL++", "DeACL", "CF-AMC"))
     assert all(f"\n| {method} |" in page.split("## Published")[1] for method in ROWS)
     found = json.loads((out / storage.RESULT).read_text())
     columns = ["linear head top1", "linear head corrupted", "AutoAttack", "PGD robust@4", "PGD robust@8"]
-    assert [list(row["scores"]) for row in found["summary"]] == [columns] * 6
+    assert [list(row["scores"]) for row in found["summary"]] == [columns] * 7
     dual = {Path(one["backbone"]).name.split("-")[0] for one in calls if one.get("branch") == "aux"}
     assert dual == {"acl", "dynacl"}
     assert (
         f"teacher: {out}/runs/simclr-1ep-lr0.03-seed0" in (out / "runs/deacl-1ep-lr0.1-seed0/config.yaml").read_text()
     )
+    begun = yaml.safe_load((out / "runs/dynacl-pp-1ep-lr0.1-seed0/config.yaml").read_text())["start"]
+    assert (begun["weights"], begun["branch"]) == (f"{out}/runs/dynacl-1ep-lr1-seed0", "aux")
     for column in columns:
         assert (out / f"figures/robust-{'-'.join(column.lower().replace('@', ' ').split())}.png").is_file()
     carry_out(tmp_path / "out", images)
-    assert len(calls) == 18
+    assert len(calls) == 21
 
 
 def test_a_teacher_that_diverged_is_told_of(
@@ -134,7 +141,7 @@ def test_a_teacher_that_diverged_is_told_of(
     monkeypatch.setattr(running, "_pretrain", pretrain)
     found = json.loads((carry_out(tmp_path / "out", images) / storage.RESULT).read_text())
     lost = {row["key"] for row in found["summary"] if row["diverged"]}
-    assert (lost, len(found["summary"])) == ({"simclr", "deacl"}, 6)
+    assert (lost, len(found["summary"])) == ({"simclr", "deacl"}, 7)
     student = next(run for run in found["runs"] if run["arm"] == "deacl")
     assert student["diverged"] == "simclr-1ep-lr0.03-seed0, its teacher, has no weights"
 

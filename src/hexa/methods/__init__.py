@@ -1,6 +1,8 @@
 """Self-supervised methods, one file each; a new one is found by being a file of this package."""
 
+from hexa.methods.advcl import AdvCL as AdvCL, AdvCLConfig as AdvCLConfig
 from hexa.methods.byol import BYOL as BYOL, BYOLConfig as BYOLConfig
+from hexa.methods.clusterfit import ClusterFit as ClusterFit, ClusterFitConfig as ClusterFitConfig
 from hexa.methods.cmc import CMC as CMC, CMCConfig as CMCConfig
 from hexa.methods.cpc import CPC as CPC, CPCConfig as CPCConfig
 from hexa.methods.deepcluster import DeepCluster as DeepCluster, DeepClusterConfig as DeepClusterConfig

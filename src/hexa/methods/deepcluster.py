@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from hexa.config import ConfigError
 from hexa.core import MAIN, Batch, EncoderConfig, Method, Passes, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.encoder import Encoder, normalized_head
+from hexa.nn.encoder import Encoder, normalized_head, unit
 from hexa.nn.memory_bank import MemoryBank
 from hexa.ops.kmeans import UNASSIGNED, Clusters, memory_note, spherical_kmeans
 from hexa.ops.partitions import health
@@ -88,6 +88,45 @@ def cluster(
         return spherical_kmeans(rows, count, generator, iterations=iterations, valid=valid)
     except ValueError as error:  # images that could not be read
         raise ConfigError([(f"method.{field}", str(error))]) from None
+
+
+def check_clusters(counts: Sequence[int], setting: Setting) -> None:
+    """Raise ConfigError for more clusters than images, with numbers in the same ratios that do."""
+    if (most := max(counts)) > setting.data_size:
+        largest = max(1, setting.data_size // 13)
+        fewer = ",".join(str(max(1, count * largest // most)) for count in counts)
+        message = f"{most} are more than the {setting.data_size} images; use [{fewer}]"
+        raise ConfigError([("method.num_clusters", message)])
+
+
+def clusterings(
+    rows: Tensor, index: Tensor, counts: Sequence[int], iterations: int, data: Passes, clusters: Tensor
+) -> tuple[list[Clusters], dict[str, float]]:
+    """K-means of this process's rows [n, D] for each of `counts`; returns them, and their health on the main process.
+
+    clusters: int32 [H, N], which becomes that of every image of all processes. index: int64 [n], the images of rows.
+    """
+    found = [cluster(rows, count, iterations, data, number, "num_clusters") for number, count in enumerate(counts)]
+    before, table = clusters.clone(), torch.full_like(clusters, UNASSIGNED)
+    table[:, index] = torch.stack([one.assignments for one in found]).int()
+    # shares do not overlap, so whoever has a cluster for an image is right
+    clusters.copy_(processes.all_reduce_max(table))
+    return found, health(clusters, before, counts, data.labels) if processes.is_main() else {}
+
+
+def features_of(network: Callable[[Tensor], Tensor], data: Passes, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit features [n, D] of this process's share of all images, and their positions [n]. like: [·, D]."""
+    rows, index = [like[:0]], [torch.empty(0, dtype=torch.long, device=like.device)]
+    for batch in data.images():
+        rows.append(unit(network(batch.crops[0])))
+        index.append(batch.index.to(like.device))
+    return torch.cat(rows), torch.cat(index)
+
+
+def nearest(rows: Tensor, centroids: Tensor, counts: Sequence[int]) -> Tensor:
+    """The nearest cluster to each row [B, D] in each clustering, [H, B]. centroids: [Σ K, D], one after another."""
+    parts = torch.split(centroids.to(rows.dtype), list(counts))
+    return torch.stack([(rows @ part.T).argmax(1) for part in parts])
 
 
 class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):

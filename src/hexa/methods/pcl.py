@@ -9,15 +9,12 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from hexa.config import ConfigError
 from hexa.core import Batch, Branch, Method, MethodConfig, Passes, PseudoLabels, Setting
 from hexa.core.batch import Index
-from hexa.methods.deepcluster import cluster, weights
+from hexa.methods.deepcluster import check_clusters, clusterings, features_of, nearest, weights
 from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels, completed_by
 from hexa.nn.backbones import tried
-from hexa.nn.encoder import unit
 from hexa.ops.kmeans import UNASSIGNED, memory_note
-from hexa.ops.partitions import health
 from hexa.ops.proto_nce import compare, concentrations, proto_nce
 from hexa.runtime import processes
 
@@ -45,11 +42,7 @@ class PCLConfig(MethodConfig):
     def check(self, setting: Setting) -> None:
         super().check(setting)
         self.contrast.check_within("contrast", setting)
-        if (most := max(self.num_clusters)) > setting.data_size:
-            largest = max(1, setting.data_size // 13)
-            fewer = ",".join(str(max(1, count * largest // most)) for count in self.num_clusters)
-            message = f"{most} are more than the {setting.data_size} images; use [{fewer}]"
-            raise ConfigError([("method.num_clusters", message)])
+        check_clusters(self.num_clusters, setting)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +109,10 @@ class PCL(Method[PCLLabels], config=PCLConfig):
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> PCLLabels:
         contrast = self.contrast.pseudo_labels(batch, embedding)
-        own = self.clusters[:, batch.index].long() if batch.known else self._nearest(contrast.keys[0])
+        if batch.known:
+            own = self.clusters[:, batch.index].long()
+        else:
+            own = nearest(contrast.keys[0], self.centroids, self.config.num_clusters)
         weight = weights(own[0], batch.crops[0].dtype)
         if batch.step < self.first_step:  # known without asking the device whether there are clusters
             return PCLLabels(contrast, (), own[:0], weight)
@@ -128,11 +124,6 @@ class PCL(Method[PCLLabels], config=PCLConfig):
             compared.append(chosen)
             targets.append(places)
         return PCLLabels(contrast, tuple(compared), torch.stack(targets), weight)
-
-    def _nearest(self, keys: Tensor) -> Tensor:
-        """Nearest clusters of images that are not in the bank, by their keys [B, D]; [H, B]."""
-        parts = torch.split(self.centroids, list(self.config.num_clusters))
-        return torch.stack([(keys @ centroids.to(keys.dtype).T).argmax(1) for centroids in parts])
 
     def loss(self, embedding: Tensor, labels: PCLLabels) -> Tensor:
         instance = self.contrast.loss(embedding, labels.contrast)
@@ -167,27 +158,12 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         """Cluster, from the end of the warm-up on; returns the same facts as DeepCluster-v2, means over clusterings."""
         if epoch < self.config.warmup_epochs:
             return {}
-        rows, index = self._features(data)
-        before, table = self.clusters.clone(), torch.full_like(self.clusters, UNASSIGNED)
-        centroids, temperatures = [], []
-        for number, count in enumerate(self.config.num_clusters):
-            found = cluster(rows, count, self.config.kmeans_iterations, data, number, "num_clusters")
-            table[number, index] = found.assignments.int()
-            centroids.append(found.centroids)
-            mean = self.config.contrast.temperature
-            temperatures.append(concentrations(rows, found.centroids, found.assignments, mean))
-        self.centroids.copy_(torch.cat(centroids))
-        self.concentrations.copy_(torch.cat(temperatures))
-        # shares do not overlap, so whoever has a cluster for an image is right
-        self.clusters.copy_(processes.all_reduce_max(table))
-        return health(self.clusters, before, self.config.num_clusters, data.labels) if processes.is_main() else {}
-
-    def _features(self, data: Passes) -> tuple[Tensor, Tensor]:
-        """Momentum features [n, D] of this process's share of all images, and their positions [n]."""
-        key = self.contrast.key
-        rows, index = [self.centroids[:0]], [torch.empty(0, dtype=torch.long, device=self.clusters.device)]
+        key, config = self.contrast.key, self.config
         with tried(key):
-            for batch in data.images():
-                rows.append(unit(key(batch.crops[0])))
-                index.append(batch.index.to(self.clusters.device))
-        return torch.cat(rows), torch.cat(index)
+            rows, index = features_of(key, data, self.centroids)
+        counts, iterations, mean = config.num_clusters, config.kmeans_iterations, config.contrast.temperature
+        found, facts = clusterings(rows, index, counts, iterations, data, self.clusters)
+        temperatures = [concentrations(rows, one.centroids, one.assignments, mean) for one in found]
+        self.centroids.copy_(torch.cat([one.centroids for one in found]))
+        self.concentrations.copy_(torch.cat(temperatures))
+        return facts

@@ -25,7 +25,7 @@ class SimCLRConfig(EncoderConfig):
     """SimCLR v1 as published for ImageNet: a head of two layers, τ 0.1 (F6)."""
 
     name: Literal["simclr"] = "simclr"
-    num_views: ClassVar = (2, 2, "SimCLR compares two views")
+    num_views: ClassVar = (2, None, "SimCLR compares views of an image")
     dim: int = pydantic.Field(default=128, gt=0)
     """Width of the embedding, D."""
     head_layers: int = pydantic.Field(default=2, ge=1, le=16)
@@ -44,7 +44,7 @@ class SimCLRConfig(EncoderConfig):
 class SimCLRLabels(PseudoLabels):
     """Which image of the batch each is, and the batch as a dictionary.
 
-    dictionary: [2, M, D], detached clean embeddings of the batch of all processes; for CPC [M, D, G, G], the patches.
+    dictionary: [V, M, D], detached clean embeddings of the batch of all processes; for CPC [M, D, G, G], the patches.
     own: int64 [B], the image whose other view, or patch, is to be found. shown: [B, S], what other images a mixed view
     shows, which are not its negatives. crops: clean views, for `clae`, and precision, that of the step's passes.
     """
@@ -69,7 +69,7 @@ class SimCLRLabels(PseudoLabels):
 
 
 class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
-    """NT-Xent: L = mean over views v and images i of −log softmax of z_vi·z_wi/τ over all other views of the batch.
+    """NT-Xent: L = mean over views v ≠ w and images i of −log softmax of z_vi·z_wi/τ over all other views of the batch.
 
     The clean term goes back through both views, gathered over processes with their gradient. A hard example is a query
     against the detached clean batch: its other view is the positive, and the clean views of whatever it shows itself
@@ -86,7 +86,7 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
         self.config = config
         head = normalized_layers([num_features(backbone)] * config.head_layers + [config.dim], last_weight=True)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.chance_loss = math.log(2 * setting.batch_size - 1)  # all other views equally likely
+        self.chance_loss = math.log(setting.num_crops * setting.batch_size - 1)  # all other views equally likely
         self.average = twin_of(self.encoder) if config.average else None
 
     @property
@@ -96,8 +96,7 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SimCLRLabels:
         assert embedding is not None, "the dictionary is made of the clean embedding"
-        own = torch.arange(batch.rows.start, batch.rows.stop, device=embedding.device)
-        labels = SimCLRLabels(_gathered(embedding.detach()), own, own.new_empty(len(own), 0))
+        labels = in_dictionary(batch, embedding)
         if self.config.adversarial_terms != "clae":
             return labels
         device = embedding.device.type
@@ -105,10 +104,7 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
         return replace(labels, crops=batch.crops, precision=precision)
 
     def clean_loss(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
-        """NT-Xent of the views among themselves, [2, B], with gradient through all of them."""
-        count = embedding.shape[1]
-        own = processes.rank() * count + torch.arange(count, device=embedding.device)
-        return nt_xent(embedding, _gathered(embedding), own, own[:, None], self.config.temperature)
+        return among_themselves(embedding, self.config.temperature)
 
     def loss(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
         form = "query" if labels.shown.shape[1] else self.config.adversarial_terms
@@ -132,6 +128,19 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
                 slow.lerp_(own, 1 - self.config.average) if slow.is_floating_point() else slow.copy_(own)
 
 
+def in_dictionary(batch: Batch, embedding: Tensor) -> SimCLRLabels:
+    """The images of the batch by their clean embedding [V, B, D], that of all processes as dictionary."""
+    own = torch.arange(batch.rows.start, batch.rows.stop, device=embedding.device)
+    return SimCLRLabels(_gathered(embedding.detach()), own, own.new_empty(len(own), 0))
+
+
+def among_themselves(embedding: Tensor, temperature: float) -> Tensor:
+    """NT-Xent of views [V, B, D] of all processes among themselves, [V, B], with gradient through all of them."""
+    count = embedding.shape[1]
+    own = processes.rank() * count + torch.arange(count, device=embedding.device)
+    return nt_xent(embedding, _gathered(embedding), own, own[:, None], temperature)
+
+
 def _gathered(embedding: Tensor) -> Tensor:
-    """Embeddings [2, B, D] of all processes, [2, W·B, D], with their gradient."""
+    """Embeddings [V, B, D] of all processes, [V, W·B, D], with their gradient."""
     return processes.all_gather_with_gradient(embedding.transpose(0, 1)).transpose(0, 1)

@@ -75,6 +75,25 @@ class FrozenNetwork(nn.Module):
         return features.to(torch.promote_types(features.dtype, torch.float32))
 
 
+def frozen(teacher: str | None, backbone: nn.Module, setting: Setting) -> tuple[FrozenNetwork, int]:
+    """The teacher of this name, or the backbone as it begins, and the width of its features. Raises ConfigError."""
+    if teacher is None:
+        copied = nn.Sequential(Normalize(setting.mean, setting.std), copy.deepcopy(backbone))
+        return FrozenNetwork(copied), num_features(backbone)
+    if setting.load is None:
+        raise ConfigError([("method.teacher", f"'{teacher}' needs Setting(load=…) to be loaded")])
+    network, size = setting.load(teacher)
+    return FrozenNetwork(network, size), num_features_at(network, size, len(setting.mean))
+
+
+def check_teacher(teacher: str | None, begins_with: str | None) -> list[str]:
+    """A note for a teacher with random weights."""
+    if teacher is not None or begins_with is not None:
+        return []
+    remedy = "give --start BACKBONE, or --method.teacher BACKBONE"
+    return [f"the teacher is the network as it begins, with random weights, which teach nothing; {remedy}"]
+
+
 class Teacher(Method[ViewTargets], config=TeacherConfig):
     """L = d(g(f(x)), t(x_clean)): f the student, g its projector, t the frozen teacher, d a distance.
 
@@ -89,14 +108,7 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
     def __init__(self, config: TeacherConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config, self._begins = config, setting.begins_with
-        if config.teacher is None:
-            self.teacher = FrozenNetwork(nn.Sequential(Normalize(setting.mean, setting.std), copy.deepcopy(backbone)))
-            width = num_features(backbone)
-        else:
-            if setting.load is None:
-                raise ConfigError([("method.teacher", f"'{config.teacher}' needs Setting(load=…) to be loaded")])
-            network, size = setting.load(config.teacher)
-            self.teacher, width = FrozenNetwork(network, size), num_features_at(network, size, len(setting.mean))
+        self.teacher, width = frozen(config.teacher, backbone, setting)
         own = num_features(backbone, len(setting.mean))
         if config.projector == "none" and width != own:
             message = f"the teacher has {width} features and the student {own}; give method.projector linear or mlp"
@@ -106,10 +118,7 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         self.prototypes = nn.Buffer(torch.zeros(config.num_prototypes, width)) if config.distance == "kl" else None
 
     def notes(self) -> list[str]:
-        if self.config.teacher is not None or self._begins is not None:
-            return []
-        remedy = "give --start BACKBONE, or --method.teacher BACKBONE"
-        return [f"the teacher is the network as it begins, with random weights, which teach nothing; {remedy}"]
+        return check_teacher(self.config.teacher, self._begins)
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         """The student's features [V, B, D], projected; not normalised."""

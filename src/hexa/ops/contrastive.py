@@ -68,34 +68,36 @@ class _LogSumExp(torch.autograd.Function):
 
 
 def nt_xent(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor, temperature: float) -> Tensor:
-    """NT-Xent of views against a dictionary of both views of a batch, in fp32 (F6, F16).
+    """NT-Xent of views against a dictionary of the W views of a batch, in fp32 (F6, F16).
 
-        ℓ_vi = −log [ exp(q_vi·d_wj/τ) / Σ_(u,m) exp(q_vi·d_um/τ) ],   j = own_i, w the other view,
+        ℓ_vi = mean over w ≠ v of −log [ exp(q_vi·d_wj/τ) / Σ_(u,m) exp(q_vi·d_um/τ) ],   j = own_i,
 
     (u, m) running over the dictionary except for what the query shows itself: (v, own_i) and (v, m) for m in shown_i.
-    query: [V, B, D], the first V of the two views, dictionary: [2, M, D], unit rows; both may take a gradient. own:
-    int64 [B], shown: [B, S], indices into the dictionary. Returns [V, B].
+    query: [V, B, D], the first V of the views, dictionary: [W, M, D], unit rows; both may take a gradient. own: int64
+    [B], shown: [B, S], indices into the dictionary. Returns [V, B]. More than two views: Khosla et al., 2020, L_out.
     """
-    scores, positive = _dictionary_scores(query, dictionary, own, shown)
+    scores, positives = _dictionary_scores(query, dictionary, own, shown)
     with torch.autocast(query.device.type, enabled=False):
         scores = scores / temperature
-        return scores.logsumexp(-1) - scores.gather(-1, positive).squeeze(-1)
+        return scores.logsumexp(-1) - scores.gather(-1, positives).mean(-1)
 
 
 def finds_other_view(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor) -> Tensor:
-    """Whether the other view of the query's image is the most similar one; bool [V, B]. Arguments as for `nt_xent`."""
-    scores, positive = _dictionary_scores(query, dictionary, own, shown)
-    return scores.argmax(-1, keepdim=True).eq(positive).squeeze(-1)
+    """Whether another view of the query's image is the most similar one; bool [V, B]. Arguments as for `nt_xent`."""
+    scores, positives = _dictionary_scores(query, dictionary, own, shown)
+    return scores.argmax(-1, keepdim=True).eq(positives).any(-1)
 
 
 def _dictionary_scores(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines [V, B, 2·M], −∞ where excluded, and the indices [V, B, 1] of the positives."""
+    """Cosines [V, B, W·M], −∞ where excluded, and the indices [V, B, W − 1] of the positives."""
     size, views = dictionary.shape[1], torch.arange(len(query), device=query.device)[:, None]
+    others = torch.arange(len(dictionary) - 1, device=query.device)
+    others = others + (others >= views)  # [V, W − 1]: all but the query's own
     with torch.autocast(query.device.type, enabled=False):
         dtype = torch.promote_types(query.dtype, torch.float32)
         scores = query.to(dtype) @ dictionary.to(dtype).flatten(0, 1).T
     hidden = torch.cat([own[:, None], shown], 1) + views[..., None] * size  # [V, B, 1 + S]
-    return scores.scatter(-1, hidden, -torch.inf), (own + (1 - views) * size)[..., None]
+    return scores.scatter(-1, hidden, -torch.inf), own[:, None] + others[:, None] * size
 
 
 def patch_nce(predictions: Tensor, targets: Tensor, ahead: int, own: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:

@@ -39,7 +39,7 @@ def find_backbone(state: State, network: nn.Module, where: str, branch: str = "m
     mark = f".{branch}."
     of_branch = {key.replace(mark, "."): value for key, value in found.items() if mark in key and branch != "main"}
     if branch != "main" and not of_branch.keys() & found.keys():
-        raise UserError(f"{where}: its backbone has no batch-norms '{branch}'; leave out --branch for the main ones")
+        raise UserError(f"{where}: its backbone has no batch-norms '{branch}'; give the branch main")
     return found | {key: value for key, value in of_branch.items() if key in found}, owner(chosen)
 
 

@@ -27,8 +27,8 @@ from hexa.weights.pretrained import WEIGHTS, Backbone, load_backbone
 
 #: A vision transformer's positions, [1, prefix tokens + h·w, D].
 _POSITIONS = "pos_embed"
-#: Backbones that `read_once` keeps, by name; None outside of it.
-_READ: ContextVar[dict[str, Backbone] | None] = ContextVar("read", default=None)
+#: Backbones that `read_once` keeps, by name and branch; None outside of it.
+_READ: ContextVar[dict[tuple[str, str], Backbone] | None] = ContextVar("read", default=None)
 
 
 class StartConfig(Config):
@@ -41,6 +41,8 @@ class StartConfig(Config):
     sha256: str | None = None
     """SHA-256 of the weights' file (of their tensors if they are not a file), recorded when the run begins; other
     weights with the same name are then refused."""
+    branch: str = "main"
+    """Which of the batch-norms of a run; aux: those of its adversarial views, which its checkpoints keep."""
     crop: float = pydantic.Field(default=CROP, ge=0.1, le=1)
     """The share of the shorter side that the centre crop of evaluated images takes. That of the weights is recorded
     unless given."""
@@ -87,7 +89,7 @@ def digest(weights: str, backbone: Backbone) -> str:
     return backbone.content_hash()
 
 
-def read(weights: str, field: str = "start.weights") -> Backbone:
+def read(weights: str, field: str = "start.weights", branch: str = "main") -> Backbone:
     """The initial backbone. Raises UserError unless these are weights of a network that can be built again.
 
     field: the field of an experiment that names them.
@@ -99,10 +101,10 @@ def read(weights: str, field: str = "start.weights") -> Backbone:
         raise UserError(f"{field}: {weights} has no weights; give a run, a file of weights or timm:NAME")
     kept = _READ.get()
     if kept is None or field != "start.weights":  # a method owns its teacher
-        return load_backbone(weights)
-    if weights not in kept:
-        kept[weights] = load_backbone(weights)
-    return kept[weights]
+        return load_backbone(weights, branch=branch)
+    if (weights, branch) not in kept:
+        kept[weights, branch] = load_backbone(weights, branch=branch)
+    return kept[weights, branch]
 
 
 @contextmanager
@@ -141,7 +143,7 @@ def made_by_code(spec: str) -> Backbone:
 def unchanged(config: StartConfig) -> Backbone:
     """The start. Raises UserError if it is not the one that the experiment began with."""
     assert config.weights is not None
-    backbone = read(config.weights)
+    backbone = read(config.weights, branch=config.branch)
     sha256 = digest(config.weights, backbone)
     if config.sha256 not in (None, sha256):
         problem = f"has changed since this experiment began (SHA-256 {sha256}, not {config.sha256})"

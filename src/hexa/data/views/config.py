@@ -47,6 +47,7 @@ class Group:
     scale: Range
     blur_probability: float
     solarize_probability: float
+    high_frequencies: float
 
 
 class Crops(Config):
@@ -62,6 +63,8 @@ class Crops(Config):
     """How often a view is blurred."""
     solarize_probability: float | None = pydantic.Field(default=None, ge=0, le=1)
     """How often values from ½ upwards are inverted."""
+    high_frequencies: float | None = pydantic.Field(default=None, ge=0)
+    """The least frequency that views show, in cycles a side (AdvCL); 0 shows all."""
 
     def sized(self, share: float) -> Crops:
         """The same at this share of its size."""
@@ -121,6 +124,9 @@ class ViewsConfig(Config):
     """Standard deviation in pixels of the view; the kernel reaches 3 σ of the largest."""
     solarize_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
     """How often values from ½ upwards are inverted."""
+    high_frequencies: float = pydantic.Field(default=0.0, ge=0)
+    """The least frequency that views show, in cycles a side, around grey, after all colour operations (AdvCL: 8 of one
+    view of 32 pixels, a group of `extra_crops`); 0 shows all."""
     randaugment_ops: int = pydantic.Field(default=0, ge=0, le=100)
     """Number of RandAugment operations, each drawn from fifteen and applied with probability ½; 0 for none."""
     randaugment_magnitude: float = pydantic.Field(default=10.0, ge=0, le=10)
@@ -151,7 +157,8 @@ class ViewsConfig(Config):
     @property
     def groups(self) -> tuple[Group, ...]:
         """All groups in the order of the views: the first, then extra_crops."""
-        first = Group(self.num_views, self.size, self.scale, self.blur_probability, self.solarize_probability)
+        own = (self.size, self.scale, self.blur_probability, self.solarize_probability, self.high_frequencies)
+        first = Group(self.num_views, *own)
         return (first, *(replace(first, **group.model_dump(exclude_none=True)) for group in self.extra_crops))
 
     @property

@@ -145,6 +145,8 @@ class Views:
             crops.copy_(photometric.stain_jitter(crops, 1 + change[:, :3], change[:, 3:]))
         for name in self.config.order:
             getattr(self, f"_{name}")(crops, numbers, group)
+        if group.high_frequencies:
+            crops.copy_(photometric.high_frequencies(crops, group.high_frequencies))
 
     def _jitter(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
         config = self.config
