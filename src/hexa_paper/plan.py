@@ -54,6 +54,14 @@ class Job:
     run: str = ""
     teacher: str = ""
 
+    @property
+    def begins(self) -> dict[str, Any]:
+        """Fields of `start` of an arm that begins with its teacher's weights: its head learns alone until attacks set
+        in.
+        """
+        attacked = min(hard.start for hard in self.experiment.hard_examples.values())
+        return {**self.arm.begins, "freeze_backbone": round(attacked * self.experiment.epochs)}
+
     @functools.cached_property
     def record(self) -> dict[str, Any]:
         """All of it as JSON, with its identity: a hash of everything that decides its result."""
@@ -61,7 +69,7 @@ class Job:
         record = {
             "name": self.name,
             **{key: value for key, value in (("run", self.run), ("teacher", self.teacher)) if value},
-            **({"begins": self.arm.begins} if self.arm.begins else {}),
+            **({"begins": self.begins} if self.arm.begins else {}),
             "phase": self.phase,
             "arm": self.arm.key,
             "epochs": self.experiment.epochs,
@@ -84,7 +92,7 @@ class Job:
 
 
 def taught(record: Mapping[str, Any], runs: Path) -> dict[str, Any]:
-    """The fields of a job that are about the run it learns from, one of `runs`, with whose weights it may begin."""
+    """The fields of a job that name the run it learns from, a folder in `runs`, and those of its start, if any."""
     if "teacher" not in record:
         return {}
     run = str(runs / record["teacher"])
@@ -93,7 +101,7 @@ def taught(record: Mapping[str, Any], runs: Path) -> dict[str, Any]:
 
 
 def options_taught(job: Job, runs: Path) -> str:
-    """They as options of a command."""
+    """The same fields as options of a command."""
     return "".join(f" --{path} {value}" for path, value in taught(job.record, runs).items())
 
 

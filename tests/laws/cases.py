@@ -236,7 +236,9 @@ def all_cases() -> list[Case]:
         cases.append(Case(method, {}, both, kept=True))
         cases.append(Case(method, {}, {**{kind: {} for kind in KINDS}, "cmxA": mixed}))
     cases += [Case("moco", fields, both, sizes=(SIZE, SIZE, 8)) for fields in METHODS["moco"]]
-    cases += [Case("simclr", fields, both, sizes=(SIZE, SIZE, 8)) for fields in METHODS["simclr"]]
+    large = {"adversarial": {"crops": "large"}, "cutmix": {}}
+    for sizes in ((SIZE, SIZE, 8), (SIZE, 8, 8)):
+        cases += [Case("simclr", fields, large, sizes=sizes) for fields in METHODS["simclr"]]
     cases.append(Case("moco", {"mixed_positives": "batch"}, {"adversarial": {"crops": "large"}}, sizes=(SIZE, SIZE, 8)))
     for method in STRAINING:
         for kind in KINDS:

@@ -72,11 +72,23 @@ def test_advcl_adds_the_clusters_to_the_contrast() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"method\.num_clusters: 32 are more than the 16 images; use \[1,1\]"):
+    with pytest.raises(ConfigError, match=r"method\.num_clusters: 32 are more than the 16 images; use \[2,2\]"):
         small(ClusterFitConfig(num_clusters=(32, 17)))
     with pytest.raises(ConfigError, match=r"method\.clusters\.num_clusters: 500 are more than the 16 images"):
         small(AdvCLConfig())
     made = small(ClusterFitConfig(num_clusters=(3,), teacher="means"), load=load)  # any width
     assert made.get_buffer("centroids").shape == (3, 2)
     (note,) = small(ClusterFitConfig(num_clusters=(3,))).notes()
-    assert "random weights" in note
+    assert note.endswith("which teach nothing; give --start BACKBONE, or --method.teacher BACKBONE")
+
+
+def test_advcl_names_the_fields_of_its_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = small(AdvCLConfig(clusters=ClusterFitConfig(num_clusters=(12,))))
+    assert method.notes()[0].endswith("or --method.clusters.teacher BACKBONE")
+    case = Case("advcl")
+    few = CasePasses(case.made(), torch.float64)
+    monkeypatch.setattr(few, "images", lambda: iter([case.batch()]))
+    with pytest.raises(ConfigError, match=r"method\.clusters\.num_clusters: 12 clusters for 8 rows"):
+        method.start_epoch(0, few)
+    with pytest.raises(ConfigError, match=r"method\.clusters\.teacher: 'means' needs Setting\(load="):
+        small(AdvCLConfig(clusters=ClusterFitConfig(num_clusters=(3,), teacher="means")))

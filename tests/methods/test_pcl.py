@@ -208,7 +208,7 @@ def test_more_clusters_than_images_is_one_line_with_numbers_that_work() -> None:
         config.check(Setting(50000, 256))
     assert str(e.value).endswith("use [961,1923,3846]")
     PCLConfig(num_clusters=(961, 1923, 3846)).check(Setting(50000, 256))
-    with pytest.raises(ConfigError, match=r"use \[1,1,1\]"):
+    with pytest.raises(ConfigError, match=r"use \[2,2,2\]"):
         config.check(Setting(16, 16))
     config.check(Setting(1_281_167, 256))
 

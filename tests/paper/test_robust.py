@@ -119,7 +119,8 @@ def test_a_tiny_run_writes_the_table_and_nothing_is_made_twice(
         f"teacher: {out}/runs/simclr-1ep-lr0.03-seed0" in (out / "runs/deacl-1ep-lr0.1-seed0/config.yaml").read_text()
     )
     begun = yaml.safe_load((out / "runs/dynacl-pp-1ep-lr0.1-seed0/config.yaml").read_text())["start"]
-    assert (begun["weights"], begun["branch"]) == (f"{out}/runs/dynacl-1ep-lr1-seed0", "aux")
+    expected = (f"{out}/runs/dynacl-1ep-lr1-seed0", "aux", 0)  # an attack from the first of one epoch on
+    assert (begun["weights"], begun["branch"], begun["freeze_backbone"]) == expected
     for column in columns:
         assert (out / f"figures/robust-{'-'.join(column.lower().replace('@', ' ').split())}.png").is_file()
     carry_out(tmp_path / "out", images)

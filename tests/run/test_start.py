@@ -92,6 +92,10 @@ def test_a_run_is_begun_from_through_the_batch_norms_of_its_adversarial_views(we
     found = split(Backbone(start.begun(made.network, made.start), load_backbone(run).preparation, made.network))
     assert all(map(equal, found, split(load_backbone(run, branch="aux"))))
     assert not equal(found[1], split(load_backbone(run))[1])
+    # the digest is that of what is loaded, and not that of the run's weights
+    assert made.start.sha256 == load_backbone(run, branch="aux").content_hash() != begun(run).start.sha256
+    with pytest.raises(UserError, match="batch-norms 'aux' are kept only in the checkpoints of a run; give its folder"):
+        begun("random:resnet10t", start__branch="aux")
     with pytest.raises(UserError, match="its backbone has no batch-norms 'other'; give the branch main"):
         begun(run, start__branch="other")
 

@@ -219,7 +219,7 @@ def _planned(request: AdaptRequest, budget: Budget) -> Record:
         raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
     draft = first_draft(request.recipe, request.backbone, request.data, len(source), request.fields)
     check_batch_size(draft.batch_size, len(source), repr(source))
-    backbone = starts.read(draft.start.weights or "")
+    backbone = starts.of(draft.start)
     seen, pixels = look(source, backbone.image_size, limit=draft.training.max_corrupt_share)
     seen = replace(seen, domain=request.domain or seen.domain)
     changes, judging = request.of_domain(seen.domain), _judging(request, source, draft)

@@ -97,7 +97,7 @@ class HardenRequest(AdaptRequest):
             """Seconds for training at this size."""
             return SPARE * (budget.seconds - others(size, budget.seconds))
 
-        start = starts.read(draft.start.weights or "")
+        start = starts.of(draft.start)
         start.prepared(size=given.used(native))  # raises UserError for a size that is given and not accepted
         sizes = [size for size in given.sizes if takes(start, given.used(size))]
         judged, (size, images) = judging(budget.seconds), choose(costs, sizes, room, seen.size)

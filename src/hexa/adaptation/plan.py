@@ -188,7 +188,7 @@ def _batch(count: int) -> int:
 
 def plan(given: Given) -> Plan:
     """Measure, and plan."""
-    backbone, fields = starts.read(given.draft.start.weights or ""), given.fields
+    backbone, fields = starts.of(given.draft.start), given.fields
     stages = starts.count_stages(backbone.network)
     if given.seen.domain == "photos" and stages > 1 and "start.trainable_stages" not in fields:
         # the whole network lost accuracy (docs/your-own-images.md)

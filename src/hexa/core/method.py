@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, Self, cast, runtime_checkable
 
@@ -115,6 +116,16 @@ def check_branches(method: nn.Module, needed: set[str]) -> None:
         raise UserError(f"{said}; build it with Setting(branches={('main', *sorted(needed))})")
 
 
+@contextmanager
+def within(field: str) -> Iterator[None]:
+    """A ConfigError about a field of a method is about that of the one in its `field`."""
+    try:
+        yield
+    except ConfigError as error:
+        inner = f"method.{field}."
+        raise ConfigError((path.replace("method.", inner, 1), said) for path, said in error.problems) from None
+
+
 class MethodConfig(Config):
     """The fields of a method. A sub-class gives `name` a default, which is how recipes and the command line find it."""
 
@@ -145,11 +156,8 @@ class MethodConfig(Config):
 
     def check_within(self, field: str, setting: Setting) -> None:
         """As `check`, of a method that has this one as its field."""
-        try:
+        with within(field):
             self.check(setting)
-        except ConfigError as error:
-            inner = f"method.{field}."
-            raise ConfigError((path.replace("method.", inner, 1), said) for path, said in error.problems) from None
 
     def build(self, backbone: nn.Module, setting: Setting) -> Method:
         """The method around `backbone`, a network of normalised images [B, 3, S, S] -> features [B, num_features]."""

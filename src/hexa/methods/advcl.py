@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hexa.core import Batch, Branch, Method, MethodConfig, Passes, PseudoLabels, Setting
 from hexa.core.batch import Index
+from hexa.core.method import within
 from hexa.methods.clusterfit import ClusterFit, ClusterFitConfig
 from hexa.methods.deepcluster import ClusterLabels
 from hexa.methods.moco import completed_by
@@ -19,19 +20,20 @@ from hexa.nn.backbones import num_features
 from hexa.nn.encoder import normalized_head, unit
 from hexa.ops.contrastive import finds_other_view, nt_xent
 
-#: What AdvCL's ClusterFit has of its own.
+#: Defaults of AdvCL's ClusterFit.
 _CLUSTERS = {"num_clusters": (2, 10, 50, 100, 500)}
 
 
 class AdvCLConfig(MethodConfig):
-    """AdvCL as published for CIFAR-10: τ 0.5, five clusterings, their term at 0.2."""
+    """AdvCL as published for CIFAR-10: τ 0.5, five clusterings."""
 
     name: Literal["advcl"] = "advcl"
     num_views: ClassVar = (2, None, "AdvCL compares views of an image")
     clusters: Annotated[ClusterFitConfig, completed_by(_CLUSTERS)] = ClusterFitConfig.model_validate(_CLUSTERS)
     """The part that is ClusterFit: the teacher and its clusters."""
-    cluster_weight: float = pydantic.Field(default=0.2, ge=0)
-    """λ, the weight of the clusters' term."""
+    cluster_weight: float = pydantic.Field(default=0.028, ge=0)
+    """λ, the weight of the clusters' term: the published 0.2 · 0.07 / τ, since that code multiplies the contrast by
+    τ / 0.07."""
     dim: int = pydantic.Field(default=128, gt=0)
     """Width of the embedding, D."""
     temperature: float = pydantic.Field(default=0.5, gt=0)
@@ -58,7 +60,7 @@ class AdvCLLabels(PseudoLabels):
 
 
 class AdvCL(Method[AdvCLLabels], config=AdvCLConfig):
-    """L = NT-Xent + λ·(the loss of ClusterFit), with a head each on one backbone.
+    """L = NT-Xent + λ·(the loss of ClusterFit), each with a head of its own on one backbone.
 
     One of the views is to be of high frequencies alone (`views.high_frequencies`). As published the clusters' term is
     of attacked images alone, which have a set of batch-norms for each term, and they join the clean views in one
@@ -70,18 +72,20 @@ class AdvCL(Method[AdvCLLabels], config=AdvCLConfig):
     def __init__(self, config: AdvCLConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config, width = config, num_features(backbone)
-        self.clusters = ClusterFit(config.clusters, backbone, setting, normalized_head(width, width, config.dim))
+        with within("clusters"):
+            self.clusters = ClusterFit(config.clusters, backbone, setting, normalized_head(width, width, config.dim))
 
     @property
     def backbone(self) -> nn.Module:
         return self.clusters.backbone
 
     def notes(self) -> list[str]:
-        return self.clusters.notes()
+        return [note.replace("--method.teacher", "--method.clusters.teacher") for note in self.clusters.notes()]
 
     def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
         """Cluster, once."""
-        return self.clusters.start_epoch(epoch, data)
+        with within("clusters"):
+            return self.clusters.start_epoch(epoch, data)
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         """Unit vectors to compare, then the scores of the clusters, [V, B, D + Σ K]."""

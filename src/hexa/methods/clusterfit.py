@@ -25,7 +25,7 @@ class ClusterFitConfig(EncoderConfig):
     name: Literal["clusterfit"] = "clusterfit"
     teacher: str | None = None
     """The network whose features are clustered: a run folder, a file of weights, timm:NAME or random:NAME, which sees
-    the images at its own size. none: the backbone as it begins, with `start.weights`."""
+    the images at its own size; a resumed run reads it again. none: the backbone as it begins, with `start.weights`."""
     num_clusters: tuple[pydantic.PositiveInt, ...] = pydantic.Field(default=(1000,), min_length=1)
     """Clusters of each clustering, K, found once; each has a classifier of its own."""
     kmeans_iterations: int = pydantic.Field(default=20, gt=0)
@@ -40,7 +40,7 @@ class ClusterFit(Method[ClusterLabels], config=ClusterFitConfig):
     """L = 1/H Σ_h mean over views and images of −log softmax_k(W_h f(x)), at the image's cluster in clustering h.
 
     The clusters are those of the teacher's features of all images as evaluation sees them, by spherical k-means before
-    the first epoch, and stay; as published it is Euclidean. A hard example is to be recognised as its clean image is.
+    the first epoch, and never change; the paper's k-means is Euclidean. A hard example has the clusters of its image.
     """
 
     encoder: Encoder

@@ -94,7 +94,7 @@ def check_clusters(counts: Sequence[int], setting: Setting) -> None:
     """Raise ConfigError for more clusters than images, with numbers in the same ratios that do."""
     if (most := max(counts)) > setting.data_size:
         largest = max(1, setting.data_size // 13)
-        fewer = ",".join(str(max(1, count * largest // most)) for count in counts)
+        fewer = ",".join(str(max(2, count * largest // most)) for count in counts)
         message = f"{most} are more than the {setting.data_size} images; use [{fewer}]"
         raise ConfigError([("method.num_clusters", message)])
 

@@ -1,4 +1,4 @@
-"""SimCLR (Chen et al., 2020; F6, F16): recognise the other view of an image among all views of the batch."""
+"""SimCLR (Chen et al., 2020; F6, F16): recognise the other views of an image among all views of the batch."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class SimCLRLabels(PseudoLabels):
 class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
     """NT-Xent: L = mean over views v ≠ w and images i of −log softmax of z_vi·z_wi/τ over all other views of the batch.
 
-    The clean term goes back through both views, gathered over processes with their gradient. A hard example is a query
-    against the detached clean batch: its other view is the positive, and the clean views of whatever it shows itself
-    are not negatives. Mixed views are always such queries; for adversarial ones `adversarial_terms` has two more forms.
-    The published code adds the means of both views, which is twice this loss; under LARS that matters to weight decay,
-    batch-norms and biases alone.
+    The clean term goes back through all views, gathered over processes with their gradient. A hard example is a query
+    against the detached clean batch: its image's other views are the positives, and the clean views of whatever it
+    shows itself are not negatives. Mixed views, and a single view of each image, are always such queries; for other
+    adversarial ones `adversarial_terms` has two more forms. The published code adds the means of two views, which is
+    twice this loss; under LARS that matters to weight decay, batch-norms and biases alone.
     """
 
     encoder: Encoder
@@ -107,13 +107,14 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
         return among_themselves(embedding, self.config.temperature)
 
     def loss(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
-        form = "query" if labels.shown.shape[1] else self.config.adversarial_terms
+        alone = labels.shown.shape[1] or len(embedding) == 1
+        form = "query" if alone else self.config.adversarial_terms
         if form == "joint":
             return self.clean_loss(embedding, labels)
         if form == "clae":
             half = labels.precision != torch.float32
             with torch.autocast(embedding.device.type, labels.precision if half else None, enabled=half):
-                clean = self.encoder.embed(labels.crops, _STILL)
+                clean = self.encoder.embed(labels.crops[: len(embedding)], _STILL)
             pairs = [self.clean_loss(torch.stack(views), labels) for views in zip(clean, embedding, strict=True)]
             return torch.stack([losses.mean(0) for losses in pairs])
         return nt_xent(embedding, labels.dictionary, labels.own, labels.shown, self.config.temperature)

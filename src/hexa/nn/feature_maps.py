@@ -37,15 +37,15 @@ def parts(network: nn.Module, name: str) -> list[NetworkPart]:
     network that calls its modules one after the other; that it computes the network's maps is checked. Raises UserError
     for others, such as a ViT or a forward that does more than call its modules.
     """
-    cut: list[NetworkPart] = []
+    right = False
     # networks raise all sorts of exceptions on unsuitable images
     with suppress(Exception), tried(network) as device:
         maps = image = torch.rand(1, 3, *_PROBE, generator=torch.Generator().manual_seed(0)).to(device)
         chain = _chain(network, image)
         for call in chain:
             maps = call.module(maps)
-        if chain and torch.allclose(maps, chain[-1].output, rtol=1e-4, atol=1e-5):
-            cut = list(_cut(chain))
+        right = bool(chain) and torch.allclose(maps, chain[-1].output, rtol=1e-4, atol=1e-5)
+    cut = list(_cut(chain)) if right else []
     strides = [part.stride for part in cut]
     if len(cut) < 2 or strides != sorted(set(strides)):
         suitable = "that calls its modules one after the other, such as a ResNet of timm or torchvision"

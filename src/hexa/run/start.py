@@ -30,7 +30,7 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
         made = start.made_by_code(config.weights)
         file = cache_folder() / "starts" / f"{made.content_hash()}.safetensors"
         return begin_from_weights(override(experiment, {"start.weights": str(save_backbone(made, file))}), given)
-    backbone = start.read(config.weights, branch=config.branch)
+    backbone = start.of(config)
     network = backbone.network_config.model_dump(mode="json") | {"mean": backbone.mean, "std": backbone.std}
     network |= {name: getattr(experiment.network, name) for name in network if f"network.{name}" in given}
     for name, theirs in (("name", backbone.network_config.name), ("stem", backbone.network_config.stem)):

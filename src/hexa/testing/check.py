@@ -29,9 +29,11 @@ class Verdict:
 
 def check(experiment: Experiment) -> Iterator[Verdict]:
     """Each law over the recipe's method, plain and with hard examples: its own one by one and together, and the
-    published two. On 64 images of 12 pixels, fp64, the CPU; the sizes of the method are the recipe's.
+    published two. On 64 images of 12 pixels, fp64, the CPU; the sizes of the method are the recipe's. Raises
+    ConfigError if they do not fit these.
     """
     cases = cases_of(experiment)
+    cases["plain"].build()
     for name, law in LAWS.items():
         said = ""
         for title, case in cases.items():

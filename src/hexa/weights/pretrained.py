@@ -123,7 +123,9 @@ def _loaded(text: str, seed: int, branch: str) -> Backbone:
     kind, _, name = text.partition(":")
     named = {"random": lambda: _random(name, seed), "pixels": lambda: _pixels(name), "timm": lambda: _timm(name)}
     named["python"] = lambda: _external(text)
-    if kind in named and branch == "main":
+    if kind in named and branch != "main":
+        raise UserError(f"{text}: batch-norms '{branch}' are kept only in the checkpoints of a run; give its folder")
+    if kind in named:
         return named[kind]()
     path, network = paths.weights(text)
     return _of_run(path, branch) if path.is_dir() else _of_file(path, branch, network)

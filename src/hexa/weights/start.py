@@ -78,6 +78,9 @@ class StartConfig(Config):
 
 def digest(weights: str, backbone: Backbone) -> str:
     """`StartConfig.sha256` of the weights that `backbone` was read from."""
+    # a run's file of weights has the main batch-norms alone
+    if backbone.info.get("branch", "main") != "main":
+        return backbone.content_hash()
     path = Path(weights)
     if not path.exists() and "#" in path.name:
         path = Path(weights.rpartition("#")[0])
@@ -105,6 +108,11 @@ def read(weights: str, field: str = "start.weights", branch: str = "main") -> Ba
     if (weights, branch) not in kept:
         kept[weights, branch] = load_backbone(weights, branch=branch)
     return kept[weights, branch]
+
+
+def of(config: StartConfig) -> Backbone:
+    """The initial backbone that a configuration names, as `read` does."""
+    return read(config.weights or "", branch=config.branch)
 
 
 @contextmanager
@@ -143,7 +151,7 @@ def made_by_code(spec: str) -> Backbone:
 def unchanged(config: StartConfig) -> Backbone:
     """The start. Raises UserError if it is not the one that the experiment began with."""
     assert config.weights is not None
-    backbone = read(config.weights, branch=config.branch)
+    backbone = of(config)
     sha256 = digest(config.weights, backbone)
     if config.sha256 not in (None, sha256):
         problem = f"has changed since this experiment began (SHA-256 {sha256}, not {config.sha256})"

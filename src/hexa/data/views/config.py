@@ -64,7 +64,7 @@ class Crops(Config):
     solarize_probability: float | None = pydantic.Field(default=None, ge=0, le=1)
     """How often values from ½ upwards are inverted."""
     high_frequencies: float | None = pydantic.Field(default=None, ge=0)
-    """The least frequency that views show, in cycles a side (AdvCL); 0 shows all."""
+    """Frequencies below this many cycles a side are removed."""
 
     def sized(self, share: float) -> Crops:
         """The same at this share of its size."""
@@ -125,8 +125,8 @@ class ViewsConfig(Config):
     solarize_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
     """How often values from ½ upwards are inverted."""
     high_frequencies: float = pydantic.Field(default=0.0, ge=0)
-    """The least frequency that views show, in cycles a side, around grey, after all colour operations (AdvCL: 8 of one
-    view of 32 pixels, a group of `extra_crops`); 0 shows all."""
+    """Frequencies below this many cycles a side are removed after all colour operations, and the mean becomes grey; 0
+    keeps all. AdvCL: 8 in one view of 32 pixels, a group of `extra_crops`."""
     randaugment_ops: int = pydantic.Field(default=0, ge=0, le=100)
     """Number of RandAugment operations, each drawn from fifteen and applied with probability ½; 0 for none."""
     randaugment_magnitude: float = pydantic.Field(default=10.0, ge=0, le=10)
