@@ -214,6 +214,7 @@ def test_both_are_judged_at_the_result_s_size(readable: int, tmp_path: Path, mon
         return
     assert (found.table.header[2], found.winner.image_size) == ("result, 112 px", 224)
     assert ("the start at its own 224 px" in found.verdict, "as independent" in str(found.notes)) == (True, True)
+    assert "attacked by PGD; stronger attacks find more" in str(found.notes)
     assert found.record["k-NN"][0] == found.record["k-NN"][1]  # the same weights
     assert [row[0] for row in found.table.rows[-2:]] == [f"{name} at 224 px, % ↑" for name in ("k-NN", CLEAN)]
 

@@ -170,7 +170,8 @@ class HardenRequest(AdaptRequest):
             own, at = Side.of(native, features[2], judge), native.image_size
             at_own = f", the start at its own {at} px {own.mean(CLEAN):.1f} %"
             rows = [[f"{name} at {at} px, % ↑", f"{own.mean(name):.1f}", "", ""] for name in own.values]
-        notes.append(f"{len(shown.places)} of the {len(images):,} images were attacked and corrupted")
+        attacked = f"{len(shown.places)} of the {len(images):,} images were corrupted, and attacked by PGD"
+        notes.append(f"{attacked}; stronger attacks find more (hexa evaluate robust --preset autoattack)")
         better, verdict = decide(before, after, self.price, tried, f" at {size} px", at_own)
         if share < 1:
             why = "without labels to tell what it costs," if judge is None else f"for --price {self.price:g}"
