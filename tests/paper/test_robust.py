@@ -116,10 +116,10 @@ def test_a_tiny_run_writes_the_table_and_nothing_is_made_twice(
     dual = {Path(one["backbone"]).name.split("-")[0] for one in calls if one.get("branch") == "aux"}
     assert dual == {"acl", "dynacl"}
     assert (
-        f"teacher: {out}/runs/simclr-1ep-lr0.03-seed0" in (out / "runs/deacl-1ep-lr0.1-seed0/config.yaml").read_text()
+        f"teacher: {out}/runs/simclr-1ep-lr0.03-seed0" in (out / "runs/deacl-1ep-lr0.12-seed0/config.yaml").read_text()
     )
-    begun = yaml.safe_load((out / "runs/dynacl-pp-1ep-lr0.1-seed0/config.yaml").read_text())["start"]
-    expected = (f"{out}/runs/dynacl-1ep-lr1-seed0", "aux", 0)  # an attack from the first of one epoch on
+    begun = yaml.safe_load((out / "runs/dynacl-pp-1ep-lr0.03-seed0/config.yaml").read_text())["start"]
+    expected = (f"{out}/runs/dynacl-1ep-lr0.03-seed0", "aux", 0)  # an attack from the first of one epoch on
     assert (begun["weights"], begun["branch"], begun["freeze_backbone"]) == expected
     for column in columns:
         assert (out / f"figures/robust-{'-'.join(column.lower().replace('@', ' ').split())}.png").is_file()

@@ -223,6 +223,11 @@ RECIPES: dict[str, Fields] = {
 _NOT_FIELDS = {"title", "expected", "small"}
 
 
+def small(views: ViewsConfig) -> Fields:
+    """Network, optimizer and views of small versions; the size of views is three quarters of that of the features'."""
+    return {"network": _wide((32, 64, 128)), "optimizer": _MUON, "views": views.model_copy(update=_SMALLER)}
+
+
 def _small(given: Fields) -> Fields:
     """The fields of the small version of an entry of RECIPES.
 
@@ -230,9 +235,9 @@ def _small(given: Fields) -> Fields:
     larger crops (docs/speedrun.md). CPC and Jigsaw keep views of 32 pixels, the ViT all of its own.
     """
     views, in_parts = given.get("views", views_at_32()), isinstance(given.get("method"), CPCConfig | JigsawConfig)
-    if not in_parts:
-        views = views.model_copy(update={**_SMALLER, "scale": (max(0.2, views.scale[0]), 1.0)})
-    return {"network": _wide((32, 64, 128)), "optimizer": _MUON, "views": views, **given.get("small", {})}
+    kept = {"views": views} if in_parts else {}
+    larger = views.model_copy(update={"scale": (max(0.2, views.scale[0]), 1.0)})
+    return small(larger) | kept | given.get("small", {})
 
 
 def make(name: str) -> Experiment:
