@@ -235,9 +235,9 @@ def _small(given: Fields) -> Fields:
     larger crops (docs/speedrun.md). CPC and Jigsaw keep views of 32 pixels, the ViT all of its own.
     """
     views, in_parts = given.get("views", views_at_32()), isinstance(given.get("method"), CPCConfig | JigsawConfig)
-    kept = {"views": views} if in_parts else {}
+    kept: Fields = {"views": views} if in_parts else {}
     larger = views.model_copy(update={"scale": (max(0.2, views.scale[0]), 1.0)})
-    return small(larger) | kept | given.get("small", {})
+    return {**small(larger), **kept, **given.get("small", {})}
 
 
 def make(name: str) -> Experiment:
