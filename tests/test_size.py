@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 #: What has been reached, and what later capabilities added (decision 0021); the aim is 15,500 and 17,000 without them.
-BUDGET = {"src": 18_950, "tests": 18_950}
+BUDGET = {"src": 18_960, "tests": 18_950}
 LONGEST = 300
 
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
