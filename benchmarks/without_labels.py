@@ -243,7 +243,7 @@ def main() -> None:
             stored = given.work / "features" / f"{name}-{family}-{state}.npz".replace("/", "-")
             if not stored.is_file():
                 backbone = make()
-                passes, positions = passes_of(backbone, test, how, torch.device("cpu"))
+                passes, positions = passes_of(backbone, test, how, torch.device("cpu"), lambda *_: None)
                 assert len(positions) == len(test)
                 stored.parent.mkdir(exist_ok=True)
                 np.savez(stored, size=backbone.image_size, **{n: v.numpy() for n, v in vars(passes).items()})

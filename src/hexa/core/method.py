@@ -118,7 +118,7 @@ def check_branches(method: nn.Module, needed: set[str]) -> None:
 
 @contextmanager
 def within(field: str) -> Iterator[None]:
-    """A ConfigError about a field of a method is about that of the one in its `field`."""
+    """Rename fields in a ConfigError of a method that another method has as its `field`: method.x to method.field.x."""
     try:
         yield
     except ConfigError as error:

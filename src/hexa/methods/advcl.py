@@ -46,7 +46,7 @@ class AdvCLConfig(MethodConfig):
 
 @dataclass(frozen=True, eq=False)
 class AdvCLLabels(PseudoLabels):
-    """What each of the two terms is to find."""
+    """Pseudo-labels of both terms: the images of the batch, and their clusters."""
 
     contrast: SimCLRLabels
     clusters: ClusterLabels
@@ -111,7 +111,7 @@ class AdvCL(Method[AdvCLLabels], config=AdvCLConfig):
         return contrast + self.config.cluster_weight * self.clusters.loss(scores, labels.clusters)
 
     def correct(self, embedding: Tensor, labels: AdvCLLabels) -> Tensor:
-        """Whether another view is found; clusters are left out."""
+        """True where the most similar row is another view of the image, bool [V, B]; clusters are left out."""
         rows, find = self._parts(embedding)[0], labels.contrast
         return finds_other_view(rows, find.dictionary, find.own, find.shown)
 

@@ -13,14 +13,14 @@ from torch.nn import functional as F
 
 from hexa.core import Batch, Branch, EncoderConfig, Method, Passes, Setting
 from hexa.methods.deepcluster import ClusterLabels, check_clusters, clusterings, features_of, nearest, weights
-from hexa.methods.teacher import check_teacher, frozen
+from hexa.methods.teacher import frozen, teacher_notes
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder
 from hexa.ops.kmeans import UNASSIGNED
 
 
 class ClusterFitConfig(EncoderConfig):
-    """Linear classifiers of the clusters of a frozen teacher's features; as published one clustering of thousands."""
+    """Linear classifiers of the clusters of a frozen teacher's features. The paper has one clustering of thousands."""
 
     name: Literal["clusterfit"] = "clusterfit"
     teacher: str | None = None
@@ -63,7 +63,7 @@ class ClusterFit(Method[ClusterLabels], config=ClusterFitConfig):
         self.clusters = nn.Buffer(table)  # [H, N]
 
     def notes(self) -> list[str]:
-        return check_teacher(self.config.teacher, self._begins)
+        return teacher_notes(self.config.teacher, self._begins)
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         """The scores of the clusters of all clusterings, [V, B, Σ K]."""

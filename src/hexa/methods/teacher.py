@@ -86,7 +86,7 @@ def frozen(teacher: str | None, backbone: nn.Module, setting: Setting) -> tuple[
     return FrozenNetwork(network, size), num_features_at(network, size, len(setting.mean))
 
 
-def check_teacher(teacher: str | None, begins_with: str | None) -> list[str]:
+def teacher_notes(teacher: str | None, begins_with: str | None) -> list[str]:
     """A note for a teacher with random weights."""
     if teacher is not None or begins_with is not None:
         return []
@@ -118,7 +118,7 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         self.prototypes = nn.Buffer(torch.zeros(config.num_prototypes, width)) if config.distance == "kl" else None
 
     def notes(self) -> list[str]:
-        return check_teacher(self.config.teacher, self._begins)
+        return teacher_notes(self.config.teacher, self._begins)
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         """The student's features [V, B, D], projected; not normalised."""

@@ -83,7 +83,7 @@ def nt_xent(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor, tempe
 
 
 def finds_other_view(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor) -> Tensor:
-    """Whether another view of the query's image is the most similar one; bool [V, B]. Arguments as for `nt_xent`."""
+    """True where the most similar row is another view of the query's image, bool [V, B]. Arguments as for `nt_xent`."""
     scores, positives = _dictionary_scores(query, dictionary, own, shown)
     return scores.argmax(-1, keepdim=True).eq(positives).any(-1)
 

@@ -224,7 +224,7 @@ _NOT_FIELDS = {"title", "expected", "small"}
 
 
 def small(views: ViewsConfig) -> Fields:
-    """Network, optimizer and views of small versions; the size of views is three quarters of that of the features'."""
+    """Network, optimizer and views of small versions; a view has three quarters of the features' size."""
     return {"network": _wide((32, 64, 128)), "optimizer": _MUON, "views": views.model_copy(update=_SMALLER)}
 
 
