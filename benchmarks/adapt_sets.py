@@ -32,17 +32,42 @@ def hexa(*options: object) -> float:
     return time.perf_counter() - begun
 
 
-def row(weights: str, images: Path, way: str, seed: int, options: list[str], work: Path) -> dict[str, Any]:
+def row(
+    weights: str, images: Path, way: str, seed: int, options: list[str], work: Path
+) -> dict[str, Any]:
     """One run of `hexa adapt`, what it said, and what the test images say."""
-    out, labels = work / "run", ["--labelled", f"folder:{images / 'labelled'}"] if way == "labelled" else []
+    out, labels = (
+        work / "run",
+        ["--labelled", f"folder:{images / 'labelled'}"] if way == "labelled" else [],
+    )
     data = f"folder:{images / ('labelled' if way == 'own' else 'train')}"
-    seconds = hexa("adapt", weights, "--data", data, *labels, *options, "--seed", seed, "--out", out)
+    seconds = hexa(
+        "adapt", weights, "--data", data, *labels, *options, "--seed", seed, "--out", out
+    )
     said = json.loads((out / "adapt.json").read_text())
-    found = {"data": images.name, "labelled": way == "labelled", "way": way, "seed": seed, "seconds": round(seconds)}
+    found = {
+        "data": images.name,
+        "labelled": way == "labelled",
+        "way": way,
+        "seed": seed,
+        "seconds": round(seconds),
+    }
     found |= {"plan": said["plan"], "verdict": said["verdict"], "kept": said["kept"]}
     if (out / "environment.json").is_file():  # it trained
         test, judged = f"folder:{images / 'test'}", work / "compare"
-        hexa("compare", weights, out, "--data", test, "--labelled", test, "--out", judged, "--time", "10m")
+        hexa(
+            "compare",
+            weights,
+            out,
+            "--data",
+            test,
+            "--labelled",
+            test,
+            "--out",
+            judged,
+            "--time",
+            "10m",
+        )
         answer = json.loads((judged / "compare.json").read_text())
         start, result = (one["scores"] for one in answer["backbones"])
         changes = answer["pairs"][0]["differences"]
@@ -58,19 +83,29 @@ def row(weights: str, images: Path, way: str, seed: int, options: list[str], wor
 
 def main() -> None:
     """Every set and way that OUT does not have yet."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("weights")
     parser.add_argument("sets", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--time", default="10m")
     parser.add_argument("--only", nargs="*")
-    parser.add_argument("--ways", nargs="+", default=["labelled", "free"], choices=["labelled", "free", "own"])
+    parser.add_argument(
+        "--ways", nargs="+", default=["labelled", "free"], choices=["labelled", "free", "own"]
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     asked, fields = parser.parse_known_args()
-    rows: list[dict[str, Any]] = json.loads(asked.out.read_text())["rows"] if asked.out.is_file() else []
+    rows: list[dict[str, Any]] = (
+        json.loads(asked.out.read_text())["rows"] if asked.out.is_file() else []
+    )
     named = {True: "labelled", False: "free"}  # rows of before have no way
-    done = {(one["data"], one.get("way", named[one["labelled"]]), one.get("seed", 0)) for one in rows}
-    sets = sorted(path for path in asked.sets.iterdir() if not asked.only or path.name in asked.only)
+    done = {
+        (one["data"], one.get("way", named[one["labelled"]]), one.get("seed", 0)) for one in rows
+    }
+    sets = sorted(
+        path for path in asked.sets.iterdir() if not asked.only or path.name in asked.only
+    )
     for images, way, seed in itertools.product(sets, asked.ways, asked.seeds):
         if (images.name, way, seed) not in done:
             with tempfile.TemporaryDirectory() as work:

@@ -44,10 +44,14 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=16, help="in a row; more than lightly's workers prepare ahead")
+    parser.add_argument(
+        "--steps", type=int, default=16, help="in a row; more than lightly's workers prepare ahead"
+    )
     parser.add_argument("--precision", choices=["auto", "fp32", "bf16"], default="auto")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="lightly's DataLoader workers")
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 2, help="lightly's DataLoader workers"
+    )
     parser.add_argument("--result", type=Path)
     return parser.parse_args()
 
@@ -55,7 +59,9 @@ def arguments() -> argparse.Namespace:
 class Ours:
     """One step of the recipe, on prepared crops or from the images."""
 
-    def __init__(self, given: argparse.Namespace, device: torch.device, precision: Any, groups: int) -> None:
+    def __init__(
+        self, given: argparse.Namespace, device: torch.device, precision: Any, groups: int
+    ) -> None:
         self.given, self.device = given, device
         experiment = recipes.get("cifar10-moco-v2")
         torch.manual_seed(0)
@@ -73,7 +79,9 @@ class Ours:
     def __call__(self, with_data: bool) -> None:
         stream = Stream(0).child("step", self.step)
         index = torch.arange(self.given.batch_size, device=self.device)
-        chosen = torch.randint(IMAGES, (self.given.batch_size,), generator=stream.generator()).to(self.device)
+        chosen = torch.randint(IMAGES, (self.given.batch_size,), generator=stream.generator()).to(
+            self.device
+        )
         crops = self.views(self.images[chosen], stream) if with_data else self.prepared
         crops = tuple(crop.contiguous(memory_format=torch.channels_last) for crop in crops)
         batch = Batch(crops, index, stream)
@@ -88,17 +96,23 @@ class Ours:
 class Bare:
     """MoCo-v2 written down as briefly as possible."""
 
-    def __init__(self, given: argparse.Namespace, device: torch.device, precision: Any, _groups: int = 1) -> None:
+    def __init__(
+        self, given: argparse.Namespace, device: torch.device, precision: Any, _groups: int = 1
+    ) -> None:
         self.device, self.precision = device, precision
         torch.manual_seed(0)
         backbone = build(recipes.get("cifar10-moco-v2").network)
-        self.query = nn.Sequential(backbone, nn.Linear(512, 128)).to(device, memory_format=torch.channels_last)
+        self.query = nn.Sequential(backbone, nn.Linear(512, 128)).to(
+            device, memory_format=torch.channels_last
+        )
         self.key = copy.deepcopy(self.query).requires_grad_(False)
         self.queue = F.normalize(torch.randn(4096, 128, device=device))
         self.pointer = 0
         self.optimizer = sgd(self.query)
         size = (given.batch_size, 3, 32, 32)
-        self.crops = [torch.rand(size).to(device, memory_format=torch.channels_last) for _ in range(2)]
+        self.crops = [
+            torch.rand(size).to(device, memory_format=torch.channels_last) for _ in range(2)
+        ]
 
     def __call__(self) -> None:
         with precisions.autocast(self.precision, self.device):
@@ -156,7 +170,12 @@ class Lightly:
         views = Pictures(MoCoV2Transform(input_size=32, gaussian_blur=0.0))
         sampler = torch.utils.data.RandomSampler(range(IMAGES), replacement=True, num_samples=10**6)
         loader = torch.utils.data.DataLoader(
-            views, given.batch_size, sampler=sampler, num_workers=given.workers, drop_last=True, persistent_workers=True
+            views,
+            given.batch_size,
+            sampler=sampler,
+            num_workers=given.workers,
+            drop_last=True,
+            persistent_workers=True,
         )
         self.batches: Iterator[Any] = iter(loader)
 
@@ -165,7 +184,9 @@ class Lightly:
 
         for fast, slow in zip(self.query, self.key, strict=True):
             update_momentum(fast, slow, m=0.99)
-        first, second = (view.to(self.device, memory_format=self.format) for view in next(self.batches))
+        first, second = (
+            view.to(self.device, memory_format=self.format) for view in next(self.batches)
+        )
         with precisions.autocast(self.precision, self.device):
             q = self.query[1](self.query[0](first))
             with torch.no_grad():
@@ -198,11 +219,16 @@ def main() -> None:
         "hexa with data, 8 batch-norm groups": lambda: grouped(True),
     }
     if importlib.util.find_spec("lightly"):
-        runners["lightly, our precision and memory format"] = Lightly(given, device, precision, torch.channels_last)
+        runners["lightly, our precision and memory format"] = Lightly(
+            given, device, precision, torch.channels_last
+        )
         runners["lightly, our precision"] = Lightly(given, device, precision)
         runners["lightly as shipped"] = Lightly(given, device)
     else:
-        print("against_others: lightly is not installed, so it is not among the results", file=sys.stderr)
+        print(
+            "against_others: lightly is not installed, so it is not among the results",
+            file=sys.stderr,
+        )
     memory = {name: step_bytes(runners[name], device) for name in ("bare loop", "hexa step")}
     times: dict[str, list[float]] = {name: [] for name in runners}
     for repeat in range(given.repeats + 1):
@@ -216,7 +242,9 @@ def main() -> None:
             if repeat:
                 times[name].append((time.perf_counter() - begin) / steps)
     rates = {name: given.batch_size / statistics.median(seconds) for name, seconds in times.items()}
-    spread = {name: [given.batch_size / max(s), given.batch_size / min(s)] for name, s in times.items()}
+    spread = {
+        name: [given.batch_size / max(s), given.batch_size / min(s)] for name, s in times.items()
+    }
     result = {
         **code,
         "machine": torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads",

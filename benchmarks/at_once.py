@@ -38,7 +38,10 @@ KINDS = {
 }
 #: How threads wait for each other, by variables that the command line leaves as they are given: as OpenMP (libgomp) has
 #: it by itself, and asleep from the first moment.
-SPINNING, SLEEPING = {"GOMP_SPINCOUNT": "300000"}, {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+SPINNING, SLEEPING = (
+    {"GOMP_SPINCOUNT": "300000"},
+    {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"},
+)
 
 
 def main() -> None:
@@ -59,7 +62,9 @@ def main() -> None:
     if given.before:
         versions = {"before": (given.before, {}), **versions}
     versions = {name: version for name, version in versions.items() if name in given.versions}
-    samples: dict[str, dict[str, list[Any]]] = {version: {kind: [] for kind in given.kinds} for version in versions}
+    samples: dict[str, dict[str, list[Any]]] = {
+        version: {kind: [] for kind in given.kinds} for version in versions
+    }
     for _ in range(given.repeats):
         for kind, threads in ((kind, KINDS[kind]) for kind in given.kinds):
             for version, (source, environment) in versions.items():
@@ -76,7 +81,8 @@ def main() -> None:
         "images_per_second_of_each": {
             version: {
                 kind: [
-                    statistics.median(column) for column in zip(*(s["images_per_second"] for s in found), strict=True)
+                    statistics.median(column)
+                    for column in zip(*(s["images_per_second"] for s in found), strict=True)
                 ]
                 for kind, found in kinds.items()
             }
@@ -92,8 +98,20 @@ def measure(
 ) -> dict[str, Any]:
     """Images/s of each training while all go, and the cores that other processes used meanwhile."""
     command = [sys.executable, "-m", "hexa", "pretrain", "digits-moco-v2", "--epochs", "100000"]
-    command += ["--monitor.knn_every", "0", "--training.tensorboard", "false", "--training.log_every", "2", "--out"]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
+    command += [
+        "--monitor.knn_every",
+        "0",
+        "--training.tensorboard",
+        "false",
+        "--training.log_every",
+        "2",
+        "--out",
+    ]
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OMP_", "GOMP_", "KMP_"))
+    }
     clean |= environment
     with tempfile.TemporaryDirectory() as folder:
         runs = [Path(folder) / str(number) for number in range(len(threads))]
@@ -101,7 +119,12 @@ def measure(
             subprocess.Popen(
                 [*command, str(run)],
                 # a folder of their own, so that they do not take turns with others on the machine
-                env={**clean, "PYTHONPATH": str(source), "OMP_NUM_THREADS": str(count), "TMPDIR": folder},
+                env={
+                    **clean,
+                    "PYTHONPATH": str(source),
+                    "OMP_NUM_THREADS": str(count),
+                    "TMPDIR": folder,
+                },
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
@@ -117,15 +140,23 @@ def measure(
             begun = [len(rates(run)) for run in runs]
             busy, own = busy_seconds(), sum(seconds_of(training.pid) for training in trainings)
             time.sleep(seconds)
-            others = busy_seconds() - busy - (sum(seconds_of(training.pid) for training in trainings) - own)
+            others = (
+                busy_seconds()
+                - busy
+                - (sum(seconds_of(training.pid) for training in trainings) - own)
+            )
             found = [
-                statistics.median(rates(run)[start:] or rates(run)) for run, start in zip(runs, begun, strict=True)
+                statistics.median(rates(run)[start:] or rates(run))
+                for run, start in zip(runs, begun, strict=True)
             ]
         finally:
             for training in trainings:
                 training.kill()
                 training.wait()
-    return {"images_per_second": [round(value) for value in found], "cores_of_others": round(others / seconds, 2)}
+    return {
+        "images_per_second": [round(value) for value in found],
+        "cores_of_others": round(others / seconds, 2),
+    }
 
 
 def wait(trainings: list[subprocess.Popen[bytes]], ready: Callable[[], bool]) -> None:
@@ -137,7 +168,9 @@ def wait(trainings: list[subprocess.Popen[bytes]], ready: Callable[[], bool]) ->
 def rates(run: Path) -> list[float]:
     path = run / "metrics.jsonl"
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [line["images_per_second"] for line in map(json.loads, lines) if "images_per_second" in line]
+    return [
+        line["images_per_second"] for line in map(json.loads, lines) if "images_per_second" in line
+    ]
 
 
 def busy_seconds() -> float:

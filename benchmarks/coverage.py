@@ -41,14 +41,19 @@ def differences(
     series = way in WAYS[2:]
     for draw in range(draws):
         generator = np.random.default_rng(draw)
-        rows, several = generator.choice(len(labels), count // (SERIES if series else 1), replace=False), None
+        rows, several = (
+            generator.choice(len(labels), count // (SERIES if series else 1), replace=False),
+            None,
+        )
         if series:
             rows = np.repeat(rows, SERIES)
             several = np.unique(rows, return_inverse=True)[1] if way == "grouped" else None
         judge, scores = Judge(labels[rows], draw, several), []
         for one in features:
             x = one[rows]
-            noise = torch.from_numpy(generator.normal(size=x.shape).astype(np.float32)) * (NOISE * x.std())
+            noise = torch.from_numpy(generator.normal(size=x.shape).astype(np.float32)) * (
+                NOISE * x.std()
+            )
             scores.append(judge.scores(x + noise if series else x))
         first, second = scores
         among = np.sort(generator.permutation(len(judge.judged))[: FEW if way == "some" else None])
@@ -73,25 +78,45 @@ def main() -> None:
     source = open_source(given.data)
     rows = np.sort(np.random.default_rng(0).permutation(len(source))[: given.images])
     images = Subset(source, rows)
-    first, second = (extract(load_backbone(given.weights, size=size), images)[0] for size in given.sizes)
+    first, second = (
+        extract(load_backbone(given.weights, size=size), images)[0] for size in given.sizes
+    )
     table = []
     for count in given.labelled:
-        ways = {way: list(differences((first, second), labels_of(images), count, given.draws, way)) for way in WAYS}
+        ways = {
+            way: list(differences((first, second), labels_of(images), count, given.draws, way))
+            for way in WAYS
+        }
         for way, found in ways.items():
             truths = ways[{"as they are": "grouped", "some": ""}.get(way, way)]
             for name in DECIDING:
                 points, halves, rule = np.array([one[name] for one in found]).T
                 truth = float(np.mean([one[name][0] for one in truths]))
-                outside = {f"{width:g}": float((abs(points - truth) > width * halves).mean()) for width in WIDTHS}
+                outside = {
+                    f"{width:g}": float((abs(points - truth) > width * halves).mean())
+                    for width in WIDTHS
+                }
                 outside |= {"rule": float((abs(points - truth) > rule * halves).mean())}
-                spread = {"truth": truth, "std": float(points.std(ddof=1)), "half": float(halves.mean())}
-                line = {"labelled": count, "series": way, "measure": name, "draws": given.draws, **spread}
+                spread = {
+                    "truth": truth,
+                    "std": float(points.std(ddof=1)),
+                    "half": float(halves.mean()),
+                }
+                line = {
+                    "labelled": count,
+                    "series": way,
+                    "measure": name,
+                    "draws": given.draws,
+                    **spread,
+                }
                 table.append({**line, "rule": float(rule.mean()), "outside": outside})
                 print(table[-1], flush=True)
     sizes = " ".join(map(str, given.sizes))
     command = f"python benchmarks/coverage.py WEIGHTS DATA {given.out.name} --sizes {sizes} --images {given.images}"
     command += f" --labelled {' '.join(map(str, given.labelled))} --draws {given.draws}"
-    given.out.write_text(json.dumps({"command": command, **provenance(), "rows": table}, indent=1) + "\n")
+    given.out.write_text(
+        json.dumps({"command": command, **provenance(), "rows": table}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

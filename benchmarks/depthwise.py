@@ -18,7 +18,13 @@ from torch import Tensor, nn
 
 from hexa.runtime.packages import provenance
 
-NETWORKS = ("resnet18", "resnext50_32x4d", "tf_efficientnet_lite0", "mobilenetv3_small_100", "convnext_atto")
+NETWORKS = (
+    "resnet18",
+    "resnext50_32x4d",
+    "tf_efficientnet_lite0",
+    "mobilenetv3_small_100",
+    "convnext_atto",
+)
 ROUNDS = 3
 
 
@@ -48,7 +54,9 @@ def main() -> None:
     for name in NETWORKS:
         network = timm.create_model(name, num_classes=0).to(memory_format=torch.channels_last)
         for use, training in (("training", True), ("use", False)):
-            bf16, fp32 = (images_per_second(network, images, half, training) for half in (True, False))
+            bf16, fp32 = (
+                images_per_second(network, images, half, training) for half in (True, False)
+            )
             found[f"{name}, {use}"] = {"bf16": bf16, "fp32": fp32, "ratio": bf16 / fp32}
             print(f"{name}, {use}: bf16 {bf16 / fp32:.2f} of fp32", flush=True)
     about = {"question": __doc__.splitlines()[0], **code, "torch": torch.__version__}

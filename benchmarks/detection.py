@@ -50,14 +50,18 @@ def main() -> None:
     from hexa.evaluation import evaluate
 
     torch.set_num_threads(1)
-    rows: list[dict[str, Any]] = json.loads(given.result.read_text())["rows"] if given.result.exists() else []
+    rows: list[dict[str, Any]] = (
+        json.loads(given.result.read_text())["rows"] if given.result.exists() else []
+    )
     for preset in given.presets:
         for name, backbone in (BACKBONES | (OURS if given.run else {})).items():
             if _command(backbone, preset) in [row["command"] for row in rows]:
                 continue
             begin = time.process_time()
             spec = backbone.replace("RUN", given.run or "")
-            found = evaluate("detect", spec, given.voc, preset=preset, num_workers=0, **SHORTENED[preset])
+            found = evaluate(
+                "detect", spec, given.voc, preset=preset, num_workers=0, **SHORTENED[preset]
+            )
             rows.append(
                 {
                     "backbone": name,
@@ -74,14 +78,19 @@ def main() -> None:
                 }
             )
             print(json.dumps(rows[-1]), flush=True)
-            parts = {part: {**about, "source": "voc:VOCdevkit"} for part, about in found["data_facts"].items()}
+            parts = {
+                part: {**about, "source": "voc:VOCdevkit"}
+                for part, about in found["data_facts"].items()
+            }
             facts = {"data": parts, "versions": found["versions"]}
             written = {"question": __doc__.splitlines()[0], **facts, "rows": rows}
             given.result.write_text(json.dumps(written, indent=1) + "\n")
 
 
 def _command(backbone: str, preset: str) -> str:
-    shown = {k: ",".join(map(str, v)) if isinstance(v, list) else v for k, v in SHORTENED[preset].items()}
+    shown = {
+        k: ",".join(map(str, v)) if isinstance(v, list) else v for k, v in SHORTENED[preset].items()
+    }
     options = " ".join(f"--{key} {value}" for key, value in shown.items())
     return f"hexa evaluate detect {backbone} --data voc:VOCdevkit --preset {preset} {options}"
 

@@ -41,7 +41,9 @@ def parquet(file: Path) -> Iterator[Labelled]:
 
 def folders(root: Path, depth: int = -2) -> Iterator[Labelled]:
     """The images of a folder, labelled by the folder they are in or by one above it."""
-    for file in sorted(path for path in root.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png")):
+    for file in sorted(
+        path for path in root.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png")
+    ):
         yield file.read_bytes(), file.parts[depth]
 
 
@@ -50,7 +52,10 @@ def objects(root: Path, listed: str) -> Iterator[Labelled]:
     for name in (root / "ImageSets/Main" / f"{listed}.txt").read_text().split():
         photograph = Image.open(root / "JPEGImages" / f"{name}.jpg")
         for one in ElementTree.parse(root / "Annotations" / f"{name}.xml").iter("object"):
-            box = [int(float(one.findtext(f"bndbox/{side}", "0"))) for side in ("xmin", "ymin", "xmax", "ymax")]
+            box = [
+                int(float(one.findtext(f"bndbox/{side}", "0")))
+                for side in ("xmin", "ymin", "xmax", "ymax")
+            ]
             if min(box[2] - box[0], box[3] - box[1]) >= SMALLEST_OBJECT:
                 written = io.BytesIO()
                 photograph.crop(tuple(box)).save(written, "JPEG", quality=95)  # type: ignore[arg-type]
@@ -66,7 +71,9 @@ def halves(name: str, root: Path) -> tuple[list[Labelled], list[Labelled]]:
     if name == "groceries":
         return [*folders(root / "train"), *folders(root / "val")], list(folders(root / "test"))
     if name == "clothes":
-        return [*folders(root / "train"), *folders(root / "validation")], list(folders(root / "test"))
+        return [*folders(root / "train"), *folders(root / "validation")], list(
+            folders(root / "test")
+        )
     if name == "smiles":  # SMILEs/positives/positives7/1.jpg
         return list(folders(root, -3)), []
     return list(folders(root)), []
@@ -83,19 +90,32 @@ def draw(name: str, root: Path, out: Path, seed: int) -> None:
         pool, published = pool[: -test or None], pool[-test:]
     train = min(train, int(0.65 * len(pool)))
     rest = {"rest": pool[train + labelled :]} if len(pool) > train + labelled else {}
-    parts = {"train": pool[:train], "labelled": pool[train : train + labelled], "test": published[:test], **rest}
+    parts = {
+        "train": pool[:train],
+        "labelled": pool[train : train + labelled],
+        "test": published[:test],
+        **rest,
+    }
     for part, images in parts.items():
         for index, (data, label) in enumerate(images):
             folder = out / name / part / ("" if part == "train" else label)
             folder.mkdir(parents=True, exist_ok=True)
             suffix = "png" if data.startswith(b"\x89PNG") else "jpg"
             (folder / f"{index:05}.{suffix}").write_bytes(data)
-    print(name, {part: (len(images), len({label for _, label in images})) for part, images in parts.items()})
+    print(
+        name,
+        {
+            part: (len(images), len({label for _, label in images}))
+            for part, images in parts.items()
+        },
+    )
 
 
 def main() -> None:
     """Every set that was named."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("sets", nargs="+", metavar="NAME=PATH")
     parser.add_argument("--seed", type=int, default=0)

@@ -39,7 +39,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--workers", type=int, default=2, help="runs at once, one thread each")
     parser.add_argument("--result", type=Path, help="the result file to write")
-    parser.add_argument("--collect", action="store_true", help="run nothing: write the result of what is stored")
+    parser.add_argument(
+        "--collect", action="store_true", help="run nothing: write the result of what is stored"
+    )
     parser.add_argument("--job", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -77,13 +79,28 @@ def run_all(jobs: list[dict[str, Any]], given: argparse.Namespace) -> list[dict[
         path = given.out / f"{job['name']}.json"
         if path.exists():
             return
-        command = [sys.executable, __file__, "--data", given.data, "--out", str(given.out), "--job", json.dumps(job)]
+        command = [
+            sys.executable,
+            __file__,
+            "--data",
+            given.data,
+            "--out",
+            str(given.out),
+            "--job",
+            json.dumps(job),
+        ]
         with (given.out / f"{job['name']}.log").open("w") as log:
             done = subprocess.run(
-                command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
+                command,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                check=False,
             )
         print(
-            time.strftime("%H:%M:%S"), path.read_text() if done.returncode == 0 else f"{job['name']} failed", flush=True
+            time.strftime("%H:%M:%S"),
+            path.read_text() if done.returncode == 0 else f"{job['name']} failed",
+            flush=True,
         )
 
     given.out.mkdir(parents=True, exist_ok=True)
@@ -119,7 +136,15 @@ def main() -> None:
                     recipe = f"cifar10-{method}+small{arm}"
                     epochs = given.epochs * SLOW_STARTERS.get(method, 1)
                     name = f"{recipe}-{epochs}-{seed}"
-                    jobs.append({"name": name, "recipe": recipe, "method": method, "epochs": epochs, "seed": seed})
+                    jobs.append(
+                        {
+                            "name": name,
+                            "recipe": recipe,
+                            "method": method,
+                            "epochs": epochs,
+                            "seed": seed,
+                        }
+                    )
     rows = run_all(jobs, given)
     before = untrained(given, rows)
     summary = {}

@@ -53,7 +53,9 @@ ATTACKS: dict[str, dict[str, Any]] = {
     "main-bn": {"branch": "main"},
     "aux-generation": {"generation": "aux_train"},
 }
-FAMILIES["attacks"] = {"plain": FAMILIES["moco"]["plain"]} | dict.fromkeys(["+adv", *ATTACKS], FAMILIES["moco"]["+adv"])
+FAMILIES["attacks"] = {"plain": FAMILIES["moco"]["plain"]} | dict.fromkeys(
+    ["+adv", *ATTACKS], FAMILIES["moco"]["+adv"]
+)
 QUIET = {"training.tensorboard": "false", "training.report": "false", "monitor.knn_every": "0"}
 
 
@@ -67,9 +69,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rates", type=float, nargs="+", default=[0.03, 0.06, 0.12])
     parser.add_argument("--search-epochs", type=int, default=2)
     parser.add_argument("--workers", type=int, default=2, help="runs at once, one thread each")
-    parser.add_argument("--costs", type=Path, help="output of `hexa benchmark --json` for the plain recipe")
+    parser.add_argument(
+        "--costs", type=Path, help="output of `hexa benchmark --json` for the plain recipe"
+    )
     parser.add_argument("--result", type=Path, help="the result file to write")
-    parser.add_argument("--collect", action="store_true", help="run nothing: write the result of what is stored")
+    parser.add_argument(
+        "--collect", action="store_true", help="run nothing: write the result of what is stored"
+    )
     parser.add_argument("--job", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -87,10 +93,19 @@ def carry_out(job: dict[str, Any], given: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     data, out = given.data, given.out
     recipe = FAMILIES[given.family][job["arm"]]
-    changes = {**narrow(recipe), **QUIET, "data": data, "epochs": job["epochs"], "seed": job["seed"]}
+    changes = {
+        **narrow(recipe),
+        **QUIET,
+        "data": data,
+        "epochs": job["epochs"],
+        "seed": job["seed"],
+    }
     changes["optimizer.learning_rate"] = job["rate"]
     if given.family == "attacks":
-        changes |= {f"hard_examples.adversarial.{name}": value for name, value in ATTACKS.get(job["arm"], {}).items()}
+        changes |= {
+            f"hard_examples.adversarial.{name}": value
+            for name, value in ATTACKS.get(job["arm"], {}).items()
+        }
     experiment = override(hexa.recipes.get(recipe), changes)
     run = out / job["name"]
     if (run / "config.yaml").exists():
@@ -128,7 +143,13 @@ def run_all(jobs: list[dict[str, Any]], given: argparse.Namespace) -> list[dict[
                 json.dumps(job),
             ]
             with (given.out / f"{job['name']}.log").open("w") as log:
-                subprocess.run(command, check=True, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                subprocess.run(
+                    command,
+                    check=True,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                )
             print(time.strftime("%H:%M:%S"), path.read_text(), flush=True)
         return json.loads(path.read_text())
 
@@ -150,7 +171,10 @@ def best_rates(given: argparse.Namespace) -> tuple[dict[str, float], list[dict[s
     ]  # fmt: skip
     done = run_all(jobs, given)
     arms = FAMILIES[given.family]
-    best = {arm: max((j for j in done if j["arm"] == arm), key=lambda j: j["knn"])["rate"] for arm in arms}
+    best = {
+        arm: max((j for j in done if j["arm"] == arm), key=lambda j: j["knn"])["rate"]
+        for arm in arms
+    }
     print("best rates:", best, flush=True)
     return best, done
 
@@ -171,10 +195,17 @@ def summary(jobs: list[dict[str, Any]]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for arm, epochs in sorted({(job["arm"], job["epochs"]) for job in jobs}):
         these = [job for job in jobs if (job["arm"], job["epochs"]) == (arm, epochs)]
-        row: dict[str, Any] = {"arm": arm, "epochs": epochs, "seeds": [job["seed"] for job in these]}
+        row: dict[str, Any] = {
+            "arm": arm,
+            "epochs": epochs,
+            "seeds": [job["seed"] for job in these],
+        }
         for metric in ("knn", "probe"):
             values = [job[metric] for job in these]
-            row[metric] = {"mean": statistics.mean(values), "std": statistics.stdev(values) if values[1:] else None}
+            row[metric] = {
+                "mean": statistics.mean(values),
+                "std": statistics.stdev(values) if values[1:] else None,
+            }
         table[f"{arm} @ {epochs}"] = row
     return table
 

@@ -43,7 +43,12 @@ from hexa.weights.pretrained import Backbone, random_backbone
 SMALL = NetworkConfig(name="small-resnet", widths=(16, 32, 64, 128))
 #: (source, network, size, images)
 CASES = {
-    "cifar10, resnet18 with the small stem, 32": ("cifar10", NetworkConfig(name="resnet18", small_stem=True), 32, 512),
+    "cifar10, resnet18 with the small stem, 32": (
+        "cifar10",
+        NetworkConfig(name="resnet18", small_stem=True),
+        32,
+        512,
+    ),
     "cifar10, resnet18, 32": ("cifar10", NetworkConfig(name="resnet18"), 32, 8192),
     "cifar10, small-resnet 16-32-64-128, 32": ("cifar10", SMALL, 32, 8192),
     "voc07, resnet18, 224": ("voc07", NetworkConfig(name="resnet18"), 224, 128),
@@ -63,12 +68,18 @@ def measure(backbone: Backbone, source: Source, rounds: int, workers: int) -> di
     backbone.eval().to(memory_format=torch.channels_last)
     transform = EvaluationTransform(backbone.image_size)
     made = [images for images, _, _ in evaluation_batches(source, transform, BATCH, num_workers=0)]
-    prepared = [backbone.normalize(images).contiguous(memory_format=torch.channels_last) for images in made]
+    prepared = [
+        backbone.normalize(images).contiguous(memory_format=torch.channels_last) for images in made
+    ]
     expected = torch.cat([backbone.network(images) for images in prepared])
     arms = {
         "network": lambda: [backbone.network(images) for images in prepared],
-        "extraction": lambda: extract(backbone, source, transform, BATCH, "cpu", "fp32", num_workers=workers),
-        "decoding": lambda: [None for _ in evaluation_batches(source, transform, BATCH, num_workers=0)],
+        "extraction": lambda: extract(
+            backbone, source, transform, BATCH, "cpu", "fp32", num_workers=workers
+        ),
+        "decoding": lambda: [
+            None for _ in evaluation_batches(source, transform, BATCH, num_workers=0)
+        ],
     }
     found = extract(backbone, source, transform, BATCH, "cpu", "fp32", num_workers=0)[0]
     assert torch.allclose(found, expected, atol=1e-4 * float(expected.abs().max()))
@@ -110,7 +121,10 @@ def main() -> None:
         source = Subset(sources[data], np.arange(count))
         results[name] = measure(random_backbone(network, size), source, given.rounds, given.workers)
         rates = next(value for key, value in results[name].items() if key.startswith("images_per"))
-        print(f"{name}: {results[name]['ratio']:.3f} of the network;", {k: round(v, 1) for k, v in rates.items()})
+        print(
+            f"{name}: {results[name]['ratio']:.3f} of the network;",
+            {k: round(v, 1) for k, v in rates.items()},
+        )
     report = {
         "script": "extraction.py",
         "date": date.today().isoformat(),

@@ -67,7 +67,11 @@ ARMS: dict[str, tuple[str, dict[str, Any], float]] = {
     "SimCLR+adversarial": ("cifar10-simclr+small+adversarial", {}, 2.37),
     "DeepCluster-v2": ("cifar10-deepcluster-v2+small", {}, 1.36),
     "DeepCluster-v2+adversarial": ("cifar10-deepcluster-v2+small+adversarial", {}, 2.6),
-    "DeepCluster-v2+adversarial+cutmix": ("cifar10-deepcluster-v2+small+adversarial+cutmix", {}, 3.9),
+    "DeepCluster-v2+adversarial+cutmix": (
+        "cifar10-deepcluster-v2+small+adversarial+cutmix",
+        {},
+        3.9,
+    ),
     "as published": (_MOCO, _PUBLISHED, 1.0),
     "as published+adversarial": (_ATTACKED, _PUBLISHED, 1.66),
     "as published+adversarial+cutmix": (f"{_ATTACKED}+cutmix", _PUBLISHED, 2.3),
@@ -105,12 +109,20 @@ def unit(
     epochs = round(length / cost)
     row: dict[str, Any] = {"arm": arm, "length": length, "seed": seed, "epochs": epochs}
     fields = COMMON | narrow(recipe)
-    fields |= {"data": data, "seed": seed, "epochs": epochs, "training.precision": precision} | changes
+    fields |= {
+        "data": data,
+        "seed": seed,
+        "epochs": epochs,
+        "training.precision": precision,
+    } | changes
     if rate is not None:
         row["rate"] = fields["optimizer.learning_rate"] = rate
 
     def scores(asked: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-        return {name: evaluate(protocol, str(run), scored, **how)["metrics"] for name, (protocol, how) in asked.items()}
+        return {
+            name: evaluate(protocol, str(run), scored, **how)["metrics"]
+            for name, (protocol, how) in asked.items()
+        }
 
     begun, going_on = time.process_time(), (run / "config.yaml").exists()
     _ = resume(run) if going_on else pretrain(override(recipes.get(recipe), fields), run)
@@ -118,7 +130,10 @@ def unit(
         row["cpu_seconds"] = time.process_time() - begun
     row |= made_by(run)
     if search:
-        asked = {name: (SCORES[name][0], SCORES[name][1] | {"holdout": 0.1}) for name in ("knn", "robust")}
+        asked = {
+            name: (SCORES[name][0], SCORES[name][1] | {"holdout": 0.1})
+            for name in ("knn", "robust")
+        }
         return row | {"held_out": scores(asked)}
     return row | scores(SCORES)
 
@@ -143,8 +158,13 @@ def main() -> None:
         print(json.dumps(unit(*json.loads(given.unit), precision=given.precision, **where)))
         return
     stored = json.loads(given.result.read_text()) if given.result.exists() else {"rows": []}
-    made = {(row["arm"], row["length"], row["seed"], row.get("rate"), "held_out" in row) for row in stored["rows"]}
-    for length, seed, arm, rate in itertools.product(given.lengths, given.seeds, given.arms, given.rates):
+    made = {
+        (row["arm"], row["length"], row["seed"], row.get("rate"), "held_out" in row)
+        for row in stored["rows"]
+    }
+    for length, seed, arm, rate in itertools.product(
+        given.lengths, given.seeds, given.arms, given.rates
+    ):
         key = (arm, length, seed, rate, given.search)
         if key in made:
             continue

@@ -58,7 +58,12 @@ def narrow(recipe: str) -> dict[str, Any]:
 BY_SGD = {"optimizer.name": "sgd", "optimizer.learning_rate": 0.005, "method.temperature": 0.2}
 SETS: dict[str, dict[str, Any]] = {
     # characters: mirrored they are others, and half of one is none
-    "omniglot": {"views.size": 64, "views.scale": [0.5, 1.0], "views.flip_probability": 0.0, **BY_SGD},
+    "omniglot": {
+        "views.size": 64,
+        "views.scale": [0.5, 1.0],
+        "views.flip_probability": 0.0,
+        **BY_SGD,
+    },
     "cifar10": {"views.size": 64, **BY_SGD},
     "voc": {"views.size": 96, **BY_SGD},
     # MoCo-v2 with the fields of its small recipe, at the rate that was seen to work from outside; nothing was searched
@@ -161,11 +166,17 @@ def measured(name: str, backbone: Any, data: str, held_out: bool = False) -> dic
             found |= {f"{protocol} {metric}": value for metric, value in result["metrics"].items()}
         return found
     loaded = load_backbone(backbone, **how)
-    (x, y, _), (test, wanted, _) = (extract(loaded, open_source(data, split)) for split in ("train", "test"))
+    (x, y, _), (test, wanted, _) = (
+        extract(loaded, open_source(data, split)) for split in ("train", "test")
+    )
     classes = int(y.max()) + 1
     votes = knn_classify(x, y, test, NEIGHBOURS, 0.07, classes).argmax(1)
     probe = fast_probe(x, y, test, wanted, num_classes=classes, weight_decays=(DECAY,))
-    row = {"knn": 100 * float((votes == wanted).double().mean()), "probe": probe["top1"], "probe top5": probe["top5"]}
+    row = {
+        "knn": 100 * float((votes == wanted).double().mean()),
+        "probe": probe["top1"],
+        "probe top5": probe["top5"],
+    }
     return row | further(name, backbone, data)
 
 
@@ -176,10 +187,14 @@ def further(name: str, backbone: Any, data: str) -> dict[str, float]:
     how = {"size": SETS[name]["views.size"], "crop": 1.0}
     svm = evaluate("svm", backbone, data, preset="pcl", **how)["metrics"]
     few = evaluate("probe", backbone, data, shots=[1, 2, 4, 8, 16], **how)["metrics"]
-    return {"svm mAP": svm["mAP"]} | {f"probe {key}": value for key, value in few.items() if key.startswith("top1@")}
+    return {"svm mAP": svm["mAP"]} | {
+        f"probe {key}": value for key, value in few.items() if key.startswith("top1@")
+    }
 
 
-def with_lightly_train(python: str, name: str, data: str, arm: str, seed: int, run: Path) -> dict[str, Any]:
+def with_lightly_train(
+    python: str, name: str, data: str, arm: str, seed: int, run: Path
+) -> dict[str, Any]:
     """The row of an arm that another library trains, in an environment of its own."""
     from hexa.data import open_source
 
@@ -190,10 +205,18 @@ def with_lightly_train(python: str, name: str, data: str, arm: str, seed: int, r
         for number in range(len(source)):
             (images / f"{number:06d}.png").write_bytes(source.encoded(number))
     views = SETS[name]
-    fields = (views["views.size"], views.get("views.scale", [0.2])[0], views.get("views.flip_probability", 0.5))
+    fields = (
+        views["views.size"],
+        views.get("views.scale", [0.2])[0],
+        views.get("views.flip_probability", 0.5),
+    )
     weights, epochs = run.with_suffix(".pth"), LIGHTLY_TRAIN[name]
     script = Path(__file__).with_name("with_lightly_train.py")
-    command = [python, *map(str, (script, images, weights, *fields, epochs, seed)), LIGHTLY_RATES[arm]]
+    command = [
+        python,
+        *map(str, (script, images, weights, *fields, epochs, seed)),
+        LIGHTLY_RATES[arm],
+    ]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     seconds = float(done.stdout.rpartition("cpu_seconds ")[2])
     return {"epochs": epochs, "cpu_seconds": seconds, "metrics": measured(name, str(weights), data)}
@@ -209,7 +232,11 @@ def unit(
     if arm in LIGHTLY_RATES:
         row = {"data": name, "arm": arm, "seed": seed, **provenance()}
         return row | with_lightly_train(python, name, data, arm, seed, run)
-    epochs = 0 if arm == "start" else MOCO_EPOCHS.get(arm) or EPOCHS[name.removesuffix("-96")] // PASSES.get(arm, 1)
+    epochs = (
+        0
+        if arm == "start"
+        else MOCO_EPOCHS.get(arm) or EPOCHS[name.removesuffix("-96")] // PASSES.get(arm, 1)
+    )
     row: dict[str, Any] = {"data": name, "arm": arm, "seed": seed, "epochs": epochs, **provenance()}
     if arm == "start":
         return row | {"metrics": measured(name, networks.weights(), data, held_out)}
@@ -236,7 +263,11 @@ def subset(cifar10: str, folder: Path, each: int = 200) -> str:
     if not (folder / "test.parquet").exists():
         folder.mkdir(parents=True, exist_ok=True)
         table = pq.read_table(path / "train.parquet")
-        rows = [i for c in range(10) for i in pc.indices_nonzero(pc.equal(table["label"], c)).to_pylist()[:each]]
+        rows = [
+            i
+            for c in range(10)
+            for i in pc.indices_nonzero(pc.equal(table["label"], c)).to_pylist()[:each]
+        ]
         pq.write_table(table.take(rows), folder / "train.parquet")
         pq.write_table(pq.read_table(path / "test.parquet").slice(0, 4000), folder / "test.parquet")
     return f"parquet:{folder}"
@@ -251,9 +282,18 @@ def main() -> None:
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--held-out", action="store_true", help="measure VOC by held-out training images")
-    parser.add_argument("--lightly-train", metavar="PYTHON", default="", help="an interpreter that has lightly-train")
-    parser.add_argument("--again", action="store_true", help="only measure further what FILE has, by runs in FOLDER")
+    parser.add_argument(
+        "--held-out", action="store_true", help="measure VOC by held-out training images"
+    )
+    parser.add_argument(
+        "--lightly-train",
+        metavar="PYTHON",
+        default="",
+        help="an interpreter that has lightly-train",
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="only measure further what FILE has, by runs in FOLDER"
+    )
     parser.add_argument("--unit", help=argparse.SUPPRESS)
     given = parser.parse_args()
     data = {name: getattr(given, name) for name in EPOCHS}
@@ -264,21 +304,31 @@ def main() -> None:
         if "arm" not in asked:
             print(json.dumps(further(**asked)))
             return
-        more = {"run": Path(asked["run"]), "python": given.lightly_train, "held_out": given.held_out}
+        more = {
+            "run": Path(asked["run"]),
+            "python": given.lightly_train,
+            "held_out": given.held_out,
+        }
         print(json.dumps(unit(**asked | more)))
         return
 
     def child(asked: dict[str, Any]) -> Any:
         command = [sys.executable, *sys.argv, "--unit", json.dumps(asked)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+        return json.loads(
+            subprocess.run(command, env=environment, check=True, capture_output=True).stdout
+        )
 
     stored = json.loads(given.result.read_text()) if given.result.exists() else {"rows": []}
     for row in stored["rows"] if given.again else []:
         name, arm = row["data"], row["arm"]
         run = given.work / f"{name}-{arm.replace(' ', '-')}-{row['seed']}"
         run = run.with_suffix(".pth") if arm in LIGHTLY_RATES else run
-        known = name == "voc" or "svm mAP" in row["metrics"] or (given.only and f"{name}/{arm}" not in given.only)
+        known = (
+            name == "voc"
+            or "svm mAP" in row["metrics"]
+            or (given.only and f"{name}/{arm}" not in given.only)
+        )
         if not known and (arm == "start" or run.exists()):
             backbone = networks.weights() if arm == "start" else str(run)
             row["metrics"] |= child({"name": name, "backbone": backbone, "data": data[name]})
@@ -292,10 +342,18 @@ def main() -> None:
                 a for a in ARMS if seed == given.seeds[0] or a != "random weights"
             ]:
                 wanted = f"{name}/{arm}" in given.only if given.only else fits(name, arm)
-                if not wanted or any((r["data"], r["arm"], r["seed"]) == (name, arm, seed) for r in stored["rows"]):
+                if not wanted or any(
+                    (r["data"], r["arm"], r["seed"]) == (name, arm, seed) for r in stored["rows"]
+                ):
                     continue
                 run = given.work / f"{name}-{arm.replace(' ', '-')}-{seed}"
-                asked = {"name": name, "data": data[name], "arm": arm, "seed": seed, "run": str(run)}
+                asked = {
+                    "name": name,
+                    "data": data[name],
+                    "arm": arm,
+                    "seed": seed,
+                    "run": str(run),
+                }
                 row = child(asked)
                 stored["rows"].append(row)
                 given.result.write_text(json.dumps(stored, indent=1) + "\n")

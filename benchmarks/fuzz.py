@@ -86,7 +86,9 @@ def damaged(content: bytes, generator: Random, others: Iterable[bytes] = ()) -> 
         data[at : at + generator.randrange(1, 64)] = bytes(generator.randrange(1, 64))
         return bytes(data)
     if kind == "grow":
-        return bytes(data[:at]) + generator.randbytes(generator.randrange(1, 256)) + bytes(data[at:])
+        return (
+            bytes(data[:at]) + generator.randbytes(generator.randrange(1, 256)) + bytes(data[at:])
+        )
     for _ in range(generator.choice((1, 1, 4, 32))):
         data[generator.randrange(len(data))] = generator.randrange(256)
     return bytes(data)
@@ -122,7 +124,10 @@ def drawn(count: int, random: Random, files: dict[str, bytes], **reader: Any) ->
 
 
 def images(count: int, random: Random, home: Path) -> Tried:
-    interlaced = {f"PNG of {kind}, interlaced": png(png_values(*kind), *kind, interlaced=True) for kind in PNG_KINDS}
+    interlaced = {
+        f"PNG of {kind}, interlaced": png(png_values(*kind), *kind, interlaced=True)
+        for kind in PNG_KINDS
+    }
     return drawn(count, random, FILES | interlaced)
 
 
@@ -131,17 +136,30 @@ def arrays(count: int, random: Random, home: Path) -> Tried:
     for channels in (1, 3, 4):
         found = {}
         for dtype in ("u1", "<u2", ">u2", "<f4", "<f8"):
-            values = np.arange(23 * 31 * channels).reshape(23, 31, channels) % 200 / (200 if "f" in dtype else 1)
+            values = (
+                np.arange(23 * 31 * channels).reshape(23, 31, channels)
+                % 200
+                / (200 if "f" in dtype else 1)
+            )
             file = io.BytesIO()
             np.save(file, values.astype(dtype))
             found[f"NPY {dtype}"] = file.getvalue()
             if channels == 4 and importlib.util.find_spec("tifffile"):  # others are PIL's
                 import tifffile
 
-                for options in ({}, {"tile": (16, 16)}, {"compression": "zlib"}, {"bigtiff": True, "rowsperstrip": 4}):
+                for options in (
+                    {},
+                    {"tile": (16, 16)},
+                    {"compression": "zlib"},
+                    {"bigtiff": True, "rowsperstrip": 4},
+                ):
                     file = io.BytesIO()
                     tifffile.imwrite(
-                        file, values.astype(dtype), photometric="minisblack", planarconfig="contig", **options
+                        file,
+                        values.astype(dtype),
+                        photometric="minisblack",
+                        planarconfig="contig",
+                        **options,
                     )
                     found[f"TIFF {dtype} {options}"] = file.getvalue()
         yield from drawn(count // 3, random, found, reader=partial(bands.decode, channels=channels))
@@ -150,10 +168,16 @@ def arrays(count: int, random: Random, home: Path) -> Tried:
 def tables(count: int, random: Random, home: Path) -> Tried:
     """Parquet files, damaged anywhere or in the footer, which says where everything is."""
     features = json.dumps({"info": {"features": {"label": {"names": ["a", "b"]}}}})
-    table = pa.table({"image": ROWS * 20, "label": [0, 1] * 20}).replace_schema_metadata({"huggingface": features})
+    table = pa.table({"image": ROWS * 20, "label": [0, 1] * 20}).replace_schema_metadata(
+        {"huggingface": features}
+    )
     whole, path = list[bytes](), home / "train.parquet"
-    for compression, dictionary in itertools.product(("none", "snappy", "zstd", "gzip"), (False, True)):
-        pq.write_table(table, path, compression=compression, use_dictionary=dictionary, row_group_size=17)
+    for compression, dictionary in itertools.product(
+        ("none", "snappy", "zstd", "gzip"), (False, True)
+    ):
+        pq.write_table(
+            table, path, compression=compression, use_dictionary=dictionary, row_group_size=17
+        )
         whole.append(path.read_bytes())
     for _ in range(count):
         content = random.choice(whole)
@@ -173,7 +197,9 @@ def datasets(count: int, random: Random, home: Path) -> Tried:
 
     kinds = library.Features({"image": library.Image(), "label": library.Value("int64")})
     place = home / "set"
-    library.Dataset.from_dict({"image": ROWS * 20, "label": [0, 1] * 20}, features=kinds).save_to_disk(place)
+    library.Dataset.from_dict(
+        {"image": ROWS * 20, "label": [0, 1] * 20}, features=kinds
+    ).save_to_disk(place)
     whole = {file: file.read_bytes() for file in place.iterdir()}
     arrow = [file for file in whole if file.suffix == ".arrow"]
     for _ in range(count):
@@ -190,7 +216,9 @@ def shards(count: int, random: Random, home: Path) -> Tried:
     whole = [pack(path, MEMBERS | long, layout).read_bytes() for layout in layouts]
     for _ in range(count):
         content = random.choice(whole)
-        path.write_bytes(damaged(content, random, whole) if random.random() < 0.3 else _headers(content, random))
+        path.write_bytes(
+            damaged(content, random, whole) if random.random() < 0.3 else _headers(content, random)
+        )
         yield "damaged tar shards", outcome(f"webdataset:{path}")[1]
 
 
@@ -200,12 +228,21 @@ def _headers(content: bytes, random: Random) -> bytes:
         at = random.choice(headers)
         kind = random.choice(("size", "type", "pax", "holes", "any"))
         if kind == "size":
-            sizes = (b"%011o\0" % random.randrange(8**9), b"\x80" + random.randbytes(11), b"\xff" * 11 + b"\0")
+            sizes = (
+                b"%011o\0" % random.randrange(8**9),
+                b"\x80" + random.randbytes(11),
+                b"\xff" * 11 + b"\0",
+            )
             data[at + 124 : at + 136] = random.choice(sizes)
         elif kind == "type":
             data[at + 156] = random.choice(b"012345679xgXLKSVMDAN\0")
         elif kind == "pax":
-            texts = (b"16 size=-100000\n", b"22 GNU.sparse.map=1,2,3\n", b"9" * 30 + b" a=b\n", b"0 a=b\n")
+            texts = (
+                b"16 size=-100000\n",
+                b"22 GNU.sparse.map=1,2,3\n",
+                b"9" * 30 + b" a=b\n",
+                b"0 a=b\n",
+            )
             text = random.choice(texts)
             data[at + 156] = random.choice(b"xg")
             data[at + 512 : at + 512 + len(text)] = text
@@ -233,7 +270,10 @@ def weights(count: int, random: Random, home: Path) -> Tried:
             name, edge = random.choice(list(good)), random.choice((10**9, 300, 2000))
             yield name, damaged(good[name][:edge], random, good.values()) + good[name][edge:]
 
-    return (("damaged weight files", wrong and (name, wrong)) for name, wrong in damaged_weights(home, damages))
+    return (
+        ("damaged weight files", wrong and (name, wrong))
+        for name, wrong in damaged_weights(home, damages)
+    )
 
 
 def reports(count: int, random: Random, home: Path) -> Tried:
@@ -272,9 +312,13 @@ def some(every: list[Any], count: int, random: Random) -> list[Any]:
 def commands(count: int, random: Random, home: Path) -> Tried:
     """Every command that looks at a run, with every spoiled run folder of the tests."""
     trained = test_run_folders.trained_in(home)
-    for name, what in some(list(itertools.product(test_run_folders.ZOO, test_run_folders.LOOK)), count, random):
+    for name, what in some(
+        list(itertools.product(test_run_folders.ZOO, test_run_folders.LOOK)), count, random
+    ):
         with tempfile.TemporaryDirectory(dir=home) as place:
-            wrong = test_run_folders.complaint(test_run_folders.spoilt(name, trained, Path(place)), what)
+            wrong = test_run_folders.complaint(
+                test_run_folders.spoilt(name, trained, Path(place)), what
+            )
         yield "run folders", wrong and (name, what, wrong)
 
 
@@ -290,13 +334,29 @@ NASTY = [
     "[" + "1, " * 3000 + "1]",
 ]
 NASTY += map(str, _NUMBERS)
-EXTREME = ("0", "1", "2", "7", "1000000", str(2**31), str(2**62), "1.0e-300", "1.0e+300", "[1]", "[7, 1000000]")
+EXTREME = (
+    "0",
+    "1",
+    "2",
+    "7",
+    "1000000",
+    str(2**31),
+    str(2**62),
+    "1.0e-300",
+    "1.0e+300",
+    "[1]",
+    "[7, 1000000]",
+)
 
 
 def experiments() -> dict[str, Experiment]:
     """One for every method, and one with all kinds of hard examples."""
     kinds = sorted(choices(HardExample, "kind", "hexa.hard_examples"))
-    found = {"all": override(recipes.get("digits-hexa-moco"), {f"hard_examples.{kind}.kind": kind for kind in kinds})}
+    found = {
+        "all": override(
+            recipes.get("digits-hexa-moco"), {f"hard_examples.{kind}.kind": kind for kind in kinds}
+        )
+    }
     for name in choices(MethodConfig, "name", "hexa.methods"):
         found[name] = override(recipes.get("digits-moco-v2"), {"method.name": name})
     return found
@@ -304,7 +364,11 @@ def experiments() -> dict[str, Experiment]:
 
 def paths() -> list[tuple[str, str]]:
     """Fields that all experiments have once, those of methods for each."""
-    every = [(name, field.path) for name, one in experiments().items() for field in fields.of_experiment(one)]
+    every = [
+        (name, field.path)
+        for name, one in experiments().items()
+        for field in fields.of_experiment(one)
+    ]
     return [(name, path) for name, path in every if name == "all" or path.startswith("method.")]
 
 
@@ -312,14 +376,24 @@ def takers() -> Iterator[tuple[str, Callable[[str], object]]]:
     """Every field of an experiment and every option of a protocol, with what takes its value."""
     given, common = experiments(), tuple(EvaluationRequest.model_fields)
     for name, path in [*paths(), *(("all", path) for path in test_command_line.PATHS)]:
-        yield f"{name} --{path}", lambda value, name=name, path=path: override(given[name], {path: value})
+        yield (
+            f"{name} --{path}",
+            lambda value, name=name, path=path: override(given[name], {path: value}),
+        )
     for option in common:
-        yield option, lambda value, option=option: EvaluationRequest.from_fields({option: from_option(value)})
+        yield (
+            option,
+            lambda value, option=option: EvaluationRequest.from_fields(
+                {option: from_option(value)}
+            ),
+        )
     backbone = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8)
     for option in preparation.NAMES:
         yield option, lambda value, option=option: backbone.prepared(**{option: value})
     for name, known in protocols.every().items():
-        for option in sorted({one for preset in known.presets.values() for one in type(preset).model_fields} | {"k "}):
+        for option in sorted(
+            {one for preset in known.presets.values() for one in type(preset).model_fields} | {"k "}
+        ):
             yield f"{name} --{option}", partial(_given, known, option, common)
 
 
@@ -335,7 +409,12 @@ def options(count: int, random: Random, home: Path) -> Tried:
 
 def builds(count: int, random: Random, home: Path) -> Tried:
     """What is taken is built, or refused in one line."""
-    small = {"network.widths": "[4, 8]", "batch_size": "32", "training.device": "cpu", "training.precision": "fp32"}
+    small = {
+        "network.widths": "[4, 8]",
+        "batch_size": "32",
+        "training.device": "cpu",
+        "training.precision": "fp32",
+    }
     given = {name: override(experiment, small) for name, experiment in experiments().items()}
     for (name, path), value in some(list(itertools.product(paths(), EXTREME)), count, random):
         with contextlib.suppress(UserError):
@@ -356,22 +435,51 @@ def _build(experiment: Experiment) -> str | None:
     return None
 
 
-WORK = (images, arrays, tables, datasets, shards, annotations, weights, reports, commands, options, builds, stops)
+WORK = (
+    images,
+    arrays,
+    tables,
+    datasets,
+    shards,
+    annotations,
+    weights,
+    reports,
+    commands,
+    options,
+    builds,
+    stops,
+)
 GROUPS: dict[str, Callable[[int, Random, Path], Tried]] = {work.__name__: work for work in WORK}
 #: How many inputs of a group are tried, if not 3000; the whole of a product; sequences of stops, which take minutes.
-USUAL = {"images": 10_000, "arrays": 10_000, "commands": 10**9, "options": 10**9, "builds": 10**9, "stops": 13}
+USUAL = {
+    "images": 10_000,
+    "arrays": 10_000,
+    "commands": 10**9,
+    "options": 10**9,
+    "builds": 10**9,
+    "stops": 13,
+}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--group", action="append", choices=GROUPS, help="one alone; can be repeated")
-    parser.add_argument("--count", type=int, help="how many inputs of each group (default: thousands)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--group", action="append", choices=GROUPS, help="one alone; can be repeated"
+    )
+    parser.add_argument(
+        "--count", type=int, help="how many inputs of each group (default: thousands)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--result", type=Path, required=True, metavar="FILE.json")
     given = parser.parse_args()
     commit()  # now: what is committed meanwhile is not what is run
     tally, status = Tally(), 0
-    if given.result.exists() and (before := json.loads(given.result.read_text()))["commit"] == commit():
+    if (
+        given.result.exists()
+        and (before := json.loads(given.result.read_text()))["commit"] == commit()
+    ):
         tally.add(before["groups"])
         status = before["status"]
     for name in given.group or GROUPS:

@@ -27,7 +27,12 @@ def main() -> int:
     parts: dict[str, Any] = {}
     for path in sorted(work.glob("*.end")):
         code, seconds, limit = map(int, path.read_text().split())
-        parts[path.stem] = {"code": code, "seconds": seconds, "limit": limit, "timed_out": code in TIMED_OUT}
+        parts[path.stem] = {
+            "code": code,
+            "seconds": seconds,
+            "limit": limit,
+            "timed_out": code in TIMED_OUT,
+        }
     for path in work.glob("*.json"):
         name, _, what = path.stem.partition(".")
         owner = parts[name] if name in parts else parts[f"training-{name}"]
@@ -38,7 +43,9 @@ def main() -> int:
     for path in work.glob("*.xml"):
         suite = ElementTree.parse(path).getroot().find("testsuite")
         assert suite is not None
-        parts[path.stem]["measured"] = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
+        parts[path.stem]["measured"] = {
+            name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")
+        }
     failed = [name for name, part in parts.items() if part["code"]]
     on_gpu = torch.cuda.is_available()
     result = {
@@ -54,9 +61,13 @@ def main() -> int:
     }
     (out / "gpu.json").write_text(json.dumps(result, indent=1) + "\n")
     with tarfile.open(out / "gpu-logs.tar.gz", "w:gz") as tar:
-        for path in sorted([*work.glob("*.log"), *work.glob("*.xml"), *work.glob("runs/*/*.json*")]):
+        for path in sorted(
+            [*work.glob("*.log"), *work.glob("*.xml"), *work.glob("runs/*/*.json*")]
+        ):
             tar.add(path, path.relative_to(work))
-    print(f"gpu.sh: {len(parts) - len(failed)} parts done, failed: {', '.join(failed) or 'none'}; {out / 'gpu.json'}")
+    print(
+        f"gpu.sh: {len(parts) - len(failed)} parts done, failed: {', '.join(failed) or 'none'}; {out / 'gpu.json'}"
+    )
     return 1 if failed or not parts else 0
 
 

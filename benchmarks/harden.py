@@ -63,7 +63,9 @@ def photographs(voc: Path, work: Path) -> tuple[str, dict[str, str]]:
         (work / folder).mkdir(parents=True, exist_ok=True)
         if not (link := work / folder / file.name).exists():
             link.symlink_to(file.resolve())
-    return f"folder:{work / 'photos'}", {name: f"folder:{work / name}" for name in ("chosen", "final")}
+    return f"folder:{work / 'photos'}", {
+        name: f"folder:{work / name}" for name in ("chosen", "final")
+    }
 
 
 def judged(backbone: str | Backbone, data: str, size: int, images: int) -> dict[str, float]:
@@ -105,7 +107,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.voc:
         data, judges = photographs(given.voc, given.work)
-        of = functools.partial(judged, data=judges[given.judge], size=given.size, images=given.images)
+        of = functools.partial(
+            judged, data=judges[given.judge], size=given.size, images=given.images
+        )
         about: dict[str, Any] = {"size": given.size, "judge": given.judge, "images": given.images}
     else:
         data = subset(given.cifar10, given.work / "cifar10")
@@ -120,7 +124,10 @@ def main() -> None:
         print(stored["rows"][-1], flush=True)
 
     def known(key: dict[str, Any]) -> bool:
-        return any(key.items() <= row.items() and row.get("share") == key.get("share") for row in stored["rows"])
+        return any(
+            key.items() <= row.items() and row.get("share") == key.get("share")
+            for row in stored["rows"]
+        )
 
     if not known(start := {"arm": "start", **about}):
         add(start, provenance(), networks.weights())
@@ -132,10 +139,21 @@ def main() -> None:
             if known(key) and not shares:
                 continue
             attack = {"epsilon": strength, "step_size": strength}
-            fields = COMMON | {"data": data, "seed": seed, "epochs": given.epochs, "views.size": given.size}
+            fields = COMMON | {
+                "data": data,
+                "seed": seed,
+                "epochs": given.epochs,
+                "views.size": given.size,
+            }
             fields |= {"start.weights": networks.weights(), "training.device": "cpu"}
-            fields |= {f"hard_examples.adversarial.{name}": value for name, value in attack.items()} | changes
-            run, row, begun = given.work / f"{arm}-{given.size}-{given.epochs}-{seed}", {}, time.process_time()
+            fields |= {
+                f"hard_examples.adversarial.{name}": value for name, value in attack.items()
+            } | changes
+            run, row, begun = (
+                given.work / f"{arm}-{given.size}-{given.epochs}-{seed}",
+                {},
+                time.process_time(),
+            )
             if (run / "config.yaml").exists():
                 _ = resume(run)
             else:

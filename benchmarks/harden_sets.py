@@ -61,13 +61,28 @@ ARMS: dict[str, dict[str, Any]] = {
     "short": {"max_steps": 20},
 }
 PRICE, VIEWS, SIZE, NEIGHBOURS = 1.0, 96, 160, 15
-ATTACK: dict[str, Any] = {"epsilons": [1, 2, 4], "losses": ["cross-entropy", "margin"], "restarts": 1, "images": 200}
+ATTACK: dict[str, Any] = {
+    "epsilons": [1, 2, 4],
+    "losses": ["cross-entropy", "margin"],
+    "restarts": 1,
+    "images": 200,
+}
 FEW = (1, 2, 4, 8, 16)
-QUICK: dict[str, Any] = {"epsilons": [1, 2], "losses": ["margin"], "restarts": 1, "steps": 10, "images": 150}
+QUICK: dict[str, Any] = {
+    "epsilons": [1, 2],
+    "losses": ["margin"],
+    "restarts": 1,
+    "steps": 10,
+    "images": 150,
+}
 
 
 def scores(
-    backbone: Any, layout: Path, asked: argparse.Namespace, attack: dict[str, Any], few: bool = False
+    backbone: Any,
+    layout: Path,
+    asked: argparse.Namespace,
+    attack: dict[str, Any],
+    few: bool = False,
 ) -> dict[str, Any]:
     """Accuracy of heads on a layout's train, on its test, in percent: under attack, by k-NN, probe and few labels."""
     from hexa.evaluation import evaluate
@@ -75,7 +90,9 @@ def scores(
     how: dict[str, Any] = {"device": asked.device, "num_workers": 0, "size": SIZE}
 
     def measure(protocol: str, **options: Any) -> dict[str, Any]:
-        metrics: dict[str, Any] = evaluate(protocol, backbone, f"folder:{layout}", **options, **how)["metrics"]
+        metrics: dict[str, Any] = evaluate(
+            protocol, backbone, f"folder:{layout}", **options, **how
+        )["metrics"]
         return metrics
 
     found: dict[str, Any] = measure("robust", extraction_batch=100, **attack)
@@ -88,11 +105,15 @@ def scores(
 
 def layouts(folder: Path, images: int) -> None:
     """Layouts of links. `further`: train is `labelled`, test the first images of `test`; `halves`: of `labelled`."""
-    labelled, test = (sorted((folder / n).rglob("*.*"), key=lambda file: file.name) for n in ("labelled", "test"))
+    labelled, test = (
+        sorted((folder / n).rglob("*.*"), key=lambda file: file.name) for n in ("labelled", "test")
+    )
     parts = {"further/train": labelled, "further/test": test[:images]}
     for name in ("further", "halves"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for part, files in (parts | {"halves/train": labelled[1::2], "halves/test": labelled[::2]}).items():
+    for part, files in (
+        parts | {"halves/train": labelled[1::2], "halves/test": labelled[::2]}
+    ).items():
         for file in files:
             link = folder / part / file.parent.name / file.name
             link.parent.mkdir(parents=True, exist_ok=True)
@@ -112,23 +133,49 @@ def row(asked: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]:
     folder, begun = asked.sets / job["data"], time.perf_counter()
     start = load_backbone(asked.start)
     if job["arm"] == "start":
-        return {"further": scores(start, folder / "further", asked, ATTACK, few=True), **provenance()}
+        return {
+            "further": scores(start, folder / "further", asked, ATTACK, few=True),
+            **provenance(),
+        }
     run = asked.work / f"{job['data']}-{job.get('of', job['arm']).replace(' ', '')}-{job['seed']}"
     if "of" in job:
-        share = job["share"] if "share" in job else json.loads((run / ADAPTATION).read_text())["comparison"]["share"]
+        share = (
+            job["share"]
+            if "share" in job
+            else json.loads((run / ADAPTATION).read_text())["comparison"]["share"]
+        )
         made = between(start, load_backbone(run), share)
         if job["arm"] == "way":
             return {"halves": scores(made, folder / "halves", asked, QUICK), **made_by(run)}
         if job["arm"] == "on":
             other = asked.sets / job["on"] / "further"
             return {"further": scores(made, other, asked, ATTACK, few=True), **made_by(run)}
-        attack = ATTACK if job["arm"] == "end" else {"preset": "autoattack", "epsilons": [1], "images": 200}
+        attack = (
+            ATTACK
+            if job["arm"] == "end"
+            else {"preset": "autoattack", "epsilons": [1], "images": 200}
+        )
         return {"further": scores(made, folder / "further", asked, attack), **made_by(run)}
-    fields = {"views.size": VIEWS, "views.test_scale": SIZE / VIEWS, "epochs": 10_000, "seed": job["seed"]}
-    fields |= {"training.device": asked.device, "training.num_workers": 0, "price": PRICE, **ARMS[job["arm"]]}
-    found = hexa.harden(asked.start, str(folder / "train"), labelled=str(folder / "labelled"), out=run, **fields)
+    fields = {
+        "views.size": VIEWS,
+        "views.test_scale": SIZE / VIEWS,
+        "epochs": 10_000,
+        "seed": job["seed"],
+    }
+    fields |= {
+        "training.device": asked.device,
+        "training.num_workers": 0,
+        "price": PRICE,
+        **ARMS[job["arm"]],
+    }
+    found = hexa.harden(
+        asked.start, str(folder / "train"), labelled=str(folder / "labelled"), out=run, **fields
+    )
     told = {name: found[name] for name in ("plan", "verdict", "kept", "comparison", "notes")}
-    told["plan"] = [line.replace(str(asked.start), "WEIGHTS").replace(str(folder), "SET") for line in told["plan"]]
+    told["plan"] = [
+        line.replace(str(asked.start), "WEIGHTS").replace(str(folder), "SET")
+        for line in told["plan"]
+    ]
     told["seconds"] = time.perf_counter() - begun
     kept = between(start, load_backbone(run), found["comparison"]["share"])
     return {**told, "further": scores(kept, folder / "further", asked, ATTACK), **made_by(run)}
@@ -145,7 +192,9 @@ def main() -> int:
     parser.add_argument("--autoattack", nargs="*", default=[], metavar="SET:SEED")
     parser.add_argument("--images", type=int, default=600)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--ends", action="store_true", help="also the weights at the end of the trainings")
+    parser.add_argument(
+        "--ends", action="store_true", help="also the weights at the end of the trainings"
+    )
     parser.add_argument("--on", nargs="*", default=[], metavar="SET", help="other sets to score on")
     parser.add_argument("--shares", type=float, nargs="*", default=[])
     parser.add_argument("--jobs", type=int, default=1)
@@ -190,9 +239,15 @@ def main() -> int:
             shares = [("end", 1.0)] * asked.ends + [("way", share) for share in asked.shares]
             later = [{**job, "arm": kind, "of": arm, "share": share} for kind, share in shares]
             attacked = arm == asked.arms[0] and f"{name}:{seed}" in asked.autoattack
-            later += [{**job, "arm": "on", "of": arm, "on": other} for other in asked.on if arm == asked.arms[0]]
+            later += [
+                {**job, "arm": "on", "of": arm, "on": other}
+                for other in asked.on
+                if arm == asked.arms[0]
+            ]
             chains.append([job, *[{**job, "arm": "autoattack", "of": arm}] * attacked, *later])
-    chains += [[{"data": name, "arm": "start"}] for name in dict.fromkeys([*asked.names, *asked.on])]
+    chains += [
+        [{"data": name, "arm": "start"}] for name in dict.fromkeys([*asked.names, *asked.on])
+    ]
     with ThreadPoolExecutor(asked.jobs) as pool:
         list(pool.map(lambda chain: all(make(job) for job in chain), chains))
     return 1 if failed else 0

@@ -62,7 +62,9 @@ def structured(generator: torch.Generator) -> Tensor:
     weight = torch.rand(2000, generator=generator) ** 2
     chosen = torch.multinomial(weight, given.rows, True, generator=generator)
     width = (0.5 + torch.rand(given.rows, 1, generator=generator)) / given.dim**0.5
-    return normalize(directions[chosen] + width * torch.randn(given.rows, given.dim, generator=generator))
+    return normalize(
+        directions[chosen] + width * torch.randn(given.rows, given.dim, generator=generator)
+    )
 
 
 def uniform(generator: torch.Generator) -> Tensor:
@@ -105,20 +107,30 @@ def by_plain_torch(rows: Tensor, first: Tensor) -> Tensor:
 
 
 def by_sklearn(rows: Tensor, first: Tensor) -> Tensor:
-    kmeans = KMeans(K, init=first.numpy(), n_init=1, max_iter=ITERATIONS, tol=0.0, algorithm="lloyd").fit(rows.numpy())
+    kmeans = KMeans(
+        K, init=first.numpy(), n_init=1, max_iter=ITERATIONS, tol=0.0, algorithm="lloyd"
+    ).fit(rows.numpy())
     return normalize(torch.from_numpy(np.asarray(kmeans.cluster_centers_)))
 
 
 def by_minibatches(rows: Tensor, first: Tensor) -> Tensor:
     """As many rows seen as in one pass over the data, not ten."""
     kmeans = MiniBatchKMeans(
-        K, init=first.numpy(), n_init=1, max_iter=1, batch_size=4096, compute_labels=False, reassignment_ratio=0.0
+        K,
+        init=first.numpy(),
+        n_init=1,
+        max_iter=1,
+        batch_size=4096,
+        compute_labels=False,
+        reassignment_ratio=0.0,
     ).fit(rows.numpy())
     return normalize(torch.from_numpy(np.asarray(kmeans.cluster_centers_)))
 
 
 def objective(rows: Tensor, centroids: Tensor) -> float:
-    return float(sum((part @ centroids.T).amax(1).double().sum() for part in rows.split(2048)) / len(rows))
+    return float(
+        sum((part @ centroids.T).amax(1).double().sum() for part in rows.split(2048)) / len(rows)
+    )
 
 
 def measure(rows: Tensor) -> dict[str, Any]:
@@ -155,7 +167,9 @@ def measure(rows: Tensor) -> dict[str, Any]:
 def busy_seconds() -> float:
     """Processor time that others than this process have used, where /proc tells; to see how quiet the machine was."""
     try:
-        fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:8]]
+        fields = [
+            int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:8]
+        ]
     except OSError:
         return 0.0
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK") - time.process_time()
@@ -168,15 +182,25 @@ def main() -> None:
     warm = uniform(seed())[:6000]
     spherical_kmeans(warm, 300, seed())
     faiss.Kmeans(given.dim, 100, niter=1, spherical=True).train(warm.numpy())
-    results = {make.__name__: measure(make(torch.Generator().manual_seed(0))) for make in (structured, uniform)}
+    results = {
+        make.__name__: measure(make(torch.Generator().manual_seed(0)))
+        for make in (structured, uniform)
+    }
     # one thread never waits for another: its processor time is what a quiet machine would take
     kind = "cpu_seconds" if given.threads == 1 else "seconds"
     seconds = statistics.median(s for r in results.values() for s in r["hexa"][kind])
     result = {
         "date": date.today().isoformat(),
         **code,
-        "machine": {"processor": platform.processor() or platform.machine(), "threads": given.threads},
-        "versions": {"torch": torch.__version__, "faiss": faiss.__version__, "scikit-learn": sklearn.__version__},
+        "machine": {
+            "processor": platform.processor() or platform.machine(),
+            "threads": given.threads,
+        },
+        "versions": {
+            "torch": torch.__version__,
+            "faiss": faiss.__version__,
+            "scikit-learn": sklearn.__version__,
+        },
         "rows": given.rows,
         "dim": given.dim,
         "clusters": K,
@@ -185,7 +209,9 @@ def main() -> None:
         "results": results,
         "imagenet": {
             "what": f"three clusterings of {IMAGENET:,} x {given.dim} rows into {K}, one process of this many threads",
-            f"{kind}, extrapolated in proportion to rows, not measured": round(3 * seconds * IMAGENET / given.rows, 1),
+            f"{kind}, extrapolated in proportion to rows, not measured": round(
+                3 * seconds * IMAGENET / given.rows, 1
+            ),
             "memory_bytes_beside_the_rows": memory_bytes(IMAGENET, given.dim, K),
             "bytes_of_the_rows": IMAGENET * given.dim * 4,
         },

@@ -14,5 +14,7 @@ def made_by(run: Path) -> dict[str, Any]:
     machines by as much as two seeds differ on one.
     """
     found = json.loads((run / "environment.json").read_text())
-    named = {name: found.get(name) for name in ("commit", "source", "device", "precision", "threads")}
+    named = {
+        name: found.get(name) for name in ("commit", "source", "device", "precision", "threads")
+    }
     return named | {"torch": found["versions"]["torch"]}

@@ -12,7 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 #: How memory is measured, by device type.
-MEASURE = {"cuda": "torch.cuda.max_memory_allocated", "cpu": "largest sum of live tensors' bytes, by dispatch"}
+MEASURE = {
+    "cuda": "torch.cuda.max_memory_allocated",
+    "cpu": "largest sum of live tensors' bytes, by dispatch",
+}
 
 
 def peak_bytes(work: Callable[[], object], device: torch.device, standing: Iterable[Tensor]) -> int:
@@ -27,7 +30,9 @@ def peak_bytes(work: Callable[[], object], device: torch.device, standing: Itera
         work()
         torch.cuda.synchronize(device)
         return int(torch.cuda.max_memory_allocated(device))
-    before = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in standing}
+    before = {
+        tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in standing
+    }
     with _LiveBytes() as live:
         work()
     return int(sum(before.values()) + live.peak)
@@ -42,7 +47,11 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sizes: dict[int, int] = {}
 
     def __torch_dispatch__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        function: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         for tensor in _tensors((args, kwargs)):  # a storage first seen as an input existed before
             self._follow(tensor, 0)

@@ -61,5 +61,8 @@ def efficientnet_lite0_timm_small() -> nn.Module:
     found = load_backbone(weights())
     network = found.network
     network.mean, network.std, network.image_size = found.mean, found.std, 64
-    network.image_crop, network.image_interpolation = found.preparation.crop, found.preparation.interpolation
+    network.image_crop, network.image_interpolation = (
+        found.preparation.crop,
+        found.preparation.interpolation,
+    )
     return network

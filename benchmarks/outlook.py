@@ -29,7 +29,9 @@ def main() -> None:
     for folder in sorted(path for path in sets.iterdir() if (path / "train").is_dir()):
         _, pixels = look(open_source(f"folder:{folder / 'train'}", "train"), backbone.image_size)
         groups = [group for group in torch.split(pixels, GROUP) if len(group) == GROUP]
-        shares[folder.name] = [found_again(backbone, group, features_of(backbone, group)) for group in groups]
+        shares[folder.name] = [
+            found_again(backbone, group, features_of(backbone, group)) for group in groups
+        ]
         print(folder.name, shares[folder.name], flush=True)
     command = f"python benchmarks/outlook.py WEIGHTS SETS {out.name}"
     found = {"command": command, **provenance(), "torch": torch.__version__, "shares": shares}

@@ -25,7 +25,15 @@ import torch
 from hexa.adaptation.harden import at_price, between
 from hexa.adaptation.robustness import Side
 from hexa.comparison.extraction import Extraction, features_of
-from hexa.comparison.labelled import DECIDING, NEIGHBOURS, Difference, Judge, labels_of, paired, percent
+from hexa.comparison.labelled import (
+    DECIDING,
+    NEIGHBOURS,
+    Difference,
+    Judge,
+    labels_of,
+    paired,
+    percent,
+)
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.protocols.knn import knn_classify
@@ -52,7 +60,9 @@ def halved(price: float, cost: Cost) -> float:
 
 def squared(price: float, cost: Cost, errors: float = 0.0) -> float:
     """By the square of the way, to what the result loses with so many standard errors on top: without, the rule."""
-    return at_price(price, lambda share: cost(share).points + (share == 1.0) * errors / 2 * cost(share).half)
+    return at_price(
+        price, lambda share: cost(share).points + (share == 1.0) * errors / 2 * cost(share).half
+    )
 
 
 RULES: dict[str, Callable[[float, Cost], float]] = {
@@ -71,20 +81,40 @@ def applied(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         shares, lost = [], []
         for row in (row for row in rows if row["run"] == run):
             between = functools.partial(np.interp, xp=row["shares"])
-            share = pick(price, lambda at, row=row, x=between: Difference(*(float(x(at, fp=row[n])) for n in JUDGED)))  # type: ignore[misc]
+            share = pick(
+                price,
+                lambda at, row=row, x=between: Difference(
+                    *(float(x(at, fp=row[n])) for n in JUDGED)
+                ),
+            )  # type: ignore[misc]
             shares.append(share)
             lost.append(float(between(share, fp=row["truth"])))
-        one = {"run": run, "rule": name, "price": price, "share": np.mean(shares), "lost": np.mean(lost)}
+        one = {
+            "run": run,
+            "rule": name,
+            "price": price,
+            "share": np.mean(shares),
+            "lost": np.mean(lost),
+        }
         found.append(one | {"worst": max(lost), "deviation": np.std(lost)})
-    return [{name: x if isinstance(x, str) else round(float(x), 3) for name, x in one.items()} for one in found]
+    return [
+        {name: x if isinstance(x, str) else round(float(x), 3) for name, x in one.items()}
+        for one in found
+    ]
 
 
-def further(features: torch.Tensor, labels: np.ndarray, mine: np.ndarray, others: np.ndarray) -> float:
+def further(
+    features: torch.Tensor, labels: np.ndarray, mine: np.ndarray, others: np.ndarray
+) -> float:
     """Accuracy in percent of `mine` on `others`, the mean by k-NN and by a probe."""
     y, classes = torch.from_numpy(labels), int(labels.max()) + 1
     votes = knn_classify(features[mine], y[mine], features[others], NEIGHBOURS, num_classes=classes)
     scores = fit_probe(features[mine], y[mine], classes).scores(features[others])
-    return float(np.mean([100 * float((one.argmax(1) == y[others]).float().mean()) for one in (votes, scores)]))
+    return float(
+        np.mean(
+            [100 * float((one.argmax(1) == y[others]).float().mean()) for one in (votes, scores)]
+        )
+    )
 
 
 def main() -> None:
@@ -108,20 +138,27 @@ def main() -> None:
         features = {}
         for share in SHARES:
             network = between(start, result, share).prepared(size=given.size)
-            features[share] = torch.cat([features_of(network, x, how, torch.device("cpu"))[0] for x in sources])
+            features[share] = torch.cat(
+                [features_of(network, x, how, torch.device("cpu"))[0] for x in sources]
+            )
             print(Path(run).name, share, flush=True)
         for draw in range(given.draws):
             order = np.random.default_rng(draw).permutation(len(labels))
             mine, others = order[: len(order) // 2], order[len(order) // 2 :]
             judge = Judge(labels[mine], draw)
             sides = [Side.of(start, features[share][mine], judge) for share in SHARES]
-            both = [np.mean([percent(side.values[name]) for name in DECIDING], axis=0) for side in sides]
+            both = [
+                np.mean([percent(side.values[name]) for name in DECIDING], axis=0) for side in sides
+            ]
             told = [paired(one, both[0], 1, judge.width) for one in both]
             truth = np.array([further(features[share], labels, mine, others) for share in SHARES])
             row = {"run": Path(run).name, "draw": draw, "shares": SHARES, "truth": truth[0] - truth}
             row |= {name: np.array([getattr(one, name) for one in told]) for name in JUDGED}
             stored["rows"].append(
-                {k: np.round(x, 3).tolist() if isinstance(x, np.ndarray) else x for k, x in row.items()}
+                {
+                    k: np.round(x, 3).tolist() if isinstance(x, np.ndarray) else x
+                    for k, x in row.items()
+                }
             )
         stored |= provenance()
         given.out.write_text(json.dumps(stored, indent=1) + "\n")

@@ -31,12 +31,19 @@ from hexa.runtime.random import Stream
 
 
 def of_scikit_learn(
-    x: Any, y: Any, num_classes: int, weight_decay: float, start: Any = None, tolerance: float = 1e-4
+    x: Any,
+    y: Any,
+    num_classes: int,
+    weight_decay: float,
+    start: Any = None,
+    tolerance: float = 1e-4,
 ) -> Any:
     """As `softmax_regression`; every class is in the digits' draws."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        machine = LogisticRegression(C=1 / (len(x) * weight_decay), tol=tolerance, max_iter=1000).fit(x, y)
+        machine = LogisticRegression(
+            C=1 / (len(x) * weight_decay), tol=tolerance, max_iter=1000
+        ).fit(x, y)
     return np.vstack([machine.coef_.T, machine.intercept_])
 
 
@@ -49,7 +56,10 @@ def main() -> None:
     pixels = [torch.stack([s.decode(i) for i in range(len(s))]).float().flatten(1) for s in sources]
     projection = torch.randn(pixels[0].shape[1], 2048, generator=torch.Generator().manual_seed(0))
     ours, rows = probe.softmax_regression, []
-    for name, features in (("pixels", pixels), ("2048 random features", [(x @ projection).relu() for x in pixels])):
+    for name, features in (
+        ("pixels", pixels),
+        ("2048 random features", [(x @ projection).relu() for x in pixels]),
+    ):
         for draws in (0, 10):
             for solver, solve in (("ours", ours), ("scikit-learn", of_scikit_learn)):
                 probe.softmax_regression, begin, top1 = solve, time.perf_counter(), []
@@ -58,12 +68,31 @@ def main() -> None:
                     kept = torch.from_numpy(chosen) if draws else torch.arange(len(labels[0]))
                     parts = (features[0][kept], labels[0][kept], features[1], labels[1])
                     top1.append(probe.fast_probe(*parts, num_classes=10)["top1"])
-                row = {"features": name, "labels": "5 a class" if draws else "all", "solver": solver}
+                row = {
+                    "features": name,
+                    "labels": "5 a class" if draws else "all",
+                    "solver": solver,
+                }
                 seconds = round(time.perf_counter() - begin, 2)
-                rows.append(row | {"draws": len(top1), "top1": round(statistics.mean(top1), 2), "seconds": seconds})
+                rows.append(
+                    row
+                    | {
+                        "draws": len(top1),
+                        "top1": round(statistics.mean(top1), 2),
+                        "seconds": seconds,
+                    }
+                )
                 print(rows[-1], flush=True)
-    result = {"question": __doc__.splitlines()[0], **made_by, "rows": rows, "processors": os.cpu_count()}
-    result |= {"load_average_at_the_end": [round(value, 2) for value in os.getloadavg()], "versions": versions()}
+    result = {
+        "question": __doc__.splitlines()[0],
+        **made_by,
+        "rows": rows,
+        "processors": os.cpu_count(),
+    }
+    result |= {
+        "load_average_at_the_end": [round(value, 2) for value in os.getloadavg()],
+        "versions": versions(),
+    }
     given.result.write_text(json.dumps(result, indent=1) + "\n")
 
 

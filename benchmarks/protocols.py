@@ -70,15 +70,24 @@ def main() -> None:
                 row = {
                     "backbone": name,
                     "data": data.partition(":")[0] + ":" + Path(data).name,
-                    "asked": " ".join([protocol, *(f"--{key} {value}" for key, value in options.items())]),
+                    "asked": " ".join(
+                        [protocol, *(f"--{key} {value}" for key, value in options.items())]
+                    ),
                 }
                 if tuple(row.values()) in have:
                     continue
                 begin = time.perf_counter()
                 found = evaluate(protocol, backbone, data, seed=0, **options)
                 row |= {name: found[name] for name in ("protocol", "metrics", "notes", "transform")}
-                row |= {"preparation": found["backbone_facts"]["preparation"], "precision": found["precision"]}
-                row |= {"seconds": round(time.perf_counter() - begin, 1), "seed": 0, "commit": found["commit"]}
+                row |= {
+                    "preparation": found["backbone_facts"]["preparation"],
+                    "precision": found["precision"],
+                }
+                row |= {
+                    "seconds": round(time.perf_counter() - begin, 1),
+                    "seed": 0,
+                    "commit": found["commit"],
+                }
                 row["command"] = command(protocol, backbone, row["data"], options)
                 print(json.dumps(row), flush=True)
                 rows.append(row)
@@ -95,9 +104,13 @@ def ours_of(run: str) -> tuple[tuple[str, str], ...]:
 
 def command(protocol: str, backbone: str, data: str, options: dict[str, Any]) -> str:
     """What a user would type, without the folders of this machine."""
-    kind, colon, path = backbone.rpartition(":") if backbone.startswith("random:") else ("", "", backbone)
+    kind, colon, path = (
+        backbone.rpartition(":") if backbone.startswith("random:") else ("", "", backbone)
+    )
     file = path if path.startswith("python:") else kind + colon + Path(path).name
-    values = (f"--{n} {','.join(map(str, v)) if isinstance(v, list) else v}" for n, v in options.items())
+    values = (
+        f"--{n} {','.join(map(str, v)) if isinstance(v, list) else v}" for n, v in options.items()
+    )
     return " ".join(["hexa evaluate", protocol, file, "--data", data, *values])
 
 

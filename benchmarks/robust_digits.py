@@ -54,11 +54,18 @@ def main() -> None:
             if (run / "config.yaml").exists():
                 _ = resume(run)
             else:
-                _ = pretrain(override(recipes.get(recipe), COMMON | changes | {"seed": seed, "epochs": epochs}), run)
+                _ = pretrain(
+                    override(
+                        recipes.get(recipe), COMMON | changes | {"seed": seed, "epochs": epochs}
+                    ),
+                    run,
+                )
                 row["cpu_seconds"] = time.process_time() - begun
             metrics = evaluate("robust", str(run), "digits", **ATTACK)["metrics"]
             row |= made_by(run)
-            row["metrics"] = metrics | {"knn": evaluate("knn", str(run), "digits")["metrics"]["top1"]}
+            row["metrics"] = metrics | {
+                "knn": evaluate("knn", str(run), "digits")["metrics"]["top1"]
+            }
             stored["rows"].append(row)
             given.result.write_text(json.dumps(stored, indent=1) + "\n")
             print(row, flush=True)

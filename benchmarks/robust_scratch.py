@@ -38,7 +38,11 @@ def _attack(epsilon: float, steps: int = 0) -> dict[str, Any]:
     """steps: 0 is N-FGSM, else projected gradients of that many steps from a random point."""
     start = {f"{_ATTACK}.epsilon": epsilon, f"{_ATTACK}.weight": 1.0}
     if not steps:
-        return start | {f"{_ATTACK}.step_size": epsilon, f"{_ATTACK}.random_start": 2.0, f"{_ATTACK}.project": False}
+        return start | {
+            f"{_ATTACK}.step_size": epsilon,
+            f"{_ATTACK}.random_start": 2.0,
+            f"{_ATTACK}.project": False,
+        }
     return start | {
         f"{_ATTACK}.step_size": 1.5 * epsilon / steps,
         f"{_ATTACK}.random_start": 1.0,
@@ -98,13 +102,25 @@ def cost(arm: str, work: Path, data: str, changes: dict[str, Any]) -> dict[str, 
     for old in work.glob(f"cost-{arm}-*"):  # cut off: what goes on is not the time of an epoch
         shutil.rmtree(old) if old.is_dir() else old.unlink()
     for epochs in (1, 3):
-        runs = [work / f"cost-{arm}-{number}-{epochs}" for number in range(1 if arm == "CF-AMC" else 3)]
-        least.append(min(trained(arm, run, changes | {"data": data, "epochs": epochs}) or 0.0 for run in runs))
+        runs = [
+            work / f"cost-{arm}-{number}-{epochs}" for number in range(1 if arm == "CF-AMC" else 3)
+        ]
+        least.append(
+            min(
+                trained(arm, run, changes | {"data": data, "epochs": epochs}) or 0.0 for run in runs
+            )
+        )
     return {"arm": arm, "seconds": (least[1] - least[0]) / 2} | made_by(runs[0])
 
 
 def unit(
-    arm: str, seed: int, rate: float, score: bool, times: float, asked: argparse.Namespace, changes: dict[str, Any]
+    arm: str,
+    seed: int,
+    rate: float,
+    score: bool,
+    times: float,
+    asked: argparse.Namespace,
+    changes: dict[str, Any],
 ) -> dict[str, Any]:
     """One training and its scores. times: how many plain epochs one epoch of the arm takes."""
     from hexa.evaluation import evaluate
@@ -126,13 +142,24 @@ def unit(
     seconds = trained(arm, run, changes | {"optimizer.learning_rate": rate, "epochs": epochs})
     row |= {"epochs": epochs, "images": count, "cpu_seconds": seconds}
     if not score:
-        return row | {"held_out": evaluate("knn", str(run), asked.cifar10, holdout=0.1)["metrics"]} | made_by(run)
-    attack = {"images": 500, "losses": ["cross-entropy", "margin"], "restarts": 1, "epsilons": [1.0, 2.0, 4.0, 8.0]}
+        return (
+            row
+            | {"held_out": evaluate("knn", str(run), asked.cifar10, holdout=0.1)["metrics"]}
+            | made_by(run)
+        )
+    attack = {
+        "images": 500,
+        "losses": ["cross-entropy", "margin"],
+        "restarts": 1,
+        "epsilons": [1.0, 2.0, 4.0, 8.0],
+    }
     scored = {"knn": evaluate("knn", str(run), asked.cifar10)}
     scored["robust"] = evaluate("robust", str(run), asked.cifar10, **attack)
     if not (_SINGLE.keys() & ARMS[arm][1].keys() or taught or arm in ("MoCo-v2", "CF-AMC")):
         scored["aux"] = evaluate("robust", str(run), asked.cifar10, branch="aux", **attack)
-    return row | {"score": {name: found["metrics"] for name, found in scored.items()}} | made_by(run)
+    return (
+        row | {"score": {name: found["metrics"] for name, found in scored.items()}} | made_by(run)
+    )
 
 
 def main() -> None:
@@ -154,14 +181,20 @@ def main() -> None:
     if asked.unit:
         one = json.loads(asked.unit)
         if isinstance(one, str):
-            print(json.dumps(cost(one, asked.work, subset(asked.cifar10, asked.work / "2560", 256), changes)))
+            print(
+                json.dumps(
+                    cost(one, asked.work, subset(asked.cifar10, asked.work / "2560", 256), changes)
+                )
+            )
             return
         print(json.dumps(unit(*one, asked, changes)))
         return
 
     def made(one: Any) -> Any:
         command = [sys.executable, *sys.argv, "--unit", json.dumps(one)]
-        done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+        done = subprocess.run(
+            command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+        )
         if done.returncode:
             raise SystemExit(done.stderr)
         return json.loads(done.stdout.splitlines()[-1])
@@ -170,7 +203,9 @@ def main() -> None:
     empty: dict[str, Any] = one | {"costs": [], "rows": []}
     stored = json.loads(asked.result.read_text()) if asked.result.exists() else empty
     if one != {name: stored[name] for name in one}:
-        raise SystemExit(f"{asked.result} is of {[stored[name] for name in one]}, not of {[*one.values()]}")
+        raise SystemExit(
+            f"{asked.result} is of {[stored[name] for name in one]}, not of {[*one.values()]}"
+        )
     write = lambda: asked.result.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")  # noqa: E731
     for arm in ["MoCo-v2", *asked.arms]:
         if arm not in {row["arm"] for row in stored["costs"]}:
@@ -179,10 +214,15 @@ def main() -> None:
             print(stored["costs"][-1], flush=True)
     seconds = {row["arm"]: row["seconds"] for row in stored["costs"]}
     searched = [row for row in stored["rows"] if "held_out" in row and row["cpu_seconds"]]
-    if {row["arm"] for row in searched} >= {"MoCo-v2", *asked.arms}:  # as long as the search did it, images alike
+    if {row["arm"] for row in searched} >= {
+        "MoCo-v2",
+        *asked.arms,
+    }:  # as long as the search did it, images alike
         seconds = {
             arm: min(
-                row["cpu_seconds"] / row["epochs"] * 10_000 / row["images"] for row in searched if row["arm"] == arm
+                row["cpu_seconds"] / row["epochs"] * 10_000 / row["images"]
+                for row in searched
+                if row["arm"] == arm
             )
             for arm in seconds
             if arm in {row["arm"] for row in searched}

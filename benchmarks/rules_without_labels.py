@@ -49,14 +49,21 @@ def main() -> None:
         if name == "kept":
             return np.array([row["kept"] for row in pairs])
         start, other = (
-            np.array([free[row["set"], row["family"], row[side]][name] for row in pairs]) for side in ("start", "other")
+            np.array([free[row["set"], row["family"], row[side]][name] for row in pairs])
+            for side in ("start", "other")
         )
         return other / np.maximum(start, 1e-9) if name in RATIOS else other - start
 
-    reached = {name: {least: change(name) >= least for least in every} for name, every in THRESHOLDS.items()}
+    reached = {
+        name: {least: change(name) >= least for least in every}
+        for name, every in THRESHOLDS.items()
+    }
     rules = list(itertools.product(*THRESHOLDS.values()))
     calls = np.array(
-        [np.logical_and.reduce([reached[n][v] for n, v in zip(reached, rule, strict=True)]) for rule in rules]
+        [
+            np.logical_and.reduce([reached[n][v] for n, v in zip(reached, rule, strict=True)])
+            for rule in rules
+        ]
     )
     rows: list[dict[str, Any]] = []
     for left_out in dict.fromkeys(family):

@@ -65,7 +65,13 @@ CASES = {
         {"network.widths": [16, 32, 64], "epochs": 40, "method.queue_size": 1024}
         | {"optimizer.name": "sgd", "optimizer.learning_rate": 0.03},
         (20, 40),
-        {"steps": 200, "labelled_batch": 8, "mirrored": False, "device": "cpu", "precision": "fp32"},
+        {
+            "steps": 200,
+            "labelled_batch": 8,
+            "mirrored": False,
+            "device": "cpu",
+            "precision": "fp32",
+        },
     ),
     "cifar10": Case(
         "cifar10-moco-v2+small",
@@ -83,15 +89,23 @@ class Rows:
 
     def __init__(self, path: Path, training: dict[str, Any]) -> None:
         self.path = path
-        self.stored = json.loads(path.read_text()) if path.exists() else {"training": training, "rows": []}
+        self.stored = (
+            json.loads(path.read_text()) if path.exists() else {"training": training, "rows": []}
+        )
 
-    def row(self, key: dict[str, Any], data: str, backbone: Any, how: dict[str, Any]) -> dict[str, Any]:
+    def row(
+        self, key: dict[str, Any], data: str, backbone: Any, how: dict[str, Any]
+    ) -> dict[str, Any]:
         """That of the key, stored or from an evaluation."""
         for row in self.stored["rows"]:
-            if key.items() <= row.items() and row.keys() & {"held_out"} == key.keys() & {"held_out"}:
+            if key.items() <= row.items() and row.keys() & {"held_out"} == key.keys() & {
+                "held_out"
+            }:
                 return dict(row)
         begun = time.process_time()
-        made = evaluate(how.pop("protocol", "semi-supervised"), backbone, data, seed=key["seed"], **how)
+        made = evaluate(
+            how.pop("protocol", "semi-supervised"), backbone, data, seed=key["seed"], **how
+        )
         row = key | {"protocol": made["protocol"], "top1": made["metrics"]["top1"], **provenance()}
         self.stored["rows"].append(row | {"cpu_seconds": round(time.process_time() - begun, 1)})
         self.path.write_text(json.dumps(self.stored, indent=1) + "\n")
@@ -117,14 +131,26 @@ def main() -> None:
 
     def how(arm: str, labels: int, rate: float | None) -> dict[str, Any]:
         if arm == "probe":
-            return {"protocol": "probe", "shots": labels // 10, "draws": 1, "device": "cpu", "precision": "fp32"}
+            return {
+                "protocol": "probe",
+                "shots": labels // 10,
+                "draws": 1,
+                "device": "cpu",
+                "precision": "fp32",
+            }
         rates = {} if rate is None else {"learning_rate": rate}
         return {"learner": "fixmatch", "labels": labels, **case.training, **ARMS[arm], **rates}
 
     def searched(arm: str) -> float | None:
         if arm == "probe" or not case.rates:
             return None
-        key = {"arm": arm, "start": "moco-v2", "labels": max(case.labels), "seed": 100, "held_out": True}
+        key = {
+            "arm": arm,
+            "start": "moco-v2",
+            "labels": max(case.labels),
+            "seed": 100,
+            "held_out": True,
+        }
         scores = {
             rate: rows.row(
                 key | {"rate": rate},

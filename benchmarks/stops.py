@@ -23,11 +23,29 @@ from tests.torture.struck import Strike, send, struck
 
 HOW = {signal.SIGKILL: "kill -9 of", signal.SIGTERM: "SIGTERM to", signal.SIGHUP: "SIGHUP to"}
 #: What is run, before which of struck.HOOKS its moments begin, and how many sequences of stops are drawn.
-COMMANDS = {"pretrain": ("train", 8), "adapt": ("adapt", 2), "evaluate": ("evaluate", 2), "reproduce": ("reproduce", 1)}
+COMMANDS = {
+    "pretrain": ("train", 8),
+    "adapt": ("adapt", 2),
+    "evaluate": ("evaluate", 2),
+    "reproduce": ("reproduce", 1),
+}
 _TRAINING = ("--training.device=cpu", "--training.precision=fp32", "--training.tensorboard=false")
 _RUN = (*_TRAINING, "--training.report=false", "--training.checkpoint_every_steps=1")
-_SHORT = ("--epochs=2", "--max_steps=6", "--views.size=8", "--batch_size=64", "--time=20m", "--training.num_workers=0")
-_STUDY = ("--seeds=0", "--epochs=1", "--rates=0.03", "--network.widths=[8,16]", "--method.queue_size=256")
+_SHORT = (
+    "--epochs=2",
+    "--max_steps=6",
+    "--views.size=8",
+    "--batch_size=64",
+    "--time=20m",
+    "--training.num_workers=0",
+)
+_STUDY = (
+    "--seeds=0",
+    "--epochs=1",
+    "--rates=0.03",
+    "--network.widths=[8,16]",
+    "--method.queue_size=256",
+)
 
 
 def words(command: str, folder: Path) -> list[object]:
@@ -35,13 +53,25 @@ def words(command: str, folder: Path) -> list[object]:
     weights, out = folder / "start.safetensors", folder / "out"
     if command == "pretrain":
         begun = (out / "config.yaml").exists()
-        return ["resume", out] if begun else ["pretrain", RECIPE, "--out", out, *options(monitor__knn_every=1)]
+        return (
+            ["resume", out]
+            if begun
+            else ["pretrain", RECIPE, "--out", out, *options(monitor__knn_every=1)]
+        )
     if command == "adapt":
         return ["adapt", weights, "--data=digits", f"--out={out}", *_RUN, *_SHORT]
     if command == "reproduce":
         study = ["reproduce", "learning-curves", "--method=moco", "--data=digits", "--out", out]
         return [*study, *_STUDY, *_RUN, "--monitor.knn_every=0"]
-    return ["evaluate", "linear", weights, "--data=digits", "--epochs=3", "--device=cpu", f"--out={out}/result.json"]
+    return [
+        "evaluate",
+        "linear",
+        weights,
+        "--data=digits",
+        "--epochs=3",
+        "--device=cpu",
+        f"--out={out}/result.json",
+    ]
 
 
 def outcome(command: str, folder: Path, whole: Path) -> Any:
@@ -51,7 +81,10 @@ def outcome(command: str, folder: Path, whole: Path) -> Any:
         return difference(out, whole / "out")
     if command == "adapt":
         kept = json.loads((out / "adapt.json").read_text())
-        hashes = [load_backbone(out / name).content_hash() for name in ("backbone.safetensors", "winner.safetensors")]
+        hashes = [
+            load_backbone(out / name).content_hash()
+            for name in ("backbone.safetensors", "winner.safetensors")
+        ]
         return hashes, kept["table"], kept["verdict"], kept["comparison"]["backbones"]
     result = json.loads((out / "result.json").read_text())
     if command == "reproduce":
@@ -91,9 +124,13 @@ def stops(count: int, random: Random, home: Path) -> Iterator[tuple[str, object]
     for command, (hook, share) in COMMANDS.items():
         ended = home / command
         ended.mkdir()
-        network = NetworkConfig(name="small-resnet", widths=(8, 16), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
+        network = NetworkConfig(
+            name="small-resnet", widths=(8, 16), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4)
+        )
         save_backbone(random_backbone(network, 8, seed=5), ended / "start.safetensors")
-        end = struck(*words(command, ended), strike=Strike(partial(count_calls, ended / "calls"), hook))
+        end = struck(
+            *words(command, ended), strike=Strike(partial(count_calls, ended / "calls"), hook)
+        )
         assert end.code == 0, end
         calls = int((ended / "calls").read_text())
         for _ in range(max(1, count * share // shares)):
@@ -101,7 +138,9 @@ def stops(count: int, random: Random, home: Path) -> Iterator[tuple[str, object]
                 yield from _stopped_thrice(command, ended, calls, random, Path(place))
 
 
-def _stopped_thrice(command: str, ended: Path, calls: int, random: Random, place: Path) -> Iterator[tuple[str, object]]:
+def _stopped_thrice(
+    command: str, ended: Path, calls: int, random: Random, place: Path
+) -> Iterator[tuple[str, object]]:
     os.environ["HEXA_CACHE"] = str(place / "cache")
     folder = place / "folder"
     (folder / "out").mkdir(parents=True)
@@ -111,13 +150,16 @@ def _stopped_thrice(command: str, ended: Path, calls: int, random: Random, place
             shutil.copy(ended / "out" / name, folder / "out")
     numbers = random.choices(list(HOW), k=3)
     moments = [
-        Strike(partial(after, random.randrange(1, calls), partial(send, one)), COMMANDS[command][0]) for one in numbers
+        Strike(partial(after, random.randrange(1, calls), partial(send, one)), COMMANDS[command][0])
+        for one in numbers
     ]
     ends = [struck(*words(command, folder), strike=moment) for moment in moments]
     again = struck(*words(command, folder))
     same = again.code == 0 and outcome(command, folder, ended) == outcome(command, ended, ended)
     for one, end in zip(numbers, ends, strict=True):
         told = end.code == 128 + one and ("the same command" in end.err or "go on with" in end.err)
-        if end.code:  # it may have ended before the moment; at its end a signal is what it always is
+        if (
+            end.code
+        ):  # it may have ended before the moment; at its end a signal is what it always is
             fine = same and (end.code == -one or told) and "Traceback" not in end.err
             yield f"{HOW[one]} {command}", None if fine else (same, end, again)

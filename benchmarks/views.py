@@ -38,8 +38,15 @@ def main() -> None:
     device, batch, size = torch.device(arguments.device), arguments.batch, arguments.size
     side = max(32, size if size <= 96 else round(size * 256 / 224))
     images = torch.randint(0, 256, (batch, 3, side, side), dtype=torch.uint8, device=device)
-    cases = {**_recipes(images, size), **_parts(images, size), **_by_torchvision(images[: min(batch, 32)], size)}
-    cases["moco-v2 by whole matrices"] = (functools.partial(_whole, *cases["moco-v2"]), cases["moco-v2"][1])
+    cases = {
+        **_recipes(images, size),
+        **_parts(images, size),
+        **_by_torchvision(images[: min(batch, 32)], size),
+    }
+    cases["moco-v2 by whole matrices"] = (
+        functools.partial(_whole, *cases["moco-v2"]),
+        cases["moco-v2"][1],
+    )
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for round_ in range(arguments.rounds + 1):
         for name, (work, count) in cases.items():
@@ -52,13 +59,18 @@ def main() -> None:
     result = {
         "date": date.today().isoformat(),
         **code,
-        "machine": {"processor": platform.processor() or platform.machine(), "threads": arguments.threads},
+        "machine": {
+            "processor": platform.processor() or platform.machine(),
+            "threads": arguments.threads,
+        },
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
         "source_pixels": side,
         "view_pixels": size,
         "batch": batch,
-        "views_per_second": {name: round(1 / statistics.median(times)) for name, times in seconds.items()},
+        "views_per_second": {
+            name: round(1 / statistics.median(times)) for name, times in seconds.items()
+        },
         "views_per_second_best": {name: round(1 / min(times)) for name, times in seconds.items()},
     }
     text = json.dumps(result, indent=2)
@@ -86,7 +98,10 @@ def _recipes(images: Tensor, size: int) -> dict[str, Case]:
     cases: dict[str, Case] = {}
     for name in RECIPES:
         views = Views(ViewsConfig.model_validate({"recipe": name, "size": size}))
-        cases[name] = (lambda views=views: views(images, Stream(0)), views.config.total_views * len(images))
+        cases[name] = (
+            lambda views=views: views(images, Stream(0)),
+            views.config.total_views * len(images),
+        )
     return cases
 
 
@@ -100,7 +115,9 @@ def _parts(images: Tensor, size: int) -> dict[str, Case]:
     """Single operations, each on all images of the batch; and the crop without antialiasing by a sampling grid."""
     count, device = len(images), images.device
     numbers = torch.rand(count, geometry.UNIFORMS_PER_BOX)
-    boxes = geometry.Boxes(*(value.to(device) for value in geometry.random_boxes(numbers, *images.shape[2:])))
+    boxes = geometry.Boxes(
+        *(value.to(device) for value in geometry.random_boxes(numbers, *images.shape[2:]))
+    )
     flip = torch.rand(count, device=device) < 0.5
     crops = torch.rand(count, 3, size, size, device=device)
     factor, order = torch.rand(count), torch.randint(0, 24, (count,))
@@ -118,7 +135,10 @@ def _parts(images: Tensor, size: int) -> dict[str, Case]:
         "crop by grid, not antialiased": (by_grid, count),
         "colour jitter": (lambda: photometric.color_jitter(crops, jitter), count),
         "hue": (lambda: photometric.adjust_hue(crops, jitter.hue.to(device)), count),
-        "blur": (lambda: photometric.gaussian_blur(crops, sigma, photometric.blur_radius(2.0, size)), count),
+        "blur": (
+            lambda: photometric.gaussian_blur(crops, sigma, photometric.blur_radius(2.0, size)),
+            count,
+        ),
     }
 
 
@@ -134,7 +154,12 @@ def _by_torchvision(images: Tensor, size: int) -> dict[str, Case]:
             v2.RandomHorizontalFlip(),
         ]
     )
-    return {"moco-v2 by torchvision, image by image": (lambda: [transform(image) for image in images], len(images))}
+    return {
+        "moco-v2 by torchvision, image by image": (
+            lambda: [transform(image) for image in images],
+            len(images),
+        )
+    }
 
 
 if __name__ == "__main__":

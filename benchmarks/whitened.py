@@ -55,12 +55,19 @@ def main() -> None:
     """Measure, print and write after each set."""
     weights, sets, out, names = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
     command = f"python benchmarks/whitened.py WEIGHTS SETS {out.name}"
-    found: dict[str, Any] = {"command": command, **provenance(), "torch": torch.__version__, "device": processor_name()}
+    found: dict[str, Any] = {
+        "command": command,
+        **provenance(),
+        "torch": torch.__version__,
+        "device": processor_name(),
+    }
     backbone, found["sets"] = load_backbone(weights).eval(), {}
     for folder in sorted(path for path in sets.iterdir() if (path / "train").is_dir()):
         if names and folder.name not in names:
             continue
-        sources = [open_source(f"folder:{folder / part}", "train") for part in ("train", "labelled")]
+        sources = [
+            open_source(f"folder:{folder / part}", "train") for part in ("train", "labelled")
+        ]
         (known, _), (x, rows) = (features_of(backbone, source, HOW, CPU) for source in sources)
         judge = Judge(labels_of(Subset(sources[1], rows.numpy())))
         plain = judge.scores(x)

@@ -27,10 +27,14 @@ class Wrapped(nn.Module):
         super().__init__()
         from efficientnet_lite_pytorch import EfficientNet
 
-        self.network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=networks.weights())
+        self.network = EfficientNet.from_pretrained(
+            "efficientnet-lite0", weights_path=networks.weights()
+        )
         for module in self.network.modules():
             if isinstance(module, nn.BatchNorm2d):
-                module.momentum = 0.1  # its own 1 % a step would not have arrived at the new images by the end
+                module.momentum = (
+                    0.1  # its own 1 % a step would not have arrived at the new images by the end
+                )
 
     def feature_dim(self) -> int:
         """Channels of the maps."""

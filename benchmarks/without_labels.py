@@ -50,7 +50,12 @@ EFFICIENT = "EfficientNet-Lite0"
 HEAD_FIRST = {"start.freeze_backbone": 1}
 MOST = 600
 GREY = ("digits", "omniglot", "mnist", "faces")
-QUIET = {"training.report": False, "training.tensorboard": False, "monitor.knn_every": 0, "training.precision": "fp32"}
+QUIET = {
+    "training.report": False,
+    "training.tensorboard": False,
+    "monitor.knn_every": 0,
+    "training.precision": "fp32",
+}
 TEXTURES = [
     "brick",
     "grass",
@@ -88,14 +93,18 @@ def images(name: str, shared: Path) -> Iterator[tuple[np.ndarray | bytes, int]]:
         import skimage.data
 
         pixels = np.load(Path(skimage.data.__file__).parent / "lfw_subset.npy")
-        yield from (((255 * image).astype(np.uint8), int(place < 100)) for place, image in enumerate(pixels))
+        yield from (
+            ((255 * image).astype(np.uint8), int(place < 100)) for place, image in enumerate(pixels)
+        )
     elif name == "textures":
         import skimage.data
 
         draw = np.random.default_rng(0)
         for label, picture in enumerate(TEXTURES):
             [path] = [
-                p for p in Path(skimage.data.__file__).parent.glob(f"{picture}.*") if p.suffix in (".png", ".jpg")
+                p
+                for p in Path(skimage.data.__file__).parent.glob(f"{picture}.*")
+                if p.suffix in (".png", ".jpg")
             ]
             whole = np.asarray(Image.open(path).convert("RGB"))
             for _ in range(80):
@@ -111,7 +120,10 @@ def images(name: str, shared: Path) -> Iterator[tuple[np.ndarray | bytes, int]]:
                     if present == "1":
                         classes.setdefault(image, []).append(label // 2)
         one = sorted(image for image, labels in classes.items() if len(labels) == 1)
-        yield from (((folder / "JPEGImages" / f"{image}.jpg").read_bytes(), classes[image][0]) for image in one)
+        yield from (
+            ((folder / "JPEGImages" / f"{image}.jpg").read_bytes(), classes[image][0])
+            for image in one
+        )
     else:
         path = shared / {"omniglot": "omniglot_small", "cifar10": "cifar10"}[name] / "test.parquet"
         table = pyarrow.parquet.read_table(path)
@@ -157,14 +169,24 @@ def disturbed(backbone: Backbone, share: float) -> Backbone:
     return backbone
 
 
-def states(name: str, data: str, work: Path, shared: Path, family: str, weights: str) -> Iterator[tuple[str, Any]]:
+def states(
+    name: str, data: str, work: Path, shared: Path, family: str, weights: str
+) -> Iterator[tuple[str, Any]]:
     """States of a family, and what makes the backbone of each."""
     # the two families that were there first have no name in their folders
-    suffix = "" if family in ("nine layers", EFFICIENT) else "-" + family.replace(",", "").replace(" ", "-")
+    suffix = (
+        ""
+        if family in ("nine layers", EFFICIENT)
+        else "-" + family.replace(",", "").replace(" ", "-")
+    )
 
     def adapted(start: str, size: int, rate: float, epochs: int) -> Callable[[], Backbone]:
         run = work / f"{name}-{size}-{rate}-{epochs}{suffix}"
-        fields = BY_SGD | {"optimizer.learning_rate": rate, "batch_size": 50} | (HEAD_FIRST if epochs > 1 else {})
+        fields = (
+            BY_SGD
+            | {"optimizer.learning_rate": rate, "batch_size": 50}
+            | (HEAD_FIRST if epochs > 1 else {})
+        )
         return lambda: load_backbone(trained(run, "adapt", data, start, epochs, size, fields))
 
     if family == EFFICIENT:
@@ -179,7 +201,17 @@ def states(name: str, data: str, work: Path, shared: Path, family: str, weights:
     def begin(epochs: int) -> str:
         recipe, fields = FAMILIES[family]
         fields = narrow(recipe) | fields
-        return str(trained(work / f"begin-{epochs}{suffix}", recipe, few(work, shared), None, epochs, 32, fields))
+        return str(
+            trained(
+                work / f"begin-{epochs}{suffix}",
+                recipe,
+                few(work, shared),
+                None,
+                epochs,
+                32,
+                fields,
+            )
+        )
 
     config = NetworkConfig.model_validate(load_backbone(begin(5)).network_config.model_dump())
     yield "random", lambda: random_backbone(config, 32)
@@ -204,14 +236,22 @@ def few(work: Path, shared: Path) -> str:
 
 
 def trained(
-    run: Path, recipe: str, data: str, start: str | None, epochs: int, size: int, fields: Mapping[str, Any]
+    run: Path,
+    recipe: str,
+    data: str,
+    start: str | None,
+    epochs: int,
+    size: int,
+    fields: Mapping[str, Any],
 ) -> Path:
     """A run folder, trained if it is not there."""
     if (run / "backbone.safetensors").is_file():
         return run
     if (run / "config.yaml").is_file():
         return hexa.resume(run)
-    return hexa.pretrain(recipe, data, epochs, run, start, **{"views.size": size, "seed": 0, **QUIET, **fields})
+    return hexa.pretrain(
+        recipe, data, epochs, run, start, **{"views.size": size, "seed": 0, **QUIET, **fields}
+    )
 
 
 def main() -> None:
@@ -222,9 +262,15 @@ def main() -> None:
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--weights")
     parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
-    parser.add_argument("--families", nargs="+", default=[*FAMILIES, EFFICIENT], choices=[*FAMILIES, EFFICIENT])
+    parser.add_argument(
+        "--families", nargs="+", default=[*FAMILIES, EFFICIENT], choices=[*FAMILIES, EFFICIENT]
+    )
     given = parser.parse_args()
-    record = json.loads(given.result.read_text()) if given.result.is_file() else {"states": [], "pairs": []}
+    record = (
+        json.loads(given.result.read_text())
+        if given.result.is_file()
+        else {"states": [], "pairs": []}
+    )
     for name in given.sets:
         data = written(name, given.shared, given.work)
         test = open_source(data, "test")
@@ -243,25 +289,54 @@ def main() -> None:
             stored = given.work / "features" / f"{name}-{family}-{state}.npz".replace("/", "-")
             if not stored.is_file():
                 backbone = make()
-                passes, positions = passes_of(backbone, test, how, torch.device("cpu"), lambda *_: None)
+                passes, positions = passes_of(
+                    backbone, test, how, torch.device("cpu"), lambda *_: None
+                )
                 assert len(positions) == len(test)
                 stored.parent.mkdir(exist_ok=True)
-                np.savez(stored, size=backbone.image_size, **{n: v.numpy() for n, v in vars(passes).items()})
+                np.savez(
+                    stored,
+                    size=backbone.image_size,
+                    **{n: v.numpy() for n, v in vars(passes).items()},
+                )
             loaded = np.load(stored)
             size = int(loaded["size"])
-            passes = unlabelled.Passes(**{n: torch.from_numpy(loaded[n]) for n in loaded.files if n != "size"})
+            passes = unlabelled.Passes(
+                **{n: torch.from_numpy(loaded[n]) for n in loaded.files if n != "size"}
+            )
             features[key], free[key] = passes.images, unlabelled.measures(passes)
             right[key] = judge.scores(passes.images).right
             shown = {"set": name, "family": family, "state": state, "size": size}
-            row = shown | {"free": free[key]} | {n: 100 * float(r.mean()) for n, r in right[key].items()} | provenance()
-            record["states"] = [one for one in record["states"] if {k: one[k] for k in shown} != shown] + [row]
+            row = (
+                shown
+                | {"free": free[key]}
+                | {n: 100 * float(r.mean()) for n, r in right[key].items()}
+                | provenance()
+            )
+            record["states"] = [
+                one for one in record["states"] if {k: one[k] for k in shown} != shown
+            ] + [row]
             print(name, family, state, {n: round(row[n], 1) for n in DECIDING}, flush=True)
-        sizes = {(one["family"], one["state"]): one["size"] for one in record["states"] if one["set"] == name}
-        record["pairs"] = [one for one in record["pairs"] if one["set"] != name or one["family"] not in given.families]
+        sizes = {
+            (one["family"], one["state"]): one["size"]
+            for one in record["states"]
+            if one["set"] == name
+        }
+        record["pairs"] = [
+            one
+            for one in record["pairs"]
+            if one["set"] != name or one["family"] not in given.families
+        ]
         for a, b in itertools.permutations(features, 2):
             if a[0] == b[0]:
                 found = {n: paired(right[a][n], right[b][n]) for n in DECIDING}
-                row = {"set": name, "family": a[0], "start": a[1], "other": b[1], "same_size": sizes[a] == sizes[b]}
+                row = {
+                    "set": name,
+                    "family": a[0],
+                    "start": a[1],
+                    "other": b[1],
+                    "same_size": sizes[a] == sizes[b],
+                }
                 row |= {"kept": float(unlabelled.kept(features[a], features[b]).mean())}
                 record["pairs"].append(row | {n: [d.points, d.half] for n, d in found.items()})
         given.result.write_text(json.dumps(record, indent=1) + "\n")

@@ -34,7 +34,10 @@ from tests.test_imports import FLOORS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"(?P<begin><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end of (?P=name) -->)", re.DOTALL)
+BLOCK = re.compile(
+    r"(?P<begin><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end of (?P=name) -->)",
+    re.DOTALL,
+)
 
 MOCO = "2026-11-21-moco-cifar10-small-20-epochs.json"
 DCLUSTER = "2026-11-21-dcluster-cifar10-small-20-epochs.json"
@@ -169,7 +172,9 @@ def recipe_table() -> str:
 
 def modifier_table() -> str:
     """What can be added to a recipe's name."""
-    return table([(f"`+{name}`", text) for name, text in MODIFIERS.items()], "modifier", "what it adds")
+    return table(
+        [(f"`+{name}`", text) for name, text in MODIFIERS.items()], "modifier", "what it adds"
+    )
 
 
 def recipe_list() -> str:
@@ -180,14 +185,22 @@ def recipe_list() -> str:
             family = one["name"].split("-")[0]
             parts.append(f"## {family}\n")
         lines = [f"### `{one['name']}`", "", one["summary"], ""]
-        lines += [f"- {fact}: {_fact(fact, one[fact])}" for fact in ("command", "expected", "cost") if one.get(fact)]
+        lines += [
+            f"- {fact}: {_fact(fact, one[fact])}"
+            for fact in ("command", "expected", "cost")
+            if one.get(fact)
+        ]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
 def protocol_table() -> str:
     """Every protocol with the first paragraph of its module."""
-    return table(((f"`{name}`", protocols.summary(name)) for name in protocols.names()), "protocol", "what it does")
+    return table(
+        ((f"`{name}`", protocols.summary(name)) for name in protocols.names()),
+        "protocol",
+        "what it does",
+    )
 
 
 def _fact(name: str, text: str) -> str:
@@ -197,7 +210,9 @@ def _fact(name: str, text: str) -> str:
 def matrix() -> str:
     """Which hard example a method takes, and why not."""
     kinds = choices(HardExample, "kind", "hexa.hard_examples")
-    kinds = {name: kind for name, kind in sorted(kinds.items()) if kind.__module__.startswith("hexa.")}
+    kinds = {
+        name: kind for name, kind in sorted(kinds.items()) if kind.__module__.startswith("hexa.")
+    }
     methods = choices(MethodConfig, "name", "hexa.methods")
     rows, reasons = [], []
     for name, method in sorted(methods.items()):
@@ -240,7 +255,14 @@ def arms(name: str, plain: str) -> str:
                 _change(timed, base) if arm != "plain" else "",
             )
         )
-    header = ("arm", "rate", f"{epochs} epochs each", "change", f"the time of {epochs} plain epochs", "change")
+    header = (
+        "arm",
+        "rate",
+        f"{epochs} epochs each",
+        "change",
+        f"the time of {epochs} plain epochs",
+        "change",
+    )
     return table(rows, *header)
 
 
@@ -252,22 +274,36 @@ def attacks() -> str:
     for arm, title in VARIANTS.items():
         runs = _runs(found, arm, found["epochs"])
         if runs:
-            rows.append((title, f"{found['rates'][arm]:g}", _pair(runs), "" if arm == "plain" else _change(runs, base)))
+            rows.append(
+                (
+                    title,
+                    f"{found['rates'][arm]:g}",
+                    _pair(runs),
+                    "" if arm == "plain" else _change(runs, base),
+                )
+            )
     return table(rows, "arm", "rate", f"{found['epochs']} epochs", "change")
 
 
 def _runs(found: dict[str, Any], arm: str, epochs: int) -> dict[int, dict[str, float]]:
-    return {run["seed"]: run for run in found["runs"] if (run["arm"], run["epochs"]) == (arm, epochs)}
+    return {
+        run["seed"]: run for run in found["runs"] if (run["arm"], run["epochs"]) == (arm, epochs)
+    }
 
 
 def _pair(runs: dict[int, dict[str, float]]) -> str:
-    return " / ".join(mean_std([run[metric] for run in runs.values()]) for metric in ("knn", "probe"))
+    return " / ".join(
+        mean_std([run[metric] for run in runs.values()]) for metric in ("knn", "probe")
+    )
 
 
 def _change(runs: dict[int, dict[str, float]], base: dict[int, dict[str, float]]) -> str:
     """Of seeds that both have."""
     return _mean_changes(
-        [[runs[s][m] - base[s][m] for m in ("knn", "probe")] for s in sorted(runs.keys() & base.keys())]
+        [
+            [runs[s][m] - base[s][m] for m in ("knn", "probe")]
+            for s in sorted(runs.keys() & base.keys())
+        ]
     )
 
 
@@ -285,24 +321,39 @@ def ablation(name: str) -> str:
             changes[1] = ""  # which is no equal time
         note = "" if key == "i" else f" ({timed[key]['epochs']})"
         rate = f"{row['learning_rate']:g}"
-        rows.append((f"{key}: {row['arm']}", rate, _pair(runs), changes[0], _pair(short) + note, changes[1]))
+        rows.append(
+            (f"{key}: {row['arm']}", rate, _pair(runs), changes[0], _pair(short) + note, changes[1])
+        )
     epochs = same["i"]["epochs"]
-    header = (f"{epochs} epochs each", "change", f"the time of {epochs} plain epochs (epochs)", "change")
+    header = (
+        f"{epochs} epochs each",
+        "change",
+        f"the time of {epochs} plain epochs (epochs)",
+        "change",
+    )
     return table(rows, "scheme", "rate", *header)
 
 
 def _by_seed(row: dict[str, Any]) -> dict[int, dict[str, float]]:
     knn, probe = (row["scores"][measure.title]["values"] for measure in (KNN, PROBE))
-    return {seed: {"knn": knn[place], "probe": probe[place]} for place, seed in enumerate(row["seeds"])}
+    return {
+        seed: {"knn": knn[place], "probe": probe[place]} for place, seed in enumerate(row["seeds"])
+    }
 
 
 def every_method() -> str:
     """Each method in a few epochs, plain and with adversarial views, where both were run."""
-    found = {_today(recipe): row for file in EVERY for recipe, row in result(file)["summary"].items()}
+    found = {
+        _today(recipe): row for file in EVERY for recipe, row in result(file)["summary"].items()
+    }
     rows = []
     for name, plain in found.items():
         if hard := found.get(f"{name}+adversarial"):
-            cells = [_scored(plain), _scored(hard), f"{hard['knn'] - plain['knn']:+.1f}".replace("-", "−")]
+            cells = [
+                _scored(plain),
+                _scored(hard),
+                f"{hard['knn'] - plain['knn']:+.1f}".replace("-", "−"),
+            ]
             rows.append((f"`{name}`", str(plain["epochs"]), f"{plain['untrained']:.1f}", *cells))
     return table(rows, "recipe", "epochs", "untrained", "plain", "+ adversarial", "change")
 
@@ -330,7 +381,10 @@ def by_protocol() -> str:
         found.setdefault(place, {})[row["backbone"]] = f"{value:.1f}"
         ids[place] = max(ids.get(place, ""), row["protocol"], key=len)
     names = list(dict.fromkeys(row["backbone"] for row in rows))
-    lines = [(f"`{ids[at]}`", *at[1:], *(values.get(name, "–") for name in names)) for at, values in found.items()]
+    lines = [
+        (f"`{ids[at]}`", *at[1:], *(values.get(name, "–") for name in names))
+        for at, values in found.items()
+    ]
     return table(lines, "protocol", "data", "metric", *map(_today, names))
 
 
@@ -338,7 +392,10 @@ def by_detection() -> str:
     """Networks with random and with trained weights by both presets of `detect`."""
     found: dict[tuple[str, ...], dict[bool, str]] = {}
     for row in result(DETECTION)["rows"]:
-        preset, steps = (re.search(pattern, row["command"]) for pattern in (r"--preset (\w+)", r"--iterations (\d+)"))
+        preset, steps = (
+            re.search(pattern, row["command"])
+            for pattern in (r"--preset (\w+)", r"--iterations (\d+)")
+        )
         assert preset is not None
         assert steps is not None
         network, weights = row["backbone"].split(", ")
@@ -394,11 +451,19 @@ def from_weights() -> str:
 
     def cell(name: str, arm: str) -> str:
         found = [row for row in rows if (row["data"], row["arm"]) == (name, arm)]
-        shown = " / ".join(mean_std([row["metrics"][key] for row in found]) for key in SETS[name][1]) if found else "–"
+        shown = (
+            " / ".join(mean_std([row["metrics"][key] for row in found]) for key in SETS[name][1])
+            if found
+            else "–"
+        )
         return f"{shown} ({_count(found)})" if found else shown
 
     known = {row["arm"] for row in rows}
-    body = [[label, *(cell(name, arm) for name in SETS)] for arm, label in FURTHER.items() if arm in known]
+    body = [
+        [label, *(cell(name, arm) for name in SETS)]
+        for arm, label in FURTHER.items()
+        if arm in known
+    ]
     return table(body, "arm (runs)", *(title for title, _ in SETS.values()))
 
 
@@ -421,7 +486,11 @@ def equal_time() -> str:
     for arm in arms:
         line = [FURTHER[arm]]
         for name, (_, metrics) in SETS.items():
-            runs = [row for row in rows if (row["data"].removesuffix("-moco"), row["arm"]) == (name, arm)]
+            runs = [
+                row
+                for row in rows
+                if (row["data"].removesuffix("-moco"), row["arm"]) == (name, arm)
+            ]
             scores = " / ".join(mean_std([run["metrics"][key] for run in runs]) for key in metrics)
             spent = [run["cpu_seconds"] for run in runs if "cpu_seconds" in run]
             seconds = f", {statistics.mean(spent):.0f} s" if spent else ""
@@ -447,7 +516,10 @@ def strongest() -> str:
     few = _few_images_rows(searched=True)
     digits = {(row["arm"], 17, row["seed"]): {"robust": row["metrics"]} for row in traced(ROBUST)}
     weak, strong = (
-        {"clean": ("robust", "top1"), **{f"attack of {grey}": ("robust", f"robust@{grey}") for grey in levels}}
+        {
+            "clean": ("robust", "top1"),
+            **{f"attack of {grey}": ("robust", f"robust@{grey}") for grey in levels},
+        }
         for levels in ((2, 4), (8, 16))
     )
     late = {
@@ -458,26 +530,61 @@ def strongest() -> str:
     body = []
     for goal, runs, plain, length, places, arms in (
         ("robustness, photographs", few, "plain", 400, weak, late),
-        ("robustness, digits", digits, "longer", 17, strong, {"adversarial, from half-way": "adversarial"}),
+        (
+            "robustness, digits",
+            digits,
+            "longer",
+            17,
+            strong,
+            {"adversarial, from half-way": "adversarial"},
+        ),
     ):
         for label, arm in arms.items():
-            seeds = [seed for of, long, seed in runs if (of, long) == (arm, length) and (plain, length, seed) in runs]
+            seeds = [
+                seed
+                for of, long, seed in runs
+                if (of, long) == (arm, length) and (plain, length, seed) in runs
+            ]
             scores = {
                 of: [
-                    [runs[of, length, seed][protocol][metric] for protocol, metric in places.values()] for seed in seeds
+                    [
+                        runs[of, length, seed][protocol][metric]
+                        for protocol, metric in places.values()
+                    ]
+                    for seed in seeds
                 ]
                 for of in (plain, arm)
             }
             changes = [
-                [b - a for a, b in zip(*pair, strict=True)] for pair in zip(scores[plain], scores[arm], strict=True)
+                [b - a for a, b in zip(*pair, strict=True)]
+                for pair in zip(scores[plain], scores[arm], strict=True)
             ]
-            if all(statistics.fmean(attacked) <= _half(attacked) for attacked in list(zip(*changes, strict=True))[1:]):
+            if all(
+                statistics.fmean(attacked) <= _half(attacked)
+                for attacked in list(zip(*changes, strict=True))[1:]
+            ):
                 continue
             means = (
-                " / ".join(f"{statistics.fmean(of):.1f}" for of in zip(*rows, strict=True)) for rows in scores.values()
+                " / ".join(f"{statistics.fmean(of):.1f}" for of in zip(*rows, strict=True))
+                for rows in scores.values()
             )
-            body.append((f"{goal}, {length:,} epochs", label, " / ".join(places), *means, _mean_changes(changes)))
-    head = ("goal, time of plain training", "hard example", "measured by", "plain", "with it", "change (seeds)")
+            body.append(
+                (
+                    f"{goal}, {length:,} epochs",
+                    label,
+                    " / ".join(places),
+                    *means,
+                    _mean_changes(changes),
+                )
+            )
+    head = (
+        "goal, time of plain training",
+        "hard example",
+        "measured by",
+        "plain",
+        "with it",
+        "change (seeds)",
+    )
     return table(body, *head)
 
 
@@ -488,7 +595,9 @@ def hardened(*before: tuple[str, str]) -> str:
         rows = result(name)["rows"]
         (start,) = (row["metrics"] for row in rows if row["arm"] == "start")
         if not body:
-            body = [("the start", *(f"{start[name]:.1f}" for name in HARDENED_SCORES.values()), "–")]
+            body = [
+                ("the start", *(f"{start[name]:.1f}" for name in HARDENED_SCORES.values()), "–")
+            ]
         for epochs in sorted({row["epochs"] for row in rows if "epochs" in row}):
             these = [row for row in rows if row.get("epochs") == epochs]
             runs, seconds = [row["metrics"] for row in these], [row["cpu_seconds"] for row in these]
@@ -540,7 +649,9 @@ def _adaptation(row: dict[str, Any]) -> tuple[str, ...]:
     said = "it cannot be told" if "cannot be told" in said else said.partition(":")[0]
     changes = [row["change, half"][name] for name in row["start"]] if "start" in row else []
     shown = [
-        f"{row['start'][name]:.1f} → {row['result'][name]:.1f} ({points:+.1f} ± {half:.1f})".replace("-", "−")
+        f"{row['start'][name]:.1f} → {row['result'][name]:.1f} ({points:+.1f} ± {half:.1f})".replace(
+            "-", "−"
+        )
         for name, (points, half) in zip(row.get("start", ()), changes, strict=True)
     ] or ["–", "–"]
     return f"{row['seconds']:,}", said, row["kept"], *shown
@@ -548,11 +659,22 @@ def _adaptation(row: dict[str, Any]) -> tuple[str, ...]:
 
 def adapted_seeds() -> str:
     """What `hexa adapt` changed in ten minutes on the hands, over seeds, by the recipe and by the one before."""
-    runs = {name: result(f"2026-11-26-adapt-hands-{name}.json")["rows"] for name in ("muon", "adamw")}
+    runs = {
+        name: result(f"2026-11-26-adapt-hands-{name}.json")["rows"] for name in ("muon", "adamw")
+    }
     seeds = [row["seed"] for row in runs["muon"]]
     assert seeds == [row["seed"] for row in runs["adamw"]]
-    measures = ("k-NN", "linear probe", "1 label per class", "4 labels per class", "16 labels per class")
-    points = {name: [[row["change, half"][one][0] for one in measures] for row in rows] for name, rows in runs.items()}
+    measures = (
+        "k-NN",
+        "linear probe",
+        "1 label per class",
+        "4 labels per class",
+        "16 labels per class",
+    )
+    points = {
+        name: [[row["change, half"][one][0] for one in measures] for row in rows]
+        for name, rows in runs.items()
+    }
     pairs = zip(points["muon"], points["adamw"], strict=True)
     apart = [[mine - theirs for mine, theirs in zip(*pair, strict=True)] for pair in pairs]
     named = {"by Muon": points["muon"], "by AdamW": points["adamw"], "Muon − AdamW": apart}
@@ -562,14 +684,20 @@ def adapted_seeds() -> str:
 
 def hardened_growing() -> str:
     """An ε that grows, as paired changes from one that stays."""
-    stays = {row["seed"]: row["metrics"] for row in result(HARDENED_BEFORE)["rows"] if "seed" in row}
-    grows = {row["seed"]: row["metrics"] for row in result(HARDENED_GROWING)["rows"] if "seed" in row}
+    stays = {
+        row["seed"]: row["metrics"] for row in result(HARDENED_BEFORE)["rows"] if "seed" in row
+    }
+    grows = {
+        row["seed"]: row["metrics"] for row in result(HARDENED_GROWING)["rows"] if "seed" in row
+    }
     cells = (
         f"{statistics.fmean(run[name] for run in grows.values()):.1f} "
         f"({_paired_change([run[name] - stays[seed][name] for seed, run in grows.items()])})"
         for name in HARDENED_SCORES.values()
     )
-    return table([(f"ε grows ({len(grows)} seeds; change from ε that stays)", *cells)], "", *HARDENED_SCORES)
+    return table(
+        [(f"ε grows ({len(grows)} seeds; change from ε that stays)", *cells)], "", *HARDENED_SCORES
+    )
 
 
 def start_by_size() -> str:
@@ -583,7 +711,9 @@ def start_by_size() -> str:
 
 def hardened_objects() -> str:
     """The table of one run of `hexa harden`, and the differences of another, on views of the result's size."""
-    found, before = (result(f"2026-11-25-harden-objects-{end}.json")["table"] for end in ("smaller", "muon"))
+    found, before = (
+        result(f"2026-11-25-harden-objects-{end}.json")["table"] for end in ("smaller", "muon")
+    )
     rows = [(*row, other[-1]) for row, other in zip(found["rows"], before["rows"], strict=True)]
     return table(rows, *found["header"], "difference by views of 160 px")
 
@@ -598,7 +728,10 @@ def hardened_sets() -> str:
     """What `hexa harden` said of four sets, beside images that it did not see."""
     body = []
     for row in result("2026-11-27-harden-25-minutes.json")["rows"]:
-        said, seen = {cells[0].partition(",")[0]: cells for cells in row["table"]["rows"]}, row["afterwards"]
+        said, seen = (
+            {cells[0].partition(",")[0]: cells for cells in row["table"]["rows"]},
+            row["afterwards"],
+        )
         kept = row["kept"] == "result"  # else further images were judged by the start alone
         for name, metric in (("linear probe", "probe"), ("k-NN", "knn")):
             start, end = (seen[f"{side}, {metric}"] for side in ("start", "result"))
@@ -609,7 +742,12 @@ def hardened_sets() -> str:
         for radius in (1, 2, 4):
             name, held = f"attack of ε = {radius}", seen["result, 200 images"][f"robust@{radius}"]
             body.append(
-                ("", name, f"{said[name][1]} → {said[name][2]} ({said[name][3]})", f"{held:.1f}" if kept else "–")
+                (
+                    "",
+                    name,
+                    f"{said[name][1]} → {said[name][2]} ({said[name][3]})",
+                    f"{held:.1f}" if kept else "–",
+                )
             )
     return table(body, "images", "", "by the verdict", "by further images")
 
@@ -620,7 +758,9 @@ def price_rules() -> str:
     body: dict[tuple[str, str], list[str]] = {}
     for row in sorted(rules, key=lambda row: row["price"]):
         cells = body.setdefault((f"{row['price']:g}", row["rule"]), [])
-        lost = f"{row['lost']:.1f} ± {row['deviation']:.1f}, worst {row['worst']:.1f}".replace("-", "−")
+        lost = f"{row['lost']:.1f} ± {row['deviation']:.1f}, worst {row['worst']:.1f}".replace(
+            "-", "−"
+        )
         cells.append(f"{row['share']:.2f}: {lost}")
     return table(
         [(*key, *cells) for key, cells in body.items()],
@@ -639,14 +779,22 @@ def hardened_corrupted() -> str:
         runs = [row["metrics"] for row in rows if row["arm"] == arm]
         changes = (_paired_change([run[name] - start[name] for run in runs]) for name in start)
         means = (f"{statistics.fmean(run[name] for run in runs):.1f}" for name in start)
-        body.append((f"{arm} ({len(runs)} seeds)", *(f"{m} ({c})" for m, c in zip(means, changes, strict=True))))
+        body.append(
+            (
+                f"{arm} ({len(runs)} seeds)",
+                *(f"{m} ({c})" for m, c in zip(means, changes, strict=True)),
+            )
+        )
     return table(body, "", *start)
 
 
 def hardened_by(name: str) -> str:
     """Arms of the recipe `teacher`, one seed each."""
     rows = result(name)["rows"]
-    body = ((row["arm"], *(f"{row['metrics'][name]:.1f}" for name in HARDENED_SCORES.values())) for row in rows)
+    body = (
+        (row["arm"], *(f"{row['metrics'][name]:.1f}" for name in HARDENED_SCORES.values()))
+        for row in rows
+    )
     return table(body, "", *HARDENED_SCORES)
 
 
@@ -657,7 +805,10 @@ def speedrun_tracks() -> str:
         record = ("no record yet", "–", "–")
         if one.result is not None:
             rows = result(f"speedrun/{one.result}")["rows"]
-            seconds, scores = [row["seconds"] for row in rows], [row["metrics"][one.measure] for row in rows]
+            seconds, scores = (
+                [row["seconds"] for row in rows],
+                [row["metrics"][one.measure] for row in rows],
+            )
             both = (
                 f"{statistics.fmean(of):.{digits}f} ± {_half(of):.{digits}f}"
                 for of, digits in ((seconds, 0), (scores, 1))
@@ -706,12 +857,22 @@ def speedrun_tried() -> str:
     body = []
     for row in rows:
         one = speedrun.track(row["track"])
-        changes = [f"`{path} {value}`" for path, value in row["fields"].items() if told(row["track"], one, path, value)]
-        scores = " / ".join(f"{row['metrics'][of]:.1f}" for of in (one.measure, one.not_below) if of)
+        changes = [
+            f"`{path} {value}`"
+            for path, value in row["fields"].items()
+            if told(row["track"], one, path, value)
+        ]
+        scores = " / ".join(
+            f"{row['metrics'][of]:.1f}" for of in (one.measure, one.not_below) if of
+        )
         recipe = [] if row["recipe"] == one.recipe else [f"`{row['recipe']}`"]
         scored = [] if row["held_out"] else [f"test images, seed {row['seed']}"]
-        body.append((row["track"], ", ".join(recipe + changes + scored), f"{row['seconds']:.0f}", scores))
-    return table(sorted(body, key=itemgetter(0)), "track", "fields", "seconds of one core", "reached")
+        body.append(
+            (row["track"], ", ".join(recipe + changes + scored), f"{row['seconds']:.0f}", scores)
+        )
+    return table(
+        sorted(body, key=itemgetter(0)), "track", "fields", "seconds of one core", "reached"
+    )
 
 
 def small_recipes() -> str:
@@ -721,7 +882,9 @@ def small_recipes() -> str:
     def cell(method: str, network: str, rate: str | None) -> str:
         found = [row for row in rows if (row["method"], row["network"]) == (method, network)]
         found = [row for row in found if row["fields"].get("optimizer.learning_rate") == rate]
-        if method in ("deepcluster-v2", "swav") and rate:  # of two ranges of crops, which were compared at one rate
+        if (
+            method in ("deepcluster-v2", "swav") and rate
+        ):  # of two ranges of crops, which were compared at one rate
             found = [row for row in found if "views.scale" in row["fields"]]
         best = max(found, key=lambda row: row["metrics"]["top1"], default=None)
         return f"{best['metrics']['top1']:.1f} ({best['seconds']:.0f} s)" if best else "–"
@@ -731,7 +894,12 @@ def small_recipes() -> str:
         (method, cell(method, "narrow", None), *(cell(method, "wide", rate) for rate in rates))
         for method in dict.fromkeys(row["method"] for row in rows)
     ]
-    return table(sorted(body), "method", "narrow network, 60 epochs", *(f"now, 30 epochs, {rate}" for rate in rates))
+    return table(
+        sorted(body),
+        "method",
+        "narrow network, 60 epochs",
+        *(f"now, 30 epochs, {rate}" for rate in rates),
+    )
 
 
 def robust_arms() -> str:
@@ -739,10 +907,21 @@ def robust_arms() -> str:
     body = []
     for arm, label in ROBUST_ARMS.items():
         runs = [row for row in traced(ROBUST) if row["arm"] == arm]
-        scores = (mean_std([run["metrics"][key] for run in runs]) for key in ("top1", "robust@8", "robust@16", "knn"))
+        scores = (
+            mean_std([run["metrics"][key] for run in runs])
+            for key in ("top1", "robust@8", "robust@16", "knn")
+        )
         seconds = f"{statistics.mean(run['cpu_seconds'] for run in runs):.0f} s"
         body.append([f"{label} ({_count(runs)})", str(runs[0]["epochs"]), seconds, *scores])
-    head = ("arm (seeds)", "epochs", "one core", "clean", "attack of 8", "attack of 16", "k-NN, clean")
+    head = (
+        "arm (seeds)",
+        "epochs",
+        "one core",
+        "clean",
+        "attack of 8",
+        "attack of 16",
+        "k-NN, clean",
+    )
     return table(body, *head)
 
 
@@ -756,7 +935,9 @@ def _few_images_rows(*, searched: bool = False) -> dict[tuple[str, int, int], di
     kept = {}
     for row in every:
         key = row["arm"], row["length"]
-        if "held_out" not in row and row.get("rate") == (best[key][1] if searched and key in best else None):
+        if "held_out" not in row and row.get("rate") == (
+            best[key][1] if searched and key in best else None
+        ):
             assert (*key, row["seed"]) not in kept, f"two rows of {key} and seed {row['seed']}"
             kept[*key, row["seed"]] = row
     return {key: row for key, row in kept.items() if ("rate" in row) == searched}
@@ -765,17 +946,26 @@ def _few_images_rows(*, searched: bool = False) -> dict[tuple[str, int, int], di
 def few_images(arms: Mapping[str, str], columns: Mapping[str, tuple[str, str]]) -> str:
     """2,000 images for many epochs, at equal time: means and deviations over seeds."""
     scored = [row for row in result(FEW_IMAGES)["rows"] if "held_out" not in row]
-    rows = [{"rate": 1.0 if row["arm"].startswith("SimCLR") else 0.03} | row for row in scored]  # else the recipe's
+    rows = [
+        {"rate": 1.0 if row["arm"].startswith("SimCLR") else 0.03} | row for row in scored
+    ]  # else the recipe's
     places = sorted({(row["length"], row["rate"]) for row in rows})
     body = []
     for (length, rate), (arm, label) in itertools.product(places, arms.items()):
-        runs = [row for row in rows if (row["length"], row["rate"], row["arm"]) == (length, rate, arm)]
+        runs = [
+            row for row in rows if (row["length"], row["rate"], row["arm"]) == (length, rate, arm)
+        ]
         if not runs:
             continue
-        scores = (mean_std([run[protocol][metric] for run in runs]) for protocol, metric in columns.values())
+        scores = (
+            mean_std([run[protocol][metric] for run in runs])
+            for protocol, metric in columns.values()
+        )
         spent = [run["cpu_seconds"] for run in runs if "cpu_seconds" in run]
         seconds = f"{statistics.mean(spent):.0f} s" if spent else "–"
-        body.append([f"{label} ({len(runs)})", f"{rate:g}", str(runs[0]["epochs"]), seconds, *scores])
+        body.append(
+            [f"{label} ({len(runs)})", f"{rate:g}", str(runs[0]["epochs"]), seconds, *scores]
+        )
     return table(body, "arm (seeds)", "rate", "epochs", "one core", *columns)
 
 
@@ -785,11 +975,15 @@ def few_images_rates() -> str:
     found = {(row["length"], row["arm"], row["rate"]): row["held_out"] for row in rows}
     rates = sorted({row["rate"] for row in rows})
     body = []
-    for length, arm in itertools.product(sorted({row["length"] for row in rows}), FEW_IMAGES_ATTACKS):
+    for length, arm in itertools.product(
+        sorted({row["length"] for row in rows}), FEW_IMAGES_ATTACKS
+    ):
         cells = []
         for rate in rates:
             scores = found.get((length, arm, rate))
-            under = scores and " / ".join(f"{scores['robust'][name]:.1f}" for name in ("top1", "robust@2", "robust@4"))
+            under = scores and " / ".join(
+                f"{scores['robust'][name]:.1f}" for name in ("top1", "robust@2", "robust@4")
+            )
             cells.append(f"{scores['knn']['top1']:.1f}; {under}" if scores else "–")
         if any(cell != "–" for cell in cells):
             body.append([f"{length:,}", FEW_IMAGES_ATTACKS[arm], *cells])
@@ -802,30 +996,58 @@ def scratch() -> str:
     plain, body = {row["seed"]: row["score"] for row in rows if row["arm"] == "MoCo-v2"}, []
     for arm in dict.fromkeys(row["arm"] for row in rows):
         of = [row for row in rows if row["arm"] == arm]
-        for part, label in (("robust", f"{arm} ({_count(of)})"), ("aux", "its second set of batch-norms")):
+        for part, label in (
+            ("robust", f"{arm} ({_count(of)})"),
+            ("aux", "its second set of batch-norms"),
+        ):
             cells = []
             for key in ("top1", *(f"robust@{epsilon}" for epsilon in (1, 2, 4, 8))):
-                values = {row["seed"]: row["score"][part][key] for row in of if part in row["score"]}
+                values = {
+                    row["seed"]: row["score"][part][key] for row in of if part in row["score"]
+                }
                 changes = [value - plain[seed]["robust"][key] for seed, value in values.items()]
-                change = "" if arm == "MoCo-v2" else f" ({_paired_change(changes)})" if changes else ""
+                change = (
+                    "" if arm == "MoCo-v2" else f" ({_paired_change(changes)})" if changes else ""
+                )
                 cells.append(f"{statistics.fmean(values.values()):.1f}{change}" if values else "")
             spent = f"{statistics.fmean(row['cpu_seconds'] + row.get('teacher_seconds', 0) for row in of):.0f} s"
             nearest = f"{statistics.fmean(row['score']['knn']['top1'] for row in of):.1f}"
-            first = [f"{of[0]['rate']:g}", str(of[0]["epochs"]), spent, nearest] if part == "robust" else [""] * 4
+            first = (
+                [f"{of[0]['rate']:g}", str(of[0]["epochs"]), spent, nearest]
+                if part == "robust"
+                else [""] * 4
+            )
             body += [[label, *first, *cells]] * any(cells)
-    head = ("arm (seeds)", "rate", "epochs", "one core", "k-NN", "linear head", *(f"ε = {e}" for e in (1, 2, 4, 8)))
+    head = (
+        "arm (seeds)",
+        "rate",
+        "epochs",
+        "one core",
+        "k-NN",
+        "linear head",
+        *(f"ε = {e}" for e in (1, 2, 4, 8)),
+    )
     return table(body, *head)
 
 
 def scratch_rates() -> str:
     """Their search: k-NN on held-out training images, one seed."""
     found = {
-        (row["arm"], row["rate"]): row["held_out"]["top1"] for row in result(SCRATCH)["rows"] if "score" not in row
+        (row["arm"], row["rate"]): row["held_out"]["top1"]
+        for row in result(SCRATCH)["rows"]
+        if "score" not in row
     }
     rates = sorted({rate for _, rate in found})
     arms = dict.fromkeys(arm for arm, _ in found)
-    cells = ([f"{found[arm, rate]:.1f}" if (arm, rate) in found else "–" for rate in rates] for arm in arms)
-    return table(([arm, *row] for arm, row in zip(arms, cells, strict=True)), "arm", *(f"rate {r:g}" for r in rates))
+    cells = (
+        [f"{found[arm, rate]:.1f}" if (arm, rate) in found else "–" for rate in rates]
+        for arm in arms
+    )
+    return table(
+        ([arm, *row] for arm, row in zip(arms, cells, strict=True)),
+        "arm",
+        *(f"rate {r:g}" for r in rates),
+    )
 
 
 def semi_supervised(name: str) -> str:
@@ -837,10 +1059,17 @@ def semi_supervised(name: str) -> str:
         line = [arm]
         for labels, trained in columns:
             key = (arm, labels, trained)
-            found = [row for row in rows if (row["arm"], row["labels"], row["start"] != "random") == key]
-            line.append(f"{mean_std([row['top1'] for row in found])} ({_count(found)})" if found else "–")
+            found = [
+                row for row in rows if (row["arm"], row["labels"], row["start"] != "random") == key
+            ]
+            line.append(
+                f"{mean_std([row['top1'] for row in found])} ({_count(found)})" if found else "–"
+            )
         body.append(line)
-    names = (f"{labels} labels, {'MoCo-v2' if trained else 'random weights'}" for labels, trained in columns)
+    names = (
+        f"{labels} labels, {'MoCo-v2' if trained else 'random weights'}"
+        for labels, trained in columns
+    )
     return table(body, "arm", *names)
 
 
@@ -856,7 +1085,9 @@ def _mean_changes(changes: Sequence[Sequence[float]], lost: bool = False) -> str
 def _paired_change(values: Sequence[float]) -> str:
     mean, half = statistics.fmean(values), _half(values)
     interval = f" ± {half:.1f}" if len(values) > 1 else ""
-    return f"{mean:+.1f}{interval}{'†' * (half >= abs(mean))}".replace("-", "−").replace("−0.0", "+0.0")
+    return f"{mean:+.1f}{interval}{'†' * (half >= abs(mean))}".replace("-", "−").replace(
+        "−0.0", "+0.0"
+    )
 
 
 def _half(values: Sequence[float]) -> float:
@@ -883,23 +1114,45 @@ def goals() -> str:
         return _change(_runs(record, arm, epochs), _runs(record, "plain", record["epochs"]))
 
     def schemes(key: str) -> str:
-        same = {row["key"]: row for row in result(ABLATIONS["dcluster"])["summary"] if row["comparison"] == EPOCHS}
+        same = {
+            row["key"]: row
+            for row in result(ABLATIONS["dcluster"])["summary"]
+            if row["comparison"] == EPOCHS
+        }
         return _change(_by_seed(same[key]), _by_seed(same["i"])) + "‡"  # 4 of the 22 runs
 
     def further(data: str, arm: str, plain: str, *metrics: str) -> str:
-        rows = [row for row in result(EQUAL_TIME)["rows"] if (row["data"], row["arm"]) in {(data, arm), (data, plain)}]
+        rows = [
+            row
+            for row in result(EQUAL_TIME)["rows"]
+            if (row["data"], row["arm"]) in {(data, arm), (data, plain)}
+        ]
         runs = {(row["arm"], row["seed"]): row["metrics"] for row in rows}
         seeds = [seed for name, seed in runs if name == arm and (plain, seed) in runs]
         lost = any(row["commit"] in UNRESOLVED for row in rows if row["seed"] in seeds)
-        return _mean_changes([[runs[arm, s][m] - runs[plain, s][m] for m in metrics] for s in seeds], lost)
+        return _mean_changes(
+            [[runs[arm, s][m] - runs[plain, s][m] for m in metrics] for s in seeds], lost
+        )
 
     both, first = "k-NN / probe", "head first"
     rows = [
-        ("more from given images, CIFAR-10", "MoCo-v2 + cut-mixed", "20 epochs each", both, paper(MOCO, "+cmx", False)),
+        (
+            "more from given images, CIFAR-10",
+            "MoCo-v2 + cut-mixed",
+            "20 epochs each",
+            both,
+            paper(MOCO, "+cmx", False),
+        ),
         ("", "MoCo-v2 + adversarial", "20 epochs each", both, paper(MOCO, "+adv", False)),
         ("", "DeepCluster-v2, six crops, + adversarial", "2 epochs each", both, schemes("ii")),
         ("", "DeepCluster-v2, six crops, + all three", "2 epochs each", both, schemes("vi")),
-        ("more in a given time, CIFAR-10", "MoCo-v2 + cut-mixed", "equal time", both, paper(MOCO, "+cmx", True)),
+        (
+            "more in a given time, CIFAR-10",
+            "MoCo-v2 + cut-mixed",
+            "equal time",
+            both,
+            paper(MOCO, "+cmx", True),
+        ),
         ("", "MoCo-v2, split", "equal time", both, paper(MOCO, "split", False)),
         ("", "MoCo-v2 + adversarial", "equal time", both, paper(MOCO, "+adv", True)),
     ]
@@ -907,9 +1160,21 @@ def goals() -> str:
         ("weights carried far, Omniglot", "omniglot", "adversarial", first, ("knn", "probe")),
         ("", "omniglot", "cutmix", first, ("knn", "probe")),
         ("", "omniglot-moco", "moco, adversarial", "moco", ("knn", "probe")),
-        ("weights carried to small photographs, CIFAR-10", "cifar10", "adversarial", first, ("knn", "probe")),
+        (
+            "weights carried to small photographs, CIFAR-10",
+            "cifar10",
+            "adversarial",
+            first,
+            ("knn", "probe"),
+        ),
         ("", "cifar10", "cutmix", first, ("knn", "probe")),
-        ("few labels, those runs", "cifar10", "adversarial", first, ("probe top1@1", "probe top1@4", "probe top1@16")),
+        (
+            "few labels, those runs",
+            "cifar10",
+            "adversarial",
+            first,
+            ("probe top1@1", "probe top1@4", "probe top1@16"),
+        ),
         ("", "cifar10", "cutmix", first, ("probe top1@1", "probe top1@4", "probe top1@16")),
         ("weights near their images, VOC07 subset", "voc", "adversarial", "shorter", ("svm mAP",)),
         ("", "voc", "cutmix", "shorter", ("svm mAP",)),
@@ -918,20 +1183,50 @@ def goals() -> str:
         kind = "cut-mixed" if arm == "cutmix" else "adversarial"
         what = {1: "SVM mAP", 2: both, 3: "probe of 1 / 4 / 16 a class"}[len(metrics)]
         change = further(data, arm, plain, *metrics)
-        rows.append((goal, f"{method} + {kind}", "3 epochs each" if plain == "shorter" else "equal time", what, change))
+        rows.append(
+            (
+                goal,
+                f"{method} + {kind}",
+                "3 epochs each" if plain == "shorter" else "equal time",
+                what,
+                change,
+            )
+        )
     one_rate, searched = _few_images_rows(), _few_images_rows(searched=True)
 
-    def of_few(runs: Mapping[Any, Any], arm: str, length: int, *places: tuple[str, str], beside: int = 0) -> str:
-        plain = {seed: run for (name, of, seed), run in runs.items() if (name, of) == ("plain", beside or length)}
-        pairs = [(runs[arm, length, seed], base) for seed, base in plain.items() if (arm, length, seed) in runs]
+    def of_few(
+        runs: Mapping[Any, Any], arm: str, length: int, *places: tuple[str, str], beside: int = 0
+    ) -> str:
+        plain = {
+            seed: run
+            for (name, of, seed), run in runs.items()
+            if (name, of) == ("plain", beside or length)
+        }
+        pairs = [
+            (runs[arm, length, seed], base)
+            for seed, base in plain.items()
+            if (arm, length, seed) in runs
+        ]
         return _mean_changes([[run[p][m] - base[p][m] for p, m in places] for run, base in pairs])
 
     change = of_few(one_rate, "+cutmix", 400, ("knn", "top1"), ("probe", "top1"), beside=241)
-    rows.append(("few images, many epochs, CIFAR-10", "MoCo-v2 + cut-mixed", "244 epochs beside 241", both, change))
+    rows.append(
+        (
+            "few images, many epochs, CIFAR-10",
+            "MoCo-v2 + cut-mixed",
+            "244 epochs beside 241",
+            both,
+            change,
+        )
+    )
     goal = ""
     for length, arm in itertools.product((400, 800, 1600), ("+split", "+cutmix", "+adversarial")):
         if any(key[:2] == (arm, length) for key in one_rate):
-            kind = {"+split": ", split", "+adversarial": " + adversarial", "+cutmix": " + cut-mixed"}[arm]
+            kind = {
+                "+split": ", split",
+                "+adversarial": " + adversarial",
+                "+cutmix": " + cut-mixed",
+            }[arm]
             when = f"the time of {length:,} plain epochs, one rate"
             change = of_few(one_rate, arm, length, ("knn", "top1"), ("probe", "top1"))
             rows.append((goal, f"MoCo-v2{kind}", when, both, change))
@@ -940,48 +1235,98 @@ def goals() -> str:
 
     def under_attack(plain: str) -> str:
         seeds = {row["seed"]: row["metrics"] for row in attacked if row["arm"] == plain}
-        hard = {row["seed"]: row["metrics"] for row in attacked if row["arm"] == "adversarial" and row["seed"] in seeds}
-        return _mean_changes([[hard[s][m] - seeds[s][m] for m in ("top1", "robust@8", "robust@16")] for s in hard])
+        hard = {
+            row["seed"]: row["metrics"]
+            for row in attacked
+            if row["arm"] == "adversarial" and row["seed"] in seeds
+        }
+        return _mean_changes(
+            [[hard[s][m] - seeds[s][m] for m in ("top1", "robust@8", "robust@16")] for s in hard]
+        )
 
     places = tuple(("robust", metric) for metric in ("top1", "robust@1", "robust@2", "robust@4"))
     what = "linear head: clean / under attack of 1 / 2 / 4 grey levels"
     change = of_few(one_rate, "+adversarial", 400, *places, beside=241)
-    rows.append(("robustness, CIFAR-10 (2,000 images)", "MoCo-v2 + adversarial", "241 epochs each", what, change))
+    rows.append(
+        (
+            "robustness, CIFAR-10 (2,000 images)",
+            "MoCo-v2 + adversarial",
+            "241 epochs each",
+            what,
+            change,
+        )
+    )
     for arm, when in (
         ("+adversarial", ""),
         ("+adversarial+late", ", from half-way"),
         ("from ¾", ", from three quarters"),
     ):
         change = of_few(searched, arm, 400, *places)
-        rows.append(("", f"MoCo-v2 + adversarial{when}", "equal time, best of four rates", what, change))
+        rows.append(
+            ("", f"MoCo-v2 + adversarial{when}", "equal time, best of four rates", what, change)
+        )
     what = "linear head: clean / under attack of 8 / of 16 grey levels"
     rows.append(
-        ("robustness, digits", "MoCo-v2 + adversarial, from half-way", "12 epochs each", what, under_attack("plain"))
+        (
+            "robustness, digits",
+            "MoCo-v2 + adversarial, from half-way",
+            "12 epochs each",
+            what,
+            under_attack("plain"),
+        )
     )
-    rows.append(("", "MoCo-v2 + adversarial, from half-way", "equal time", what, under_attack("longer")))
-    few = {(row["arm"], row["start"], row["seed"]): row for row in result(SEMI)["rows"] if row["labels"] == 20}
+    rows.append(
+        ("", "MoCo-v2 + adversarial, from half-way", "equal time", what, under_attack("longer"))
+    )
+    few = {
+        (row["arm"], row["start"], row["seed"]): row
+        for row in result(SEMI)["rows"]
+        if row["labels"] == 20
+    }
 
     def beside(arm: str) -> str:
         pairs = [(row, few["fixmatch", *key]) for (name, *key), row in few.items() if name == arm]
-        starts = [[pair for pair in pairs if pair[0]["start"] == start] for start in ("random", "moco-v2")]
-        changes = [[ours["top1"] - theirs["top1"] for ours, theirs in by_seed] for by_seed in zip(*starts, strict=True)]
+        starts = [
+            [pair for pair in pairs if pair[0]["start"] == start] for start in ("random", "moco-v2")
+        ]
+        changes = [
+            [ours["top1"] - theirs["top1"] for ours, theirs in by_seed]
+            for by_seed in zip(*starts, strict=True)
+        ]
         return _mean_changes(changes, any(row["commit"] in UNRESOLVED for row in few.values()))
 
     what = "accuracy, from random weights / from MoCo-v2's"
     for goal, kind, arm in (
-        ("twenty labels and many images, digits", "adversarial instead of RandAugment", "adversarial instead"),
+        (
+            "twenty labels and many images, digits",
+            "adversarial instead of RandAugment",
+            "adversarial instead",
+        ),
         ("", "RandAugment + adversarial", "fixmatch + adversarial"),
     ):
         rows.append((goal, f"FixMatch, {kind}", "equal steps", what, beside(arm)))
-    scored = [row for row in result(SEMI_CIFAR)["rows"] if "held_out" not in row and row["start"] == "moco-v2"]
-    what, instead = "accuracy, from MoCo-v2's weights", "FixMatch, adversarial instead of RandAugment"
+    scored = [
+        row
+        for row in result(SEMI_CIFAR)["rows"]
+        if "held_out" not in row and row["start"] == "moco-v2"
+    ]
+    what, instead = (
+        "accuracy, from MoCo-v2's weights",
+        "FixMatch, adversarial instead of RandAugment",
+    )
     for labels in (40, 250):
         top1 = {(row["arm"], row["seed"]): row["top1"] for row in scored if row["labels"] == labels}
         change = _mean_changes(
-            [[top1[arm, seed] - top1["fixmatch", seed]] for arm, seed in top1 if arm == "adversarial instead"],
+            [
+                [top1[arm, seed] - top1["fixmatch", seed]]
+                for arm, seed in top1
+                if arm == "adversarial instead"
+            ],
             lost=any(row["commit"] in UNRESOLVED for row in scored),
         )
-        rows.append((f"{labels} labels and many images, CIFAR-10", instead, "equal steps", what, change))
+        rows.append(
+            (f"{labels} labels and many images, CIFAR-10", instead, "equal steps", what, change)
+        )
     return table(rows, "goal", "hard example", "compared at", "measured by", "change (seeds)")
 
 
@@ -1004,7 +1349,14 @@ def without_labels() -> str:
             right = sum(row["k-NN"][0] > row["k-NN"][1] for row in called)
             counts = (len(pairs), better, len(called), right, wrong, clearly)
             body.append([f"{family}, {sets} data sets: {rule}", *map(str, counts)])
-    header = ("pairs", "better by labels", "called better", "of these better by labels", "not above", "clearly below")
+    header = (
+        "pairs",
+        "better by labels",
+        "called better",
+        "of these better by labels",
+        "not above",
+        "clearly below",
+    )
     return table(body, "states of", *header)
 
 
@@ -1020,7 +1372,9 @@ def without_labels_by_set() -> str:
         wrong = sum(row["k-NN"][0] <= 0 for row in called)
         missed = sum(row not in called for row in better)
         body.append([name, *map(str, (len(pairs), len(called), wrong, len(better), missed))])
-    return table(body, "data set", "pairs", "called better", "not above", "better by labels", "not called")
+    return table(
+        body, "data set", "pairs", "called better", "not above", "better by labels", "not called"
+    )
 
 
 def rules_without_labels() -> str:
@@ -1038,17 +1392,24 @@ def rules_without_labels() -> str:
     return table([tuple(str(row[column]) for column in columns) for row in rows], *header)
 
 
-def _judged(free: Mapping[tuple[str, str, str], Mapping[str, float]], row: Mapping[str, Any]) -> bool:
+def _judged(
+    free: Mapping[tuple[str, str, str], Mapping[str, float]], row: Mapping[str, Any]
+) -> bool:
     """A tenth more neighbours agreed on, uniformity up by 0.3, and a tenth of the neighbourhoods kept."""
     start, other = (free[row["set"], row["family"], row[side]] for side in ("start", "other"))
     further = other["uniformity"] - start["uniformity"] >= 0.3
     return row["kept"] >= 0.1 and further and other["neighbours"] >= 1.1 * start["neighbours"]
 
 
-def _formerly(free: Mapping[tuple[str, str, str], Mapping[str, float]], row: Mapping[str, Any]) -> bool:
+def _formerly(
+    free: Mapping[tuple[str, str, str], Mapping[str, float]], row: Mapping[str, Any]
+) -> bool:
     """A quarter more neighbours agreed on, and uniformity not down by more than 0.2."""
     start, other = (free[row["set"], row["family"], row[side]] for side in ("start", "other"))
-    return other["neighbours"] >= 1.25 * start["neighbours"] and other["uniformity"] >= start["uniformity"] - 0.2
+    return (
+        other["neighbours"] >= 1.25 * start["neighbours"]
+        and other["uniformity"] >= start["uniformity"] - 0.2
+    )
 
 
 def the_paper() -> str:
@@ -1061,10 +1422,21 @@ def survived() -> str:
     found = result(TORTURE)
     machine = f", {found['cores']} cores, torch {found['torch']}" if "torch" in found else ""
     parts = [f"Counted on {found['date']}, commit `{found['commit'][:7]}`{machine}:\n"]
-    for kind, *header in (("input", "hostile input", "tried", "survived"), ("fault", "fault", "tried", "nothing lost")):
-        counts = [(one["group"], one["tried"], one["survived"]) for one in found["groups"] if one["kind"] == kind]
-        counts.append(("**all**", sum(count[1] for count in counts), sum(count[2] for count in counts)))
-        parts.append(table([(name, f"{tried:,}", f"{kept:,}") for name, tried, kept in counts], *header))
+    for kind, *header in (
+        ("input", "hostile input", "tried", "survived"),
+        ("fault", "fault", "tried", "nothing lost"),
+    ):
+        counts = [
+            (one["group"], one["tried"], one["survived"])
+            for one in found["groups"]
+            if one["kind"] == kind
+        ]
+        counts.append(
+            ("**all**", sum(count[1] for count in counts), sum(count[2] for count in counts))
+        )
+        parts.append(
+            table([(name, f"{tried:,}", f"{kept:,}") for name, tried, kept in counts], *header)
+        )
     return "\n".join(parts)
 
 
@@ -1074,7 +1446,13 @@ def floors() -> str:
     width = max(map(len, lines))
     edge = f"+{'-' * (width + 4)}+"
     return "\n".join(
-        ["```text", edge, *(part for line in lines for part in (f"|  {line:^{width}}  |", edge)), "```", ""]
+        [
+            "```text",
+            edge,
+            *(part for line in lines for part in (f"|  {line:^{width}}  |", edge)),
+            "```",
+            "",
+        ]
     )
 
 
@@ -1091,7 +1469,9 @@ def published_gains() -> str:
         before, after = top1[plain], top1[hard]
         assert before is not None
         assert after is not None
-        rows.append((plain[0], str(plain[1]), f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}"))
+        rows.append(
+            (plain[0], str(plain[1]), f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}")
+        )
     return table(rows, "method", "epochs", "plain", "with adversarial views", "change")
 
 
@@ -1157,7 +1537,9 @@ GENERATED: dict[str, Callable[[], str]] = {
 
 def filled(text: str) -> str:
     """A page with everything between its markers made anew."""
-    return BLOCK.sub(lambda found: f"{found['begin']}\n{GENERATED[found['name']]()}\n{found['end']}", text)
+    return BLOCK.sub(
+        lambda found: f"{found['begin']}\n{GENERATED[found['name']]()}\n{found['end']}", text
+    )
 
 
 if __name__ == "__main__":

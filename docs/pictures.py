@@ -28,7 +28,9 @@ def terminal() -> str:
     """The command and what it prints, as HTML."""
     environment = os.environ | {"COLUMNS": str(_COLUMNS), "FORCE_COLOR": "1"}
     program = [sys.executable, "-m", *COMMAND.split()]
-    done = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        program, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
     console = Console(record=True, width=_COLUMNS, file=StringIO(), force_terminal=True)
     console.print(Text(f"$ {COMMAND}\n", style="bold"))
     console.print(Text.from_ansi(done.stdout))
@@ -39,9 +41,21 @@ def shoot(page: Path, name: str, height: int, width: int = _WIDTH) -> None:
     """Save the top of a page as docs/NAME.png."""
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "page.png"
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"]
-        options += [f"--user-data-dir={folder}/profile", f"--window-size={width},{height}", f"--screenshot={made}"]
-        subprocess.run(["chromium", *options, page.resolve().as_uri()], check=True, stderr=subprocess.DEVNULL)
+        options = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--hide-scrollbars",
+        ]
+        options += [
+            f"--user-data-dir={folder}/profile",
+            f"--window-size={width},{height}",
+            f"--screenshot={made}",
+        ]
+        subprocess.run(
+            ["chromium", *options, page.resolve().as_uri()], check=True, stderr=subprocess.DEVNULL
+        )
         picture = Image.open(made).convert("RGB").quantize(_COLOURS)
         picture.save(ROOT / "docs" / f"{name}.png", optimize=True)
 

@@ -19,6 +19,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from hexa.cli import main
+from tests import size
 
 if torch.backends.cpu.get_cpu_capability() == "AVX2":
     # oneDNN's AVX2 backward of a 1×1 convolution with stride 2 writes outside its memory where there are fewer than 8
@@ -35,6 +36,11 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays: a run ends with a full collection, which need not look through it again."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the size of the code below the results."""
+    terminalreporter.write_line("; ".join(size.summary()))
 
 
 def pytest_unconfigure() -> None:
@@ -101,4 +107,6 @@ def real_data() -> Callable[[str], Path]:
 def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the embedded digits, where what they are is not the point."""
     every = load_digits(return_X_y=True)
-    monkeypatch.setattr("sklearn.datasets.load_digits", lambda **_: tuple(values[::2] for values in every))
+    monkeypatch.setattr(
+        "sklearn.datasets.load_digits", lambda **_: tuple(values[::2] for values in every)
+    )

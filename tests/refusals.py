@@ -11,7 +11,9 @@ from hexa.config import UserError
 
 
 @contextmanager
-def one_line(said: str, kind: type[Exception] = UserError) -> Iterator[pytest.ExceptionInfo[Exception]]:
+def one_line(
+    said: str, kind: type[Exception] = UserError
+) -> Iterator[pytest.ExceptionInfo[Exception]]:
     """What is done inside raises an error of this kind whose single line matches."""
     with pytest.raises(kind, match=said) as caught:
         yield caught

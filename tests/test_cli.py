@@ -49,9 +49,18 @@ sys.exit(f"imported: {heavy}" if heavy else 0)
     ("line", "said"),
     [
         ("adapt no.pth --data photos", "no.pth: no such run, file or network"),
-        ("compare timm:resnet18 file.pth#teacher --data photos", "file.pth#teacher: no such run, file or network"),
-        ("embed timm:resnet18 --data folder:no/where --out x.npz", "data 'folder:no/where': no such folder: no/where"),
-        ("harden timm:resnet18 --data photos --labelled ./no#train", "data './no#train': no such folder: no"),
+        (
+            "compare timm:resnet18 file.pth#teacher --data photos",
+            "file.pth#teacher: no such run, file or network",
+        ),
+        (
+            "embed timm:resnet18 --data folder:no/where --out x.npz",
+            "data 'folder:no/where': no such folder: no/where",
+        ),
+        (
+            "harden timm:resnet18 --data photos --labelled ./no#train",
+            "data './no#train': no such folder: no",
+        ),
         ("embed timm:resnet18 --data ~nouser/photos --out x.npz", "no such folder: ~nouser/photos"),
         ("compare timm:resnet18 --data digits", "the following arguments are required: OTHER"),
         ("visualize digits-moco-v2 --out views.txt", ".png"),
@@ -61,7 +70,9 @@ sys.exit(f"imported: {heavy}" if heavy else 0)
 def test_what_is_plainly_wrong_is_answered_before_torch_is_imported(line: str, said: str) -> None:
     program = f"import sys; from hexa.cli import main; sys.exit(main({line.split()}) + 10 * ('torch' in sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stderr.count("\n"), said in done.stderr) == (2, 1, True), done.stderr
+    assert (done.returncode, done.stderr.count("\n"), said in done.stderr) == (2, 1, True), (
+        done.stderr
+    )
 
 
 def test_plans_import_neither_scikit_learn_nor_scipy() -> None:
@@ -91,7 +102,11 @@ def test_no_command_prints_help_and_ends_the_process_after_all_else() -> None:
     ours = "main = cli.main; cli.main = lambda: atexit.register(print, 'later') and main()"
     program = f"import atexit, os; from hexa import cli; {ours}; os._exit = lambda n: print('ended', n); cli.run()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stdout[:11], done.stdout[-14:]) == (2, "usage: hexa", "later\nended 2\n")
+    assert (done.returncode, done.stdout[:11], done.stdout[-14:]) == (
+        2,
+        "usage: hexa",
+        "later\nended 2\n",
+    )
 
 
 MISTAKES = {
@@ -150,8 +165,16 @@ class OutOfMemoryError(RuntimeError):
     [
         # a ValueError that is Python's, not ours, is a bug
         (ValueError("invalid literal"), 1, r"(?s)Traceback.*invalid literal.*please report"),
-        (PermissionError(13, "Permission denied", "/root/x"), 2, r"^hexa: error: /root/x: Permission denied\n$"),
-        (OutOfMemoryError("tried to\nallocate"), 2, r"^hexa: error: .*lower --batch-size.*tried to allocate.*\n$"),
+        (
+            PermissionError(13, "Permission denied", "/root/x"),
+            2,
+            r"^hexa: error: /root/x: Permission denied\n$",
+        ),
+        (
+            OutOfMemoryError("tried to\nallocate"),
+            2,
+            r"^hexa: error: .*lower --batch-size.*tried to allocate.*\n$",
+        ),
         (Stopped("saved at step 3"), 143, r"(?s)^(?!.*error)"),
         (KeyboardInterrupt(), 130, r"(?s)^(?!.*error)"),
     ],
@@ -159,7 +182,9 @@ class OutOfMemoryError(RuntimeError):
 def test_what_a_command_raises_decides_how_it_ends(
     error: BaseException, status: int, said: str, says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(COMMANDS, "doctor", replace(COMMANDS["doctor"], run=Mock(side_effect=error)))
+    monkeypatch.setitem(
+        COMMANDS, "doctor", replace(COMMANDS["doctor"], run=Mock(side_effect=error))
+    )
     assert re.search(said, says("doctor", status=status).err)
 
 
@@ -167,21 +192,41 @@ def test_what_a_command_raises_decides_how_it_ends(
     ("words", "ours", "given"),
     [
         # dashes or underscores, with or without equals, anywhere
-        ("go --a.queue_size 512 --batch-size 64 --out x", "go --out x", {"a.queue_size": "512", "batch_size": "64"}),
-        ("go --batch_size=64 --a.queue-size=512 --out=x", "go --out=x", {"a.queue_size": "512", "batch_size": "64"}),
+        (
+            "go --a.queue_size 512 --batch-size 64 --out x",
+            "go --out x",
+            {"a.queue_size": "512", "batch_size": "64"},
+        ),
+        (
+            "go --batch_size=64 --a.queue-size=512 --out=x",
+            "go --out=x",
+            {"a.queue_size": "512", "batch_size": "64"},
+        ),
         # numbers below 0 are values, and flags are true
-        ("--a.momentum -1 name --a.compile --out x", "name --out x", {"a.momentum": "-1", "a.compile": "true"}),
+        (
+            "--a.momentum -1 name --a.compile --out x",
+            "name --out x",
+            {"a.momentum": "-1", "a.compile": "true"},
+        ),
         # several numbers are a list, and names stay positions
-        ("--shots 1 2 16 knn --k 20 --draws=5", "knn", {"shots": "1,2,16", "k": "20", "draws": "5"}),
+        (
+            "--shots 1 2 16 knn --k 20 --draws=5",
+            "knn",
+            {"shots": "1,2,16", "k": "20", "draws": "5"},
+        ),
         # the last counts
         ("--batch-size 64 --batch_size 128", "", {"batch_size": "128"}),
     ],
 )
-def test_fields_are_parted_from_our_own_options(words: str, ours: str, given: dict[str, str]) -> None:
+def test_fields_are_parted_from_our_own_options(
+    words: str, ours: str, given: dict[str, str]
+) -> None:
     assert fields.split(words.split(), ["--out", "--data"]) == (ours.split(), given)
 
 
-def test_pretrain_hands_the_experiment_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: Says) -> None:
+def test_pretrain_hands_the_experiment_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: Says
+) -> None:
     seen: list[tuple[Experiment, object]] = []
 
     def pretend(experiment: Experiment, out: Path | None = None, **_: object) -> Path:
@@ -200,7 +245,11 @@ def test_pretrain_hands_the_experiment_over(monkeypatch: pytest.MonkeyPatch, tmp
 
     hexa.pretrain("digits-moco-v2", epochs=2, **{"method.temperature": 0.3})
     experiment, out = seen[1]
-    assert (experiment.epochs, experiment.method.model_dump()["temperature"], experiment.data) == (2, 0.3, "digits")
+    assert (experiment.epochs, experiment.method.model_dump()["temperature"], experiment.data) == (
+        2,
+        0.3,
+        "digits",
+    )
 
 
 @pytest.mark.parametrize(
@@ -225,11 +274,17 @@ def flattened(prefix: str, value: object) -> dict[str, object]:
     """The values of nested fields by dotted path."""
     if not isinstance(value, dict) or not (value or prefix == "hard_examples"):
         return {prefix: value}
-    return dict(ChainMap(*[flattened(f"{prefix}.{key}" if prefix else key, one) for key, one in value.items()]))
+    return dict(
+        ChainMap(
+            *[flattened(f"{prefix}.{key}" if prefix else key, one) for key, one in value.items()]
+        )
+    )
 
 
 @pytest.mark.parametrize("name", recipes.names()[::4])
-def test_help_of_a_recipe_lists_every_field_with_its_value_and_meaning(name: str, says: Says) -> None:
+def test_help_of_a_recipe_lists_every_field_with_its_value_and_meaning(
+    name: str, says: Says
+) -> None:
     out = says("pretrain", name, "--help").out
     listed = list(fields.of_experiment(recipes.get(name)))
     flat = flattened("", recipes.get(name).model_dump())
@@ -245,7 +300,10 @@ def test_help_of_a_recipe_lists_every_field_with_its_value_and_meaning(name: str
 
 def test_help_shows_values_changed_beside_it_and_absent_hard_examples(says: Says) -> None:
     out = says("pretrain", "digits-moco-v2", "--epochs", "7", "--help").out
-    assert [part in out for part in ("--epochs 7 ", "--hard_examples.adversarial.epsilon")] == [True, True]
+    assert [part in out for part in ("--epochs 7 ", "--hard_examples.adversarial.epsilon")] == [
+        True,
+        True,
+    ]
     assert "auto|fp32|bf16" in out
 
 
@@ -284,21 +342,30 @@ def test_doctor_fails_when_something_essential_does(
 
     monkeypatch.setattr(doctor.importlib, "import_module", lacking)
     out = says("doctor", status=1).out
-    assert all(one in out for one in ("FAIL  timm: ImportError: libc too old", "--force-reinstall timm"))
+    assert all(
+        one in out for one in ("FAIL  timm: ImportError: libc too old", "--force-reinstall timm")
+    )
     monkeypatch.undo()
     assert doctor.failed(doctor.diagnose(tmp_path / "missing"))
 
 
-@pytest.mark.parametrize(("protocol", "option"), [("knn", "--k 200"), ("linear", "--learning_rate")])
+@pytest.mark.parametrize(
+    ("protocol", "option"), [("knn", "--k 200"), ("linear", "--learning_rate")]
+)
 def test_help_of_a_protocol_lists_its_options(protocol: str, option: str, says: Says) -> None:
     assert option in says("evaluate", protocol, "--help").out
 
 
-def test_a_time_chooses_the_length(says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_chooses_the_length(
+    says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Epochs of 600 s in nine tenths of an hour, less the seconds of the start."""
     costs, trained = Costs(16, 0.0, {4: 600 / 1347}, 0.1), list[Experiment]()
     monkeypatch.setattr("hexa.measure.costs.measure", lambda *_, **how: costs)
-    monkeypatch.setattr("hexa.run.run.pretrain", lambda experiment, out, **_: trained.append(experiment) or Path(out))
+    monkeypatch.setattr(
+        "hexa.run.run.pretrain",
+        lambda experiment, out, **_: trained.append(experiment) or Path(out),
+    )
     begin = ("pretrain", "digits-moco-v2", "--out", tmp_path / "run")
     out = says(*begin, "--time", "1h").out
     (made,) = trained

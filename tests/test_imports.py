@@ -38,7 +38,18 @@ FLOORS = (
 FLOOR = {package: number for number, floor in enumerate(FLOORS) for package in floor}
 #: Where no method is named.
 ENGINE = {
-    *("config", "runtime", "core", "ops", "objective", "data", "hard_examples", "training", "reporting", "run"),
+    *(
+        "config",
+        "runtime",
+        "core",
+        "ops",
+        "objective",
+        "data",
+        "hard_examples",
+        "training",
+        "reporting",
+        "run",
+    ),
     *("measure", "cli"),
 }
 #: What core and ops may import.
@@ -62,7 +73,10 @@ def asked_of(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
             module = node.module or ""
             # the version is a constant, anyone's
             names = [f"hexa.{alias.name}" for alias in node.names if alias.name != "__version__"]
-            yield from ((node, name) for name in (names if module == "hexa" else ["." * node.level + module]))
+            yield from (
+                (node, name)
+                for name in (names if module == "hexa" else ["." * node.level + module])
+            )
 
 
 def brought(requirements: list[str]) -> set[str]:
@@ -82,8 +96,16 @@ def brought(requirements: list[str]) -> set[str]:
 def test_what_is_imported_is_asked_for() -> None:
     """At the top of a file what comes with the package; in functions also what comes with an extra."""
     project = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text())["project"]
-    extras = [text for name, extra in project["optional-dependencies"].items() if name != "dev" for text in extra]
-    always, sometimes = brought(project["dependencies"]), brought([*project["dependencies"], *extras])
+    extras = [
+        text
+        for name, extra in project["optional-dependencies"].items()
+        if name != "dev"
+        for text in extra
+    ]
+    always, sometimes = (
+        brought(project["dependencies"]),
+        brought([*project["dependencies"], *extras]),
+    )
     given = importlib.metadata.packages_distributions()
     for path, tree in TREES.items():
         for node, module in asked_of(tree):
@@ -109,7 +131,11 @@ def test_imports_point_one_way() -> None:
                 wrong.append(f"{path}: imports are absolute, not {module}")
             elif top == "hexa_paper":
                 wrong.append(f"{path} imports {module}, which is found through entry points alone")
-            elif top == "hexa" and found != package and FLOOR.get(found, 0) >= FLOOR[package] < FLOOR["cli"]:
+            elif (
+                top == "hexa"
+                and found != package
+                and FLOOR.get(found, 0) >= FLOOR[package] < FLOOR["cli"]
+            ):
                 wrong.append(f"{path} imports from {found or 'hexa'}")
             elif package in ("core", "ops") and top not in TORCH_ALONE:
                 wrong.append(f"{path} imports {top}")

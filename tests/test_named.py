@@ -16,17 +16,32 @@ def test_a_recipe_gives_its_network_untrained() -> None:
     backbone = hexa.load_backbone("random:cifar10-moco-v2+small")
     assert backbone.network_config == experiment.network
     assert (backbone.image_size, backbone.mean) == (32, experiment.network.mean)
-    assert hexa.load_backbone("random:cifar10-moco-v2+small").content_hash() == backbone.content_hash()
+    assert (
+        hexa.load_backbone("random:cifar10-moco-v2+small").content_hash() == backbone.content_hash()
+    )
     first, second = (hexa.named("random:cifar10-moco-v2+small", seed) for seed in (0, 1))
-    assert load_backbone(first).content_hash() == backbone.content_hash() != load_backbone(second).content_hash()
+    assert (
+        load_backbone(first).content_hash()
+        == backbone.content_hash()
+        != load_backbone(second).content_hash()
+    )
 
 
 def test_everything_else_passes_unchanged() -> None:
-    for spec in ("runs/first", "timm:resnet18", "random:resnet18", "random:small-resnet-4-8", Path("x.pth")):
+    for spec in (
+        "runs/first",
+        "timm:resnet18",
+        "random:resnet18",
+        "random:small-resnet-4-8",
+        Path("x.pth"),
+    ):
         assert hexa.named(spec) is spec
 
 
 def test_a_result_names_it(tmp_path: Path, says: Says) -> None:
     out = tmp_path / "result.json"
-    assert "top1" in says("evaluate", "knn", "random:digits-moco-v2", "--data", "digits", "--out", out).out
+    assert (
+        "top1"
+        in says("evaluate", "knn", "random:digits-moco-v2", "--data", "digits", "--out", out).out
+    )
     assert json.loads(out.read_text())["backbone"] == "random:digits-moco-v2"

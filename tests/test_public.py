@@ -31,8 +31,14 @@ RANDOM = "random:small-resnet-4-8"
         (lambda: hexa.load_backbone(5), "load_backbone: spec must be str or Path, got 5"),  # type: ignore[arg-type]
         (lambda: hexa.embed(RANDOM, "digits", 5), "embed: out must be str or Path, got 5"),  # type: ignore[arg-type]
         (lambda: hexa.evaluate("knn", RANDOM, Path("/no")), "/no; give the path of a folder"),  # type: ignore[arg-type]
-        (lambda: hexa.adapt("x", "digits", labeled="y"), "no argument or field 'labeled'; did you mean 'labelled'\\?"),
-        (lambda: hexa.compare(["a", "b"], "digits", tim="9s"), "unknown option 'tim'; did you mean 'time'\\?"),
+        (
+            lambda: hexa.adapt("x", "digits", labeled="y"),
+            "no argument or field 'labeled'; did you mean 'labelled'\\?",
+        ),
+        (
+            lambda: hexa.compare(["a", "b"], "digits", tim="9s"),
+            "unknown option 'tim'; did you mean 'time'\\?",
+        ),
     ],
 )
 def test_an_argument_of_another_type_is_named(call: Callable[[], object], expected: str) -> None:
@@ -46,8 +52,12 @@ def test_the_callers_mode_changes_nothing(mode: Callable[[], Any], tmp_path: Pat
     quiet: dict[str, Any] = {"device": "cpu", "precision": "fp32", "epochs": 1, "preset": "cifar"}
 
     def trained(name: str) -> tuple[str, dict[str, float]]:
-        backbone = hexa.load_backbone(hexa.pretrain("digits-hexa-moco", out=tmp_path / name, **fields))
-        return backbone.content_hash(), hexa.evaluate("linear", backbone, "digits", **quiet)["metrics"]
+        backbone = hexa.load_backbone(
+            hexa.pretrain("digits-hexa-moco", out=tmp_path / name, **fields)
+        )
+        return backbone.content_hash(), hexa.evaluate("linear", backbone, "digits", **quiet)[
+            "metrics"
+        ]
 
     plain = trained("plain")
     with mode():

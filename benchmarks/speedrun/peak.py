@@ -65,7 +65,10 @@ def main() -> None:
     parser.add_argument("track", choices=("A-60", "A-70", "B"))
     parser.add_argument("--data", required=True)
     parser.add_argument(
-        "--record", type=Path, required=True, help="speedrun.json of a run of the record on this machine"
+        "--record",
+        type=Path,
+        required=True,
+        help="speedrun.json of a run of the record on this machine",
     )
     parser.add_argument("--result", type=Path, required=True)
     given = parser.parse_args()
@@ -84,8 +87,15 @@ def main() -> None:
         made = override(recipes.get(recipe), fields)
         steps = made.epochs * (len(open_source(made.data, "train")) // made.batch_size)
     each = (counted[1] - counted[0]) / 2
-    seconds = statistics.fmean(row["seconds"] for row in json.loads(given.record.read_text())["rows"])
-    row: dict[str, Any] = {"track": given.track, "operations_per_step": each, "steps": steps, "seconds": seconds}
+    seconds = statistics.fmean(
+        row["seconds"] for row in json.loads(given.record.read_text())["rows"]
+    )
+    row: dict[str, Any] = {
+        "track": given.track,
+        "operations_per_step": each,
+        "steps": steps,
+        "seconds": seconds,
+    }
     row |= {"gflops": each * steps / seconds / 1e9, "peaks": peaks()} | provenance()
     row |= {"device": processor_name(), "torch": version("torch")}
     stored = json.loads(given.result.read_text()) if given.result.exists() else {"rows": []}

@@ -93,14 +93,19 @@ class BYOL(nn.Module):
         self.query = nn.Sequential(backbone, heads.BYOLProjectionHead(128, 1024, 256))
         self.key = copy.deepcopy(self.query)
         deactivate_requires_grad(self.key)
-        self.predictor, self.loss = heads.BYOLPredictionHead(256, 1024, 256), NegativeCosineSimilarity()
+        self.predictor, self.loss = (
+            heads.BYOLPredictionHead(256, 1024, 256),
+            NegativeCosineSimilarity(),
+        )
 
     def forward(self, one: Tensor, two: Tensor) -> Tensor:
         update_momentum(self.query, self.key, 0.99)
         with torch.no_grad():
             keys = [self.key(view) for view in (two, one)]
         queries = [self.predictor(self.query(view)) for view in (one, two)]
-        return torch.stack([self.loss(query, key) for query, key in zip(queries, keys, strict=True)]).mean()
+        return torch.stack(
+            [self.loss(query, key) for query, key in zip(queries, keys, strict=True)]
+        ).mean()
 
 
 class SwAV(nn.Module):
@@ -120,10 +125,14 @@ class SwAV(nn.Module):
 
 LIGHTLY: dict[str, Callable[[nn.Module, int], nn.Module]] = {
     "moco": MoCo,
-    "simclr": lambda backbone, _: Siamese(backbone, heads.SimCLRProjectionHead(128, 512, 128), NTXentLoss()),
+    "simclr": lambda backbone, _: Siamese(
+        backbone, heads.SimCLRProjectionHead(128, 512, 128), NTXentLoss()
+    ),
     "byol": lambda backbone, _: BYOL(backbone),
     "swav": lambda backbone, _: SwAV(backbone),
-    "vicreg": lambda backbone, _: Siamese(backbone, heads.VICRegProjectionHead(128, 2048, 2048), VICRegLoss()),
+    "vicreg": lambda backbone, _: Siamese(
+        backbone, heads.VICRegProjectionHead(128, 2048, 2048), VICRegLoss()
+    ),
 }
 LIGHTLY_TRAIN, STABLE = ("train-simclr", "train-dino"), "stable-simclr"
 
@@ -135,7 +144,12 @@ def by_lightly(given: argparse.Namespace, one: Track, folder: Path, seed: int) -
     network = override(recipes.get(one.recipe), fields).network
     backbone = build(network)
     swav = given.method == "swav"
-    two_crops = {"crop_sizes": (32,), "crop_counts": (2,), "crop_min_scales": (0.14,), "crop_max_scales": (1.0,)}
+    two_crops = {
+        "crop_sizes": (32,),
+        "crop_counts": (2,),
+        "crop_min_scales": (0.14,),
+        "crop_max_scales": (1.0,),
+    }
     views = SwaVTransform(**two_crops, cj_strength=0.5, gaussian_blur=0.0) if swav else None
     images = ImageFolder(folder, views or SimCLRTransform(input_size=32, gaussian_blur=0.0))
     loader = torch.utils.data.DataLoader(images, given.batch, shuffle=True, drop_last=True)
@@ -155,7 +169,9 @@ def by_lightly(given: argparse.Namespace, one: Track, folder: Path, seed: int) -
     return Backbone(backbone.eval(), Preparation(*STATISTICS, 32, crop=1.0), network)
 
 
-def by_stable_pretraining(given: argparse.Namespace, one: Track, folder: Path, seed: int) -> Backbone:
+def by_stable_pretraining(
+    given: argparse.Namespace, one: Track, folder: Path, seed: int
+) -> Backbone:
     """The backbone after training on the images of a folder."""
     import lightning
     import stable_pretraining as stable
@@ -178,10 +194,19 @@ def by_stable_pretraining(given: argparse.Namespace, one: Track, folder: Path, s
             transforms.ToImage(**stable.data.static.CIFAR10),
         )
 
-    views = transforms.MultiViewTransform([view(0.2), view(0.08, transforms.RandomSolarize(threshold=0.5, p=0.2))])
-    images = stable.data.FromTorchDataset(ImageFolder(folder), names=["image", "label"], transform=views)
+    views = transforms.MultiViewTransform(
+        [view(0.2), view(0.08, transforms.RandomSolarize(threshold=0.5, p=0.2))]
+    )
+    images = stable.data.FromTorchDataset(
+        ImageFolder(folder), names=["image", "label"], transform=views
+    )
     loader = torch.utils.data.DataLoader(images, given.batch, shuffle=True, drop_last=True)
-    layers = [nn.Linear(128, 2048), nn.BatchNorm1d(2048), nn.ReLU(inplace=True), nn.Linear(2048, 2048)]
+    layers = [
+        nn.Linear(128, 2048),
+        nn.BatchNorm1d(2048),
+        nn.ReLU(inplace=True),
+        nn.Linear(2048, 2048),
+    ]
     layers += [nn.BatchNorm1d(2048), nn.ReLU(inplace=True), nn.Linear(2048, 256)]
     module = stable.Module(
         backbone=backbone,
@@ -243,7 +268,10 @@ def by_lightly_train(given: argparse.Namespace, one: Track, folder: Path, seed: 
         precision="32-true",
         seed=seed,
         optim_args={"lr": given.rate},
-        transform_args={"image_size": (size, size), "normalize": {"mean": start.mean, "std": start.std}},
+        transform_args={
+            "image_size": (size, size),
+            "normalize": {"mean": start.mean, "std": start.std},
+        },
         overwrite=True,
     )
     return start.eval().prepared(size=round(size * one.fields.get("views.test_scale", 1)))
@@ -279,7 +307,9 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true")
     given = parser.parse_args()
     if given.rate is None:
-        given.rate = {"swav": 0.001, "train-simclr": 0.3, "train-dino": 0.03, STABLE: 5.0}.get(given.method, 0.06)
+        given.rate = {"swav": 0.001, "train-simclr": 0.3, "train-dino": 0.03, STABLE: 5.0}.get(
+            given.method, 0.06
+        )
     if given.method in LIGHTLY_TRAIN and given.start is None:
         parser.error("lightly-train goes on from weights: give --start")
     torch.set_num_threads(1)
@@ -294,17 +324,24 @@ def main() -> None:
     stored = json.loads(given.result.read_text()) if given.result.exists() else {"rows": []}
     for seed in given.seeds:
         key = about | {"seed": seed}
-        if any(key.items() <= ({"track": "B"} | row).items() for row in stored["rows"]):  # older rows have no track
+        if any(
+            key.items() <= ({"track": "B"} | row).items() for row in stored["rows"]
+        ):  # older rows have no track
             continue
         images, scored = _images(one, given.data, given.out, seed, given.held_out)
         kept = Path(images.partition(":")[2], "train")
-        folder = as_files(given.data, given.out / f"{one.data}-png") if one.per_class is None else kept
+        folder = (
+            as_files(given.data, given.out / f"{one.data}-png") if one.per_class is None else kept
+        )
         begun, clock = time.process_time(), time.perf_counter()
         found = train(given, one, folder, seed)
         row = {"seconds": time.process_time() - begun, "wall_seconds": time.perf_counter() - clock}
         row |= {"metrics": _measured(one, found, scored, given.held_out)}
         row |= provenance() | {"device": processor_name()}
-        row |= {name: version(name) for name in ("torch", "lightly", "lightly-train", "stable-pretraining")}
+        row |= {
+            name: version(name)
+            for name in ("torch", "lightly", "lightly-train", "stable-pretraining")
+        }
         stored["rows"].append(key | row)
         given.result.write_text(json.dumps(stored, indent=1) + "\n")
         print(stored["rows"][-1], flush=True)

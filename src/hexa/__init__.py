@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from hexa.weights.pretrained import Backbone
 
 __version__ = "0.2.0.dev0"
-__all__ = ["__version__", "adapt", "compare", "embed", "evaluate", "harden", "load_backbone", "pretrain"]
+__all__ = [
+    "__version__",
+    "adapt",
+    "compare",
+    "embed",
+    "evaluate",
+    "harden",
+    "load_backbone",
+    "pretrain",
+]
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -50,13 +59,24 @@ def _public(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
                 given_by_name[name] = str(given_by_name[name])
         for name in given_by_name.get("fields", ()):
             if difflib.get_close_matches(name, named, 1, 0.75):
-                raise UserError(f"{function.__name__}: no argument or field '{name}'; {nearest(name, named)}")
+                raise UserError(
+                    f"{function.__name__}: no argument or field '{name}'; {nearest(name, named)}"
+                )
         for name, value in given_by_name.items():
             parameter = signature.parameters[name]
-            kinds = {"NoneType" if kind == "None" else kind for kind in str(parameter.annotation).split(" | ")}
+            kinds = {
+                "NoneType" if kind == "None" else kind
+                for kind in str(parameter.annotation).split(" | ")
+            }
             known = {kind.__name__ for kind in type(value).__mro__}
-            if parameter.kind is not parameter.VAR_KEYWORD and not kinds & (known | {"int", "float"}):
-                given = repr(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
+            if parameter.kind is not parameter.VAR_KEYWORD and not kinds & (
+                known | {"int", "float"}
+            ):
+                given = (
+                    repr(value)
+                    if isinstance(value, str | int | float | None)
+                    else f"a {type(value).__name__}"
+                )
                 expected = parameter.annotation.replace(" | ", " or ")
                 raise UserError(f"{function.__name__}: {name} must be {expected}, got {given}")
         import torch
@@ -92,7 +112,11 @@ def pretrain(
     from hexa.run.start import begin_from_weights
 
     experiment = experiment_of(recipe) if isinstance(recipe, str) else recipe
-    changes = {"data": data, "epochs": epochs, "start.weights": None if start is None else str(start)}
+    changes = {
+        "data": data,
+        "epochs": epochs,
+        "start.weights": None if start is None else str(start),
+    }
     changes = {name: value for name, value in changes.items() if value is not None} | fields
     return train(begin_from_weights(override(experiment, changes), changes), out)
 
@@ -156,7 +180,17 @@ def harden(
     from hexa.adaptation.harden import HardenRequest
     from hexa.runtime.parsing import seconds_of
 
-    asked = (str(backbone), data, labelled, seconds_of(time), domain, fields, groups, strength, price)
+    asked = (
+        str(backbone),
+        data,
+        labelled,
+        seconds_of(time),
+        domain,
+        fields,
+        groups,
+        strength,
+        price,
+    )
     return run(HardenRequest(*asked), Path(out), only_plan=plan)
 
 
@@ -176,7 +210,9 @@ def load_backbone(spec: str | Path, **given: Unpack[Given]) -> Backbone:
 
 
 @_public
-def evaluate(protocol: str, backbone: str | Path | Backbone, data: str, **options: Any) -> dict[str, Any]:
+def evaluate(
+    protocol: str, backbone: str | Path | Backbone, data: str, **options: Any
+) -> dict[str, Any]:
     """Evaluate a backbone on labelled images: "knn" or "linear" -> results with protocol, metrics in percent, seed ….
 
     `backbone` is anything `load_backbone` takes, or what it returned. options: those of `hexa.evaluation.evaluate`
@@ -232,7 +268,9 @@ def compare(
     known = {"time", *CompareRequest.__dataclass_fields__}
     for name in options.keys() - known:
         raise UserError(f"compare: unknown option '{name}'; {nearest(name, known)}")
-    request = CompareRequest(backbones=tuple(map(named, backbones)), data=data, labelled=labelled, **options)
+    request = CompareRequest(
+        backbones=tuple(map(named, backbones)), data=data, labelled=labelled, **options
+    )
     found = run(request)
     if out is not None:
         write(found, request, Path(out))

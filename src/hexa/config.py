@@ -26,8 +26,12 @@ class ConfigError(UserError):
 
     def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
         # pydantic hands these on, and can't hold half a character
-        self.problems = [(whole_characters(path), whole_characters(message)) for path, message in problems]
-        super().__init__("; ".join(f"{path}: {message}" if path else message for path, message in self.problems))
+        self.problems = [
+            (whole_characters(path), whole_characters(message)) for path, message in problems
+        ]
+        super().__init__(
+            "; ".join(f"{path}: {message}" if path else message for path, message in self.problems)
+        )
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[list[tuple[str, str]]]]:
         return type(self), (self.problems,)  # what pickle would pass is the message
@@ -36,8 +40,14 @@ class ConfigError(UserError):
     def of(cls, error: pydantic.ValidationError) -> ConfigError:
         """pydantic's report in our words, with the paths of nested choices joined on."""
         details = error.errors()
-        inner = {detail["loc"][:-1] for detail in details}  # a list of bad entries counts as empty, too
-        told = [detail for detail in details if detail["type"] != "too_short" or detail["loc"] not in inner]
+        inner = {
+            detail["loc"][:-1] for detail in details
+        }  # a list of bad entries counts as empty, too
+        told = [
+            detail
+            for detail in details
+            if detail["type"] != "too_short" or detail["loc"] not in inner
+        ]
         return cls(problem for detail in told for problem in _problems(detail))
 
 
@@ -48,7 +58,9 @@ def whole_characters(text: str) -> str:
 
 #: pydantic's common errors by type, in our words.
 _EXPECTED = {
-    **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "must be an integer"),
+    **dict.fromkeys(
+        ("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "must be an integer"
+    ),
     **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
     **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
@@ -76,7 +88,10 @@ def _problems(detail: Any) -> Iterator[tuple[str, str]]:
     expected = _EXPECTED.get(detail["type"], message[:1].lower() + message[1:])
     value = detail.get("input")
     shown = f", got {value!r}" if isinstance(value, str | int | float | bool) and not cause else ""
-    yield path, expected.format(**context) + shown if detail["type"] in _EXPECTED else expected + shown
+    yield (
+        path,
+        expected.format(**context) + shown if detail["type"] in _EXPECTED else expected + shown,
+    )
 
 
 def reason(error: BaseException, most: int = 160) -> str:
@@ -94,7 +109,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def some(names: Iterable[object], separator: str = ", ", most: int = 5) -> str:
     """The first few names and the number of the others, as messages list them: "a, b, c and 4,321 more", or "none"."""
     texts = [str(name) for name in names]
-    return separator.join(texts[:most]) + (f" and {len(texts) - most:,} more" if len(texts) > most else "") or "none"
+    return (
+        separator.join(texts[:most])
+        + (f" and {len(texts) - most:,} more" if len(texts) > most else "")
+        or "none"
+    )
 
 
 class Config(pydantic.BaseModel):
@@ -120,8 +139,12 @@ class Config(pydantic.BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _known_fields(cls, value: Any) -> Any:
-        if isinstance(value, dict) and (unknown := [str(key) for key in value if key not in cls.model_fields]):
-            raise ConfigError((key, f"unknown field; {nearest(key, cls.model_fields)}") for key in unknown)
+        if isinstance(value, dict) and (
+            unknown := [str(key) for key in value if key not in cls.model_fields]
+        ):
+            raise ConfigError(
+                (key, f"unknown field; {nearest(key, cls.model_fields)}") for key in unknown
+            )
         return value
 
     @pydantic.model_validator(mode="after")
@@ -152,19 +175,25 @@ def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]
         pending.extend(candidate.__subclasses__())
         name = candidate.model_fields[field].default
         if isinstance(name, str):
-            (ours if candidate.__module__.startswith(f"{package}.") else others).setdefault(name, candidate)
+            (ours if candidate.__module__.startswith(f"{package}.") else others).setdefault(
+                name, candidate
+            )
     for name in sorted(ours.keys() & others.keys()):
         other = others[name]
         home = sys.modules.get(other.__module__)
         # a class whose file could not be imported lives on until it is collected
         if home is not None and getattr(home, other.__name__, None) is other:
             place = getattr(home, "__file__", None) or other.__module__
-            message = f"{other.__name__} has the {field} '{name}' of hexa's own {ours[name].__name__}"
+            message = (
+                f"{other.__name__} has the {field} '{name}' of hexa's own {ours[name].__name__}"
+            )
             raise UserError(f"{place}: {message}; give it another {field}")
     return others | ours
 
 
-def choose(base: type[Base], field: str, package: str, value: Any, default: str | None = None) -> Base:
+def choose(
+    base: type[Base], field: str, package: str, value: Any, default: str | None = None
+) -> Base:
     """The sub-class of `base` that `value[field]` names, validated. `default` stands in for an absent name."""
     known = choices(base, field, package)
     if isinstance(value, base):
@@ -172,7 +201,9 @@ def choose(base: type[Base], field: str, package: str, value: Any, default: str 
     if not isinstance(value, dict):
         raise ConfigError([("", f"expected fields, for instance {field}: …")])
     if field not in value and default is None:
-        raise ConfigError([(field, f"is missing; expected {field}: NAME among the fields, got {some(value)}")])
+        raise ConfigError(
+            [(field, f"is missing; expected {field}: NAME among the fields, got {some(value)}")]
+        )
     name = str(value.get(field, default))
     if name not in known:
         raise ConfigError([(field, f"unknown {field} '{name}'; {nearest(name, known)}")])

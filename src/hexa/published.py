@@ -32,8 +32,15 @@ class Table:
     def only(self, columns: Sequence[str]) -> Table:
         """Some of the columns, and every row that has a value in one of them."""
         places = [self.columns.index(column) for column in columns]
-        rows = (Row(row.method, row.epochs, tuple(row.values[place] for place in places)) for row in self.rows)
-        return Table(self.title, tuple(columns), tuple(row for row in rows if any(v is not None for v in row.values)))
+        rows = (
+            Row(row.method, row.epochs, tuple(row.values[place] for place in places))
+            for row in self.rows
+        )
+        return Table(
+            self.title,
+            tuple(columns),
+            tuple(row for row in rows if any(v is not None for v in row.values)),
+        )
 
 
 def read(package: str, file: str) -> Any:
@@ -46,7 +53,9 @@ _DATA = read("hexa", "published.yaml")
 
 
 def _table(name: str) -> Table:
-    rows = tuple(Row(method, epochs, tuple(values)) for method, epochs, *values in _DATA[name]["rows"])
+    rows = tuple(
+        Row(method, epochs, tuple(values)) for method, epochs, *values in _DATA[name]["rows"]
+    )
     return Table(_DATA[name]["title"], tuple(_DATA[name]["columns"]), rows)
 
 
@@ -56,7 +65,9 @@ LINEAR, LOW_SHOT, SEMI_SUPERVISED, DETECTION, FINE_TUNE, ROBUST = TABLES = tuple
 #: Of semi-supervised learners on CIFAR-10, which are not in the paper.
 FEW_LABELS = _table("few-labels")
 #: The published row (method, epochs) that a recipe sets out to repeat.
-COUNTERPARTS: dict[str, tuple[str, int]] = {recipe: tuple(row) for recipe, row in _DATA["counterparts"].items()}
+COUNTERPARTS: dict[str, tuple[str, int]] = {
+    recipe: tuple(row) for recipe, row in _DATA["counterparts"].items()
+}
 
 #: What to know about the published number of a recipe.
 REMARKS: dict[str, str] = _DATA["remarks"]
@@ -64,14 +75,18 @@ REMARKS: dict[str, str] = _DATA["remarks"]
 
 def counterpart(recipe: str) -> Row | None:
     """The published row that `recipe` repeats; None if there is none."""
-    return next((row for row in LINEAR.rows if (row.method, row.epochs) == COUNTERPARTS.get(recipe)), None)
+    return next(
+        (row for row in LINEAR.rows if (row.method, row.epochs) == COUNTERPARTS.get(recipe)), None
+    )
 
 
 def expected(recipe: str) -> str:
     """The published result of a recipe: top-1 on ImageNet by a linear classifier, a remark, or both."""
     own = counterpart(recipe)
     value = own.values[0] if own else _DATA["linear_top1"].get(recipe)
-    return ", ".join(filter(None, (f"published linear top-1 {value}" if value else "", REMARKS.get(recipe))))
+    return ", ".join(
+        filter(None, (f"published linear top-1 {value}" if value else "", REMARKS.get(recipe)))
+    )
 
 
 def rows_for(recipe: str) -> list[Row]:
@@ -123,7 +138,9 @@ def beside(result: Mapping[str, Any]) -> Comparison | None:
     of = {metric: metric for metric in metrics}
     if name == "semi-supervised" and not labels:
         of = {f"{_percent(result):g} % {metric}": metric for metric in metrics}
-    elif name == "robust" and result["preset"] == "pgd":  # a weaker attack than that of the other columns
+    elif (
+        name == "robust" and result["preset"] == "pgd"
+    ):  # a weaker attack than that of the other columns
         of = {f"PGD {metric}": metric for metric in metrics} | {"top1": "top1"}
     elif name not in _ONLY and (data == "VOC07") == (name == "svm"):
         of[data] = "mAP" if "mAP" in metrics else "top1"
@@ -132,7 +149,9 @@ def beside(result: Mapping[str, Any]) -> Comparison | None:
         return None
     part, shown = table.only(columns), tuple(of[column] for column in columns)
     own = tuple(metrics.get(metric) for metric in shown)
-    return Comparison(table.title, part.columns, part.rows, own, shown, _caution(name, data, result))
+    return Comparison(
+        table.title, part.columns, part.rows, own, shown, _caution(name, data, result)
+    )
 
 
 def _percent(result: Mapping[str, Any]) -> float:
@@ -158,15 +177,28 @@ def _caution(name: str, data: str, result: Mapping[str, Any]) -> str:
     if name == "robust" and options["head"] != "slf":
         return "published of heads that learned from images as they are: not comparable"
     if name == "robust" and (options["images"] or _IMAGES[data][1]) < _IMAGES[data][1]:
-        return f"published on all {_IMAGES[data][1]:,} test images, here {options['images']:,} of them"
-    if name == "semi-supervised" and data == "ImageNet" and options.get("learner", "supervised") != "supervised":
+        return (
+            f"published on all {_IMAGES[data][1]:,} test images, here {options['images']:,} of them"
+        )
+    if (
+        name == "semi-supervised"
+        and data == "ImageNet"
+        and options.get("learner", "supervised") != "supervised"
+    ):
         return "the settings of a learner are those of CIFAR-10, it has none for ImageNet: not comparable"
-    if name == "semi-supervised" and data == "ImageNet" and options["percent"] < 100 and not options.get("list_file"):
+    if (
+        name == "semi-supervised"
+        and data == "ImageNet"
+        and options["percent"] < 100
+        and not options.get("list_file")
+    ):
         return "published with the labels of SimCLR's lists, here they were drawn; --list_file FILE gives a list"
     if name == "semi-supervised" and data == "CIFAR-10":
         return "published of one network and one length of training; compare with your own runs of both"
     # VOC2012 may be asked for and missing
-    if name == "detect" and (result["deviations"] or result["preset"] != "moco" or not result["options"]["with_2012"]):
+    if name == "detect" and (
+        result["deviations"] or result["preset"] != "moco" or not result["options"]["with_2012"]
+    ):
         return "published without the deviations of this one: not comparable"
     return ""
 
@@ -179,4 +211,6 @@ def called(method: str) -> str:
 
 def find(rows: Sequence[Row], method: str, epochs: int | None) -> Row | None:
     """The row of a method and its epochs, whatever the table appends to the name."""
-    return next((row for row in rows if row.epochs == epochs and called(row.method) == called(method)), None)
+    return next(
+        (row for row in rows if row.epochs == epochs and called(row.method) == called(method)), None
+    )

@@ -24,7 +24,9 @@ def begin(experiment: str, data: str, **options: Any) -> Work | Whole:
     return Whole.begin(request) if experiment == "all" else Work.begin(experiment, request)
 
 
-def reproduce(experiment: str, data: str, *, console: Console | None = None, **options: Any) -> Path:
+def reproduce(
+    experiment: str, data: str, *, console: Console | None = None, **options: Any
+) -> Path:
     """Carry out one of the paper's experiments, or "all" of them, or resume it, and return its folder.
 
     options: those of a `Request`; others are fields of every arm's experiment, by path. The folder holds tables,
@@ -35,4 +37,8 @@ def reproduce(experiment: str, data: str, *, console: Console | None = None, **o
 
     known = {one.name for one in fields(Request)}
     of_arms = {name: options.pop(name) for name in list(options) if name not in known}
-    return begin(experiment, data, fields=of_arms, **options).measured().carry_out(console or Console(stderr=True))
+    return (
+        begin(experiment, data, fields=of_arms, **options)
+        .measured()
+        .carry_out(console or Console(stderr=True))
+    )

@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
-from hexa.cli.declare import ANY_SEED, DATA, EPOCHS, PLAN, Fields, Given, command, option, positive, whole
+from hexa.cli.declare import (
+    ANY_SEED,
+    DATA,
+    EPOCHS,
+    PLAN,
+    Fields,
+    Given,
+    command,
+    option,
+    positive,
+    whole,
+)
 
-_OPTIONS = ("scale", "method", "out", "seeds", "epochs", "rates", "data_voc", "label_lists", "until", "workers", "time")
+_OPTIONS = (
+    "scale",
+    "method",
+    "out",
+    "seeds",
+    "epochs",
+    "rates",
+    "data_voc",
+    "label_lists",
+    "until",
+    "workers",
+    "time",
+)
 _FROM = {None: None, "one-run": True, "several-runs": False}
 
 
@@ -17,7 +40,10 @@ _FROM = {None: None, "one-run": True, "several-runs": False}
     ),
     DATA,
     option("--scale NAME", "small (the default), or full: as published", default="small"),
-    option("--method NAME", "moco or dcluster; in tables also swav or compared; the published one if not given"),
+    option(
+        "--method NAME",
+        "moco or dcluster; in tables also swav or compared; the published one if not given",
+    ),
     option("--out FOLDER", "runs/EXPERIMENT-METHOD-SCALE if not given"),
     option("--seeds N", "0 1 2 if not given", type=ANY_SEED, nargs="+", default=[0, 1, 2]),
     EPOCHS,
@@ -28,9 +54,19 @@ _FROM = {None: None, "one-run": True, "several-runs": False}
         type=positive,
         nargs="+",
     ),
-    option("--evaluate-on SOURCE", "labelled images to measure on; those of --data if not given", nargs="+"),
-    option("--data-voc SOURCE", "VOC2007, for tables 2 and 4, the low-shot curve and a column of table 1"),
-    option("--label-lists FOLDER", "SimCLR's lists 1percent.txt and 10percent.txt: the labelled images of table 3"),
+    option(
+        "--evaluate-on SOURCE",
+        "labelled images to measure on; those of --data if not given",
+        nargs="+",
+    ),
+    option(
+        "--data-voc SOURCE",
+        "VOC2007, for tables 2 and 4, the low-shot curve and a column of table 1",
+    ),
+    option(
+        "--label-lists FOLDER",
+        "SimCLR's lists 1percent.txt and 10percent.txt: the labelled images of table 3",
+    ),
     option(
         "--from NAME",
         "learning curves from one-run, as published and at --scale full, or several-runs, each of its own length",
@@ -41,8 +77,13 @@ _FROM = {None: None, "one-run": True, "several-runs": False}
         "end every run once k-NN of held-out training images has reached this, and compare how long that took",
         type=float,
     ),
-    option("--workers N", "runs at once, a process each; 1 if not given", type=whole(1, 256), default=1),
-    option("--time TIME", "for all experiments together, such as 12h: chooses how many epochs all runs take"),
+    option(
+        "--workers N", "runs at once, a process each; 1 if not given", type=whole(1, 256), default=1
+    ),
+    option(
+        "--time TIME",
+        "for all experiments together, such as 12h: chooses how many epochs all runs take",
+    ),
     PLAN,
     description="Plan an experiment of the paper, run or continue it, and write tables and figures into one folder. "
     "Any field of an experiment is an option here too and holds for every arm.",
@@ -55,8 +96,12 @@ def reproduce(given: Given, extra: Fields) -> int:
     from hexa_paper import begin
 
     console = Console()
-    options = {name: getattr(given, name) for name in _OPTIONS} | {"evaluate_on": given.evaluate_on or ()}
-    begun = begin(given.experiment, given.data, fields=extra, one_run=_FROM[getattr(given, "from")], **options)
+    options = {name: getattr(given, name) for name in _OPTIONS} | {
+        "evaluate_on": given.evaluate_on or ()
+    }
+    begun = begin(
+        given.experiment, given.data, fields=extra, one_run=_FROM[getattr(given, "from")], **options
+    )
     console.print(begun.title)
     try:
         with ProgressBar(console) as progress:

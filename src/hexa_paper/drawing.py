@@ -32,7 +32,10 @@ def draw(plan: Plan, rows: Sequence[Outcome], runs: Sequence[Stored]) -> None:
 
 def figures(plan: Plan, rows: Sequence[Outcome], runs: Sequence[Stored]) -> dict[str, Figure]:
     """Every figure of a study by its file's name. runs: what its final jobs stored."""
-    study, columns = plan.study, columns_of(rows)  # empty if every run diverged, so nothing is drawn
+    study, columns = (
+        plan.study,
+        columns_of(rows),
+    )  # empty if every run diverged, so nothing is drawn
     named = METHODS.get(study.method, EXPERIMENTS[study.name])["title"]
     title = f"{study.name}: {named} on {short_name(plan.request.data)}"
     if columns and study.measures[0].protocol == "low-shot":
@@ -52,13 +55,28 @@ def _bars(plan: Plan, rows: Sequence[Outcome], column: str, title: str) -> Figur
         compared = [row for row in rows if row["comparison"] == comparison]
         if these := [row for row in compared if column in row["scores"]]:
             length = counted(compared[0]["epochs"], "epoch")
-            equal = "epochs as published" if len({row["epochs"] for row in these}) > 1 else f"{length} each"
-            head = equal if comparison == EPOCHS else f"the time of {length} of {plan.study.arms[0].name}"
-            groups[head] = {row["arm"] + _length(row): row["scores"][column]["values"] for row in these}
+            equal = (
+                "epochs as published"
+                if len({row["epochs"] for row in these}) > 1
+                else f"{length} each"
+            )
+            head = (
+                equal
+                if comparison == EPOCHS
+                else f"the time of {length} of {plan.study.arms[0].name}"
+            )
+            groups[head] = {
+                row["arm"] + _length(row): row["scores"][column]["values"] for row in these
+            }
     first = next(iter(next(iter(groups.values())))).partition("\n")[0]
     remark = f"{_SPREAD.capitalize()} {_seeds(rows)}, dots are seeds; dashed: {first}. "
     remark += "×: of the time it is compared at. " * (not all(map(in_time, rows)))
-    return plots.bars(groups, y_label=f"{column} (%)", title=title, remark=remark + "The axis does not begin at zero.")
+    return plots.bars(
+        groups,
+        y_label=f"{column} (%)",
+        title=title,
+        remark=remark + "The axis does not begin at zero.",
+    )
 
 
 def _length(row: Outcome) -> str:
@@ -70,8 +88,14 @@ def _length(row: Outcome) -> str:
 def _cells(plan: Plan, rows: Sequence[Outcome], column: str, title: str) -> Figure | None:
     """The attack grid or the study of Beta; None for other studies, and if all but the plain arm diverged."""
     study = plan.study
-    values = {row["key"]: row["scores"][column]["values"] for row in rows if row["comparison"] == EPOCHS}
-    given: dict[str, Any] = {"label": f"{column} (%)", "baseline": values.pop("i", ()), "title": title}
+    values = {
+        row["key"]: row["scores"][column]["values"] for row in rows if row["comparison"] == EPOCHS
+    }
+    given: dict[str, Any] = {
+        "label": f"{column} (%)",
+        "baseline": values.pop("i", ()),
+        "title": title,
+    }
     length = f"{counted(max((row['epochs'] for row in rows), default=0), 'epoch')}, {_seeds(rows)}"
     if study.name == "attack-grid" and values:
         moved = [int(arm.key.removeprefix("adv-")) for arm in study.arms[1:]]
@@ -95,9 +119,17 @@ def _curves(plan: Plan, rows: Sequence[Outcome], column: str, title: str) -> Fig
             relative = plan.seconds(arm) / plan.seconds(plain)
             scales[f"pre-training (time of an epoch of {plain.name})"] = row["epochs"] * relative
         for label, x in scales.items():
-            groups.setdefault(label, {}).setdefault(row["arm"], {})[x] = row["scores"][column]["values"]
-    points = "Points are checkpoints of one run" if plan.study.one_run else "Each point is a run with a whole schedule"
-    return plots.curves(groups, y_label=f"{column} (%)", title=title, remark=f"{points}; {_SPREAD} {_seeds(rows)}.")
+            groups.setdefault(label, {}).setdefault(row["arm"], {})[x] = row["scores"][column][
+                "values"
+            ]
+    points = (
+        "Points are checkpoints of one run"
+        if plan.study.one_run
+        else "Each point is a run with a whole schedule"
+    )
+    return plots.curves(
+        groups, y_label=f"{column} (%)", title=title, remark=f"{points}; {_SPREAD} {_seeds(rows)}."
+    )
 
 
 def _probe_curves(plan: Plan, runs: Sequence[Stored], title: str) -> dict[str, Figure]:
@@ -105,25 +137,47 @@ def _probe_curves(plan: Plan, runs: Sequence[Stored], title: str) -> dict[str, F
     drawn: dict[str, dict[float, Sequence[float]]] = {}
     for arm in plan.study.arms:
         own = [run for run in runs if run["arm"] == arm.key]
-        results = [r for run in own if run["epochs"] == max(o["epochs"] for o in own) for r in run["results"]]
-        noted = [result["details"]["curve"] for result in results if len(result["details"].get("curve", ())) > 1]
+        results = [
+            r
+            for run in own
+            if run["epochs"] == max(o["epochs"] for o in own)
+            for r in run["results"]
+        ]
+        noted = [
+            result["details"]["curve"]
+            for result in results
+            if len(result["details"].get("curve", ())) > 1
+        ]
         for points in zip(*noted, strict=False):
             drawn.setdefault(arm.name, {})[points[0]["epoch"]] = [point["top1"] for point in points]
     if not drawn:
         return {}
     groups = {"training of the linear classifier (epochs)": drawn}
     remark = f"On the backbones that were trained longest; {_SPREAD} seeds."
-    return {f"{plan.study.name}-of-the-probe": plots.curves(groups, y_label="top-1 (%)", title=title, remark=remark)}
+    return {
+        f"{plan.study.name}-of-the-probe": plots.curves(
+            groups, y_label="top-1 (%)", title=title, remark=remark
+        )
+    }
 
 
 def _low_shot(rows: Sequence[Outcome], title: str) -> Figure:
     groups: _Curves = {}
     for row in (row for row in rows if row["scores"] and in_time(row)):
-        shots = {int(column.rpartition("@")[2]): score["values"] for column, score in row["scores"].items()}
+        shots = {
+            int(column.rpartition("@")[2]): score["values"]
+            for column, score in row["scores"].items()
+        }
         head = f"labelled images of each class, k ({row['comparison']})"
         groups.setdefault(head, {})[row["arm"]] = {k: shots[k] for k in sorted(shots)}
     remark = f"{_SPREAD.capitalize()} {_seeds(rows)} of pre-training; each score is a mean over draws of labels."
-    return plots.curves(groups, y_label="mean average precision of SVMs (%)", title=title, remark=remark, doubling=True)
+    return plots.curves(
+        groups,
+        y_label="mean average precision of SVMs (%)",
+        title=title,
+        remark=remark,
+        doubling=True,
+    )
 
 
 def _seeds(rows: Sequence[Outcome]) -> str:

@@ -14,12 +14,19 @@ _DATA = published.read("hexa_paper", "imagenet.yaml")
 
 def _make(name: str, given: dict[str, Any]) -> Experiment:
     fields = {field: value for field, value in given.items() if field not in ("title", "published")}
-    return validate({"recipe": name, "data": "folder:imagenet", "network": {"name": "resnet50"}, **fields})
+    return validate(
+        {"recipe": name, "data": "folder:imagenet", "network": {"name": "resnet50"}, **fields}
+    )
 
 
 def _doc(name: str, given: dict[str, Any], summary: str, cost: str, made: Experiment) -> str:
     times = 1 + (0.75 if "moco" in name else 1) * len(made.hard_examples)
-    said = {"title": given["title"], "epochs": made.epochs, "batch": made.batch_size, "times": times}
+    said = {
+        "title": given["title"],
+        "epochs": made.epochs,
+        "batch": made.batch_size,
+        "times": times,
+    }
     return f"""{summary.format(**said)}
 
     Command: torchrun --nproc-per-node 8 -m hexa pretrain {name} --data folder:imagenet
@@ -32,4 +39,8 @@ def _doc(name: str, given: dict[str, Any], summary: str, cost: str, made: Experi
 
 for _group in (_DATA["rows"], _DATA["others"]):
     for _name, _given in _group["recipes"].items():
-        register(_name, partial(_make, _name, _given), partial(_doc, _name, _given, _group["summary"], _group["cost"]))
+        register(
+            _name,
+            partial(_make, _name, _given),
+            partial(_doc, _name, _given, _group["summary"], _group["cost"]),
+        )

@@ -29,7 +29,11 @@ RATE_FACTORS = (0.5, 1.0, 2.0, 4.0)
 SEARCH_SEED = 1000
 HOLDOUT = 0.1
 #: Turned off in studies to save time.
-QUIET: dict[str, Any] = {"training.tensorboard": False, "training.report": False, "monitor.knn_every": 0}
+QUIET: dict[str, Any] = {
+    "training.tensorboard": False,
+    "training.report": False,
+    "monitor.knn_every": 0,
+}
 WATCHED: dict[str, Any] = {"monitor.knn_every": 1, "monitor.holdout": HOLDOUT}
 
 
@@ -68,7 +72,9 @@ class Job:
         several = len({measure.source for measure in self.measures}) > 1
         record = {
             "name": self.name,
-            **{key: value for key, value in (("run", self.run), ("teacher", self.teacher)) if value},
+            **{
+                key: value for key, value in (("run", self.run), ("teacher", self.teacher)) if value
+            },
             **({"begins": self.begins} if self.arm.begins else {}),
             "phase": self.phase,
             "arm": self.arm.key,
@@ -88,7 +94,9 @@ class Job:
                 for measure in self.measures
             ],
         }
-        return record | {"identity": digest(record | {"experiment": self.experiment.essence({"training"})}, 16)}
+        return record | {
+            "identity": digest(record | {"experiment": self.experiment.essence({"training"})}, 16)
+        }
 
 
 def taught(record: Mapping[str, Any], runs: Path) -> dict[str, Any]:
@@ -157,38 +165,60 @@ class Plan:
         """Raise UserError for several rates without a search, epochs that are published, fields that no arm has."""
         study, request = self.study, self.request
         where, several = f"{study.name} at the {study.scale} scale", len(request.rates or ()) > 1
-        refuse(several and not study.search, f"--rates: {where} searches for no rate; give a single one")
+        refuse(
+            several and not study.search,
+            f"--rates: {where} searches for no rate; give a single one",
+        )
         published = any(arm.epochs for arm in study.arms)
-        refuse(published and request.epochs is not None, f"--epochs: arms of {where} have published ones; leave it out")
+        refuse(
+            published and request.epochs is not None,
+            f"--epochs: arms of {where} have published ones; leave it out",
+        )
         made = [experiment_of(arm, request) for arm in study.arms]
         known = some(sorted({name for experiment in made for name in experiment.hard_examples}))
         for path in request.fields:
             nobodys = not any(_concerns(path, experiment) for experiment in made)
-            refuse(nobodys, f"--{path}: no arm of {study.name} has that hard example; there are {known}")
+            refuse(
+                nobodys,
+                f"--{path}: no arm of {study.name} has that hard example; there are {known}",
+            )
         if request.until is not None:
             lengths = len(study.lengths) > 1 or study.one_run
             refuse(lengths, f"--until: {study.name} compares lengths of training; leave it out")
             images, monitor = request.images(request.data), made[0].monitor
             several = images is not None and images.classes is None
-            refuse(several, f"--until needs one label per image for k-NN, and {images!r} has none; leave it out")
+            refuse(
+                several,
+                f"--until needs one label per image for k-NN, and {images!r} has none; leave it out",
+            )
             remedy = "leave out monitor.data, and give monitor.holdout above 0"
             elsewhere = monitor.data is not None or not monitor.holdout
             refuse(elsewhere, f"--until measures on held-out training images; {remedy}")
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
-    def _job(self, arm: Arm, epochs: int, seed: int | None, rate: float, measures: Sequence[Measure]) -> Job:
+    def _job(
+        self, arm: Arm, epochs: int, seed: int | None, rate: float, measures: Sequence[Measure]
+    ) -> Job:
         """seed: None for the search."""
         phase, beside = ("search-", "") if seed is None else ("", f"-seed{seed}")
         kept = [measure.epochs for measure in measures if measure.epochs]
         if arm.branch != "main":
-            measures = [replace(one, options={**one.options, "branch": arm.branch}) for one in measures]
-        changes = {"epochs": epochs, "seed": SEARCH_SEED if seed is None else seed, "optimizer.learning_rate": rate}
+            measures = [
+                replace(one, options={**one.options, "branch": arm.branch}) for one in measures
+            ]
+        changes = {
+            "epochs": epochs,
+            "seed": SEARCH_SEED if seed is None else seed,
+            "optimizer.learning_rate": rate,
+        }
         changes |= {"training.keep_every": math.gcd(*kept)} if kept else {}
         experiment = experiment_of(arm, self.request, **changes)
         run = f"{self.request.shared}/{run_name(arm, experiment)}" if self.request.shared else ""
         name = f"{phase}{arm.key}-{epochs}ep-lr{rate:g}{beside}"
-        return Job(name, "search" if seed is None else "final", arm, experiment, tuple(measures), run)
+        return Job(
+            name, "search" if seed is None else "final", arm, experiment, tuple(measures), run
+        )
 
     @property
     def search(self) -> list[Job]:
@@ -196,13 +226,20 @@ class Plan:
 
         Runs are a quarter as long as the arm's, so that four rates cost what one seed does.
         """
-        target, whole = self.request.targets[0], replace(self, request=replace(self.request, until=None))
+        target, whole = (
+            self.request.targets[0],
+            replace(self, request=replace(self.request, until=None)),
+        )
         measures = [replace(SVM if target.several else KNN, source=target.source, holdout=HOLDOUT)]
         jobs = []
         for arm in self.study.arms if self.study.search else ():
-            rates = self.request.rates or tuple(float(f"{factor * self._rate(arm):g}") for factor in RATE_FACTORS)
+            rates = self.request.rates or tuple(
+                float(f"{factor * self._rate(arm):g}") for factor in RATE_FACTORS
+            )
             epochs = max(1, round(self.epochs_of(arm) / 4))
-            jobs += [whole._job(arm, epochs, None, rate, measures) for rate in rates if len(rates) > 1]
+            jobs += [
+                whole._job(arm, epochs, None, rate, measures) for rate in rates if len(rates) > 1
+            ]
         return jobs
 
     def final_jobs(self, rates: Mapping[str, float]) -> list[Job]:
@@ -213,12 +250,19 @@ class Plan:
             for arm in self.study.arms:
                 lengths, of_run = self.lengths_of(arm), measures
                 if self.study.one_run:
-                    of_run = [replace(measure, epochs=epochs) for epochs in lengths for measure in measures]
+                    of_run = [
+                        replace(measure, epochs=epochs)
+                        for epochs in lengths
+                        for measure in measures
+                    ]
                     lengths = lengths[:1]
                 jobs += [self._job(arm, epochs, seed, rates[arm.key], of_run) for epochs in lengths]
         named = {(job.arm.key, job.experiment.seed): job.name for job in jobs}
         taught = (named.get((job.arm.teacher, job.experiment.seed), "") for job in jobs)
-        return [replace(job, teacher=name) if name else job for job, name in zip(jobs, taught, strict=True)]
+        return [
+            replace(job, teacher=name) if name else job
+            for job, name in zip(jobs, taught, strict=True)
+        ]
 
     def measures(self) -> list[Measure]:
         """Each measure on each source that suits it: images of several classes by SVMs, and those alone by detection.
@@ -228,16 +272,29 @@ class Plan:
         study, chosen = self.study, dict[tuple[str, str], Measure]()
         for target in self.request.targets:
             for measure in study.measures:
-                fits = measure.protocol in ("svm", "low-shot") or target.several == (measure.protocol == "detect")
+                fits = measure.protocol in ("svm", "low-shot") or target.several == (
+                    measure.protocol == "detect"
+                )
                 if not fits and measure.protocol in ("knn", "linear", "probe"):
                     measure, fits = SVM, True
                 # at the rates of ImageNet's classifiers those of CIFAR would learn nothing
                 cifar = target.known_as in ("CIFAR-10", "CIFAR-100")
-                measure = CIFAR if cifar and study.scale == "full" and measure.protocol == "linear" else measure
+                measure = (
+                    CIFAR
+                    if cifar and study.scale == "full" and measure.protocol == "linear"
+                    else measure
+                )
                 if fits:
-                    chosen.setdefault((target.source, measure.title), replace(measure, source=target.source))
-        shown, boxes = some([target.source for target in self.request.targets]), study.measures[0].protocol == "detect"
-        needs = f"{study.name} needs boxes around objects, {shown} has none; give --data-voc voc:PATH"
+                    chosen.setdefault(
+                        (target.source, measure.title), replace(measure, source=target.source)
+                    )
+        shown, boxes = (
+            some([target.source for target in self.request.targets]),
+            study.measures[0].protocol == "detect",
+        )
+        needs = (
+            f"{study.name} needs boxes around objects, {shown} has none; give --data-voc voc:PATH"
+        )
         refuse(boxes and not chosen, needs)
         needs = f"{study.name} needs one class per image, but those of {shown} have several; give other images"
         refuse(not chosen, needs)
@@ -252,7 +309,9 @@ class Plan:
         found: dict[str, float] = {}
         for job in sorted(search, key=lambda job: (-search_score(job), job["rate"])):
             found.setdefault(job["arm"], float(job["rate"]))
-        given = self.request.rates[0] if self.request.rates and len(self.request.rates) == 1 else None
+        given = (
+            self.request.rates[0] if self.request.rates and len(self.request.rates) == 1 else None
+        )
         return {arm.key: found.get(arm.key) or given or self._rate(arm) for arm in self.study.arms}
 
     def _rate(self, arm: Arm) -> float:
@@ -268,7 +327,9 @@ class Plan:
     def lengths_of(self, arm: Arm) -> list[int]:
         """The numbers of epochs an arm is trained for, the longest first."""
         lengths = {max(1, round(share * self.epochs_of(arm))) for share in self.study.lengths}
-        return sorted(lengths | ({self.equal_time(arm)} if self.compares_times else set()), reverse=True)
+        return sorted(
+            lengths | ({self.equal_time(arm)} if self.compares_times else set()), reverse=True
+        )
 
     @property
     def compares_times(self) -> bool:

@@ -79,7 +79,9 @@ class Request:
     def opened(self, sources: Sequence[str]) -> Request:
         """With the images to learn from and those of `sources` to measure on. Raises UserError for what is wrong."""
         seeds, taken = self.seeds, sorted(_DECIDED & set(self.fields))
-        refuse(self.epochs is not None and self.epochs < 1, f"epochs must be ≥ 1, got {self.epochs}")
+        refuse(
+            self.epochs is not None and self.epochs < 1, f"epochs must be ≥ 1, got {self.epochs}"
+        )
         wrong = not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0
         refuse(wrong, "seeds: give one or more different numbers from 0, such as 0 1 2")
         refuse(self.workers < 1, f"workers must be ≥ 1, got {self.workers}")
@@ -102,7 +104,11 @@ class Request:
         """The labelled images of a source. Raises UserError if it has none."""
         opened = self.images(source)
         if opened is None:
-            return Target(source, several=source.startswith("voc:"), known_as=_CALLED.get(source.partition(":")[0]))
+            return Target(
+                source,
+                several=source.startswith("voc:"),
+                known_as=_CALLED.get(source.partition(":")[0]),
+            )
         remedy = "name labelled images with --evaluate-on SOURCE"
         refuse(opened.labels is None, f"data '{source}' has no labels to measure with; {remedy}")
         return Target(source, several=opened.classes is None, known_as=known_as(opened))
@@ -116,11 +122,19 @@ class Request:
     @property
     def plain_fields(self) -> dict[str, Any]:
         """The fields as JSON, however an option spelled them."""
-        plain = {name: from_option(value) if isinstance(value, str) else value for name, value in self.fields.items()}
+        plain = {
+            name: from_option(value) if isinstance(value, str) else value
+            for name, value in self.fields.items()
+        }
         return dict(json.loads(json.dumps(plain)))
 
     @property
     def claim(self) -> dict[str, Any]:
         """What all runs of its folder have in common whatever the experiment."""
         measured_on = [target.source for target in self.targets]
-        return {"data": self.data, "measured_on": measured_on, "epochs": self.epochs, "fields": self.plain_fields}
+        return {
+            "data": self.data,
+            "measured_on": measured_on,
+            "epochs": self.epochs,
+            "fields": self.plain_fields,
+        }

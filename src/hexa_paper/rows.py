@@ -50,7 +50,11 @@ def rows_of(plan: Plan, runs: Sequence[Stored]) -> list[Outcome]:
             places = [(EPOCHS, lengths[0]), (TIME, plan.equal_time(arm))]
         for comparison, epochs in places:
             if these := [run for run in runs if (run["arm"], run["epochs"]) == (arm.key, epochs)]:
-                rows.append(_row(plan.study, arm, comparison, epochs, plan.relative_time(arm, epochs), these))
+                rows.append(
+                    _row(
+                        plan.study, arm, comparison, epochs, plan.relative_time(arm, epochs), these
+                    )
+                )
     return rows
 
 
@@ -59,13 +63,19 @@ def _by_length(run: Stored) -> list[Stored]:
     if run.get("diverged"):
         return [run]
     return [
-        {**run, "epochs": epochs, "results": [result for result in run["results"] if result["epochs"] == epochs]}
+        {
+            **run,
+            "epochs": epochs,
+            "results": [result for result in run["results"] if result["epochs"] == epochs],
+        }
         | ({} if epochs == run["epochs"] else {"pretrain_seconds": None})
         for epochs in sorted({result["epochs"] for result in run["results"]})
     ]
 
 
-def _row(study: Study, arm: Arm, comparison: str, epochs: int, time: float | None, runs: Sequence[Stored]) -> Outcome:
+def _row(
+    study: Study, arm: Arm, comparison: str, epochs: int, time: float | None, runs: Sequence[Stored]
+) -> Outcome:
     values: dict[str, list[float]] = {}
     beside: dict[str, float] = {}
     for result in (result for run in runs for result in run["results"]):
@@ -76,8 +86,13 @@ def _row(study: Study, arm: Arm, comparison: str, epochs: int, time: float | Non
     took = [run for run in runs if run["pretrain_seconds"]]
     once = [run for run in took if not run.get("interruptions")]
     ended = [run for run in runs if run.get("reached")]
-    reached = [run["reached"] | ({"seconds": None} if run.get("interruptions") else {}) for run in ended]
-    found = {name: dict(zip(("mean", "std"), mean_and_std(of), strict=True)) for name, of in values.items()}
+    reached = [
+        run["reached"] | ({"seconds": None} if run.get("interruptions") else {}) for run in ended
+    ]
+    found = {
+        name: dict(zip(("mean", "std"), mean_and_std(of), strict=True))
+        for name, of in values.items()
+    }
     return {
         "arm": arm.name,
         "key": arm.key,
@@ -91,7 +106,10 @@ def _row(study: Study, arm: Arm, comparison: str, epochs: int, time: float | Non
         "minutes": [run["pretrain_seconds"] / 60 for run in once],
         "interrupted": len(took) - len(once),
         **({"reached": reached} if reached else {}),
-        "scores": {name: one | {"values": values[name], "published": beside.get(name)} for name, one in found.items()},
+        "scores": {
+            name: one | {"values": values[name], "published": beside.get(name)}
+            for name, one in found.items()
+        },
     }
 
 
@@ -109,8 +127,15 @@ def metrics_of(study: Study, result: Mapping[str, Any]) -> dict[str, str]:
     measures = [measure for measure in study.measures if measure.protocol == protocol]
     called = [measure for measure in measures if str(result["title"]).startswith(measure.title)]
     wanted = {metric for measure in called or measures for metric in measure.metrics}
-    metrics = [name for name in result["metrics"] if name in wanted or not (wanted or re.search("_(std|last)$", name))]
-    return {name: f"{result['title']} {name}" if len(metrics) > 1 else str(result["title"]) for name in metrics}
+    metrics = [
+        name
+        for name in result["metrics"]
+        if name in wanted or not (wanted or re.search("_(std|last)$", name))
+    ]
+    return {
+        name: f"{result['title']} {name}" if len(metrics) > 1 else str(result["title"])
+        for name in metrics
+    }
 
 
 def _published(
@@ -121,6 +146,12 @@ def _published(
     if compared is None or arm.published is None:
         return {}
     name, length = arm.published
-    row = published.find(compared.rows, name, epochs if len(study.lengths) > 1 and study.scale == "full" else length)
+    row = published.find(
+        compared.rows, name, epochs if len(study.lengths) > 1 and study.scale == "full" else length
+    )
     values = zip(compared.metrics, row.values if row else (), strict=False)
-    return {columns[metric]: value for metric, value in values if metric in columns and value is not None}
+    return {
+        columns[metric]: value
+        for metric, value in values
+        if metric in columns and value is not None
+    }

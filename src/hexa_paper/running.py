@@ -34,7 +34,9 @@ _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 60.0
 
 
-def run_jobs(jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Console) -> Iterator[dict[str, Any]]:
+def run_jobs(
+    jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Console
+) -> Iterator[dict[str, Any]]:
     """Carry out all jobs that have no stored result yet, and yield what each has stored as it ends.
 
     workers: how many at once, each in its own process. Whatever stops this (Ctrl-C, SIGTERM, SIGHUP, an error) loses
@@ -59,26 +61,43 @@ def carry_out(record: dict[str, Any], out: Path, console: Console | None = None)
         return storage.stored(out, record) or _carry_out(record, run, out, console)
 
 
-def _carry_out(record: dict[str, Any], run: Path, out: Path, console: Console | None) -> dict[str, Any]:
+def _carry_out(
+    record: dict[str, Any], run: Path, out: Path, console: Console | None
+) -> dict[str, Any]:
     done = {key: value for key, value in record.items() if key != "measures"} | {"results": []}
     teacher = run.parent / record["teacher"] if "teacher" in record else None
     if teacher is not None and not (teacher / BACKBONE).is_file():
-        done |= {"diverged": f"{teacher.name}, its teacher, has no weights", "pretrain_seconds": None}
+        done |= {
+            "diverged": f"{teacher.name}, its teacher, has no weights",
+            "pretrain_seconds": None,
+        }
         storage.write(storage.job_file(out, record["name"]), done)
         return done
     try:
         _pretrain(record, run, console)
-    except NonFiniteError as error:  # a rate that is too large: this run has no score, the others continue
-        remedy = "--rates gives lower learning rates" if error.step > 1 else "nothing was learned, check the data"
+    except (
+        NonFiniteError
+    ) as error:  # a rate that is too large: this run has no score, the others continue
+        remedy = (
+            "--rates gives lower learning rates"
+            if error.step > 1
+            else "nothing was learned, check the data"
+        )
         done["diverged"] = f"step {error.step}: {error.what} not finite; {remedy}"
     given = {"seed": record["seed"], "device": record["experiment"]["training"]["device"]}
     for measure in record["measures"] if "diverged" not in done else ():
-        options = given | measure["options"] | ({"holdout": measure["holdout"]} if measure["holdout"] else {})
+        options = (
+            given
+            | measure["options"]
+            | ({"holdout": measure["holdout"]} if measure["holdout"] else {})
+        )
         at = {"epochs": measure["epochs"]} if "epochs" in measure else {}
         backbone = _after(run, measure["epochs"], record["epochs"]) if at else run
         result = evaluate(measure["protocol"], str(backbone), measure["data"], **options)
         done["results"].append({"title": measure["title"], **at, **result})
-    done |= _training_of(read_run(run), "diverged" in done, record["experiment"]["monitor"]["until"])
+    done |= _training_of(
+        read_run(run), "diverged" in done, record["experiment"]["monitor"]["until"]
+    )
     storage.write(storage.job_file(out, record["name"]), done)
     if record["phase"] == "search":
         shutil.rmtree(run, ignore_errors=True)  # its score is all that is needed of it
@@ -92,9 +111,13 @@ def _pretrain(record: dict[str, Any], run: Path, console: Console | None) -> Non
     experiment = complete(begin_from_weights(made, fields))
     if (run / CONFIG).is_file():
         if _without_training(experiments.load(run / CONFIG)) != _without_training(experiment):
-            raise UserError(f"{run}: is a run with other settings; remove it, or give another --out")
+            raise UserError(
+                f"{run}: is a run with other settings; remove it, or give another --out"
+            )
         if not (run / BACKBONE).is_file():
-            resume(run, console=console)  # from its beginning, if it had not got as far as a checkpoint
+            resume(
+                run, console=console
+            )  # from its beginning, if it had not got as far as a checkpoint
     else:
         pretrain(experiment, run, console=console)
 
@@ -118,7 +141,9 @@ def _after(run: Path, epochs: int, of: int) -> Path:
 
 
 def _without_training(experiment: experiments.Experiment) -> dict[str, Any]:
-    return experiment.model_dump(mode="json", exclude={"training", "monitor"}) | {"until": experiment.monitor.until}
+    return experiment.model_dump(mode="json", exclude={"training", "monitor"}) | {
+        "until": experiment.monitor.until
+    }
 
 
 def _training_of(read: Run, diverged: bool, until: float | None) -> dict[str, Any]:
@@ -128,18 +153,24 @@ def _training_of(read: Run, diverged: bool, until: float | None) -> dict[str, An
     never was.
     """
     kept = ("time", "device", "precision", "threads", "processes", "versions", "commit")
-    later = [{key: one.get(key) for key in ("time", "step", "device", "commit")} for one in read.resumptions]
+    later = [
+        {key: one.get(key) for key in ("time", "step", "device", "commit")}
+        for one in read.resumptions
+    ]
     made = {
         "pretrain_seconds": None if diverged else read.seconds,
         "interruptions": read.interruptions,
-        "environment": {key: read.environment.get(key) for key in kept} | ({"resumed": later} if later else {}),
+        "environment": {key: read.environment.get(key) for key in kept}
+        | ({"resumed": later} if later else {}),
     }
     if until is None or diverged:
         return made
     # a run that reached it in its last epoch was not ended by it
     clock = [event for event in read.events if event["event"] == "ended"] or read.train
     epochs = [line["epoch"] for line in read.monitor if line.get("knn", 0) >= until]
-    return made | {"reached": {"epochs": epochs[0], "seconds": clock[-1]["seconds"]} if epochs else None}
+    return made | {
+        "reached": {"epochs": epochs[0], "seconds": clock[-1]["seconds"]} if epochs else None
+    }
 
 
 def command_of(job: Job, out: Path) -> str:
@@ -161,7 +192,9 @@ def _several(jobs: Sequence[Job], out: Path, workers: int) -> Iterator[dict[str,
     with Interrupts(lambda _: None) as interrupts:
         try:
             while waiting or going:
-                if interrupts.received is not None:  # a scheduler has told the jobs too: they have not failed
+                if (
+                    interrupts.received is not None
+                ):  # a scheduler has told the jobs too: they have not failed
                     raise Interrupted(interrupts.received, 0, None)
                 while waiting and len(going) < workers:
                     job = waiting.pop(0)
@@ -169,7 +202,10 @@ def _several(jobs: Sequence[Job], out: Path, workers: int) -> Iterator[dict[str,
                 for job in [job for job, process in going.items() if process.poll() is not None]:
                     if going.pop(job).returncode:
                         log = _log(out, job)
-                        last = log.read_text(errors="replace").strip().rpartition("\n")[2].strip() or "no output"
+                        last = (
+                            log.read_text(errors="replace").strip().rpartition("\n")[2].strip()
+                            or "no output"
+                        )
                         raise UserError(f"run {job.name} failed: {last[:300]}; see {log}")
                     yield storage.read(storage.job_file(out, job.name))
                 time.sleep(_POLL_SECONDS)
@@ -190,7 +226,12 @@ def _start(job: Job, out: Path, threads: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "hexa_paper.running", str(out), str(os.getpid())]
     _log(out, job).parent.mkdir(parents=True, exist_ok=True)
     with _log(out, job).open("a") as log:
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": log, "stderr": log, "text": True}
+        pipes: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": log,
+            "stderr": log,
+            "text": True,
+        }
         process = subprocess.Popen(command, **pipes, env=environment, start_new_session=True)
     assert process.stdin is not None
     with process.stdin as stdin:

@@ -30,7 +30,11 @@ def read(path: Path) -> Any:
 
 def write(path: Path, content: str | Mapping[str, Any]) -> Path:
     """A text, or an object as JSON."""
-    text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    text = (
+        content
+        if isinstance(content, str)
+        else json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    )
     return write_text(path, whole_characters(text))
 
 
@@ -41,7 +45,9 @@ def lock_file(out: Path, name: str = "study") -> Path:
 
 def at_work(out: Path) -> AbstractContextManager[None]:
     """Have the study to yourself. Raises UserError if another process works on it."""
-    return locked(lock_file(out), f"works on {out} already; wait until it ends, or give another --out")
+    return locked(
+        lock_file(out), f"works on {out} already; wait until it ends, or give another --out"
+    )
 
 
 def check(out: Path, study: dict[str, Any]) -> bool:
@@ -63,12 +69,16 @@ def check(out: Path, study: dict[str, Any]) -> bool:
         if there.get(name) != asked.get(name)
     ]
     begun = [*out.glob("jobs/*"), *out.glob("runs/*")]
-    refuse(differ and begun, f"{out}: holds another study ({'; '.join(differ)}); give another --out")
+    refuse(
+        differ and begun, f"{out}: holds another study ({'; '.join(differ)}); give another --out"
+    )
     return not differ
 
 
 def _shown(value: object) -> str:
-    return "not set" if value is None else json.dumps(value) if isinstance(value, list) else str(value)
+    return (
+        "not set" if value is None else json.dumps(value) if isinstance(value, list) else str(value)
+    )
 
 
 def claim(out: Path, study: dict[str, Any]) -> None:

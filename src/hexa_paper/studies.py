@@ -23,7 +23,9 @@ _DATA = published.read("hexa_paper", "studies.yaml")
 METHODS: dict[str, dict[str, Any]] = _DATA["methods"]
 EXPERIMENTS: dict[str, dict[str, Any]] = _DATA["experiments"]
 #: The published table of each experiment that is one.
-TABLES = {name: published.TABLES[one["table"] - 1] for name, one in EXPERIMENTS.items() if "table" in one}
+TABLES = {
+    name: published.TABLES[one["table"] - 1] for name, one in EXPERIMENTS.items() if "table" in one
+}
 #: Rows of table 3 that learn from a few labels: their learner, and the shares of labels that were published.
 LEARNERS: dict[str, tuple[str, list[int]]] = _DATA["learners"]
 #: Why a published row has no arm, and the systems of which only another version is here.
@@ -110,16 +112,33 @@ class Study:
 
 
 def _variant(
-    recipe: str, changes: Fields, scheme: str, key: str = "", name: str = "", row: Sequence[Any] = (), **hard: Fields
+    recipe: str,
+    changes: Fields,
+    scheme: str,
+    key: str = "",
+    name: str = "",
+    row: Sequence[Any] = (),
+    **hard: Fields,
 ) -> Arm:
     """A scheme of a recipe. hard: fields of its hard examples that differ from the published ones."""
     own = SCHEMES[scheme]
-    examples = {kind: {**fields, **hard.get(kind, {})} for kind, fields in own.hard_examples.items()}
+    examples = {
+        kind: {**fields, **hard.get(kind, {})} for kind, fields in own.hard_examples.items()
+    }
     changes = {**changes, "hard_examples": examples}
-    return Arm(key or scheme, name or own.title, recipe, scheme, changes, published=(row[0], row[1]) if row else None)
+    return Arm(
+        key or scheme,
+        name or own.title,
+        recipe,
+        scheme,
+        changes,
+        published=(row[0], row[1]) if row else None,
+    )
 
 
-def _small(key: str, name: str, recipe: str, scheme: str, row: Sequence[Any] = (), more: Fields = MEAN) -> Arm:
+def _small(
+    key: str, name: str, recipe: str, scheme: str, row: Sequence[Any] = (), more: Fields = MEAN
+) -> Arm:
     return _variant(recipe, {**MEAN, **more}, scheme, key, name, row)
 
 
@@ -128,7 +147,10 @@ def arms_of(method: str, place: str) -> tuple[Arm, ...]:
     rows = METHODS[method].get(place, ())
     if not place.startswith("full"):
         return tuple(_small(*row) for row in rows)
-    return tuple(Arm(recipe, f"{of}, {n} epochs", recipe, scheme, {}, n, (of, n)) for recipe, scheme, of, n in rows)
+    return tuple(
+        Arm(recipe, f"{of}, {n} epochs", recipe, scheme, {}, n, (of, n))
+        for recipe, scheme, of, n in rows
+    )
 
 
 def _arms(name: str, method: str, place: str) -> tuple[Arm, ...]:
@@ -136,11 +158,18 @@ def _arms(name: str, method: str, place: str) -> tuple[Arm, ...]:
     if "variants" in given:
         recipe = METHODS[method][given["of"]][place]
         if full and given.get("modified"):
-            return tuple(Arm(number, one.title, recipe + one.modifiers, number) for number, one in SCHEMES.items())
+            return tuple(
+                Arm(number, one.title, recipe + one.modifiers, number)
+                for number, one in SCHEMES.items()
+            )
         changes = given.get("changes", {}) if full else MEAN
         return tuple(_variant(recipe, changes, **variant) for variant in given["variants"])
     if name not in TABLES:  # learning curves
-        return tuple(arm if full else replace(arm, published=None) for arm in rows if arm.epochs in (None, 800))[:2]
+        return tuple(
+            arm if full else replace(arm, published=None)
+            for arm in rows
+            if arm.epochs in (None, 800)
+        )[:2]
     # systems that the paper does not have in this table can be compared all the same
     there = [arm for arm in rows if arm.published and published.find(shown(name), *arm.published)]
     return tuple(there) if full and there else rows
@@ -149,7 +178,11 @@ def _arms(name: str, method: str, place: str) -> tuple[Arm, ...]:
 def measure(name: str, preset: str = "") -> Measure:
     """The evaluation of this name in studies.yaml. preset: of the method's linear classifiers."""
     one = Measure(**_DATA["measures"][name])
-    own = {"preset": str(one.options["preset"]).replace("PRESET", preset)} if "preset" in one.options else {}
+    own = (
+        {"preset": str(one.options["preset"]).replace("PRESET", preset)}
+        if "preset" in one.options
+        else {}
+    )
     return replace(one, options={**one.options, **own})
 
 
@@ -157,7 +190,11 @@ KNN, PROBE, CIFAR, SVM = map(measure, ("knn", "probe", "cifar", "svm"))
 
 
 def study(
-    name: str, method: str | None = None, scale: str = "small", data: str = "cifar10", one_run: bool | None = None
+    name: str,
+    method: str | None = None,
+    scale: str = "small",
+    data: str = "cifar10",
+    one_run: bool | None = None,
 ) -> Study:
     """The experiment `name`. one_run: learning curves as published, the default at the full scale.
 
@@ -166,19 +203,34 @@ def study(
     together.
     """
     method, given = method or EXPERIMENTS.get(name, {}).get("method", "moco"), method
-    asked = ((name, EXPERIMENTS, "experiment"), (method, METHODS, "method"), (scale, ("small", "full"), "scale"))
+    asked = (
+        (name, EXPERIMENTS, "experiment"),
+        (method, METHODS, "method"),
+        (scale, ("small", "full"), "scale"),
+    )
     if "arms" in EXPERIMENTS.get(name, {}):
-        refuse(given or one_run is not None, f"{name}: has arms of several methods; leave out --method and --from")
+        refuse(
+            given or one_run is not None,
+            f"{name}: has arms of several methods; leave out --method and --from",
+        )
         refuse(scale not in asked[2][1], f"unknown scale '{scale}'; {nearest(scale, asked[2][1])}")
         return _leaderboard(name, scale)
     for value, known, what in asked:
         refuse(value not in known, f"unknown {what} '{value}'; {nearest(value, known)}")
-    own, experiment, small, curves = METHODS[method], EXPERIMENTS[name], scale == "small", name == "learning-curves"
+    own, experiment, small, curves = (
+        METHODS[method],
+        EXPERIMENTS[name],
+        scale == "small",
+        name == "learning-curves",
+    )
     place = "full" if not small else "digits" if data.partition("#")[0] == "digits" else "cifar"
     refuse(one_run is not None and not curves, f"--from: is for learning-curves, {name} has none")
     in_tables_alone = name not in TABLES and "ablation" not in own
     refuse(in_tables_alone, f"{name}: --method {method} is for tables; give moco or dcluster")
-    refuse(place not in own, f"{name}: --method {method} has no small recipe for {place}; give CIFAR-10")
+    refuse(
+        place not in own,
+        f"{name}: --method {method} has no small recipe for {place}; give CIFAR-10",
+    )
     published_curves = curves and (not small if one_run is None else one_run)
     classifiers = arms_of(method, f"{place}-classifiers") if published_curves else ()
     notes = _DATA["note_of_tables"] if "given" in experiment else []
@@ -194,7 +246,8 @@ def study(
         equal_time=small and not curves,
         search=small,
         notes=tuple(
-            note.replace("SUPERVISED", evaluated("Supervised", name)) for note in [*notes, *experiment.get("notes", [])]
+            note.replace("SUPERVISED", evaluated("Supervised", name))
+            for note in [*notes, *experiment.get("notes", [])]
         ),
     )
 
@@ -202,7 +255,10 @@ def study(
 def _leaderboard(name: str, scale: str) -> Study:
     """An experiment whose arms have methods and settings of their own."""
     one, small = EXPERIMENTS[name], scale == "small"
-    arms = [Arm(**{**arm, "published": tuple(arm["published"]) if "published" in arm else None}) for arm in one["arms"]]
+    arms = [
+        Arm(**{**arm, "published": tuple(arm["published"]) if "published" in arm else None})
+        for arm in one["arms"]
+    ]
     if small:
         arms = [replace(arm, recipe=f"{arm.recipe}+small", epochs=None) for arm in arms]
     measures, notes = tuple(map(measure, one[scale])), tuple(one["notes"])
@@ -241,7 +297,12 @@ def learned(row: str, passes: int, request: Request) -> Iterator[Measure]:
     learner, shares = LEARNERS[row]
     steps = max(1, passes * request.num_images // (_LABELLED * PUBLISHED[learner].ratio))
     for share in shares:
-        options = {"percent": share, "learner": learner, "labelled_batch": _LABELLED, "steps": steps}
+        options = {
+            "percent": share,
+            "learner": learner,
+            "labelled_batch": _LABELLED,
+            "steps": steps,
+        }
         title, source = f"{share} % of the labels, {learner}", request.targets[0].source
         yield Measure(title, "semi-supervised", options, ("top1", "top5"), source)
 
@@ -251,7 +312,10 @@ def with_lists(chosen: Study, folder: Path, images: Source | None = None) -> Stu
 
     images: that are learned from, if they are here. Raises UserError, also for lists of others.
     """
-    refuse(chosen.name != "table3", f"--label-lists: is for table3; {chosen.name} draws no labels, leave it out")
+    refuse(
+        chosen.name != "table3",
+        f"--label-lists: is for table3; {chosen.name} draws no labels, leave it out",
+    )
     measures, remedy = [], "give the folder imagenet_subsets of SimCLR's code"
     for one in chosen.measures:
         file = folder / f"{one.options['percent']}percent.txt"
@@ -269,6 +333,12 @@ def shortened(one: Measure, passes: int) -> Measure:
     short = _DATA["shortened"].get(one.protocol)
     if short is None or (one.protocol == "linear" and "epochs" not in one.options):
         return one
-    length = min(one.options.get("epochs", short["most"]), 100 * passes // one.options.get("percent", 100))
+    length = min(
+        one.options.get("epochs", short["most"]), 100 * passes // one.options.get("percent", 100)
+    )
     own = {**one.options, **dict.fromkeys(short["fields"], length), **short.get("options", {})}
-    return replace(one, title=short.get("title", one.title).replace("LENGTH", counted(length, "epoch")), options=own)
+    return replace(
+        one,
+        title=short.get("title", one.title).replace("LENGTH", counted(length, "epoch")),
+        options=own,
+    )

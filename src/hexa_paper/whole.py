@@ -37,7 +37,9 @@ class Whole(WholePlan):
     def carry_out(self, console: Console) -> Path:
         """Train, evaluate and collect whatever is not done already. Returns the folder."""
         with storage.at_work(self.out):
-            self.clock.start((storage.read(self.out / DECIDED) or {"spent": 0.0})["spent"] + self.clock.total)
+            self.clock.start(
+                (storage.read(self.out / DECIDED) or {"spent": 0.0})["spent"] + self.clock.total
+            )
             try:
                 self._work(console)
             except OutOfTime:
@@ -49,13 +51,20 @@ class Whole(WholePlan):
     def _work(self, console: Console) -> None:
         """One seed for everything, then the next. Raises OutOfTime."""
         self._attempt(SEARCH, self.search, self.search.search, console)
-        lost, works = {arm for part, arm in self.failed if part == SEARCH}, self.parts(self.search.rates)
+        lost, works = (
+            {arm for part, arm in self.failed if part == SEARCH},
+            self.parts(self.search.rates),
+        )
         for seed in self.request.seeds:
             for part, work in works.items():
                 jobs = [job for job in work.final if job.experiment.seed == seed]
                 without = {job.arm.key for job in jobs if self.arm_key(job.arm) in lost}
-                self.failed.update({(part, arm): "the search for its learning rate failed" for arm in without})
-                self._attempt(part, work, [job for job in jobs if job.arm.key not in without], console)
+                self.failed.update(
+                    {(part, arm): "the search for its learning rate failed" for arm in without}
+                )
+                self._attempt(
+                    part, work, [job for job in jobs if job.arm.key not in without], console
+                )
             for evaluation in self.evaluations:
                 self._check_time()
                 self.untrained(evaluation, seed)
@@ -79,7 +88,9 @@ class Whole(WholePlan):
                 self._check_time()
                 with self.told(part, *(job.arm.key for job in chunk), console=console):
                     for done in run_jobs(chunk, work.out, workers=workers, console=console):
-                        console.print(f"[{next(numbers)}/{len(jobs)}] {scores_of(done, work.study)}")
+                        console.print(
+                            f"[{next(numbers)}/{len(jobs)}] {scores_of(done, work.study)}"
+                        )
         finally:
             if part != SEARCH:
                 work.collect()
@@ -95,12 +106,17 @@ class Whole(WholePlan):
         """Everything that is stored, as result.json and as a page made of it."""
         request, search = self.request, self.search
         parts = self.parts(search.rates)
-        sources = {target.source: target.known_as or short_name(target.source) for target in request.targets}
+        sources = {
+            target.source: target.known_as or short_name(target.source)
+            for target in request.targets
+        }
         records = {name: paper.part(part, sources, self.failed) for name, part in parts.items()}
         for name in [f"{one}-moco" for one in TABLES if f"{one}-moco" in parts]:
             kept = functools.partial(self.untrained, stored=True)
             learners = ("", *LEARNERS) if name.startswith("table3") else ("",)
-            records[name]["arms"] += [paper.untrained(parts[name], sources, kept, learner) for learner in learners]
+            records[name]["arms"] += [
+                paper.untrained(parts[name], sources, kept, learner) for learner in learners
+            ]
         record = {
             "experiment": "all",
             "data": sources[request.data],
@@ -108,7 +124,10 @@ class Whole(WholePlan):
             "seeds": list(request.seeds),
             "epochs": self.epochs,
             "passes": self.passes,
-            "hours": {"given": self.seconds and self.seconds / 3600, "spent": self.clock.total / 3600},
+            "hours": {
+                "given": self.seconds and self.seconds / 3600,
+                "spent": self.clock.total / 3600,
+            },
             "machine": next(iter(storage.read(self.out / storage.COSTS).values()))["machine"],
             "left_out": self.left_out,
             "search": search_scores(search.stored(search.search)),

@@ -30,7 +30,19 @@ from hexa_paper.plan import Costs, Job, digest, experiment_of, run_name
 from hexa_paper.request import Request
 from hexa_paper.running import complete
 from hexa_paper.storage import refuse
-from hexa_paper.studies import EXPERIMENTS, KNN, LEARNERS, PARTS, TABLES, Arm, Measure, Study, learned, shortened, study
+from hexa_paper.studies import (
+    EXPERIMENTS,
+    KNN,
+    LEARNERS,
+    PARTS,
+    TABLES,
+    Arm,
+    Measure,
+    Study,
+    learned,
+    shortened,
+    study,
+)
 from hexa_paper.work import Work, measured_on, table
 
 #: A search takes a quarter of the epochs, so with fewer than these there is none, and rates are the recipes'.
@@ -71,16 +83,26 @@ class WholePlan:
         """Check the request; write nothing. Raises UserError. Without data_voc tables 2 and 4 are left out."""
         for one in (one for one in fields(Request) if one.name not in _OPTIONS):
             given = getattr(asked, one.name) not in (None, (), [], one.default)
-            refuse(given, f"--{one.name.replace('_', '-')} applies to a single experiment; leave it out")
+            refuse(
+                given,
+                f"--{one.name.replace('_', '-')} applies to a single experiment; leave it out",
+            )
         both = asked.time is not None and asked.epochs is not None
         refuse(both, "--time and --epochs exclude each other; give one of them")
         seconds = None if asked.time is None else seconds_of(asked.time)
         folder = Path("runs/all" if asked.out is None else asked.out)
-        request = replace(asked, out=folder).opened([asked.data, *([asked.data_voc] if asked.data_voc else [])])
+        request = replace(asked, out=folder).opened(
+            [asked.data, *([asked.data_voc] if asked.data_voc else [])]
+        )
         whole = cls(request, seconds)
-        refuse(not whole.parts(), f"{asked.data}: fits none of the experiments; give images with one class each")
+        refuse(
+            not whole.parts(),
+            f"{asked.data}: fits none of the experiments; give images with one class each",
+        )
         whole.search.check()
-        before = storage.seeds_of(folder / "table1-moco") if storage.check(folder, whole.claim) else []
+        before = (
+            storage.seeds_of(folder / "table1-moco") if storage.check(folder, whole.claim) else []
+        )
         added = (seed for seed in asked.seeds if seed not in before)
         return replace(whole, request=replace(request, seeds=(*before, *added)))
 
@@ -106,18 +128,33 @@ class WholePlan:
                 chosen = study(name, method=method, data=self.request.data, one_run=one_run)
                 refuse(not voc and EXPERIMENTS[name].get("images") == "VOC07", "no --data-voc")
                 sources = measured_on(name, [images.source], voc[0].source if voc else None)
-                targets = tuple(target for target in self.request.targets if target.source in sources)
-                common: dict[str, Any] = {"targets": targets, "epochs": self.epochs, "shared": "../runs"}
+                targets = tuple(
+                    target for target in self.request.targets if target.source in sources
+                )
+                common: dict[str, Any] = {
+                    "targets": targets,
+                    "epochs": self.epochs,
+                    "shared": "../runs",
+                }
                 work = Work(chosen, replace(self.request, **common, out=self.out / part))
                 work.measures()  # raises if there are none
             except UserError as error:
                 self.left_out[part] = str(error).removeprefix(f"{name}: ")
                 continue
-            arms = [arm for arm in chosen.arms if name not in TABLES or not arm.published or paper.row_of(name, arm)]
+            arms = [
+                arm
+                for arm in chosen.arms
+                if name not in TABLES or not arm.published or paper.row_of(name, arm)
+            ]
             found = {key: {"optimizer.learning_rate": rate} for key, rate in (rates or {}).items()}
-            arms = [replace(arm, changes={**arm.changes, **found.get(self.arm_key(arm), {})}) for arm in arms]
+            arms = [
+                replace(arm, changes={**arm.changes, **found.get(self.arm_key(arm), {})})
+                for arm in arms
+            ]
             measures = tuple(shortened(measure, self.epochs) for measure in chosen.measures)
-            chosen = replace(chosen, arms=tuple(arms), measures=measures, equal_time=False, search=False)
+            chosen = replace(
+                chosen, arms=tuple(arms), measures=measures, equal_time=False, search=False
+            )
             if arms:
                 made[part] = replace(work, study=chosen)
         return made
@@ -125,7 +162,10 @@ class WholePlan:
     def arm_key(self, arm: Arm) -> str:
         """The same for arms of several studies that train alike, whatever their rates."""
         alike: dict[str, Any] = {"seed": 0, "epochs": 1, "optimizer.learning_rate": 1.0}
-        decisive = json.dumps([arm.recipe, arm.scheme, {**arm.changes, "optimizer.learning_rate": 1.0}], sort_keys=True)
+        decisive = json.dumps(
+            [arm.recipe, arm.scheme, {**arm.changes, "optimizer.learning_rate": 1.0}],
+            sort_keys=True,
+        )
         if decisive not in self._keys:  # making an experiment takes a while
             self._keys[decisive] = run_name(arm, experiment_of(arm, self.request, **alike))
         return self._keys[decisive]
@@ -140,7 +180,9 @@ class WholePlan:
         """The search for the rate of every arm, on held-out training images: all arms as one study."""
         arms = tuple(replace(arm, key=key) for key, arm in self.arms.items())
         chosen = Study("all", "", "small", "", arms, (KNN,), search=self.epochs >= SEARCHED)
-        return Work(chosen, replace(self.request, epochs=self.epochs, out=self.out / "search"), self.costs)
+        return Work(
+            chosen, replace(self.request, epochs=self.epochs, out=self.out / "search"), self.costs
+        )
 
     @functools.cached_property
     def evaluations(self) -> list[Measure]:
@@ -150,27 +192,41 @@ class WholePlan:
         for one in (one for part in parts.values() for one in part.measures()):
             once.setdefault((one.title, one.source), one)
         learners = LEARNERS if "table3-moco" in parts else ()
-        return [*once.values(), *(one for row in learners for one in learned(row, self.epochs, self.request))]
+        return [
+            *once.values(),
+            *(one for row in learners for one in learned(row, self.epochs, self.request)),
+        ]
 
     @property
     def passes(self) -> dict[str, int]:
         """How often the evaluations that train a network see their training images, by title."""
-        return {one.title: one.options["epochs"] for one in self.evaluations if one.options.get("epochs")}
+        return {
+            one.title: one.options["epochs"]
+            for one in self.evaluations
+            if one.options.get("epochs")
+        }
 
-    def untrained(self, measure: Measure, seed: int, *, stored: bool = False) -> dict[str, Any] | None:
+    def untrained(
+        self, measure: Measure, seed: int, *, stored: bool = False
+    ) -> dict[str, Any] | None:
         """The evaluation of random weights with the seconds it `took`, kept in the folder; None where it failed.
 
         stored: None if it was not made yet, too.
         """
         first = experiment_of(next(iter(self.arms.values())), self.request)
         options, network = dict(measure.options), first.network.model_dump(mode="json")
-        name = digest([measure.source, seed, measure.protocol, options, network, first.views.test_size])
+        name = digest(
+            [measure.source, seed, measure.protocol, options, network, first.views.test_size]
+        )
         path = self.out / "random-weights" / f"{measure.protocol}-seed{seed}-{name}.json"
         kept: dict[str, Any] | None = storage.read(path)
         if kept is None and not stored:
             with self.told(UNTRAINED, measure.title):
                 made = complete(first)
-                backbone, begin = random_backbone(made.network, made.views.test_size, seed), time.perf_counter()
+                backbone, begin = (
+                    random_backbone(made.network, made.views.test_size, seed),
+                    time.perf_counter(),
+                )
                 options |= {"seed": seed, "device": made.training.device}
                 result = evaluate(measure.protocol, backbone, measure.source, **options)
                 kept = {"title": measure.title, "took": time.perf_counter() - begin, **result}
@@ -215,17 +271,25 @@ class WholePlan:
         given = self.request.epochs or kept["epochs"]
         if given or self.seconds is None:
             return int(given or most)
-        lengths = [epochs for epochs in range(1, most + 1) if epochs < SEARCHED or epochs % SEARCHED == 0]
+        lengths = [
+            epochs for epochs in range(1, most + 1) if epochs < SEARCHED or epochs % SEARCHED == 0
+        ]
 
         def seconds(epochs: int) -> float:
             lines = replace(self, epochs=epochs).lines()
-            return float(sum(line["training"] + line["evaluations"] for line in lines)) / self.request.workers / _SHARE
+            return (
+                float(sum(line["training"] + line["evaluations"] for line in lines))
+                / self.request.workers
+                / _SHARE
+            )
 
         if fit := bisect.bisect_right(lengths, self.seconds, key=seconds):
             return lengths[fit - 1]
         given, seeds = format_duration(self.seconds), counted(len(self.request.seeds), "seed")
         remedy = f"give at least {math.ceil(seconds(1) / 60)}m, or fewer --seeds or images"
-        raise UserError(f"--time {given} is too short for one epoch of everything with {seeds}: {remedy}")
+        raise UserError(
+            f"--time {given} is too short for one epoch of everything with {seeds}: {remedy}"
+        )
 
     def lines(self) -> list[dict[str, Any]]:
         """The runs by part, with seconds of one process: the search, every study, and random weights."""
@@ -234,19 +298,27 @@ class WholePlan:
             kept = self.untrained(short, self.request.seeds[0], stored=True) or {"took": 0.0}
             once[long.title, long.source] = kept["took"] * _length(long) / _length(short)
 
-        def line(part: str, arms: int, jobs: Sequence[Job], new: Sequence[Job], evaluation: float) -> dict[str, Any]:
+        def line(
+            part: str, arms: int, jobs: Sequence[Job], new: Sequence[Job], evaluation: float
+        ) -> dict[str, Any]:
             steps = sum(job.experiment.epochs * self.search.seconds(job.arm) for job in new)
             training = _RUN_SECONDS * len(new) + self.request.num_images * steps
             counts = {"arms": arms, "runs": len(jobs), "of them new": len(new)}
             return {"": part, **counts, "training": training, "evaluations": evaluation}
 
         search, seen = self.search.search, set[str]()
-        made = [line(SEARCH, len(self.arms), search, search, len(search) * next(iter(once.values()), 0.0))]
+        made = [
+            line(
+                SEARCH, len(self.arms), search, search, len(search) * next(iter(once.values()), 0.0)
+            )
+        ]
         for part, work in self.parts().items():
             jobs = work.final
             new = {job.run: job for job in jobs if job.run not in seen}
             seen |= new.keys()
-            measured = sum(once[measure.title, measure.source] for job in jobs for measure in job.measures)
+            measured = sum(
+                once[measure.title, measure.source] for job in jobs for measure in job.measures
+            )
             made.append(line(part, len(work.study.arms), jobs, list(new.values()), measured))
         return [*made, line(UNTRAINED, 1, (), (), len(self.request.seeds) * sum(once.values()))]
 
@@ -259,7 +331,9 @@ class WholePlan:
         yield f"{length} for every run, seeds {seeds}; runs that several parts have are made once"
         for reason in dict.fromkeys(self.left_out.values()):
             yield f"left out: {', '.join(name for name, why in self.left_out.items() if why == reason)}: {reason}"
-        yield from (f"{title}: passes over its training images: {n}" for title, n in self.passes.items())
+        yield from (
+            f"{title}: passes over its training images: {n}" for title, n in self.passes.items()
+        )
 
 
 def _length(measure: Measure) -> float:

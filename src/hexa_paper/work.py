@@ -37,14 +37,25 @@ class Work(Plan):
 
         experiment: ablation, attack-grid, beta-study, learning-curves, low-shot-curve, table1 … table5.
         """
-        refuse(asked.time, f"--time: is for all experiments together; for {experiment} give --epochs")
+        refuse(
+            asked.time, f"--time: is for all experiments together; for {experiment} give --epochs"
+        )
         chosen = study(experiment, asked.method, asked.scale, asked.data, asked.one_run)
-        refuse(any(not rate > 0 for rate in asked.rates or ()), "rates: every learning rate must be above 0")
-        folder = Path(f"runs/{experiment}-{chosen.method}-{asked.scale}" if asked.out is None else asked.out)
+        refuse(
+            any(not rate > 0 for rate in asked.rates or ()),
+            "rates: every learning rate must be above 0",
+        )
+        folder = Path(
+            f"runs/{experiment}-{chosen.method}-{asked.scale}" if asked.out is None else asked.out
+        )
         request = replace(asked, out=folder, rates=asked.rates or None)
-        request = request.opened(measured_on(experiment, asked.evaluate_on or (asked.data,), asked.data_voc))
+        request = request.opened(
+            measured_on(experiment, asked.evaluate_on or (asked.data,), asked.data_voc)
+        )
         if request.label_lists is not None:
-            chosen = with_lists(chosen, Path(request.label_lists), request.images(request.targets[0].source))
+            chosen = with_lists(
+                chosen, Path(request.label_lists), request.images(request.targets[0].source)
+            )
         work = cls(chosen, request)
         work.check()
         work.final_jobs(work.best_rates([]))  # raises for a wrong field
@@ -61,8 +72,17 @@ class Work(Plan):
     def claim(self) -> dict[str, Any]:
         """What all runs of the folder have in common, as JSON; seeds may be added."""
         given, chosen = self.request, self.study
-        lists = [measure.options["list_file"] for measure in chosen.measures if "list_file" in measure.options]
-        claim = {"experiment": chosen.name, "method": chosen.method, "scale": chosen.scale, **given.claim}
+        lists = [
+            measure.options["list_file"]
+            for measure in chosen.measures
+            if "list_file" in measure.options
+        ]
+        claim = {
+            "experiment": chosen.name,
+            "method": chosen.method,
+            "scale": chosen.scale,
+            **given.claim,
+        }
         claim |= {"rates": given.rates and [*given.rates], "one_run": chosen.one_run or None}
         return claim | {"until": given.until, "label_lists": lists or None}
 
@@ -79,7 +99,10 @@ class Work(Plan):
         if self.study.scale == "full":
             return self
         storage.claim(self.out, self.claim)
-        return replace(self, costs=costs_of(self.study.arms, self.request.plain_fields, self.out, progress=progress))
+        return replace(
+            self,
+            costs=costs_of(self.study.arms, self.request.plain_fields, self.out, progress=progress),
+        )
 
     @property
     def rates(self) -> dict[str, float]:
@@ -103,12 +126,29 @@ class Work(Plan):
             groups.setdefault((job.phase, job.arm.key, job.experiment.epochs), []).append(job)
         made = []
         for (phase, _, epochs), members in groups.items():
-            done, images, arm = len(self.stored(members)), self.request.num_images * epochs, members[0].arm
+            done, images, arm = (
+                len(self.stored(members)),
+                self.request.num_images * epochs,
+                members[0].arm,
+            )
             # each term is a pass
-            cost = {"image passes": float(len(members) * images * (arm.passes or 1 + len(SCHEMES[arm.scheme].terms)))}
+            cost = {
+                "image passes": float(
+                    len(members) * images * (arm.passes or 1 + len(SCHEMES[arm.scheme].terms))
+                )
+            }
             if self.costs is not None:
                 cost = {"time left": (len(members) - done) * images * self.seconds(arm)}
-            made.append({"": phase, "arm": arm.name, "epochs": epochs, "runs": len(members), "done": done, **cost})
+            made.append(
+                {
+                    "": phase,
+                    "arm": arm.name,
+                    "epochs": epochs,
+                    "runs": len(members),
+                    "done": done,
+                    **cost,
+                }
+            )
         return made
 
     def plan(self) -> Iterator[rich.table.Table | str]:
@@ -116,10 +156,14 @@ class Work(Plan):
         final = self.final
         shapes = {"image passes": lambda passes: f"{passes:.1e}", "time left": format_duration}
         yield table(self.lines([*self.search, *final]), shapes, ("runs", "done", *shapes))
-        measured = ((m.protocol, m.options.get("preset", ""), "on", m.source) for m in final[0].measures)
+        measured = (
+            (m.protocol, m.options.get("preset", ""), "on", m.source) for m in final[0].measures
+        )
         yield f"measured by {', '.join(' '.join(filter(None, words)) for words in dict.fromkeys(measured))}"
         if listed := list(writing.published_rows(self)):
-            yield table([{name: row[name] for name in row if name != "ours"} for row in listed], {}, ())
+            yield table(
+                [{name: row[name] for name in row if name != "ours"} for row in listed], {}, ()
+            )
             yield from (f"{row['published']}: {row['ours']}" for row in listed)
         yield from self.study.notes
         if self.costs is None:
@@ -139,16 +183,23 @@ class Work(Plan):
     def carry_out(self, console: Console) -> Path:
         """Search, train, evaluate, collect; whatever is done already is not done again. Returns the folder."""
         alone = self.study.scale == "full" and not torch.cuda.is_available()
-        refuse(alone, "the published settings need GPUs; --plan prints them, --scale small is for this machine")
+        refuse(
+            alone,
+            "the published settings need GPUs; --plan prints them, --scale small is for this machine",
+        )
         storage.claim(self.out, self.claim)
         with storage.at_work(self.out):
             try:
                 # rates follow from the search, students from their teachers
                 for phase, taught in (("search", False), ("final", False), ("final", True)):
                     every = [*self.search, *self.final]
-                    jobs = [job for job in every if (job.phase, bool(job.teacher)) == (phase, taught)]
+                    jobs = [
+                        job for job in every if (job.phase, bool(job.teacher)) == (phase, taught)
+                    ]
                     done = len(self.stored(every))
-                    for ended in run_jobs(jobs, self.out, workers=self.request.workers, console=console):
+                    for ended in run_jobs(
+                        jobs, self.out, workers=self.request.workers, console=console
+                    ):
                         done += 1
                         console.print(f"[{done}/{len(every)}] {scores_of(ended, self.study)}")
             except BaseException:
@@ -200,14 +251,20 @@ def scores_of(done: Stored, chosen: Study) -> str:
 
 
 def table(
-    lines: Sequence[Mapping[str, Any]], shapes: Mapping[str, Callable[[float], str]], totals: Collection[str]
+    lines: Sequence[Mapping[str, Any]],
+    shapes: Mapping[str, Callable[[float], str]],
+    totals: Collection[str],
 ) -> rich.table.Table:
     """Lines for a terminal, and below them the sums of those columns of `totals` that they have, if there are any.
 
     shapes: by column what makes text of a number.
     """
     heads, labels = list(lines[0]), sum(isinstance(value, str) for value in lines[0].values())
-    sums = {"": "all"} | {head: sum(line[head] for line in lines) for head in heads if head in totals}
+    sums = {"": "all"} | {
+        head: sum(line[head] for line in lines) for head in heads if head in totals
+    }
     every = [*lines, sums] if totals else lines
-    cells = tuple(tuple(shapes.get(head, str)(line.get(head, "")) for head in heads) for line in every)
+    cells = tuple(
+        tuple(shapes.get(head, str)(line.get(head, "")) for head in heads) for line in every
+    )
     return Table(tuple(heads), cells, labels, own=(len(lines),)).terminal(pad_edge=False)

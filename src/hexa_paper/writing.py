@@ -35,14 +35,20 @@ def cells(row: Outcome, rows: Sequence[Outcome], until: float | None = None) -> 
         reached = row.get("reached", [])
         found["reached"] = f"{len(reached)} of {total}"
         for name in ("epochs", "seconds"):
-            found[f"after {name}"] = mean_std([one[name] for one in reached if one[name] is not None])
+            found[f"after {name}"] = mean_std(
+                [one[name] for one in reached if one[name] is not None]
+            )
     if row["relative_time"] is not None:
         found["relative time"] = f"{row['relative_time']:.2f}"
     for name in columns_of(rows):
         score = row["scores"].get(name)
-        found[name] = ("diverged" if not row["seeds"] else None) if score is None else score["values"]
+        found[name] = (
+            ("diverged" if not row["seeds"] else None) if score is None else score["values"]
+        )
         if score and not in_time(row):
-            found[name] = mean_std(score["values"])  # as text it is not compared: the best of a column is in bold
+            found[name] = mean_std(
+                score["values"]
+            )  # as text it is not compared: the best of a column is in bold
         if score and score["published"] is not None:
             found[f"{name}, published"] = f"{score['published']:.1f}"
     if any(other["diverged"] for other in rows):
@@ -56,7 +62,9 @@ def markdown(plan: Plan, rows: Sequence[Outcome], notes: Sequence[str]) -> str:
     """The whole result as a page."""
     study, until = plan.study, plan.request.until
     seeds = len({seed for row in rows for seed in (*row["seeds"], *row["diverged"])})
-    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed, so no spread"
+    spread = (
+        f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed, so no spread"
+    )
     parts = [
         f"# {study.name}, {study.method}, {study.scale} scale\n\n{sentence(study.question)}\n",
         f"Data: `{plan.request.data}`; {spread}. Percent.\n",
@@ -69,12 +77,16 @@ def markdown(plan: Plan, rows: Sequence[Outcome], notes: Sequence[str]) -> str:
                 head = f"Until k-NN of held-out images reaches {until:g} %, {length} at most"
             if comparison == TIME:
                 head += f": the time of {length} of {study.arms[0].name}"
-            parts.append(f"## {head}\n\n{markdown_table([cells(row, these, until) for row in these])}")
+            parts.append(
+                f"## {head}\n\n{markdown_table([cells(row, these, until) for row in these])}"
+            )
     if any(score["published"] is not None for row in rows for score in row["scores"].values()):
         of = EXPERIMENTS[study.name].get("published", "ResNet-50 pre-trained on ImageNet")
         parts.append(f"Published: {of}, so beside, not against, a smaller scale.\n")
     if listed := list(published_rows(plan)):
-        parts.append(f"## Published, and what makes ours\n\n{published.ROBUST.title}.\n\n{markdown_table(listed)}")
+        parts.append(
+            f"## Published, and what makes ours\n\n{published.ROBUST.title}.\n\n{markdown_table(listed)}"
+        )
     return "\n".join([*parts, *(f"- {note}" for note in notes)]) + "\n"
 
 
@@ -89,7 +101,11 @@ def published_rows(plan: Plan) -> Iterator[dict[str, str]]:
     Nothing for other studies.
     """
     absent, request = EXPERIMENTS[plan.study.name].get("absent", {}), plan.request
-    jobs = {job.arm.published[0]: job for job in plan.final_jobs(plan.best_rates([]))[::-1] if job.arm.published}
+    jobs = {
+        job.arm.published[0]: job
+        for job in plan.final_jobs(plan.best_rates([]))[::-1]
+        if job.arm.published
+    }
     for row in published.ROBUST.rows if absent else ():
         known = dict(zip(published.ROBUST.columns, map(text, row.values), strict=True))
         ours = f"– {absent.get(row.method)}"
@@ -102,25 +118,45 @@ def published_rows(plan: Plan) -> Iterator[dict[str, str]]:
 def csv_text(rows: Sequence[Outcome]) -> str:
     """One line per arm, comparison and column."""
     written = io.StringIO()
-    head = "arm comparison epochs learning_rate metric mean std seeds published diverged relative_time"
+    head = (
+        "arm comparison epochs learning_rate metric mean std seeds published diverged relative_time"
+    )
     writer = csv.DictWriter(written, head.split(), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in rows:
         for metric, score in (row["scores"] or {"": {"values": ()}}).items():
             line = {**row, **score, "metric": metric, "learning_rate": f"{row['learning_rate']:g}"}
             line |= {name: f"{line[name]:.4f}" for name in _ROUNDED if line.get(name) is not None}
-            writer.writerow({**line, "seeds": len(score["values"]), "diverged": len(row["diverged"])})
+            writer.writerow(
+                {**line, "seeds": len(score["values"]), "diverged": len(row["diverged"])}
+            )
     return written.getvalue()
 
 
 def result(
-    plan: Plan, rows: Sequence[Outcome], search: Sequence[Stored], runs: Sequence[Stored], notes: Sequence[str]
+    plan: Plan,
+    rows: Sequence[Outcome],
+    search: Sequence[Stored],
+    runs: Sequence[Stored],
+    notes: Sequence[str],
 ) -> dict[str, Any]:
     """Everything, as JSON: the summary first, then every single run."""
     study, request = plan.study, plan.request
-    of_run = ("name", "arm", "epochs", "rate", "seed", "pretrain_seconds", "environment", "interruptions", "diverged")
+    of_run = (
+        "name",
+        "arm",
+        "epochs",
+        "rate",
+        "seed",
+        "pretrain_seconds",
+        "environment",
+        "interruptions",
+        "diverged",
+    )
     of_result = ("title", "protocol", "metrics", "data", "seed", "notes", "commit")
-    results = [[{key: result.get(key) for key in of_result} for result in run["results"]] for run in runs]
+    results = [
+        [{key: result.get(key) for key in of_result} for result in run["results"]] for run in runs
+    ]
     briefly = [{key: run.get(key) for key in of_run} for run in runs]
     return {
         "experiment": study.name,
@@ -130,7 +166,10 @@ def result(
         "seeds": list(request.seeds),
         **({} if request.until is None else {"until": request.until}),
         "fields": dict(request.fields),
-        "machine": {"processor": platform.processor() or platform.machine(), "torch": torch.__version__},
+        "machine": {
+            "processor": platform.processor() or platform.machine(),
+            "torch": torch.__version__,
+        },
         "seconds_per_image": plan.costs,
         "summary": rows,
         "notes": list(notes),
@@ -141,16 +180,24 @@ def result(
 
 def search_scores(search: Iterable[Stored]) -> list[dict[str, Any]]:
     """What every rate of every arm reached on held-out training images, as JSON."""
-    return [{key: job[key] for key in ("arm", "epochs", "rate")} | {"score": search_score(job)} for job in search]
+    return [
+        {key: job[key] for key in ("arm", "epochs", "rate")} | {"score": search_score(job)}
+        for job in search
+    ]
 
 
 # -- notes ------------------------------------------------------------------------------------------------------------
 
 
-def notes_of(plan: Plan, rows: Sequence[Outcome], search: Sequence[Stored], runs: Sequence[Stored]) -> list[str]:
+def notes_of(
+    plan: Plan, rows: Sequence[Outcome], search: Sequence[Stored], runs: Sequence[Stored]
+) -> list[str]:
     """What a reader of the tables should know."""
     compared = [published.beside(result) for run in runs for result in run["results"]]
-    notes = [*plan.study.notes, *sorted({f"{one.title}: {one.caution}." for one in compared if one and one.caution})]
+    notes = [
+        *plan.study.notes,
+        *sorted({f"{one.title}: {one.caution}." for one in compared if one and one.caution}),
+    ]
     notes += dict.fromkeys(note for row in rows for note in _of_row(row))
     notes += _at_the_edge(plan, search)
     if search:
@@ -158,11 +205,17 @@ def notes_of(plan: Plan, rows: Sequence[Outcome], search: Sequence[Stored], runs
         alone = "test images were scored with that one alone"
         notes.append(f"Each arm has {best} on held-out training images; {alone}.")
     elif plan.study.scale == "small" and not plan.request.shared:
-        notes.append("No learning rate was searched for: all arms have the one given, or else their recipes'.")
+        notes.append(
+            "No learning rate was searched for: all arms have the one given, or else their recipes'."
+        )
     if any("reached" in row for row in rows):
-        notes.append("Seconds are those of training alone. No arm is trained on the held-out images.")
+        notes.append(
+            "Seconds are those of training alone. No arm is trained on the held-out images."
+        )
     if any(row["relative_time"] is not None for row in rows):
-        notes.append("Relative time: by a benchmark of steps and views on this machine, before the runs.")
+        notes.append(
+            "Relative time: by a benchmark of steps and views on this machine, before the runs."
+        )
     return notes
 
 
@@ -190,4 +243,7 @@ def _at_the_edge(plan: Plan, search: Sequence[Stored]) -> list[str]:
         for end, name in {max(tried): "largest", min(tried): "smallest"}.items() if tried else ():
             if best[arm.key] == end:
                 chosen.setdefault(f"the {name} rate, {end:g}", []).append(arm.name)
-    return [f"{', '.join(arms)} chose {edge}: a better one may lie beyond." for edge, arms in chosen.items()]
+    return [
+        f"{', '.join(arms)} chose {edge}: a better one may lie beyond."
+        for edge, arms in chosen.items()
+    ]

@@ -34,8 +34,19 @@ from hexa.weights import files, start as starts
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.conftest import Says
 
-NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
-QUICK = ["--device", "cpu", "--precision", "fp32", "--training.tensorboard", "false", "--training.num_workers", "0"]
+NETWORK = NetworkConfig(
+    name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4)
+)
+QUICK = [
+    "--device",
+    "cpu",
+    "--precision",
+    "fp32",
+    "--training.tensorboard",
+    "false",
+    "--training.num_workers",
+    "0",
+]
 #: A fixed length instead of one by the clock, so that two runs are alike.
 FIXED = ["--epochs", "2", "--max_steps", "5", "--views.size", "8", "--batch_size", "64"]
 
@@ -55,7 +66,11 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert source.classes is not None
         for number in range(most):
             pixels = source.decode(number).permute(1, 2, 0).numpy()
-            name = f"{number:03}.png" if split == "train" else f"{source.classes[number]}/{number:03}.png"
+            name = (
+                f"{number:03}.png"
+                if split == "train"
+                else f"{source.classes[number]}/{number:03}.png"
+            )
             path = folder / split / name
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels).save(path)
@@ -67,26 +82,50 @@ def command(weights: Path, photos: Path, out: Path, *more: str) -> list[str]:
     return ["adapt", str(weights), *data, f"--out={out}", *QUICK, *FIXED, *more]
 
 
-def test_from_a_folder_to_a_decision(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
+def test_from_a_folder_to_a_decision(
+    weights: Path, photos: Path, tmp_path: Path, says: Says
+) -> None:
     out = tmp_path / "run"
     said = says(*command(weights, photos, out, "--time=20m")).out
     kept = json.loads((out / "adapt.json").read_text())
     assert not (out / "best.safetensors").exists()  # no state is chosen by the labels that judge
     winner = f"the winner, the {kept['kept']} at 8 px, is loaded by"
-    assert said.splitlines()[-4:] == [kept["verdict"], f"report: {out / 'report.html'}", winner, kept["winner"]["load"]]
-    assert f"The winner, the {kept['kept']} at 8 px, is loaded by</p>" in (out / "report.html").read_text()
-    assert [row[0] for row in kept["table"]["rows"]][:3] == ["image size, px", "k-NN, % ↑", "linear probe, % ↑"]
+    assert said.splitlines()[-4:] == [
+        kept["verdict"],
+        f"report: {out / 'report.html'}",
+        winner,
+        kept["winner"]["load"],
+    ]
+    assert (
+        f"The winner, the {kept['kept']} at 8 px, is loaded by</p>"
+        in (out / "report.html").read_text()
+    )
+    assert [row[0] for row in kept["table"]["rows"]][:3] == [
+        "image size, px",
+        "k-NN, % ↑",
+        "linear probe, % ↑",
+    ]
     assert (kept["comparison"]["best"] == "result") == (kept["kept"] == "result")
-    assert vars(load_backbone(out).preparation) == vars(load_backbone(weights).preparation) | {"origins": ANY}
+    assert vars(load_backbone(out).preparation) == vars(load_backbone(weights).preparation) | {
+        "origins": ANY
+    }
     best = load_backbone(out / "winner.safetensors")
     better = load_backbone(out / "backbone.safetensors" if kept["kept"] == "result" else weights)
     images = torch.rand(4, 3, 8, 8)
     assert torch.equal(best(images), better.eval()(images))
-    assert (better.preparation.crop, best.preparation.crop) == (0.9, 1.0)  # timm, too, is to take digits whole
+    assert (better.preparation.crop, best.preparation.crop) == (
+        0.9,
+        1.0,
+    )  # timm, too, is to take digits whole
     assert "The closest images" in (out / "compare.html").read_text()
     page = (out / "report.html").read_text()
     assert page.index("Did it help?") < page.index("What ran")
-    for part in (f"hexa adapt {weights}", "--time 20m", f"--labelled folder:{photos}/test", "--epochs 2"):
+    for part in (
+        f"hexa adapt {weights}",
+        "--time 20m",
+        f"--labelled folder:{photos}/test",
+        "--epochs 2",
+    ):
         assert part in page
     # again, by another spelling of its folder: there is nothing left to do
     again = [one.replace("folder:", "") for one in command(weights, photos, out, "--time=20m")]
@@ -97,11 +136,15 @@ def test_from_a_folder_to_a_decision(weights: Path, photos: Path, tmp_path: Path
     assert main(command(weights, photos, out, "--time=21m", "--plan")) == 0
     # a folder in which nothing was trained takes any
     (out := tmp_path / "planned").mkdir()
-    (out / "adapt.json").write_text(json.dumps({k: kept[k] for k in ("request", "plan", "domain", "compared")}))
+    (out / "adapt.json").write_text(
+        json.dumps({k: kept[k] for k in ("request", "plan", "domain", "compared")})
+    )
     assert _read_record(out, AdaptRequest(str(weights), "digits"), only_plan=False) is None
 
 
-def test_killed_and_gone_on_with_it_is_the_same(weights: Path, photos: Path, tmp_path: Path) -> None:
+def test_killed_and_gone_on_with_it_is_the_same(
+    weights: Path, photos: Path, tmp_path: Path
+) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     more = ("--time=20m", "--training.checkpoint_every_steps=1", "--training.report=false")
     assert main(command(weights, photos, whole, *more)) == 0
@@ -113,42 +156,74 @@ def test_killed_and_gone_on_with_it_is_the_same(weights: Path, photos: Path, tmp
         env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
     )
     deadline = time.monotonic() + 120
-    while not list(cut.glob("checkpoints/*.pt")) and process.poll() is None and time.monotonic() < deadline:
+    while (
+        not list(cut.glob("checkpoints/*.pt"))
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert main(command(weights, photos, cut, *more)) == 0
-    a, b = (load_backbone(folder / "backbone.safetensors").network.state_dict() for folder in (whole, cut))
+    a, b = (
+        load_backbone(folder / "backbone.safetensors").network.state_dict()
+        for folder in (whole, cut)
+    )
     assert all(torch.equal(a[name], b[name]) for name in a)
     tables = [json.loads((folder / "adapt.json").read_text())["table"] for folder in (whole, cut)]
     assert tables[0] == tables[1]
 
 
-def test_as_a_library(weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_a_library(
+    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hexa.comparison.page._maps", None)  # a page that fails costs no verdict
     fields = {"epochs": 1, "batch_size": 64, "views.size": 8, "training.device": "cpu"}
     options = {"labelled": f"folder:{photos}/test", "out": tmp_path / "run", **fields}
     plan = hexa.adapt(weights, f"folder:{photos}/train", time="20m", plan=True, **options)
     outcome = hexa.adapt(weights, f"folder:{photos}/train", time="20m", **options)
-    assert outcome["verdict"] == json.loads((tmp_path / "run" / "adapt.json").read_text())["verdict"]
+    assert (
+        outcome["verdict"] == json.loads((tmp_path / "run" / "adapt.json").read_text())["verdict"]
+    )
     assert hexa.adapt(weights, f"folder:{photos}/train", time="20m", **options) == outcome
     assert outcome["plan"] == plan["plan"]
-    assert "no page of the comparison: TypeError: 'NoneType' object is not callable" in outcome["notes"]
+    assert (
+        "no page of the comparison: TypeError: 'NoneType' object is not callable"
+        in outcome["notes"]
+    )
 
 
 def test_a_transformer_is_adapted_at_the_size_that_was_given(photos: Path, tmp_path: Path) -> None:
-    config = NetworkConfig(name="vit_tiny_patch16_224", options={"depth": 1, "embed_dim": 48, "num_heads": 3})
+    config = NetworkConfig(
+        name="vit_tiny_patch16_224", options={"depth": 1, "embed_dim": 48, "num_heads": 3}
+    )
     start = save_backbone(random_backbone(config, 224, seed=5), tmp_path / "start.safetensors")
-    length = ["--epochs=1", "--max_steps=1", "--batch_size=16", "--training.report=false", "--views.size=64"]
+    length = [
+        "--epochs=1",
+        "--max_steps=1",
+        "--batch_size=16",
+        "--training.report=false",
+        "--views.size=64",
+    ]
     data = f"--data=folder:{photos}/train"
-    assert main(["adapt", str(start), data, f"--out={tmp_path / 'run'}", *QUICK, *length, "--time=20m"]) == 0
+    assert (
+        main(
+            ["adapt", str(start), data, f"--out={tmp_path / 'run'}", *QUICK, *length, "--time=20m"]
+        )
+        == 0
+    )
     assert load_backbone(tmp_path / "run" / "backbone.safetensors").image_size == 64
 
 
-def test_a_plan_that_lacks_its_experiment_is_one_line(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
+def test_a_plan_that_lacks_its_experiment_is_one_line(
+    weights: Path, photos: Path, tmp_path: Path, says: Says
+) -> None:
     for content in ("[]", "{}", '{"request": 3}', "not json", '{"request": {}}'):
         (tmp_path / "adapt.json").write_text(content)
-        assert "adapt.json: cannot be read" in says(*command(weights, photos, tmp_path, "--time=20m"), status=2).err
+        assert (
+            "adapt.json: cannot be read"
+            in says(*command(weights, photos, tmp_path, "--time=20m"), status=2).err
+        )
 
 
 def test_what_is_in_the_way_stays(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
@@ -169,11 +244,18 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     told = says(*planning, *data, "--time=100s")
     assert "method: simclr, from" in told.out
     assert "learning: the whole network, in the first pass the head alone" in told.out
-    assert re.search(r"outlook: .* of an image, the start finds it among 40 in \d+% \(± \d+\) of cases, so", told.out)
-    assert "for medical-grey (--domain names another kind), 8 px\n" in told.out
-    assert f"{photos}/test (120 images), independent unless --groups is given; 120 in the comparison\n" in told.out
     assert re.search(
-        r"length: about [\d.]+ passes \(epochs\) in batches of 32, by muon at 0.012, 1 min 40 s in all\n", told.out
+        r"outlook: .* of an image, the start finds it among 40 in \d+% \(± \d+\) of cases, so",
+        told.out,
+    )
+    assert "for medical-grey (--domain names another kind), 8 px\n" in told.out
+    assert (
+        f"{photos}/test (120 images), independent unless --groups is given; 120 in the comparison\n"
+        in told.out
+    )
+    assert re.search(
+        r"length: about [\d.]+ passes \(epochs\) in batches of 32, by muon at 0.012, 1 min 40 s in all\n",
+        told.out,
     )
     assert "timing a few steps" in told.err
     assert not out.exists()
@@ -186,16 +268,31 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     small = says(*planning, *data, "--epochs=9", "--views.size=4").out
     assert "4 px; the start's own 8 px may be worth more than training gains\n" in small
     inside = [*planning, f"--data={photos}/test", "--epochs=9"]
-    told = "".join(says(*inside, f"--labelled={same}").out for same in (f"{photos}#test", f"{photos}/train/../test"))
+    told = "".join(
+        says(*inside, f"--labelled={same}").out
+        for same in (f"{photos}#test", f"{photos}/train/../test")
+    )
     assert ", 120 of which are among the images to learn from; 120 in the comparison\n" in told
-    assert told.count("labels: those of the images themselves, which it learns from, independent") == 1
+    assert (
+        told.count("labels: those of the images themselves, which it learns from, independent") == 1
+    )
 
 
 def test_an_interruption_prints_the_command_that_goes_on(
     weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
 ) -> None:
-    monkeypatch.setattr("hexa.adaptation.command.pretrain", Mock(side_effect=Interrupted(2, 5, tmp_path)))
-    asked = ["adapt", str(weights), f"--data={photos}/train", "--out", str(tmp_path / "a run"), *QUICK, *FIXED]
+    monkeypatch.setattr(
+        "hexa.adaptation.command.pretrain", Mock(side_effect=Interrupted(2, 5, tmp_path))
+    )
+    asked = [
+        "adapt",
+        str(weights),
+        f"--data={photos}/train",
+        "--out",
+        str(tmp_path / "a run"),
+        *QUICK,
+        *FIXED,
+    ]
     assert f"go on with: {shlex.join(['hexa', *asked])}\n" in says(*asked, status=130).err
 
 
@@ -214,29 +311,50 @@ def test_where_the_time_is_not_enough_the_start_is_kept(
     with pytest.raises(UserError, match="so not a run that has begun; give a run"):
         load_backbone(out)
     said = says(*asked, f"--time={needed}m", "--plan").out  # the same folder, with more time
-    assert said.count("learning: the last of 3 stages") == said.count("none, so whether it helped cannot be told") == 1
+    assert (
+        said.count("learning: the last of 3 stages")
+        == said.count("none, so whether it helped cannot be told")
+        == 1
+    )
     assert float(re.findall(r"length: about ([\d.]+) passes", said)[0]) >= 6
 
 
-def test_the_clock_leaves_time_to_judge(weights: Path, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hexa.adaptation.plan.measure", lambda *_, **__: Costs(8, 0.1, {3: 0.03, 0: 0.01}, 0.02))
+def test_the_clock_leaves_time_to_judge(
+    weights: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "hexa.adaptation.plan.measure", lambda *_, **__: Costs(8, 0.1, {3: 0.03, 0: 0.01}, 0.02)
+    )
     monkeypatch.setattr(Budget, "left", 600.0)
     asked = AdaptRequest(str(weights), f"folder:{photos}/train", f"folder:{photos}/test", 600.0)
-    for imported, slower in ((0.0, 1.0), (12.0, 2.0)):  # seconds that imports took: work of unknown cost is as slow
-        planned = adapt(asked, weights.parent / "run", only_plan=True, begun=time.perf_counter() - imported)
-        left = 600 - 120 * (2 * 0.02 + 4 * 0.1) - slower * (4 + 120 * 10 * 8 * 6e-8)  # 120 images of ten classes
+    for imported, slower in (
+        (0.0, 1.0),
+        (12.0, 2.0),
+    ):  # seconds that imports took: work of unknown cost is as slow
+        planned = adapt(
+            asked, weights.parent / "run", only_plan=True, begun=time.perf_counter() - imported
+        )
+        left = (
+            600 - 120 * (2 * 0.02 + 4 * 0.1) - slower * (4 + 120 * 10 * 8 * 6e-8)
+        )  # 120 images of ten classes
         assert planned["experiment"]["training"]["max_seconds"] == pytest.approx(left, abs=0.01)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["--time=soon"], "--time: must be a number > 0 followed by s, m, h or d, such as 30m or 1h30m; got soon"),
+        (
+            ["--time=soon"],
+            "--time: must be a number > 0 followed by s, m, h or d, such as 30m or 1h30m; got soon",
+        ),
         (["--batch_size=201"], "batch_size: 201 is more than the 200 images of"),
         (["--data=folder:{few}"], "too few images to learn from; give at least 64"),
         (["--data=folder:{same}"], "images are distinct, the others are near-duplicates"),
         (["--data=folder:{broken}"], "8 of 80 images cannot be read, such as "),
-        (["--labelled=folder:{few}"], "are of one class or have no labels; give labelled ones, in two"),
+        (
+            ["--labelled=folder:{few}"],
+            "are of one class or have no labels; give labelled ones, in two",
+        ),
         (["--labelled=folder:{single}"], "0 of 3 classes have two labelled images"),
         (["--groups=none.csv"], "are of one class or have no labels; give labelled ones, in two"),
         (["--domain=photo"], "unknown domain 'photo'; did you mean 'photos'?"),
@@ -258,7 +376,9 @@ def test_bad_input_is_one_line_and_writes_nothing(
     out = tmp_path / "run"
     given = {"--data": f"folder:{photos}/train", "--time": "1h"}
     given |= dict(entry.format(**folders).split("=", 1) for entry in change)
-    told = says("adapt", weights, f"--out={out}", *QUICK, *(f"{k}={v}" for k, v in given.items()), status=2)
+    told = says(
+        "adapt", weights, f"--out={out}", *QUICK, *(f"{k}={v}" for k, v in given.items()), status=2
+    )
     *stage, said = told.err.splitlines()
     assert message in said
     assert stage in ([], ["looking at the images …"])
@@ -276,20 +396,38 @@ def test_label_free_measures_are_those_of_loops() -> None:
     assert found["rank"] == pytest.approx(float(np.exp(stats.entropy(shares.numpy()))), rel=1e-4)
     apart = float(np.mean([(p - q).norm() ** 2 for p, q in zip(a, b, strict=True)]))
     assert found["alignment"] == pytest.approx(-apart, rel=1e-4)
-    pairs = [np.exp(-2 * float((x[i] - x[j]).norm()) ** 2) for i in range(50) for j in range(50) if i != j]
+    pairs = [
+        np.exp(-2 * float((x[i] - x[j]).norm()) ** 2)
+        for i in range(50)
+        for j in range(50)
+        if i != j
+    ]
     assert found["uniformity"] == pytest.approx(-np.log(np.mean(pairs)), rel=1e-4)
 
     def near(view: torch.Tensor, i: int) -> set[int]:
-        return set(sorted((j for j in range(50) if j != i), key=lambda j: -float(view[i] @ x[j]))[:10])
+        return set(
+            sorted((j for j in range(50) if j != i), key=lambda j: -float(view[i] @ x[j]))[:10]
+        )
 
-    assert found["neighbours"] == pytest.approx(100 * np.mean([len(near(a, i) & near(b, i)) / 10 for i in range(50)]))
+    assert found["neighbours"] == pytest.approx(
+        100 * np.mean([len(near(a, i) & near(b, i)) / 10 for i in range(50)])
+    )
     assert label_free(x, x, x)["alignment"] == pytest.approx(0, abs=1e-6)
     assert label_free(x, x, x)["neighbours"] == 100
 
 
 def test_what_is_seen_of_images(photos: Path) -> None:
     seen, pixels = look(open_source(f"folder:{photos}/train"), 16)
-    assert (seen.count, seen.size, seen.classes, seen.grey, *pixels.shape) == (200, 8, 0, 1.0, 150, 3, 16, 16)
+    assert (seen.count, seen.size, seen.classes, seen.grey, *pixels.shape) == (
+        200,
+        8,
+        0,
+        1.0,
+        150,
+        3,
+        16,
+        16,
+    )
     assert look(open_source(f"folder:{photos}/test"), 8)[0].classes == 10
 
 

@@ -19,7 +19,17 @@ from hexa import recipes
 from hexa.adaptation.command import AdaptRequest, Trained, adapt
 from hexa.adaptation.harden import _STEPS, HardenRequest, at_price, between, choose
 from hexa.adaptation.plan import Given, first_draft
-from hexa.adaptation.robustness import ATTACKED, CLEAN, CORRUPTED, Shown, Side, attack_all, decide, farthest, table
+from hexa.adaptation.robustness import (
+    ATTACKED,
+    CLEAN,
+    CORRUPTED,
+    Shown,
+    Side,
+    attack_all,
+    decide,
+    farthest,
+    table,
+)
 from hexa.cli import main
 from hexa.comparison import unlabelled
 from hexa.comparison.extraction import Extraction
@@ -35,36 +45,75 @@ from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, sa
 from tests.adaptation.test_adapt import QUICK
 from tests.conftest import Says
 
-NETWORK = NetworkConfig(name="small-resnet", widths=(8, 16), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
+NETWORK = NetworkConfig(
+    name="small-resnet", widths=(8, 16), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4)
+)
 
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_backbone(random_backbone(NETWORK, 8, seed=5), tmp_path_factory.mktemp("start") / "start.safetensors")
+    return save_backbone(
+        random_backbone(NETWORK, 8, seed=5), tmp_path_factory.mktemp("start") / "start.safetensors"
+    )
 
 
 def command(weights: Path, out: Path, *more: str) -> list[str]:
-    return ["harden", str(weights), "--data", "digits", "--out", str(out), *QUICK, "--time", "30s", *more]
+    return [
+        "harden",
+        str(weights),
+        "--data",
+        "digits",
+        "--out",
+        str(out),
+        *QUICK,
+        "--time",
+        "30s",
+        *more,
+    ]
 
 
 def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, says: Says) -> None:
     # ε = 64: a random network hardly moves under less
-    fixed = ["--labelled", "digits#test", "--epochs", "3", "--strength", "64/255", "--price", "100%"]
+    fixed = [
+        "--labelled",
+        "digits#test",
+        "--epochs",
+        "3",
+        "--strength",
+        "64/255",
+        "--price",
+        "100%",
+    ]
     out = tmp_path / "run"
-    said, kept = says(*command(weights, out, *fixed)).out, json.loads((out / "adapt.json").read_text())
+    said, kept = (
+        says(*command(weights, out, *fixed)).out,
+        json.loads((out / "adapt.json").read_text()),
+    )
     assert (kept["request"]["command"], kept["comparison"]["size"]) == ("harden", 8)
     assert said.splitlines()[-4] == kept["verdict"]
-    assert [row[0] for row in kept["table"]["rows"]] == [f"{one}, % ↑" for one in ("k-NN", CLEAN, CORRUPTED, *ATTACKED)]
+    assert [row[0] for row in kept["table"]["rows"]] == [
+        f"{one}, % ↑" for one in ("k-NN", CLEAN, CORRUPTED, *ATTACKED)
+    ]
     page = (out / "report.html").read_text()
     assert [said in page for said in (f"hexa harden {weights}", "--strength 64")] == [True, True]
-    better = load_backbone(out / "backbone.safetensors" if kept["kept"] == "result" else weights).eval()
-    assert torch.equal(load_backbone(out / "winner.safetensors")(x := torch.rand(4, 3, 8, 8)), better(x))
-    told = " ".join(says("export", out, "--to=timm", f"--out={tmp_path / 'x.safetensors'}").out.split())
-    assert [said in told for said in ("end of training; its winner is", "at most 8 px whole; others")] == [True, True]
+    better = load_backbone(
+        out / "backbone.safetensors" if kept["kept"] == "result" else weights
+    ).eval()
+    assert torch.equal(
+        load_backbone(out / "winner.safetensors")(x := torch.rand(4, 3, 8, 8)), better(x)
+    )
+    told = " ".join(
+        says("export", out, "--to=timm", f"--out={tmp_path / 'x.safetensors'}").out.split()
+    )
+    assert [
+        said in told for said in ("end of training; its winner is", "at most 8 px whole; others")
+    ] == [True, True]
     (out / "report.html").unlink()  # as if killed before it was written
     assert (main(command(weights, out, *fixed)), (out / "report.html").exists()) == (0, True)
     # another strength is another training
-    err = says(*command(weights, out, *fixed[:4], "--strength", "32", "--groups", "g.csv"), status=2).err
+    err = says(
+        *command(weights, out, *fixed[:4], "--strength", "32", "--groups", "g.csv"), status=2
+    ).err
     assert "--strength 64, not 32; --price 100, not 2; --groups none, not g.csv" in err
     err = says("adapt", *command(weights, out)[1:], status=2).err
     assert f"{out} is of hexa harden, not of hexa adapt; give another --out" in err
@@ -76,11 +125,22 @@ def test_without_labels_it_says_how_far_features_move_and_labels_may_come_later(
     weights = save_backbone(random_backbone(NETWORK, 8, seed=5), tmp_path / "start.safetensors")
     (photos := tmp_path / "photos").mkdir()
     for row in range(100):
-        Image.fromarray(open_source("digits").decode(row).permute(1, 2, 0).numpy()).save(photos / f"{row}.png")
-    fields: dict[str, Any] = {"training.device": "cpu", "training.tensorboard": False, "training.num_workers": 0}
-    run = functools.partial(hexa.harden, weights, f"folder:{photos}", out=tmp_path / "run", time="30s", **fields)
+        Image.fromarray(open_source("digits").decode(row).permute(1, 2, 0).numpy()).save(
+            photos / f"{row}.png"
+        )
+    fields: dict[str, Any] = {
+        "training.device": "cpu",
+        "training.tensorboard": False,
+        "training.num_workers": 0,
+    }
+    run = functools.partial(
+        hexa.harden, weights, f"folder:{photos}", out=tmp_path / "run", time="30s", **fields
+    )
     kept = run(epochs=1)
-    assert kept["table"]["rows"][0][0] == f"{CORRUPTED}, features move, % of the distance between images ↓"
+    assert (
+        kept["table"]["rows"][0][0]
+        == f"{CORRUPTED}, features move, % of the distance between images ↓"
+    )
     assert "what that costs in accuracy only labels can tell" in kept["verdict"]
     assert "without labels to tell what it costs, the result is 0.5 of the way" in kept["notes"][-1]
     # labels that come later, and another price, need no other training
@@ -96,7 +156,12 @@ def test_without_labels_it_says_how_far_features_move_and_labels_may_come_later(
     assert (judged["table"]["rows"][0][0], judged["request"]["price"]) == ("k-NN, % ↑", 100)
     assert judged["comparison"]["images"] == 450  # of the 100 that were planned without labels
     assert judged["plan"] == run(epochs=1, labelled="digits#test", price=99.0)["plan"]
-    assert [line.partition(":")[0] for line in judged["plan"]] == ["images", "method", "views", "length"]
+    assert [line.partition(":")[0] for line in judged["plan"]] == [
+        "images",
+        "method",
+        "views",
+        "length",
+    ]
     assert (tmp_path / "run" / "backbone.safetensors").read_bytes() == trained
     assert run(epochs=1)["table"]["rows"] == kept["table"]["rows"]
     save_backbone(random_backbone(NETWORK, 8, seed=6), weights)
@@ -108,15 +173,23 @@ def test_without_labels_it_says_how_far_features_move_and_labels_may_come_later(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--strength", "0.03"], "--strength 0.03 is a radius in grey levels of 255; give one from 0.25 to 64"),
+        (
+            ["--strength", "0.03"],
+            "--strength 0.03 is a radius in grey levels of 255; give one from 0.25 to 64",
+        ),
         (["--strength", "65"], "--strength 65 is a radius"),
         (["--price", "-1"], "--price -1 is in points of accuracy; give one from 0 to 100"),
         (["--price", "x"], "argument --price: must be a number, got x"),
-        (["--hard_examples.adversarial.epsilon", "2"], "is given to hexa harden by --strength; give that one"),
+        (
+            ["--hard_examples.adversarial.epsilon", "2"],
+            "is given to hexa harden by --strength; give that one",
+        ),
         (["--time", "1s"], ""),
     ],
 )
-def test_what_cannot_be(options: list[str], message: str, weights: Path, tmp_path: Path, says: Says) -> None:
+def test_what_cannot_be(
+    options: list[str], message: str, weights: Path, tmp_path: Path, says: Says
+) -> None:
     told = says(*command(weights, tmp_path / "run"), *options, status=2)
     if message:
         assert message in told.err
@@ -126,11 +199,15 @@ def test_what_cannot_be(options: list[str], message: str, weights: Path, tmp_pat
 
 @pytest.mark.parametrize("asked", [AdaptRequest, HardenRequest])
 def test_random_weights_have_nothing_to_begin_from(asked: type[AdaptRequest]) -> None:
-    with pytest.raises(UserError, match="random weights have no features to begin from; give trained weights"):
+    with pytest.raises(
+        UserError, match="random weights have no features to begin from; give trained weights"
+    ):
         asked("random:small-resnet-16-32", "digits")
 
 
-VIT = NetworkConfig(name="vit_tiny_patch16_224", options={"img_size": 16, "patch_size": 8, "depth": 2})
+VIT = NetworkConfig(
+    name="vit_tiny_patch16_224", options={"img_size": 16, "patch_size": 8, "depth": 2}
+)
 
 
 @pytest.mark.parametrize(("network", "optimizer"), [(NETWORK, "muon"), (VIT, "adamw")])
@@ -138,31 +215,50 @@ def test_networks_without_convolutions_do_not_learn_by_turning_them(
     network: NetworkConfig, optimizer: str, tmp_path: Path, says: Says
 ) -> None:
     weights = save_backbone(random_backbone(network, 16, seed=0), tmp_path / "start.safetensors")
-    said = says(*command(weights, tmp_path / "run"), "--max_steps", "1", "--labelled", "digits#test").out
+    said = says(
+        *command(weights, tmp_path / "run"), "--max_steps", "1", "--labelled", "digits#test"
+    ).out
     assert f", by {optimizer} at " in said
     assert f"name: {optimizer}" in (tmp_path / "run" / "config.yaml").read_text()
-    assert main([*command(weights, tmp_path / "larger"), "--views.size", "32", "--plan"]) == 2 * (network is VIT)
+    assert main([*command(weights, tmp_path / "larger"), "--views.size", "32", "--plan"]) == 2 * (
+        network is VIT
+    )
     learned = first_draft("adapt", str(weights), "digits", 1000, {}).optimizer
-    assert (learned.name, learned.learning_rate) == (optimizer, {"muon": 0.012, "adamw": 3e-4}[optimizer])
+    assert (learned.name, learned.learning_rate) == (
+        optimizer,
+        {"muon": 0.012, "adamw": 3e-4}[optimizer],
+    )
     given = {"optimizer.name": "adamw", "optimizer.learning_rate": 1e-5}
     assert first_draft("adapt", str(weights), "digits", 1000, given).optimizer.learning_rate == 1e-5
-    with pytest.raises(ConfigError, match=r"the recipe's, 0.012, is the angle of muon; give one for adamw"):
+    with pytest.raises(
+        ConfigError, match=r"the recipe's, 0.012, is the angle of muon; give one for adamw"
+    ):
         first_draft("adapt", str(weights), "digits", 1000, {"optimizer.name": "adamw"})
 
 
 @pytest.mark.parametrize(("epochs", "attack"), [(1, (1, 8.0)), (80, (2, 6.0))])
-def test_long_trainings_attack_in_two_steps(epochs: int, attack: tuple[int, float], weights: Path) -> None:
-    asked = HardenRequest(str(weights), "digits", None, 1200.0, None, {"epochs": epochs}, strength=8.0)
+def test_long_trainings_attack_in_two_steps(
+    epochs: int, attack: tuple[int, float], weights: Path
+) -> None:
+    asked = HardenRequest(
+        str(weights), "digits", None, 1200.0, None, {"epochs": epochs}, strength=8.0
+    )
     record = adapt(asked, weights.parent / "run", only_plan=True)
     planned = record["experiment"]["hard_examples"]["adversarial"]
     assert (planned["steps"], planned["step_size"]) == attack
     assert ("attacked in two steps" in record["plan"][-1]) == (attack[0] == 2)
 
 
-def test_by_the_clock_two_steps_leave_fewer_passes(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_the_clock_two_steps_leave_fewer_passes(
+    weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hexa.adaptation.plan.measure", lambda *_, **__: costs())
-    asked = [HardenRequest(str(weights), "digits", seconds=1200.0, fields=f) for f in ({}, {_STEPS: 1})]
-    two, one = (adapt(request, weights.parent / "run", only_plan=True)["experiment"] for request in asked)
+    asked = [
+        HardenRequest(str(weights), "digits", seconds=1200.0, fields=f) for f in ({}, {_STEPS: 1})
+    ]
+    two, one = (
+        adapt(request, weights.parent / "run", only_plan=True)["experiment"] for request in asked
+    )
     assert two["max_steps"] == pytest.approx(0.7 * one["max_steps"], rel=0.01)
 
 
@@ -180,18 +276,31 @@ def test_by_the_clock_two_steps_leave_fewer_passes(weights: Path, monkeypatch: p
     ],
 )
 def test_views_are_smaller_than_what_the_result_is_for(
-    asked: Any, fields: dict[str, Any], sizes: tuple[int, int, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: Any,
+    fields: dict[str, Any],
+    sizes: tuple[int, int, float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(unlabelled, "kept", lambda *_: np.zeros(1))  # so no smaller result
-    change = {"options": VIT.options | {"img_size": 112}} if sizes[0] == 112 else {"widths": (16, 32)}
+    change = (
+        {"options": VIT.options | {"img_size": 112}} if sizes[0] == 112 else {"widths": (16, 32)}
+    )
     network = (VIT if sizes[0] == 112 else NETWORK).model_copy(update=change)
     made = random_backbone(network, 112 if network.name == VIT.name else 224, seed=0)
     start = str(save_backbone(made, tmp_path / "start.safetensors"))
-    planned = adapt(asked(start, "digits", seconds=900.0, fields=fields), tmp_path / "run", only_plan=True)
+    planned = adapt(
+        asked(start, "digits", seconds=900.0, fields=fields), tmp_path / "run", only_plan=True
+    )
     views = recipes.experiment.validate(planned["experiment"]).views
     assert (views.size, views.test_size, round(views.scale[0], 2)) == sizes
-    said = [text in " ".join(planned["plan"]) for text in ("the result is for", "crops of the images")]
-    assert said == [views.size != views.test_size, sizes[2] == 0.36]  # crops show things as large as the result does
+    said = [
+        text in " ".join(planned["plan"]) for text in ("the result is for", "crops of the images")
+    ]
+    assert said == [
+        views.size != views.test_size,
+        sizes[2] == 0.36,
+    ]  # crops show things as large as the result does
 
 
 def test_networks_of_one_size_or_few_convolutions_keep_one(tmp_path: Path) -> None:
@@ -202,21 +311,40 @@ def test_networks_of_one_size_or_few_convolutions_keep_one(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("readable", [100, 2])
-def test_both_are_judged_at_the_result_s_size(readable: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_are_judged_at_the_result_s_size(
+    readable: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start, result = (random_backbone(NETWORK, size, seed=0) for size in (224, 112))
-    images, how = open_source("digits#test"), Extraction(seconds=math.inf, most=100, device="cpu", num_workers=0)
-    trained = Trained(recipes.get("teacher"), tmp_path, start, result, open_source("digits"), images, how)
+    images, how = (
+        open_source("digits#test"),
+        Extraction(seconds=math.inf, most=100, device="cpu", num_workers=0),
+    )
+    trained = Trained(
+        recipes.get("teacher"), tmp_path, start, result, open_source("digits"), images, how
+    )
     shared = torch.arange(readable)
-    monkeypatch.setattr("hexa.adaptation.harden.common", lambda found: ([x[shared] for x, _ in found], shared))
-    found = HardenRequest("start.safetensors", "digits", seconds=1.0).outcome(trained, lambda *_: None)
+    monkeypatch.setattr(
+        "hexa.adaptation.harden.common", lambda found: ([x[shared] for x, _ in found], shared)
+    )
+    found = HardenRequest("start.safetensors", "digits", seconds=1.0).outcome(
+        trained, lambda *_: None
+    )
     if not found.judged:
-        assert (readable, "--price could not be kept: too few" in " ".join(found.notes)) == (2, True)
+        assert (readable, "--price could not be kept: too few" in " ".join(found.notes)) == (
+            2,
+            True,
+        )
         return
     assert (found.table.header[2], found.winner.image_size) == ("result, 112 px", 224)
-    assert ("the start at its own 224 px" in found.verdict, "as independent" in str(found.notes)) == (True, True)
+    assert (
+        "the start at its own 224 px" in found.verdict,
+        "as independent" in str(found.notes),
+    ) == (True, True)
     assert "attacked by PGD; stronger attacks find more" in str(found.notes)
     assert found.record["k-NN"][0] == found.record["k-NN"][1]  # the same weights
-    assert [row[0] for row in found.table.rows[-2:]] == [f"{name} at 224 px, % ↑" for name in ("k-NN", CLEAN)]
+    assert [row[0] for row in found.table.rows[-2:]] == [
+        f"{name} at 224 px, % ↑" for name in ("k-NN", CLEAN)
+    ]
 
 
 def costs(**more: float) -> Costs:
@@ -229,21 +357,42 @@ def costs(**more: float) -> Costs:
         (1200.0, 500, 128, 30_000),
         (1199.0, 500, 96, 1199 / 0.0225),
         (10**4, 32, 64, 10**4 / 0.01),  # images are enlarged no more than they must be
-        (1.0, 500, 64, 1 / 0.01),  # the smallest, however short the time, but not below three sevenths
+        (
+            1.0,
+            500,
+            64,
+            1 / 0.01,
+        ),  # the smallest, however short the time, but not below three sevenths
     ],
 )
-def test_the_size_leaves_time_for_enough_images(seconds: float, side: int, size: int, images: float) -> None:
-    assert choose(costs(), [128, 96, 64, 48], lambda _: seconds, side) == (size, pytest.approx(images))
+def test_the_size_leaves_time_for_enough_images(
+    seconds: float, side: int, size: int, images: float
+) -> None:
+    assert choose(costs(), [128, 96, 64, 48], lambda _: seconds, side) == (
+        size,
+        pytest.approx(images),
+    )
 
 
-@pytest.mark.parametrize(("share", "minutes", "others"), [(0.0, 2, "10 s"), (0.3, 3, "1 min 4 s"), (0.7, 20, "14 min")])
+@pytest.mark.parametrize(
+    ("share", "minutes", "others"), [(0.0, 2, "10 s"), (0.3, 3, "1 min 4 s"), (0.7, 20, "14 min")]
+)
 def test_a_short_time_names_one_that_is_enough(share: float, minutes: int, others: str) -> None:
-    said = Given.too_short(Mock(seen="few"), 60.0, lambda seconds: 10 + share * seconds, "a try").lines[-1]
-    assert [part in said for part in (f"all else {others}", f"from {minutes} minutes on")] == [True, True]
+    said = Given.too_short(
+        Mock(seen="few"), 60.0, lambda seconds: 10 + share * seconds, "a try"
+    ).lines[-1]
+    assert [part in said for part in (f"all else {others}", f"from {minutes} minutes on")] == [
+        True,
+        True,
+    ]
 
 
-@pytest.mark.parametrize(("least", "share", "looks"), [(1.0, 0.5, 2), (0.4, 0.5 * 0.85**2, 4), (0.1, 0.5 * 0.85**3, 5)])
-def test_the_price_is_spent_where_its_square_says_or_before(least: float, share: float, looks: int) -> None:
+@pytest.mark.parametrize(
+    ("least", "share", "looks"), [(1.0, 0.5, 2), (0.4, 0.5 * 0.85**2, 4), (0.1, 0.5 * 0.85**3, 5)]
+)
+def test_the_price_is_spent_where_its_square_says_or_before(
+    least: float, share: float, looks: int
+) -> None:
     """The loss of all is four times the price; chance adds to that of shares above `least`."""
     cost = Mock(side_effect=lambda tried: 4 * tried**2 + (least < tried < 1))
     assert at_price(1.0, cost) == pytest.approx(share)
@@ -255,7 +404,9 @@ def test_between_the_weights(weights: Path) -> None:
     start, end = load_backbone(weights), random_backbone(NETWORK, 8, seed=6)
     for name, value in between(start, end, 0.75).state_dict().items():
         if value.is_floating_point():
-            torch.testing.assert_close(value, 0.25 * start.state_dict()[name] + 0.75 * end.state_dict()[name])
+            torch.testing.assert_close(
+                value, 0.25 * start.state_dict()[name] + 0.75 * end.state_dict()[name]
+            )
     assert torch.equal(between(start, end, 1.0)(x := torch.rand(2, 3, 8, 8)), end.eval()(x))
 
 
@@ -266,7 +417,10 @@ Judged = tuple[Backbone, Side, Shown, Judge]
 def judged() -> Judged:
     images = Subset(open_source("digits", "test"), np.arange(150))
     backbone = load_backbone("random:small-resnet-8-16", size=8)
-    features, judge = extract(backbone, images, precision="fp32")[0], Judge(labels_of(images), 0, np.arange(150) % 10)
+    features, judge = (
+        extract(backbone, images, precision="fp32")[0],
+        Judge(labels_of(images), 0, np.arange(150) % 10),
+    )
     side = Side.of(backbone, features, judge)
     shown = Shown.of(images, backbone, 30, judge, torch.device("cpu"), 0)
     attack_all([side], shown, judge, lambda done, total: None)
@@ -278,15 +432,24 @@ def test_attacked_images_are_scored_by_the_probe_they_were_held_out_from(judged:
     for row, place in enumerate(shown.places.tolist()):
         fold = next(number for number, part in enumerate(judge.parts) if place in part)
         with torch.no_grad():
-            right = side.probes[fold].scores(backbone(shown.pixels[row : row + 1])).argmax(1) == judge.labels[place]
+            right = (
+                side.probes[fold].scores(backbone(shown.pixels[row : row + 1])).argmax(1)
+                == judge.labels[place]
+            )
         assert bool(right) == side.values[CLEAN][np.searchsorted(judge.judged, place)]
         fallen = [not side.values[name][row] for name in ATTACKED]
         assert fallen == sorted(fallen)
         assert bool(right) or all(fallen)
     assert 0 < side.mean(CORRUPTED) < 100
     assert side.groups["k-NN"].tolist() == (judge.judged % 10).tolist()
-    assert all(side.groups[name].tolist() == (shown.places % 10).tolist() for name in (CORRUPTED, *ATTACKED))
-    attacked = [np.isin(part, shown.places).sum() / len(judge.rests[number]) for number, part in enumerate(judge.parts)]
+    assert all(
+        side.groups[name].tolist() == (shown.places % 10).tolist()
+        for name in (CORRUPTED, *ATTACKED)
+    )
+    attacked = [
+        np.isin(part, shown.places).sum() / len(judge.rests[number])
+        for number, part in enumerate(judge.parts)
+    ]
     few = dict.fromkeys((CORRUPTED, *ATTACKED), math.sqrt(1 + sum(attacked)))
     assert side.width == dict.fromkeys(DECIDING, judge.width) | few
     assert 1 < few[CORRUPTED] < judge.width
@@ -295,24 +458,39 @@ def test_attacked_images_are_scored_by_the_probe_they_were_held_out_from(judged:
 def test_the_farthest_views_are_in_the_ball_and_move_features_more_than_noise() -> None:
     network = load_backbone("random:small-resnet-8-16", size=8)
     generator = torch.Generator().manual_seed(0)
-    images, start = torch.rand(8, 3, 8, 8, generator=generator), 2 * torch.rand(8, 3, 8, 8, generator=generator) - 1
+    images, start = (
+        torch.rand(8, 3, 8, 8, generator=generator),
+        2 * torch.rand(8, 3, 8, 8, generator=generator) - 1,
+    )
     with torch.no_grad():
         clean = network(images)
     views = farthest(network, images, clean, start, 4 / 255)
     assert (views - images).abs().max() <= 4 / 255 + 1e-6
     assert torch.equal(views, views.clamp(0, 1))
     with torch.no_grad():
-        far, noise = ((network(x) - clean).norm(dim=1) for x in (views, (images + 4 / 255 * start).clamp(0, 1)))
+        far, noise = (
+            (network(x) - clean).norm(dim=1)
+            for x in (views, (images + 4 / 255 * start).clamp(0, 1))
+        )
     assert (far > 1.5 * noise).all()
 
 
 def sides(right: tuple[int, int], held: tuple[int, int]) -> list[Side]:
     """Start and result with this many correct answers of 200, the result two more points by k-NN, and under attack."""
     counts = (right[0], right[0]), (right[1] + 4, right[1])
-    clean = [dict(zip(DECIDING, (np.arange(200) < count for count in pair), strict=True)) for pair in counts]
+    clean = [
+        dict(zip(DECIDING, (np.arange(200) < count for count in pair), strict=True))
+        for pair in counts
+    ]
     robust = [dict.fromkeys(ATTACKED, np.arange(200) < count) for count in held]
-    backbone, widths = load_backbone("pixels:8"), dict.fromkeys((*DECIDING, CORRUPTED, *ATTACKED), 1.5)
-    return [Side(backbone, torch.rand(4, 2), (), a | b, widths) for a, b in zip(clean, robust, strict=True)]
+    backbone, widths = (
+        load_backbone("pixels:8"),
+        dict.fromkeys((*DECIDING, CORRUPTED, *ATTACKED), 1.5),
+    )
+    return [
+        Side(backbone, torch.rand(4, 2), (), a | b, widths)
+        for a, b in zip(clean, robust, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -325,10 +503,15 @@ def sides(right: tuple[int, int], held: tuple[int, int]) -> list[Side]:
         ((160, 180), (50, 52), 2.0, False),  # not significantly
     ],
 )
-def test_the_verdict(clean: tuple[int, int], robust: tuple[int, int], price: float, better: bool) -> None:
+def test_the_verdict(
+    clean: tuple[int, int], robust: tuple[int, int], price: float, better: bool
+) -> None:
     before, after = sides(clean, robust)
     found, said = decide(before, after, price, 1)
-    assert (found, said.startswith("it is more robust" if better else "the start is kept")) == (better, True)
+    assert (found, said.startswith("it is more robust" if better else "the start is kept")) == (
+        better,
+        True,
+    )
     assert ("no gain in robustness can be shown" in said) == (robust[1] - robust[0] < 10)
     assert ("more than --price" in said) == (clean[0] - clean[1] - 2 > 2 * price)
     row = table(before, after, 64, 1).rows[1]
@@ -338,5 +521,11 @@ def test_the_verdict(clean: tuple[int, int], robust: tuple[int, int], price: flo
 
 def test_shares_of_corruptions_have_the_intervals_of_a_cross_validation() -> None:
     before, after = sides((160, 160), (0, 50))
-    before.values[CORRUPTED], after.values[CORRUPTED] = shares = 100 * np.random.default_rng(0).random((2, 200))
-    assert table(before, after, 64, 1).rows[-1][3].endswith(f" ± {1.5 * half_width(shares[1] - shares[0]):.1f}")
+    before.values[CORRUPTED], after.values[CORRUPTED] = shares = 100 * np.random.default_rng(
+        0
+    ).random((2, 200))
+    assert (
+        table(before, after, 64, 1)
+        .rows[-1][3]
+        .endswith(f" ± {1.5 * half_width(shares[1] - shares[0]):.1f}")
+    )

@@ -24,7 +24,9 @@ def test_two_demos_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.Mon
         demos.demo(tmp_path, console=Console(file=io.StringIO()))
 
 
-def test_a_run_that_is_trained_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_trained_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hexa.run.folder.PATIENCE", 0.0)
     experiment, folder = demos._experiment("digits-moco-v2", 1), tmp_path / "digits-moco-v2"
     with mine(folder):

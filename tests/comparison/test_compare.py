@@ -35,7 +35,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for place in range(140):
         name = "photos/all" if place < 60 else f"labelled/{digits.target[place]}"
         (root / name).mkdir(parents=True, exist_ok=True)
-        Image.fromarray((digits.images[place] * 15.9).astype(np.uint8)).save(root / name / f"{place}.png")
+        Image.fromarray((digits.images[place] * 15.9).astype(np.uint8)).save(
+            root / name / f"{place}.png"
+        )
     for place in (*range(5), 139):
         Image.fromarray((digits.images[place] * 15.9).astype(np.uint8)).save(
             root / f"labelled/{digits.target[place]}" / f"again-{place}.png"
@@ -43,10 +45,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_the_command_names_the_better_backbone_and_writes_a_page(tmp_path: Path, folder: Path, says: Says) -> None:
+def test_the_command_names_the_better_backbone_and_writes_a_page(
+    tmp_path: Path, folder: Path, says: Says
+) -> None:
     out = tmp_path / "compared"
     given = ["compare", RANDOM, "pixels:8", "--data", f"folder:{folder / 'photos'}", "--size", "8"]
-    said = says(*given, "--labelled", f"folder:{folder / 'labelled'}", "--time", "60s", "--out", out).out
+    said = says(
+        *given, "--labelled", f"folder:{folder / 'labelled'}", "--time", "60s", "--out", out
+    ).out
     assert f"pixels:8 is better than {RANDOM}: k-NN" in said
     assert "left out: 1 near-duplicate of other labelled images" in said
     assert "left out: 5 labelled near-duplicates of images of --data" in said
@@ -55,13 +61,21 @@ def test_the_command_names_the_better_backbone_and_writes_a_page(tmp_path: Path,
     assert record["judged"] == 80
     assert len(record["duplicates"]) == 6
     html = (out / "compare.html").read_text()
-    for part in ("Which is better?", "The closest images", "Classes that gained and lost", "Near-duplicates", "<svg"):
+    for part in (
+        "Which is better?",
+        "The closest images",
+        "Classes that gained and lost",
+        "Near-duplicates",
+        "<svg",
+    ):
         assert part in html
 
 
 def test_without_labels_it_says_that_it_cannot_be_told(folder: Path) -> None:
     data = f"folder:{folder / 'photos'}"
-    found = compare(CompareRequest(backbones=(RANDOM, "pixels:8", RANDOM), data=data, size=8, seconds=30))
+    found = compare(
+        CompareRequest(backbones=(RANDOM, "pixels:8", RANDOM), data=data, size=8, seconds=30)
+    )
     assert found.verdict.best is None
     assert "without labels it cannot be told which is better" in found.verdict.sentence
     assert "give labelled images (--labelled)" in found.verdict.sentence
@@ -71,9 +85,15 @@ def test_without_labels_it_says_that_it_cannot_be_told(folder: Path) -> None:
 
 
 def test_the_same_backbone_is_not_better_than_itself_and_sizes_are_told_apart() -> None:
-    found = compare(CompareRequest(backbones=("pixels:8", "pixels:8", "pixels:4"), data="digits#test", seconds=60))
+    found = compare(
+        CompareRequest(
+            backbones=("pixels:8", "pixels:8", "pixels:4"), data="digits#test", seconds=60
+        )
+    )
     assert found.verdict.best is None
-    assert "pixels:8 (1) is not significantly better than pixels:8 (2): k-NN" in found.verdict.sentence
+    assert (
+        "pixels:8 (1) is not significantly better than pixels:8 (2): k-NN" in found.verdict.sentence
+    )
     assert "each at its own image size: 8, 4 px; for one, hexa compare --size N" in found.notes
     assert [side.size for side in found.sides] == [8, 8, 4]
     assert found.verdict.pairs[1].better == -1
@@ -91,42 +111,62 @@ def test_little_time_looks_at_fewer_images_of_every_class() -> None:
     assert len(np.unique(found.images.classes)) == 10
     assert 90 <= len(found.images) <= 110
     assert any("images were drawn; more --time draws more" in note for note in found.notes)
-    assert "pixels learned from the images that judge, although without labels; --labelled gives others" in found.notes
+    assert (
+        "pixels learned from the images that judge, although without labels; --labelled gives others"
+        in found.notes
+    )
 
 
-def test_fine_tuning_is_a_measure_that_does_not_decide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_fine_tuning_is_a_measure_that_does_not_decide(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     lines = [f"{path},{place % 90}" for place, path in enumerate(open_source("digits#test").paths)]
     (groups := tmp_path / "visits.csv").write_text("\n".join(lines))
-    request = CompareRequest(backbones=(RANDOM, "pixels:8"), data="digits#test", groups=str(groups), size=8, seconds=60)
+    request = CompareRequest(
+        backbones=(RANDOM, "pixels:8"), data="digits#test", groups=str(groups), size=8, seconds=60
+    )
     plain = compare(request)
     monkeypatch.setattr(tuning, "PLAN", tuning.PLAN._replace(epochs=3))
     reads: list[int] = []
     monkeypatch.setattr(
-        tuning, "tuned", lambda task, fit, *rest, **how: reads.append(len(fit)) or tuned(task, fit, *rest, **how)
+        tuning,
+        "tuned",
+        lambda task, fit, *rest, **how: reads.append(len(fit)) or tuned(task, fit, *rest, **how),
     )
     found = compare(replace(request, fine_tune=True))
     assert found.verdict.sentence == plain.verdict.sentence
     assert reads == 2 * [len(found.images) - len(part) for part in found.judge.parts]
     for side, before in zip(found.sides, plain.sides, strict=True):
         assert side.backbone.content_hash() == before.backbone.content_hash()  # a copy was trained
-        assert all((side.scores.right[name] == before.scores.right[name]).all() for name in labelled.DECIDING)
+        assert all(
+            (side.scores.right[name] == before.scores.right[name]).all()
+            for name in labelled.DECIDING
+        )
         assert len(side.scores.right["fine-tuning"]) == len(found.images)
         assert (side.scores.groups["fine-tuning"] == found.images.groups()).all()
         assert 15 < side.reached("fine-tuning") <= 100  # chance is 10
     assert "fine-tuning, % ↑" in [row[0] for row in verdict.table(found.sides, found.verdict).rows]
-    assert found.record["backbones"][0]["scores"]["fine-tuning"] == found.sides[0].reached("fine-tuning")
+    assert found.record["backbones"][0]["scores"]["fine-tuning"] == found.sides[0].reached(
+        "fine-tuning"
+    )
     assert any("fine-tuning on 450 of 450 images, about" in note for note in found.notes)
 
 
-def test_fine_tuning_draws_what_fits_and_leaves_out_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "images_per_second", lambda *_: 160.0)  # a second an image and network
+def test_fine_tuning_draws_what_fits_and_leaves_out_what_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        tuning, "images_per_second", lambda *_: 160.0
+    )  # a second an image and network
     monkeypatch.setattr(tuning, "seconds_to_read", lambda *_: 0.0)
     images, sides = open_source("digits#test"), [side("A", 80, 80), side("B", 80, 90)]
     rows, note = tuning.drawn(sides, images, Extraction(device="cpu"), 200.0)
     assert 90 <= len(rows) <= 110
     assert len(np.unique(labelled.labels_of(images)[rows])) == 10
     assert f"fine-tuning on {len(rows)} of 450 images, about {2 * len(rows) // 60} min" in note
-    assert tuning.drawn(sides, images, Extraction(device="cpu"), 99.0)[1].startswith("not fine-tuned: 50 images would")
+    assert tuning.drawn(sides, images, Extraction(device="cpu"), 99.0)[1].startswith(
+        "not fine-tuned: 50 images would"
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,20 +175,34 @@ def test_fine_tuning_draws_what_fits_and_leaves_out_what_does_not(monkeypatch: p
         ({"data": "folder:{}/photos", "fine_tune": True}, "fine-tuning needs labels"),
         ({"data": "folder:{}/photos", "groups": "visits.csv"}, "have no labels"),
         ({"backbones": ("pixels:8",)}, "a comparison needs two backbones or more"),
-        ({"labelled": "folder:{}/photos/all"}, "are of one class or have no labels; give labelled ones, in two"),
+        (
+            {"labelled": "folder:{}/photos/all"},
+            "are of one class or have no labels; give labelled ones, in two",
+        ),
         ({"data": "digits#nothing"}, "nothing"),
     ],
 )
 def test_mistakes_are_one_line(given: dict[str, object], said: str, folder: Path) -> None:
-    named = {key: value.format(folder) if isinstance(value, str) else value for key, value in given.items()}
+    named = {
+        key: value.format(folder) if isinstance(value, str) else value
+        for key, value in given.items()
+    }
     with pytest.raises(UserError, match=said):
-        compare(CompareRequest(**{"backbones": ("pixels:8", "pixels:4"), "data": "digits", **named}))  # type: ignore[arg-type]
+        compare(
+            CompareRequest(**{"backbones": ("pixels:8", "pixels:4"), "data": "digits", **named})
+        )  # type: ignore[arg-type]
 
 
 def side(name: str, knn: float, probe: float) -> verdict.Side:
     """Right for the first of 1,000 images by each measure."""
-    right = dict(zip(labelled.DECIDING, (np.arange(1000) < 10 * share for share in (knn, probe)), strict=True))
-    return verdict.Side(name, load_backbone("pixels:4"), torch.zeros(1, 1), labelled.Scores(right, {}))
+    right = dict(
+        zip(
+            labelled.DECIDING, (np.arange(1000) < 10 * share for share in (knn, probe)), strict=True
+        )
+    )
+    return verdict.Side(
+        name, load_backbone("pixels:4"), torch.zeros(1, 1), labelled.Scores(right, {})
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,14 +219,32 @@ def side(name: str, knn: float, probe: float) -> verdict.Side:
             None,
             "% (+0.0 ± 0.3 points); it is better than B",
         ),
-        ([side("A", 70, 90), side("B", 90, 95), side("C", 60, 80)], 1, "than A and C: against A: k-NN 70.0 → 90.0 %"),
+        (
+            [side("A", 70, 90), side("B", 90, 95), side("C", 60, 80)],
+            1,
+            "than A and C: against A: k-NN 70.0 → 90.0 %",
+        ),
         # the closest loses by one measure, the other by both
-        ([side("A", 80, 80), side("B", 80, 90), side("C", 60, 70)], 1, "B is better than A and C: against A: "),
-        ([side("A", 70, 90), side("B", 80, 90)], 1, "B is better than A (k-NN alone): k-NN 70.0 → 80.0 %"),
-        ([side("A", 70, 90), side("B", 80, 80)], None, "the measures contradict each other: k-NN 70.0 → 80.0 %"),
+        (
+            [side("A", 80, 80), side("B", 80, 90), side("C", 60, 70)],
+            1,
+            "B is better than A and C: against A: ",
+        ),
+        (
+            [side("A", 70, 90), side("B", 80, 90)],
+            1,
+            "B is better than A (k-NN alone): k-NN 70.0 → 80.0 %",
+        ),
+        (
+            [side("A", 70, 90), side("B", 80, 80)],
+            None,
+            "the measures contradict each other: k-NN 70.0 → 80.0 %",
+        ),
     ],
 )
-def test_the_sentence_is_that_of_its_pairs(sides: list[verdict.Side], best: int | None, said: str) -> None:
+def test_the_sentence_is_that_of_its_pairs(
+    sides: list[verdict.Side], best: int | None, said: str
+) -> None:
     found = verdict.by_labels(sides)
     assert found.best == best
     assert said in found.sentence
@@ -183,7 +255,10 @@ def test_without_labels_no_measure_however_high_makes_one_better() -> None:
     free = [dict.fromkeys(unlabelled.ARROWS, value) for value in (20.0, 90.0)]
     features = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
     backbone = load_backbone("pixels:4")
-    sides = [verdict.Side(n, backbone, features, free=one) for n, one in zip(("start", "X"), free, strict=True)]
+    sides = [
+        verdict.Side(n, backbone, features, free=one)
+        for n, one in zip(("start", "X"), free, strict=True)
+    ]
     found = verdict.without_labels(sides)
     assert (found.best, found.pairs[0].winner) == (None, None)
     assert "(share of start's neighbourhoods kept: X 100 %)" in found.sentence
@@ -203,8 +278,14 @@ def test_classes_of_one_image_fall_back_to_what_needs_no_labels(tmp_path: Path) 
     digits = load_digits()
     for place in range(40):
         (tmp_path / f"{place}").mkdir()
-        Image.fromarray((digits.images[place] * 15.9).astype(np.uint8)).save(tmp_path / f"{place}" / "one.png")
-    found = compare(CompareRequest(backbones=(RANDOM, "pixels:8"), data=f"folder:{tmp_path}", size=8, seconds=30))
+        Image.fromarray((digits.images[place] * 15.9).astype(np.uint8)).save(
+            tmp_path / f"{place}" / "one.png"
+        )
+    found = compare(
+        CompareRequest(
+            backbones=(RANDOM, "pixels:8"), data=f"folder:{tmp_path}", size=8, seconds=30
+        )
+    )
     assert found.judge is None
     assert "the labels are not used: fewer than two classes have two images or more" in found.notes
 
@@ -225,17 +306,27 @@ def test_images_of_groups_do_not_judge_each_other(folder: Path, tmp_path: Path) 
         shutil.copy(file, visit)
         lines.append(f"{file.parent.name}/{file.name},visit {place % 3}")
     (tmp_path / "visits.csv").write_text("\n".join(lines))
-    request = CompareRequest(backbones=(RANDOM, "pixels:8"), data=f"folder:{tmp_path / 'set'}", size=8, seconds=30)
-    told = replace(request, data=f"folder:{folder / 'labelled'}", groups=str(tmp_path / "visits.csv"))
+    request = CompareRequest(
+        backbones=(RANDOM, "pixels:8"), data=f"folder:{tmp_path / 'set'}", size=8, seconds=30
+    )
+    told = replace(
+        request, data=f"folder:{folder / 'labelled'}", groups=str(tmp_path / "visits.csv")
+    )
     groups = list[set[frozenset[str]]]()
     for found in map(compare, (request, told)):
         assert "images of one group (3 groups in all) do not judge each other" in found.notes
         names = np.array([Path(path).name for path in found.images.paths])
         groups.append({frozenset(names[found.images.groups() == group]) for group in range(3)})
         assert found.sides[0].scores.groups["k-NN"].max() == 2  # type: ignore[union-attr]
-    assert (groups[0], "as independent" in labelled.groups_note(found.judge, np.arange(9))) == (groups[1], True)
+    assert (groups[0], "as independent" in labelled.groups_note(found.judge, np.arange(9))) == (
+        groups[1],
+        True,
+    )
     alike = "\n".join(f"{line.rpartition(',')[0]},one" for line in lines)
-    for table, said in (("path,group", "no two images of .* in one group"), (alike, "fewer than two classes")):
+    for table, said in (
+        ("path,group", "no two images of .* in one group"),
+        (alike, "fewer than two classes"),
+    ):
         (tmp_path / "visits.csv").write_text(table)
         with pytest.raises(UserError, match=said):
             compare(told)

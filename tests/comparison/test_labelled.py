@@ -13,7 +13,9 @@ from hexa.evaluation.protocols.probe import fit_probe
 
 LABELS = np.array([0] * 30 + [1] * 25 + [2] * 20 + [3] * 3 + [4])  # 4 stands alone
 DRAW = np.random.default_rng(0)
-FEATURES = torch.from_numpy((DRAW.normal(size=(79, 8)) + 1.2 * np.eye(8)[LABELS]).astype(np.float32))
+FEATURES = torch.from_numpy(
+    (DRAW.normal(size=(79, 8)) + 1.2 * np.eye(8)[LABELS]).astype(np.float32)
+)
 
 
 def unit(x: np.ndarray) -> np.ndarray:
@@ -50,9 +52,14 @@ def test_few_labels_are_nearest_means_of_classes_that_have_more() -> None:
     assert [len(np.unique(LABELS[judge.draws[shots][0]])) for shots in SHOTS] == [4, 4, 3, 3, 3]
     drawn = judge.draws[4][1]
     x = FEATURES.numpy().astype(np.float64) - FEATURES.numpy()[drawn].mean(0, dtype=np.float64)
-    means = {label: unit(unit(x[[row for row in drawn if LABELS[row] == label]]).mean(0)) for label in (0, 1, 2)}
+    means = {
+        label: unit(unit(x[[row for row in drawn if LABELS[row] == label]]).mean(0))
+        for label in (0, 1, 2)
+    }
     others = [image for image in range(75) if image not in drawn]
-    expected = [max(means, key=lambda label: unit(x[i]) @ means[label]) == LABELS[i] for i in others]
+    expected = [
+        max(means, key=lambda label: unit(x[i]) @ means[label]) == LABELS[i] for i in others
+    ]
     assert judge.scores(FEATURES).few[4][1] == pytest.approx(100 * np.mean(expected))
 
 
@@ -61,25 +68,34 @@ def test_intervals_are_those_of_the_paired_t_test(comparisons: int) -> None:
     before, after = 100 * DRAW.random((2, 5))
     found = paired(before, after, comparisons)
     test = stats.ttest_rel(after, before).confidence_interval(1 - 0.05 / comparisons)
-    assert [found.points - found.half, found.points + found.half] == pytest.approx([test.low, test.high])
+    assert [found.points - found.half, found.points + found.half] == pytest.approx(
+        [test.low, test.high]
+    )
 
 
 @pytest.mark.parametrize("comparisons", [1, 6])
 @pytest.mark.parametrize(("won", "lost"), [(20, 5), (1, 0), (0, 0)])
-def test_intervals_of_images_hold_half_an_image_more_in_each_cell(won: int, lost: int, comparisons: int) -> None:
+def test_intervals_of_images_hold_half_an_image_more_in_each_cell(
+    won: int, lost: int, comparisons: int
+) -> None:
     before, after = np.arange(50) < lost, (np.arange(50) >= lost) & (np.arange(50) < won + lost)
     found, n = paired(before, after, comparisons), 52
     wins, losses = (won + 0.5) / n, (lost + 0.5) / n
     variance = n / (n - 1) * (wins + losses - (wins - losses) ** 2)
     reach = stats.t.ppf(1 - 0.025 / comparisons, n - 1)
-    assert (found.points, found.half) == pytest.approx((2 * (won - lost), 100 * reach * (variance / n) ** 0.5))
+    assert (found.points, found.half) == pytest.approx(
+        (2 * (won - lost), 100 * reach * (variance / n) ** 0.5)
+    )
     few = paired(np.zeros(19, dtype=bool), np.ones(19, dtype=bool))
     assert (few.sign, str(few)) == (0, "+100.0, too few images or groups to tell")
 
 
 def reached(knn: float, probe: float) -> Scores:
     """Right for the first images, to these shares of 400."""
-    right = {name: np.arange(400) < 400 * share for name, share in zip(DECIDING, (knn, probe), strict=True)}
+    right = {
+        name: np.arange(400) < 400 * share
+        for name, share in zip(DECIDING, (knn, probe), strict=True)
+    }
     return Scores(right, {}, width=1.5)
 
 
@@ -95,7 +111,9 @@ def reached(knn: float, probe: float) -> Scores:
         (reached(0.53, 0.5), 100, 0),  # the best of many states
     ],
 )
-def test_better_only_where_the_measures_agree_beyond_chance(other: Scores, trials: int, better: int) -> None:
+def test_better_only_where_the_measures_agree_beyond_chance(
+    other: Scores, trials: int, better: int
+) -> None:
     assert decide(reached(0.5, 0.5), other, trials)[0] == better
 
 
@@ -115,7 +133,9 @@ def test_images_of_a_group_neither_judge_each_other_nor_count_as_many() -> None:
         assert {*LABELS[drawn]} == {*LABELS[judge.asked(drawn)]} == {0, 1, 2}
     before, after = (judge.scores(FEATURES[:, kept]) for kept in (slice(4), slice(8)))
     d = 100.0 * after.right["k-NN"] - 100.0 * before.right["k-NN"]
-    squares = sum(sum(d[i] - d.mean() for i in range(75) if groups[i] == group) ** 2 for group in range(9))
+    squares = sum(
+        sum(d[i] - d.mean() for i in range(75) if groups[i] == group) ** 2 for group in range(9)
+    )
     half = stats.t.ppf(1 - 0.025 / 2, 8) * (9 / 8 * squares) ** 0.5 / 75
     half = max(half, paired(before.right["k-NN"], after.right["k-NN"], 2).half)
     assert decide(before, after)[1]["k-NN"].half == pytest.approx(judge.width * half)
@@ -135,5 +155,8 @@ def test_few_groups_decide_nothing_and_useless_ones_are_not_used() -> None:
 
 
 def test_two_classes_with_two_images_are_needed() -> None:
-    with pytest.raises(UserError, match="1 of 3 classes have two labelled images or more, and a comparison needs two"):
+    with pytest.raises(
+        UserError,
+        match="1 of 3 classes have two labelled images or more, and a comparison needs two",
+    ):
         Judge(np.array([0, 0, 0, 1, 2]))

@@ -40,11 +40,15 @@ def test_lidar_is_the_rank_of_linear_discriminants() -> None:
     root = np.linalg.inv(scipy.linalg.sqrtm(within + 1e-4 * np.eye(6)))
     values = np.linalg.eigvalsh(root @ between @ root)
     share = values / values.sum()
-    assert unlabelled._lidar(a, b) == pytest.approx(np.exp(-(share * np.log(share)).sum()), rel=1e-4)
+    assert unlabelled._lidar(a, b) == pytest.approx(
+        np.exp(-(share * np.log(share)).sum()), rel=1e-4
+    )
 
 
 def test_alpha_is_the_decay_of_the_spectrum() -> None:
-    x = torch.linalg.qr(normal(500, 64)).Q * torch.arange(1, 65) ** -0.75  # eigenvalues fall as n^−1.5
+    x = (
+        torch.linalg.qr(normal(500, 64)).Q * torch.arange(1, 65) ** -0.75
+    )  # eigenvalues fall as n^−1.5
     assert unlabelled._alpha(x) == pytest.approx(1.5, abs=1e-3)
 
 
@@ -64,7 +68,9 @@ def test_what_lies_between_its_images_mixes_and_noise_does_not() -> None:
 
 def test_separate_groups_are_learnable_and_noise_is_less() -> None:
     groups = normal(16, 32).repeat_interleave(16, 0) + 0.01 * normal(256, 32)
-    found, noise = (unlabelled.measures(passes(x))["learnability"] for x in (groups, normal(256, 32)))
+    found, noise = (
+        unlabelled.measures(passes(x))["learnability"] for x in (groups, normal(256, 32))
+    )
     assert found > 90 > 60 > noise
 
 
@@ -80,18 +86,25 @@ def test_kept_neighbourhoods_are_those_of_a_loop() -> None:
     near = []
     for features in (a, b):
         x = (features - features.mean(0)).numpy()
-        ranked = [np.argsort(-(x @ x[image]) / np.linalg.norm(x, axis=1)).tolist() for image in range(40)]
+        ranked = [
+            np.argsort(-(x @ x[image]) / np.linalg.norm(x, axis=1)).tolist() for image in range(40)
+        ]
         near.append([set([o for o in row if o != image][:10]) for image, row in enumerate(ranked)])
     shared = [len(one & other) / 10 for one, other in zip(*near, strict=True)]
     assert unlabelled.kept(a, b).tolist() == pytest.approx(shared)
-    assert unlabelled.kept(a, b, rows=torch.tensor([7, 3])).tolist() == pytest.approx([shared[7], shared[3]])
+    assert unlabelled.kept(a, b, rows=torch.tensor([7, 3])).tolist() == pytest.approx(
+        [shared[7], shared[3]]
+    )
     assert unlabelled.kept(a, 3 * a).eq(1).all()
 
 
 def test_all_passes_come_from_one_decoding_and_depend_on_the_seed_alone() -> None:
     source = Subset(open_source("digits", "test"), np.arange(40))
     backbone = random_backbone(SMALL, 12)
-    once, again = (passes_of(backbone, source, Extraction(seed=3), torch.device("cpu"), print)[0] for _ in range(2))
+    once, again = (
+        passes_of(backbone, source, Extraction(seed=3), torch.device("cpu"), print)[0]
+        for _ in range(2)
+    )
     for name, value in vars(once).items():
         assert torch.equal(value, vars(again)[name])
     assert not torch.equal(once.first, once.second)
@@ -99,7 +112,9 @@ def test_all_passes_come_from_one_decoding_and_depend_on_the_seed_alone() -> Non
     assert once.partners.tolist() == [39, *range(39)]
 
 
-def test_near_duplicates_survive_brightness_and_size_but_not_content(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_near_duplicates_survive_brightness_and_size_but_not_content(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pictures = torch.rand(6, 16, 16, generator=DRAW)
     twin = 0.5 * pictures[2] + 0.2 + 0.002 * normal(16, 16)
     thumbs = leakage.standardised(torch.cat([pictures, twin[None]]).flatten(1))

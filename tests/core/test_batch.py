@@ -28,21 +28,33 @@ def moco(queue_size: int = 16, batch_size: int = 8) -> MoCo:
 
 
 def swav(queue_size: int = 16, batch_size: int = 8) -> SwAV:
-    config = SwAVConfig(queue_size=queue_size, queue_start_epoch=0, num_prototypes=4, dim=8, hidden=8)
+    config = SwAVConfig(
+        queue_size=queue_size, queue_start_epoch=0, num_prototypes=4, dim=8, hidden=8
+    )
     return SwAV(config, network(), Setting(32, batch_size))
 
 
 def batch(crops: Tensor | None = None, index: Tensor | None = None, size: int = 8) -> Batch:
     crops = torch.rand(size, 3, 8, 8, generator=Stream(0).generator()) if crops is None else crops
-    return Batch((crops, crops.flip(0)), torch.arange(size) if index is None else index, Stream(0).child("step", 0))
+    return Batch(
+        (crops, crops.flip(0)),
+        torch.arange(size) if index is None else index,
+        Stream(0).child("step", 0),
+    )
 
 
 def train(method: Any, data: Batch) -> None:
-    one_step(Objective(method), torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1), data)
+    one_step(
+        Objective(method),
+        torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1),
+        data,
+    )
 
 
 def test_grey_images_are_not_broadcast_to_a_network_of_three_channels() -> None:
-    with pytest.raises(UserError, match=r"shape \[8, 1, 8, 8\] for a network of 3 channels; give \[B, 3, S, S\]"):
+    with pytest.raises(
+        UserError, match=r"shape \[8, 1, 8, 8\] for a network of 3 channels; give \[B, 3, S, S\]"
+    ):
         train(moco(), batch(torch.rand(8, 1, 8, 8)))
 
 
@@ -52,7 +64,10 @@ RISING = torch.linspace(0, 1, 8 * 3 * 8 * 8).view(8, 3, 8, 8)
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (RISING * 255, r"pixels range from 0.* to 25.*; expected 0 to 1: divide 8-bit images by 255"),
+        (
+            RISING * 255,
+            r"pixels range from 0.* to 25.*; expected 0 to 1: divide 8-bit images by 255",
+        ),
         (RISING * 4 - 1.5, "pixels range from -1.*leave normalisation to the network"),
         (torch.full((8, 3, 8, 8), torch.nan), "pixels range from nan to nan"),
     ],
@@ -82,16 +97,24 @@ def test_values_are_looked_at_in_the_first_step_alone(monkeypatch: pytest.Monkey
     assert len(looked) == 1
 
 
-@pytest.mark.parametrize("index", [torch.arange(7), torch.arange(9), torch.arange(8)[:, None], torch.tensor(3)])
+@pytest.mark.parametrize(
+    "index", [torch.arange(7), torch.arange(9), torch.arange(8)[:, None], torch.tensor(3)]
+)
 def test_an_index_of_another_length_is_refused(index: Tensor) -> None:
-    with pytest.raises(UserError, match=r"crops \[\[8, 3, 8, 8\], .* with an index \[.*\]; .* position of each image"):
+    with pytest.raises(
+        UserError,
+        match=r"crops \[\[8, 3, 8, 8\], .* with an index \[.*\]; .* position of each image",
+    ):
         batch(index=index)
 
 
 def test_crops_that_are_no_batch_of_floats_are_refused() -> None:
     with pytest.raises(UserError, match=r"batch: crops \[\[3, 8, 8\]"):
         batch(torch.rand(3, 8, 8), torch.arange(3))
-    with pytest.raises(UserError, match=r"pixels of type torch.uint8; expected floats from 0 to 1 \(divide by 255\)"):
+    with pytest.raises(
+        UserError,
+        match=r"pixels of type torch.uint8; expected floats from 0 to 1 \(divide by 255\)",
+    ):
         batch(torch.zeros(8, 3, 8, 8, dtype=torch.uint8))
     with pytest.raises(UserError, match=r"batch: crops \[\] with an index"):
         Batch((), torch.arange(8), Stream(0))
@@ -101,6 +124,9 @@ def test_crops_that_are_no_batch_of_floats_are_refused() -> None:
 def test_batches_of_another_size_than_said_do_not_reach_the_queue(make: Any, size: int) -> None:
     method = make()
     before = method.queue.clone()
-    with pytest.raises(UserError, match=rf"{size} entries of this step do not fit a queue of 16.*Setting.batch_size"):
+    with pytest.raises(
+        UserError,
+        match=rf"{size} entries of this step do not fit a queue of 16.*Setting.batch_size",
+    ):
         train(method, batch(size=size))
     assert torch.equal(method.queue, before)

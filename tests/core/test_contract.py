@@ -35,7 +35,9 @@ def shown(source: Example, change: Callable[[Tensor], Tensor]) -> Example:
 
 
 def weighed(source: Example, change: Callable[[Tensor], Tensor]) -> Example:
-    return replace(source, mixture=tuple((labels, change(weight)) for labels, weight in source.mixture))
+    return replace(
+        source, mixture=tuple((labels, change(weight)) for labels, weight in source.mixture)
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,10 +45,19 @@ def weighed(source: Example, change: Callable[[Tensor], Tensor]) -> Example:
     [
         (lambda source: None, "must give an Example with the crops of its source"),
         (lambda source: source.at(()), "must give an Example with the crops of its source"),
-        (lambda source: source.at((*source.crops, *source.crops)), "must give an Example with the crops"),
-        (lambda source: shown(source, lambda x: x[..., ::2, ::2]), "gave crops .* those of its source are needed"),
+        (
+            lambda source: source.at((*source.crops, *source.crops)),
+            "must give an Example with the crops",
+        ),
+        (
+            lambda source: shown(source, lambda x: x[..., ::2, ::2]),
+            "gave crops .* those of its source are needed",
+        ),
         (lambda source: shown(source, lambda crop: crop[:2]), "gave crops .* are needed"),
-        (lambda source: shown(source, lambda crop: crop.requires_grad_()), "with a gradient attached"),
+        (
+            lambda source: shown(source, lambda crop: crop.requires_grad_()),
+            "with a gradient attached",
+        ),
         (lambda source: shown(source, lambda crop: crop * 50), "pixels far outside"),
         (lambda source: weighed(source, lambda weight: 0.4 * weight), "do not sum to one"),
         (lambda source: weighed(source, lambda weight: weight[:, :2]), "weights of another shape"),
@@ -54,7 +65,9 @@ def weighed(source: Example, change: Callable[[Tensor], Tensor]) -> Example:
 )
 def test_a_hard_example_that_breaks_it(make: Callable[[Example], Any], said: str) -> None:
     case = Case("simclr", {})
-    terms = Objective(case.build(), {"mine": Broken(kind="broken", make=make)}).losses(replace(case.batch(), step=0))
+    terms = Objective(case.build(), {"mine": Broken(kind="broken", make=make)}).losses(
+        replace(case.batch(), step=0)
+    )
     next(terms).loss.backward()
     with pytest.raises(UserError, match=f"hard example 'mine' .*{said}"):
         next(terms)
@@ -81,16 +94,21 @@ def test_a_batch_with_other_views_than_the_method_takes(name: str, count: int, u
 
 
 @pytest.mark.parametrize("change", [torch.mean, lambda loss: loss.mean(0), lambda loss: loss.T])
-def test_a_loss_of_another_shape(monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]) -> None:
+def test_a_loss_of_another_shape(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]
+) -> None:
     method = Case("byol", {}).build()
-    monkeypatch.setattr(method, "loss", lambda *given, original=method.loss: change(original(*given)))
+    monkeypatch.setattr(
+        method, "loss", lambda *given, original=method.loss: change(original(*given))
+    )
     said = r"BYOL\.loss gave \[.*\]; a loss for each crop and image is needed, \[V, B\] = "
     with pytest.raises(UserError, match=said):
         next(iter(Objective(method, {}).losses(Case("byol", {}).batch())))
 
 
 @pytest.mark.parametrize(
-    ("keep", "name"), [(lambda x: x, "bank"), (lambda x: [x], "banks"), (lambda x: {"a": x}, "named")]
+    ("keep", "name"),
+    [(lambda x: x, "bank"), (lambda x: [x], "banks"), (lambda x: {"a": x}, "named")],
 )
 def test_a_bank_that_no_checkpoint_would_keep(
     monkeypatch: pytest.MonkeyPatch, keep: Callable[[Tensor], Any], name: str
@@ -102,18 +120,26 @@ def test_a_bank_that_no_checkpoint_would_keep(
         setattr(self.encoder, name, keep(torch.zeros(3)))
 
     monkeypatch.setattr(SimCLR, "__init__", forgetful)
-    with pytest.raises(UserError, match=rf"SimCLR\.encoder\.{name} is a plain tensor.* self\.register_buffer"):
+    with pytest.raises(
+        UserError, match=rf"SimCLR\.encoder\.{name} is a plain tensor.* self\.register_buffer"
+    ):
         Case("simclr").build()
 
 
 def test_batch_norms_that_the_method_was_not_built_with() -> None:
-    with pytest.raises(UserError, match=r"batch-norms of aux, .* Setting\(branches=\('main', 'aux'\)\)"):
+    with pytest.raises(
+        UserError, match=r"batch-norms of aux, .* Setting\(branches=\('main', 'aux'\)\)"
+    ):
         Objective(Case("moco").build(), {"adversarial": Adversarial()})
 
 
-@pytest.mark.parametrize("network", [torchvision.models.resnet18(), timm.create_model("resnet10t", num_classes=7)])
+@pytest.mark.parametrize(
+    "network", [torchvision.models.resnet18(), timm.create_model("resnet10t", num_classes=7)]
+)
 def test_a_backbone_with_its_classifier(network: nn.Module) -> None:
-    with pytest.raises(UserError, match=r"^the backbone ResNet ends in .*, (1000|7) scores of classes; replace it"):
+    with pytest.raises(
+        UserError, match=r"^the backbone ResNet ends in .*, (1000|7) scores of classes; replace it"
+    ):
         Case("moco").build(network=network)
 
 

@@ -52,7 +52,9 @@ def of(method: str, scheme: dict[str, dict[str, Any]]) -> Case:
 
 
 CASES = [of(method, scheme) for method in METHODS for scheme in SCHEMES]
-CASES += [Case("moco", {"mixed_positives": positives}, SCHEMES[0]) for positives in ("pair", "batch")]
+CASES += [
+    Case("moco", {"mixed_positives": positives}, SCHEMES[0]) for positives in ("pair", "batch")
+]
 CASES += [Case("moco", {}, BOTH, kept=True), Case("simclr", {"adversarial_terms": "clae"}, BOTH)]
 
 
@@ -83,17 +85,25 @@ def on(device: str, data: Batch, channels_last: bool = False) -> Batch:
 
 
 def sgd(method: Method) -> torch.optim.Optimizer:
-    return torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
+    return torch.optim.SGD(
+        [p for p in method.parameters() if p.requires_grad], lr=0.1, momentum=0.9
+    )
 
 
 @pytest.mark.parametrize(("case", "device"), on_cuda(CASES, CASES[:1]))
-def test_a_step_in_bf16_is_finite_and_never_waits_for_the_device(case: Case, device: str, never_waits: Any) -> None:
+def test_a_step_in_bf16_is_finite_and_never_waits_for_the_device(
+    case: Case, device: str, never_waits: Any
+) -> None:
     where = torch.device(device)
     # on a CPU, torch's convolutions of so few channels write beyond their memory in channels_last
-    method = place(case.build(torch.float32), where) if device == "cuda" else case.build(torch.float32)
+    method = (
+        place(case.build(torch.float32), where) if device == "cuda" else case.build(torch.float32)
+    )
     objective = case.objective(method, autocast=lambda: autocast("bf16", where))
     optimizer = sgd(method)
-    batches = [on(device, case.batch(step, dtype=torch.float32), device == "cuda") for step in range(3)]
+    batches = [
+        on(device, case.batch(step, dtype=torch.float32), device == "cuda") for step in range(3)
+    ]
     losses = []
     for step, data in enumerate(batches):
         if step:
@@ -110,7 +120,9 @@ def test_a_step_in_bf16_is_finite_and_never_waits_for_the_device(case: Case, dev
     assert all(bool(p.isfinite().all()) for p in method.parameters())
 
 
-def losses_and_gradients(case: Case, device: str, channels_last: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
+def losses_and_gradients(
+    case: Case, device: str, channels_last: bool = False
+) -> tuple[Tensor, dict[str, Tensor]]:
     """The losses of a step in fp64, and the gradients of all its terms together; on the CPU."""
     built = case.build(torch.float64)
     method = place(built, torch.device(device)) if channels_last else built.to(device)
@@ -118,15 +130,21 @@ def losses_and_gradients(case: Case, device: str, channels_last: bool = False) -
     for term in case.objective(method).losses(on(device, case.batch(), channels_last)):
         term.loss.backward()
         losses.append(term.loss.detach().cpu())
-    return torch.stack(losses), {name: p.grad.cpu() for name, p in method.named_parameters() if p.grad is not None}
+    return torch.stack(losses), {
+        name: p.grad.cpu() for name, p in method.named_parameters() if p.grad is not None
+    }
 
 
-def agree(first: tuple[Tensor, dict[str, Tensor]], second: tuple[Tensor, dict[str, Tensor]]) -> None:
+def agree(
+    first: tuple[Tensor, dict[str, Tensor]], second: tuple[Tensor, dict[str, Tensor]]
+) -> None:
     """fp64 in another order: losses to 1e-9, gradients to 1e-7."""
     torch.testing.assert_close(first[0], second[0], atol=1e-9, rtol=1e-9)
     assert first[1].keys() == second[1].keys()
     for name, gradient in first[1].items():
-        torch.testing.assert_close(second[1][name], gradient, atol=1e-7, rtol=1e-7, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            second[1][name], gradient, atol=1e-7, rtol=1e-7, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 PLAIN = [of(method, BOTH) for method in METHODS]
@@ -164,7 +182,9 @@ def test_a_run_that_goes_on_is_bit_identical(case: Case, device: str) -> None:
         optimizer.load_state_dict(saved["optimizer"])
         train(objective, optimizer, range(2, 4))
     resumed = further.state_dict()
-    assert [name for name, value in whole.state_dict().items() if not torch.equal(value, resumed[name])] == []
+    assert [
+        name for name, value in whole.state_dict().items() if not torch.equal(value, resumed[name])
+    ] == []
 
 
 def copied(tree: Any) -> Any:
@@ -177,13 +197,17 @@ def copied(tree: Any) -> Any:
 
 
 @each_device
-def test_views_of_resident_images_are_those_of_the_cpu_and_never_wait(device: str, never_waits: Any) -> None:
+def test_views_of_resident_images_are_those_of_the_cpu_and_never_wait(
+    device: str, never_waits: Any
+) -> None:
     coarse = torch.rand(64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     images = (255 * torch.nn.functional.interpolate(coarse, (32, 32), mode="bilinear")).byte()
 
     def loader(where: str) -> PretrainLoader:
         views = Views(ViewsConfig.model_validate({"recipe": "moco-v2", "size": 24}))
-        return PretrainLoader(ArraySource(images, name="drawn"), views, 16, Stream(0), torch.device(where))
+        return PretrainLoader(
+            ArraySource(images, name="drawn"), views, 16, Stream(0), torch.device(where)
+        )
 
     expected = list(loader("cpu").epoch(0))
     batches = loader(device).epoch(0)
@@ -197,18 +221,24 @@ def test_views_of_resident_images_are_those_of_the_cpu_and_never_wait(device: st
         assert {tensor.device.type for tensor in (*ours.crops, ours.index)} == {device}
         assert torch.equal(ours.index.cpu(), theirs.index)
         for crop, other in zip(ours.crops, theirs.crops, strict=True):
-            torch.testing.assert_close(crop.cpu(), other, atol=1e-3, rtol=0)  # a quarter of a grey level
+            torch.testing.assert_close(
+                crop.cpu(), other, atol=1e-3, rtol=0
+            )  # a quarter of a grey level
 
 
 @each_device
 def test_clusters_are_those_of_the_cpu_and_the_same_every_time(device: str) -> None:
     generator = torch.Generator().manual_seed(0)
-    rows = torch.nn.functional.normalize(torch.randn(2000, 16, generator=generator, dtype=torch.float64), dim=1)
+    rows = torch.nn.functional.normalize(
+        torch.randn(2000, 16, generator=generator, dtype=torch.float64), dim=1
+    )
     valid = torch.rand(2000, generator=generator) < 0.9
 
     def clusters(where: str, dtype: torch.dtype) -> Any:
         start = torch.Generator().manual_seed(1)
-        return spherical_kmeans(rows.to(where, dtype), 50, start, iterations=5, valid=valid.to(where))
+        return spherical_kmeans(
+            rows.to(where, dtype), 50, start, iterations=5, valid=valid.to(where)
+        )
 
     ours, theirs = clusters(device, torch.float64), clusters("cpu", torch.float64)
     torch.testing.assert_close(ours.centroids.cpu(), theirs.centroids, atol=1e-9, rtol=1e-9)
@@ -221,7 +251,9 @@ def test_clusters_are_those_of_the_cpu_and_the_same_every_time(device: str) -> N
 @each_device
 def test_memory_banks_hold_what_those_of_the_cpu_do(device: str) -> None:
     generator = torch.Generator().manual_seed(0)
-    index = torch.tensor([3, 7, 3, 0])  # an unreadable image is replaced by another one of the batch
+    index = torch.tensor(
+        [3, 7, 3, 0]
+    )  # an unreadable image is replaced by another one of the batch
     rows = torch.nn.functional.normalize(torch.randn(4, 5, generator=generator), dim=1)
     rows[2] = rows[0]
     held = []
@@ -232,7 +264,12 @@ def test_memory_banks_hold_what_those_of_the_cpu_do(device: str) -> None:
         bank.keep(torch.tensor([7, 9], device=where))
         data = Batch((torch.zeros(4, 3, 2, 2, device=where),), index.to(where), Stream(0))
         instances.update(data, rows[None].to(where))
-        held.append([value.cpu() for value in (*bank.crop(0), instances.rows, instances.labels(data, None).others)])
+        held.append(
+            [
+                value.cpu()
+                for value in (*bank.crop(0), instances.rows, instances.labels(data, None).others)
+            ]
+        )
     for ours, theirs in zip(*held, strict=True):
         torch.testing.assert_close(ours, theirs)
 
@@ -248,18 +285,24 @@ def test_hard_examples_take_no_more_memory(device: str) -> None:
         objective, optimizer = case.objective(method), sgd(method)
         generator = torch.Generator().manual_seed(0)
         count = 32 if device == "cpu" else 512
-        crops = tuple(torch.rand(count, 3, 32, 32, generator=generator).to(device) for _ in range(2))
+        crops = tuple(
+            torch.rand(count, 3, 32, 32, generator=generator).to(device) for _ in range(2)
+        )
         data = Batch(crops, torch.arange(count, device=device), Stream(0), 1)
         objective._checked |= scheme.keys()  # what a run's first step asks of pixels
 
-        def step(objective: Objective = objective, optimizer: Any = optimizer, data: Batch = data) -> None:
+        def step(
+            objective: Objective = objective, optimizer: Any = optimizer, data: Batch = data
+        ) -> None:
             for term in objective.losses(data):
                 term.loss.backward()
             optimizer.step()
             optimizer.zero_grad()
 
         step()
-        peaks.append(peak_bytes(step, torch.device(device), [*method.state_dict().values(), *crops]))
+        peaks.append(
+            peak_bytes(step, torch.device(device), [*method.state_dict().values(), *crops])
+        )
         del case, network, method, objective, optimizer, data, step
     assert peaks[1] <= 1.05 * peaks[0], peaks
 
@@ -279,8 +322,19 @@ def test_evaluations_find_on_a_gpu_what_they_find_on_a_cpu(
 ) -> None:
     """In percent, in fp32: rounding may turn a neighbour or an attack of one image in 360 (100, 60)."""
     found = [
-        evaluate(protocol, "random:small-resnet-16-32", "digits", device=device, precision="fp32", **options)["metrics"]
+        evaluate(
+            protocol,
+            "random:small-resnet-16-32",
+            "digits",
+            device=device,
+            precision="fp32",
+            **options,
+        )["metrics"]
         for device in ("cpu", "cuda")
     ]
     assert found[0].keys() == found[1].keys()
-    assert all(abs(found[0][name] - found[1][name]) <= points for name in found[0] if name.startswith("top1"))
+    assert all(
+        abs(found[0][name] - found[1][name]) <= points
+        for name in found[0]
+        if name.startswith("top1")
+    )

@@ -45,13 +45,18 @@ def test_a_mixture_of_mixtures_is_mixed_as_its_pixels_are(score: Score) -> None:
     expected = torch.eye(B).expand(V, B, B)
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
-        permutation, kept = torch.randperm(B, generator=generator), torch.rand(V, B, generator=generator)
+        permutation, kept = (
+            torch.randperm(B, generator=generator),
+            torch.rand(V, B, generator=generator),
+        )
         example = example.mixed(crops, permutation, kept)
         expected = kept[..., None] * expected + (1 - kept[..., None]) * expected[:, permutation]
     torch.testing.assert_close(shares(example), expected)
     torch.testing.assert_close(shares(example).sum(2), torch.ones(V, B))
     order = torch.tensor([3, 0, 4])
-    for (labels, weight), (whole, all_weights) in zip(example.select(order).mixture, example.mixture, strict=True):
+    for (labels, weight), (whole, all_weights) in zip(
+        example.select(order).mixture, example.mixture, strict=True
+    ):
         assert torch.equal(labels.number, whole.number[order])
         assert torch.equal(weight, all_weights[:, order])
 
@@ -61,14 +66,18 @@ def test_a_shared_gradient_is_that_of_the_pass_that_left_it(
     score: Score, branch: Branch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = (torch.ones(B, 3, 4, 4),)
-    example = Example(left, ((Image(torch.arange(B)), torch.ones(1, B)),), score, shared_gradient=left)
+    example = Example(
+        left, ((Image(torch.arange(B)), torch.ones(1, B)),), score, shared_gradient=left
+    )
     monkeypatch.setattr(Score, "gradient", lambda self, example, branch: branch)
     assert example.gradient() is left
     assert example.gradient(Branch("main", update=False)) is left
     assert example.gradient(branch) == branch
     for other in (example.at(left), example.mixed(left, torch.arange(B), torch.ones(1, B))):
         assert other.gradient() == MAIN
-    silent = example.mixed(left, torch.arange(B), torch.ones(1, B), "mixed", update_statistics=False)
+    silent = example.mixed(
+        left, torch.arange(B), torch.ones(1, B), "mixed", update_statistics=False
+    )
     assert silent.branch == Branch("mixed", update=False)
     assert example.select(slice(2)).gradient()[0].shape == (2, 3, 4, 4)
     assert torch.equal(example.select(crops=1).gradient()[0], left[0])

@@ -21,16 +21,23 @@ from tests.laws.cases import KINDS, Case, batch, one_step
 STEPS = 4  # of a whole training; hard examples set in at the third
 #: Every kind for one method, and the attack for those with clusters, labels of the clean embedding, two networks.
 LATE = [Case("moco", {}, {kind: {"start": 0.5} for kind in KINDS})]
-LATE += [Case(method, {}, {"adversarial": {"start": 0.5}}) for method in ("deepcluster-v2", "simclr", "byol")]
+LATE += [
+    Case(method, {}, {"adversarial": {"start": 0.5}})
+    for method in ("deepcluster-v2", "simclr", "byol")
+]
 
 
 class Run:
     """A case that is trained step by step, and how often its modules were called."""
 
-    def __init__(self, case: Case, config: ObjectiveConfig | None = None, state: Any = None) -> None:
+    def __init__(
+        self, case: Case, config: ObjectiveConfig | None = None, state: Any = None
+    ) -> None:
         self.case, self.method, self.calls = case, case.build(), 0
         self.objective = case.objective(self.method, config, steps=STEPS)
-        self.optimizer = torch.optim.SGD([p for p in self.method.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
+        self.optimizer = torch.optim.SGD(
+            [p for p in self.method.parameters() if p.requires_grad], lr=0.1, momentum=0.9
+        )
         if state is not None:
             self.method.load_state_dict(state[0])
             self.optimizer.load_state_dict(state[1])
@@ -55,10 +62,14 @@ def test_until_it_sets_in_a_run_is_the_plain_one_and_resumes_on_both_sides(case:
     late = Run(case).steps(0, 2)
     assert late.calls == plain.calls
     before = late.state()
-    assert all(torch.equal(value, before[0][name]) for name, value in plain.method.state_dict().items())
+    assert all(
+        torch.equal(value, before[0][name]) for name, value in plain.method.state_dict().items()
+    )
     after = late.steps(2, 3).state()
     assert late.calls > plain.steps(2, 3).calls
-    assert any(not torch.equal(value, after[0][name]) for name, value in plain.method.state_dict().items())
+    assert any(
+        not torch.equal(value, after[0][name]) for name, value in plain.method.state_dict().items()
+    )
     whole = late.steps(3, 4).state()[0]
     for first, state in ((2, before), (3, after)):
         resumed = Run(case, state=state).steps(first, 4).state()[0]
@@ -67,28 +78,44 @@ def test_until_it_sets_in_a_run_is_the_plain_one_and_resumes_on_both_sides(case:
 
 def test_its_batch_norms_begin_as_the_main_ones_are_then() -> None:
     run = Run(Case("moco", {}, {"adversarial": {"start": 0.5}})).steps(0, 2)
-    norms = [module for module in run.method.modules() if isinstance(module, BranchBatchNorm) and len(module._modules)]
+    norms = [
+        module
+        for module in run.method.modules()
+        if isinstance(module, BranchBatchNorm) and len(module._modules)
+    ]
     assert norms
     names = list(norms[0].aux.state_dict())
     assert not any(torch.equal(norm.aux.weight, norm.weight) for norm in norms)
     run.objective.losses(run.case.batch(2))
-    assert all(torch.equal(getattr(norm.aux, name), getattr(norm, name)) for norm in norms for name in names)
+    assert all(
+        torch.equal(getattr(norm.aux, name), getattr(norm, name))
+        for norm in norms
+        for name in names
+    )
     held = [norm.aux.weight.clone() for norm in norms]
     run.steps(2, 3)
     run.objective.losses(run.case.batch(3))  # which is not where it sets in
-    assert not any(torch.equal(norm.aux.weight, weight) for norm, weight in zip(norms, held, strict=True))
+    assert not any(
+        torch.equal(norm.aux.weight, weight) for norm, weight in zip(norms, held, strict=True)
+    )
     assert not any(torch.equal(norm.aux.weight, norm.weight) for norm in norms)
 
 
 def test_a_branch_that_is_in_use_already_is_left_alone() -> None:
-    case = Case("moco", {}, {"adversarial": {}, "cmxA": {"kind": "cutmix", "source": "adversarial", "start": 0.5}})
+    case = Case(
+        "moco",
+        {},
+        {"adversarial": {}, "cmxA": {"kind": "cutmix", "source": "adversarial", "start": 0.5}},
+    )
     run = Run(case).steps(0, 2)
     before = run.state()[0]
     run.objective.losses(case.batch(2))
     assert all(torch.equal(value, before[name]) for name, value in run.method.state_dict().items())
 
 
-def onsets(hard: dict[str, HardExample], steps: int, of: Callable[[Objective, int], object]) -> list[object]:
+def onsets(
+    hard: dict[str, HardExample], steps: int, of: Callable[[Objective, int], object]
+) -> list[object]:
     objective = Objective(Case("moco", {}, {"adversarial": {}}).build(), hard, steps=steps)
     return [of(objective, step) for step in range(steps)]
 
@@ -96,7 +123,11 @@ def onsets(hard: dict[str, HardExample], steps: int, of: Callable[[Objective, in
 @pytest.mark.parametrize("steps", [10, 30, 1000])
 @pytest.mark.parametrize("start", [0.0, 0.3, 0.7, 1.0])
 def test_it_sets_in_at_its_share_of_the_steps(steps: int, start: float) -> None:
-    there = onsets({"cutmix": CutMix(start=start)}, steps, lambda objective, step: "cutmix" in objective.weights(step))
+    there = onsets(
+        {"cutmix": CutMix(start=start)},
+        steps,
+        lambda objective, step: "cutmix" in objective.weights(step),
+    )
     assert there == [step >= round(start * steps) for step in range(steps)]
 
 
@@ -112,12 +143,23 @@ def test_what_is_made_of_another_waits_for_it() -> None:
 
 
 def test_weights_are_a_mean_over_the_terms_that_are_there() -> None:
-    case = Case("moco", {}, {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.25, "weight": 2.0}})
+    case = Case(
+        "moco", {}, {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.25, "weight": 2.0}}
+    )
     objective = case.objective(case.build(), ObjectiveConfig(reduction="mean"), steps=STEPS)
     assert objective.weights(0) == {"std": 1.0}
     assert objective.weights(1) == {"std": 1 / 3, "cutmix": 2 / 3}
-    assert objective.weights(2) == objective.weights() == {"std": 0.25, "adversarial": 0.25, "cutmix": 0.5}
-    assert [objective.setting_in(step) for step in range(STEPS)] == [[], ["cutmix"], ["adversarial"], []]
+    assert (
+        objective.weights(2)
+        == objective.weights()
+        == {"std": 0.25, "adversarial": 0.25, "cutmix": 0.5}
+    )
+    assert [objective.setting_in(step) for step in range(STEPS)] == [
+        [],
+        ["cutmix"],
+        ["adversarial"],
+        [],
+    ]
 
 
 def parts(objective: Objective, step: int) -> dict[str, tuple[int, int]]:
@@ -132,7 +174,10 @@ def parts(objective: Objective, step: int) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize("split", [True, False])
 def test_the_whole_batch_is_clean_until_the_first_sets_in(split: bool) -> None:
     hard = {"cutmix": {"fraction": 0.25, "start": 0.25}, "mixup": {"fraction": 0.25, "start": 0.5}}
-    case, config = Case("moco", {}, hard), ObjectiveConfig(split=split, clean_fraction=0.5, reduction="mean")
+    case, config = (
+        Case("moco", {}, hard),
+        ObjectiveConfig(split=split, clean_fraction=0.5, reduction="mean"),
+    )
     made = [parts(case.objective(case.build(), config, steps=STEPS), step) for step in range(3)]
     if split:
         assert made[:2] == [{"std": (8, 0)}, {"std": (6, 0), "cutmix": (2, 0)}]

@@ -20,10 +20,15 @@ from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
 SIZE = 16
-SMALL = ({"count": 3, "size": 9, "scale": (0.05, 0.2)}, {"count": 1, "size": 12, "scale": (0.2, 0.2)})
+SMALL = (
+    {"count": 3, "size": 9, "scale": (0.05, 0.2)},
+    {"count": 1, "size": 12, "scale": (0.2, 0.2)},
+)
 
 
-def photographs(folder: Path, count: int = 50, broken: tuple[int, ...] = (), one_size: bool = False) -> Source:
+def photographs(
+    folder: Path, count: int = 50, broken: tuple[int, ...] = (), one_size: bool = False
+) -> Source:
     """Noise of different sizes, or of one, among it files that are not images."""
     folder.mkdir()
     generator = np.random.default_rng(0)
@@ -47,21 +52,31 @@ def flat(folder: Path, count: int, broken: tuple[int, ...] = (), one_size: bool 
 
 
 def array(count: int = 50) -> ArraySource:
-    images = torch.randint(0, 256, (count, 3, 12, 12), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    images = torch.randint(
+        0, 256, (count, 3, 12, 12), generator=torch.Generator().manual_seed(0)
+    ).to(torch.uint8)
     return ArraySource(images, np.arange(count) % 3)
 
 
-def loader_of(source: Source, batch_size: int = 16, seed: int = 0, **options: Any) -> PretrainLoader:
+def loader_of(
+    source: Source, batch_size: int = 16, seed: int = 0, **options: Any
+) -> PretrainLoader:
     """A loader without workers; options are of it and of the views."""
     fields = {"recipe": "moco-v2", "size": SIZE}
-    fields |= {name: options.pop(name) for name in ("recipe", *ViewsConfig.model_fields) if name in options}
+    fields |= {
+        name: options.pop(name) for name in ("recipe", *ViewsConfig.model_fields) if name in options
+    }
     views = Views(ViewsConfig.model_validate(fields), options.pop("epochs", None))
     return PretrainLoader(source, views, batch_size, Stream(seed), **{"num_workers": 0} | options)
 
 
 def same(left: Batch, right: Batch) -> bool:
     crops = all(torch.equal(a, b) for a, b in zip(left.crops, right.crops, strict=True))
-    return crops and torch.equal(left.index, right.index) and (left.stream, left.step) == (right.stream, right.step)
+    return (
+        crops
+        and torch.equal(left.index, right.index)
+        and (left.stream, left.step) == (right.stream, right.step)
+    )
 
 
 def assert_share(ours: Batch, whole: Batch, rows: slice) -> None:

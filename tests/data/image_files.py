@@ -15,7 +15,15 @@ from PIL import Image
 
 _HEIGHT, _WIDTH = 23, 31
 #: The passes of an interlaced PNG: first column and row, steps between columns and rows.
-_ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+_ADAM7 = (
+    (0, 0, 8, 8),
+    (4, 0, 8, 8),
+    (0, 4, 4, 8),
+    (2, 0, 4, 4),
+    (0, 2, 2, 4),
+    (1, 0, 2, 2),
+    (0, 1, 1, 2),
+)
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 #: Colour types of PNG (0 grey, 2 RGB, 3 palette, 4 grey and alpha, 6 RGBA) and their bits a channel.
@@ -24,11 +32,22 @@ PNG_KINDS = [(colour, depth) for colour, depths in _DEPTHS.items() for depth in 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
     """One chunk of a PNG."""
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
 
 
 def png(
-    values: Any, colour: int, depth: int, *, interlaced: bool = False, before: bytes = b"", after: bytes = b""
+    values: Any,
+    colour: int,
+    depth: int,
+    *,
+    interlaced: bool = False,
+    before: bytes = b"",
+    after: bytes = b"",
 ) -> bytes:
     """A PNG of unsigned numbers [H, W, C] of `depth` bits; chunks to stand before and after the pixels."""
     height, width, _ = values.shape
@@ -40,7 +59,13 @@ def png(
         if line.size
     )
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
-    parts = (chunk(b"IHDR", header), before, chunk(b"IDAT", zlib.compress(rows)), after, chunk(b"IEND", b""))
+    parts = (
+        chunk(b"IHDR", header),
+        before,
+        chunk(b"IDAT", zlib.compress(rows)),
+        after,
+        chunk(b"IEND", b""),
+    )
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
@@ -48,12 +73,16 @@ def _packed(line: Any, depth: int) -> bytes:
     """A row [W, C] as bytes, numbers of less than 8 bits several in one, the first in the highest bits."""
     if depth >= 8:
         return bytes(line.astype(">u2" if depth == 16 else np.uint8).tobytes())
-    return np.packbits(((line.reshape(-1, 1) >> np.arange(depth - 1, -1, -1)) & 1).astype(np.uint8)).tobytes()
+    return np.packbits(
+        ((line.reshape(-1, 1) >> np.arange(depth - 1, -1, -1)) & 1).astype(np.uint8)
+    ).tobytes()
 
 
 def png_values(colour: int, depth: int, height: int = _HEIGHT, width: int = _WIDTH) -> Any:
     """Numbers [H, W, C] of the whole range, the same in every call."""
-    return np.random.default_rng([colour, depth]).integers(0, 2**depth, (height, width, _CHANNELS[colour]))
+    return np.random.default_rng([colour, depth]).integers(
+        0, 2**depth, (height, width, _CHANNELS[colour])
+    )
 
 
 def palette(depth: int) -> Any:
@@ -65,7 +94,9 @@ def photograph(height: int = _HEIGHT, width: int = _WIDTH) -> Image.Image:
     """Smooth colours and some noise."""
     y, x = np.mgrid[0:height, 0:width]
     noise = np.random.default_rng(0).integers(0, 40, (height, width))
-    return Image.fromarray(np.stack((215 * y / height + noise, 255 * x / width, 255 - 5 * noise), 2).astype(np.uint8))
+    return Image.fromarray(
+        np.stack((215 * y / height + noise, 255 * x / width, 255 - 5 * noise), 2).astype(np.uint8)
+    )
 
 
 def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
@@ -91,7 +122,9 @@ def bmp_in_runs(body: bytes, width: int = _WIDTH, height: int = _HEIGHT) -> byte
     """A BMP of 256 grey levels in run-length encoding, which PIL reads and does not write."""
     greys = b"".join(bytes((level, level, level, 0)) for level in range(256))
     header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(body), 0, 0, 256, 0)
-    return b"BM" + struct.pack("<IHHI", 54 + 1024 + len(body), 0, 0, 54 + 1024) + header + greys + body
+    return (
+        b"BM" + struct.pack("<IHHI", 54 + 1024 + len(body), 0, 0, 54 + 1024) + header + greys + body
+    )
 
 
 #: What PIL writes of each format: mode, and options. The first word of a name is the format.
@@ -113,7 +146,9 @@ _SAVED: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"TIFF 1, {one}": ("1", {"compression": one}) for one in ("group3", "group4")},
     **{
         f"TIFF {mode}, {one}": (mode, {"compression": one})
-        for one, mode in itertools.product(("tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg"), ("RGB", "L"))
+        for one, mode in itertools.product(
+            ("tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg"), ("RGB", "L")
+        )
     },
 }
 _MODES = {
@@ -134,29 +169,49 @@ def every_format() -> dict[str, bytes]:
 def _files() -> Iterator[tuple[str, bytes]]:
     for colour, depth in PNG_KINDS:
         colours = chunk(b"PLTE", palette(depth).tobytes()) if colour == 3 else b""
-        yield f"PNG of type {colour}, {depth} bits", png(png_values(colour, depth), colour, depth, before=colours)
+        yield (
+            f"PNG of type {colour}, {depth} bits",
+            png(png_values(colour, depth), colour, depth, before=colours),
+        )
     yield "PNG interlaced", png(png_values(6, 8), 6, 8, interlaced=True)
-    modes = {f"{kind} {mode}": (mode, dict[str, Any]()) for kind, modes in _MODES.items() for mode in modes}
+    modes = {
+        f"{kind} {mode}": (mode, dict[str, Any]())
+        for kind, modes in _MODES.items()
+        for mode in modes
+    }
     for name, (mode, options) in (modes | _SAVED).items():
         kind = name.split()[0]
         # PIL leaves notes in the frames that it saves
-        yield name, saved(_of_mode(mode), "JPEG2000" if kind == "JP2" else kind, **copy.deepcopy(options))
+        yield (
+            name,
+            saved(_of_mode(mode), "JPEG2000" if kind == "JP2" else kind, **copy.deepcopy(options)),
+        )
     yield "JPEG of several pictures", saved(photograph(), "MPO", **copy.deepcopy(_FRAMES))
     yield "JPEG large", saved(photograph(200, 300), "JPEG")
     words = " ".join(map(str, np.asarray(photograph()).reshape(-1))).encode()
     yield "PPM in words", b"P3\n# by hand\n%d %d 255\n" % (_WIDTH, _HEIGHT) + words
-    yield "PPM 16 bits", b"P5 %d %d 65535\n" % (_WIDTH, _HEIGHT) + np.asarray(_of_mode("I;16")).astype(">u2").tobytes()
+    yield (
+        "PPM 16 bits",
+        b"P5 %d %d 65535\n" % (_WIDTH, _HEIGHT)
+        + np.asarray(_of_mode("I;16")).astype(">u2").tobytes(),
+    )
     yield "BMP in runs", bmp_in_runs(b"\x1f\x80\0\0" * 21 + b"\0\4\1\2\3\4\0\2\1\1\x1a\x09\0\1")
 
 
 def _of_mode(mode: str) -> Image.Image:
     picture = photograph()
     if mode == "I;16":
-        return Image.fromarray(np.random.default_rng(1).integers(0, 2**16, (_HEIGHT, _WIDTH), dtype=np.uint16))
+        return Image.fromarray(
+            np.random.default_rng(1).integers(0, 2**16, (_HEIGHT, _WIDTH), dtype=np.uint16)
+        )
     if mode == "F":
         return Image.fromarray(np.asarray(picture.convert("L"), dtype=np.float32) / 255)
     if mode in ("I", "LAB"):
-        return picture.convert("L").convert("I") if mode == "I" else Image.merge("LAB", picture.split())
+        return (
+            picture.convert("L").convert("I")
+            if mode == "I"
+            else Image.merge("LAB", picture.split())
+        )
     made = picture.convert(mode)
     if mode in ("LA", "RGBA"):
         made.putalpha(picture.convert("L"))

@@ -24,7 +24,9 @@ from tests.evaluation.given import noise_images
         (48, (10, 30), (64, 192)),
     ],
 )
-def test_sides_are_multiples_of_the_stride(size: int, sides: tuple[int, int], expected: tuple[int, int]) -> None:
+def test_sides_are_multiples_of_the_stride(
+    size: int, sides: tuple[int, int], expected: tuple[int, int]
+) -> None:
     """And one stride at least."""
     assert OwnAspect(size, 32).sides(*sides) == expected
 
@@ -53,10 +55,14 @@ def test_images_come_by_shape_each_once(tmp_path: Path, num_workers: int) -> Non
     (tmp_path / "07.png").write_bytes(b"broken")
     problems: dict[int, str] = {}
     transform, source, seen = OwnAspect(16, 8), open_source(data), []
-    for images, _, index in evaluation_batches(source, transform, 256, num_workers=num_workers, problems=problems):
+    for images, _, index in evaluation_batches(
+        source, transform, 256, num_workers=num_workers, problems=problems
+    ):
         assert len(images) == len(index) <= 256 // 16
         for image, position in zip(images, index.tolist(), strict=True):
-            assert torch.equal((image * 255).round().to(torch.uint8), transform(source.decode(position)))
+            assert torch.equal(
+                (image * 255).round().to(torch.uint8), transform(source.decode(position))
+            )
         seen += index.tolist()
     assert sorted(seen) == [number for number in range(70) if number != 7]
     assert list(problems) == [7]

@@ -18,7 +18,10 @@ from tests.data.batches import SIZE, array, assert_share, each_process, loader_o
 
 COUNT, BATCH = 37, 8
 BROKEN = (5, 20)
-VIEWS: dict[str, Any] = {"recipe": "swav", "extra_crops": [{"count": 2, "size": 7, "scale": (0.1, 0.3)}]}
+VIEWS: dict[str, Any] = {
+    "recipe": "swav",
+    "extra_crops": [{"count": 2, "size": 7, "scale": (0.1, 0.3)}],
+}
 
 
 @pytest.fixture(params=["resident", "workers"])
@@ -54,7 +57,9 @@ def test_views_of_a_pass_are_none_that_another_pass_or_training_shows(make: Any)
     loader = make()
     passes = [list(loader.passes(epoch).views()) for epoch in (0, 1)]
     epochs = [list(loader.epoch(epoch)) for epoch in (0, 1)]
-    for left, right in itertools.combinations([*passes, *epochs, list(make(seed=1).passes(0).views())], 2):
+    for left, right in itertools.combinations(
+        [*passes, *epochs, list(make(seed=1).passes(0).views())], 2
+    ):
         assert not torch.equal(left[0].index, right[0].index)
     streams = [batch.stream for batches in (*passes, *epochs) for batch in batches]
     numbers = torch.stack([loader.views.draw(stream, slice(0, BATCH)) for stream in streams])
@@ -91,7 +96,9 @@ def test_processes_see_every_image_once_as_evaluation_does(
 
 @pytest.mark.parametrize("one_size", [True, False], ids=["resident", "decoded"])
 def test_unreadable_images_are_left_out_and_listed(tmp_path: Path, one_size: bool) -> None:
-    loader = loader_of(photographs(tmp_path / "photographs", COUNT, BROKEN, one_size), BATCH, tolerance=0.1)
+    loader = loader_of(
+        photographs(tmp_path / "photographs", COUNT, BROKEN, one_size), BATCH, tolerance=0.1
+    )
     assert loader.resident == one_size
     seen = torch.cat([batch.index for batch in loader.passes(0).images()]).tolist()
     assert seen == [position for position in range(COUNT) if position not in BROKEN]
@@ -107,7 +114,10 @@ def test_too_many_unreadable_images_stop_a_pass(tmp_path: Path, kind: str) -> No
 
 def test_passes_leave_the_batches_and_workers_of_training_alone(tmp_path: Path) -> None:
     source = photographs(tmp_path / "photographs", COUNT)
-    expected, before = list(loader_of(source, BATCH).epoch(0)), set(multiprocessing.active_children())
+    expected, before = (
+        list(loader_of(source, BATCH).epoch(0)),
+        set(multiprocessing.active_children()),
+    )
     loader = loader_of(source, BATCH, num_workers=1)
     batches = loader.epoch(0)
     made = [next(batches)]

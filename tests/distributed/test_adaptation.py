@@ -15,7 +15,12 @@ from hexa.weights.pretrained import load_backbone, random_backbone, save_backbon
 from tests.adaptation.test_adapt import NETWORK
 from tests.distributed.together import run_together
 
-FIELDS = {"training.device": "cpu", "training.precision": "fp32", "training.report": False, "training.num_workers": 0}
+FIELDS = {
+    "training.device": "cpu",
+    "training.precision": "fp32",
+    "training.report": False,
+    "training.num_workers": 0,
+}
 LENGTH = {"epochs": 2, "max_steps": 4, "batch_size": 64}
 
 
@@ -46,7 +51,10 @@ def weights(tmp_path: Path) -> str:
 def test_two_processes_adapt_as_one_does(weights: str, tmp_path: Path) -> None:
     adapt(request(weights, **LENGTH), tmp_path / "one")
     run_together(2, adapted, weights, str(tmp_path / "two"))
-    states = [load_backbone(tmp_path / name / "backbone.safetensors").network.state_dict() for name in ("one", "two")]
+    states = [
+        load_backbone(tmp_path / name / "backbone.safetensors").network.state_dict()
+        for name in ("one", "two")
+    ]
     for name, value in states[0].items():
         torch.testing.assert_close(value, states[1][name], rtol=1e-3, atol=1e-5)
     one, two = (json.loads((tmp_path / name / "adapt.json").read_text()) for name in ("one", "two"))

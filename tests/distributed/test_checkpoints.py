@@ -19,7 +19,9 @@ CPU = torch.device("cpu")
 
 def resident(path: Path) -> int:
     """Bytes of a file that this process has read through its mapping."""
-    found = re.search(rf"{re.escape(str(path))}\n(?:.*\n)*?Rss: +(\d+) kB", Path("/proc/self/smaps").read_text())
+    found = re.search(
+        rf"{re.escape(str(path))}\n(?:.*\n)*?Rss: +(\d+) kB", Path("/proc/self/smaps").read_text()
+    )
     return 1024 * int(found[1]) if found else 0
 
 

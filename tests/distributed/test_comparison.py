@@ -18,8 +18,15 @@ BACKBONES = ("random:small-resnet-8-8-16", "random:small-resnet-4-8")
 
 def compared(labels: bool) -> str:
     """The record, as JSON."""
-    how: dict[str, Any] = QUIET | {"size": 8, "seconds": math.inf, "fine_tune": labels, "num_workers": 0}
-    request = CompareRequest(backbones=BACKBONES, data="digits#test" if labels else "digits#train", **how)
+    how: dict[str, Any] = QUIET | {
+        "size": 8,
+        "seconds": math.inf,
+        "fine_tune": labels,
+        "num_workers": 0,
+    }
+    request = CompareRequest(
+        backbones=BACKBONES, data="digits#test" if labels else "digits#train", **how
+    )
     with pytest.MonkeyPatch.context() as patch:
         if not labels:
             patch.setattr("hexa.data.sources.source.Source.classes", None)

@@ -50,7 +50,9 @@ def watched() -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
         yield seen
 
 
-def work(out: str, protocol: str, backbone: str, data: str, options: dict[str, Any]) -> tuple[Any, ...]:
+def work(
+    out: str, protocol: str, backbone: str, data: str, options: dict[str, Any]
+) -> tuple[Any, ...]:
     """What `watched` saw, the result as JSON, and the batches that were made."""
     made: list[int] = []
     getitem = evaluation_stream._EvaluationPlan.__getitem__
@@ -69,16 +71,19 @@ def work(out: str, protocol: str, backbone: str, data: str, options: dict[str, A
 @pytest.mark.parametrize(
     ("protocol", "count", "aspect"), [("knn", 3, "crop"), ("knn", 2, "keep"), ("linear", 2, "crop")]
 )
-def test_shares_are_joined_to_what_one_process_extracts(tmp_path: Path, protocol: str, count: int, aspect: str) -> None:
+def test_shares_are_joined_to_what_one_process_extracts(
+    tmp_path: Path, protocol: str, count: int, aspect: str
+) -> None:
     """26 and 10 images in batches of 4, one of them broken: 7 and 3 batches, the last ones smaller.
 
     Batches of images in their own aspect are a sixteenth as large as asked for.
     """
     data = photographs(tmp_path / "photos", ("train/bee/03.png",))
     backbone = str(save_backbone(random_backbone(SMALL, 12), tmp_path / "b.safetensors"))
-    options: dict[str, Any] = {"extraction_batch": 4 if aspect == "crop" else 64, "aspect": aspect} | (
-        {"k": 3} if protocol == "knn" else {"epochs": 3}
-    )
+    options: dict[str, Any] = {
+        "extraction_batch": 4 if aspect == "crop" else 64,
+        "aspect": aspect,
+    } | ({"k": 3} if protocol == "knn" else {"epochs": 3})
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -93,10 +98,16 @@ def test_shares_are_joined_to_what_one_process_extracts(tmp_path: Path, protocol
     for found, expected in zip(many, one, strict=True):
         assert all(map(torch.equal, found, expected))
     for result in map(json.loads, (*results, out.read_text())):
-        assert result | {"seconds": 0} == json.loads(json.dumps(alone | {"seconds": 0})), "but for how long it took"
+        assert result | {"seconds": 0} == json.loads(json.dumps(alone | {"seconds": 0})), (
+            "but for how long it took"
+        )
     parts = ([7] if protocol == "knn" else []) + [3]
-    shares = [[n for total in reversed(parts) for n in range(rank, total, count)] for rank in range(count)]
-    assert [sorted(made) for made in batches] == [sorted(share) for share in shares], "each batch once"
+    shares = [
+        [n for total in reversed(parts) for n in range(rank, total, count)] for rank in range(count)
+    ]
+    assert [sorted(made) for made in batches] == [sorted(share) for share in shares], (
+        "each batch once"
+    )
 
 
 def fails(backbone: str, data: str, said: str, lacking: bool) -> None:
@@ -106,7 +117,9 @@ def fails(backbone: str, data: str, said: str, lacking: bool) -> None:
         evaluate("knn", backbone, data, num_workers=0, **QUIET, extraction_batch=4)
 
 
-@pytest.mark.parametrize("problem", ["no source", "a helper has none", "broken in the helper's share", "no image"])
+@pytest.mark.parametrize(
+    "problem", ["no source", "a helper has none", "broken in the helper's share", "no image"]
+)
 def test_a_mistake_ends_the_evaluation_in_all_processes(tmp_path: Path, problem: str) -> None:
     broken = {"broken in the helper's share": [*FILES][4:6], "no image": [*FILES]}.get(problem, [])
     data = photographs(tmp_path / "photos", tuple(broken))
@@ -120,7 +133,9 @@ def crashes() -> None:
     def work() -> None:
         raise RuntimeError("a bug")
 
-    with pytest.raises(RuntimeError, match="a bug" if processes.is_main() else "the main process failed"):
+    with pytest.raises(
+        RuntimeError, match="a bug" if processes.is_main() else "the main process failed"
+    ):
         collective.from_main(work)
 
 

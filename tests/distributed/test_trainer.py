@@ -31,16 +31,22 @@ class Share(ToyLoader):
         size = BATCH // processes.world_size()
         rows = slice(processes.rank() * size, (processes.rank() + 1) * size)
         for batch in super().epoch(epoch, start_step):
-            crops = tuple(crop[rows].double() for crop in batch.crops)  # the two differ by less than a step in fp64
+            crops = tuple(
+                crop[rows].double() for crop in batch.crops
+            )  # the two differ by less than a step in fp64
             yield replace(batch, crops=crops, index=batch.index[rows])
 
 
 def trainer(folder: Path, before: Callable[[int], None] = lambda step: None) -> Trainer:
-    return toy.trainer(folder, Share(before), epochs=2, hard={"adversarial": Adversarial()}, dtype=torch.float64)
+    return toy.trainer(
+        folder, Share(before), epochs=2, hard={"adversarial": Adversarial()}, dtype=torch.float64
+    )
 
 
 def parameters(made: Trainer) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone() for name, value in made.objective.method.named_parameters()}
+    return {
+        name: value.detach().clone() for name, value in made.objective.method.named_parameters()
+    }
 
 
 def work(home: str) -> dict[str, Any]:
@@ -89,7 +95,9 @@ def found(home: Path) -> Found:
     return run_together(2, work, str(home))
 
 
-def test_both_hold_the_same_weights_and_those_of_one_process_with_two_groups(found: Found, tmp_path: Path) -> None:
+def test_both_hold_the_same_weights_and_those_of_one_process_with_two_groups(
+    found: Found, tmp_path: Path
+) -> None:
     alone = trainer(tmp_path / "alone")
     alone.run()
     for name, value in parameters(alone).items():
@@ -101,14 +109,17 @@ def test_losses_are_averaged_over_processes(home: Path, tmp_path: Path) -> None:
     trainer(tmp_path / "alone").run()
 
     both_losses, losses = (
-        [line["loss/std"] for line in metric_lines(run, "train")] for run in (home / "whole", tmp_path / "alone")
+        [line["loss/std"] for line in metric_lines(run, "train")]
+        for run in (home / "whole", tmp_path / "alone")
     )
     assert both_losses == pytest.approx(losses, rel=1e-5)
 
 
 def test_one_process_writes_the_files(home: Path) -> None:
     assert {path.name for path in (home / "whole").iterdir()} == {"checkpoints", METRICS}
-    assert checkpoints.newest_good(home / "whole" / "checkpoints", pytest.fail)[1]["world_size"] == 2
+    assert (
+        checkpoints.newest_good(home / "whole" / "checkpoints", pytest.fail)[1]["world_size"] == 2
+    )
 
 
 def test_a_signal_to_one_stops_both_at_the_same_step(home: Path, found: Found) -> None:

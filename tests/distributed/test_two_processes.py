@@ -61,7 +61,9 @@ def cases() -> dict[str, Case]:
         found += [Case(name), Case(name, {"bn_groups": 1}, every)]
         found += [Case(name, fields, every) for fields in METHODS.get(name, [{}])]
     first, second = STRAINING
-    found += [Case(first, {"bn_groups": 1 + n % 2}, scheme) for n, scheme in enumerate(SCHEMES.values())]
+    found += [
+        Case(first, {"bn_groups": 1 + n % 2}, scheme) for n, scheme in enumerate(SCHEMES.values())
+    ]
     found += [Case(second, {}, SCHEMES[scheme]) for scheme in ("l2", "large", "free", "hard_views")]
     late = {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.5}}
     found += [Case(name, {"bn_groups": 2}, late) for name in STRAINING]
@@ -98,12 +100,16 @@ def drawing_as_two() -> Iterator[None]:
             first, second = in_halves(draw, count // 2)
             return torch.cat([first, second + count // 2])
 
-        patch.setattr(draws, "partners", lambda count, stream: halves(lambda n: partners(n, stream), count))
+        patch.setattr(
+            draws, "partners", lambda count, stream: halves(lambda n: partners(n, stream), count)
+        )
         patch.setattr(draws, "reversed_order", lambda count: halves(backwards, count))
         patch.setattr(
             draws,
             "normal_like",
-            lambda crop, stream: torch.cat(in_halves(lambda n: normal(crop[:n], stream), len(crop) // 2)),
+            lambda crop, stream: torch.cat(
+                in_halves(lambda n: normal(crop[:n], stream), len(crop) // 2)
+            ),
         )
         yield
 
@@ -124,7 +130,11 @@ def trained(case: Case) -> State:
         batch = case.batch(step)
         backward(objective, batch)
         processes.average_gradients(parameters)
-        result |= {f"gradient {step} {n}": p.grad.clone() for n, p in method.named_parameters() if p.grad is not None}
+        result |= {
+            f"gradient {step} {n}": p.grad.clone()
+            for n, p in method.named_parameters()
+            if p.grad is not None
+        }
         optimizer.step()
         optimizer.zero_grad()
         objective.commit(batch)
@@ -134,11 +144,15 @@ def trained(case: Case) -> State:
 def go_on(case: Case, state: State) -> State:
     """What a new epoch and one step make of a checkpoint, whatever the number of processes that wrote it."""
     method = case.build()
-    method.restore({name: value for name, value in state.items() if not name.startswith("gradient")})
+    method.restore(
+        {name: value for name, value in state.items() if not name.startswith("gradient")}
+    )
     method.start_epoch(1, CasePasses(case.made(), torch.float64))
     backward(case.objective(method), case.batch(STEPS))
     processes.average_gradients([p for p in method.parameters() if p.requires_grad])
-    return {n: p.grad for n, p in method.named_parameters() if p.grad is not None} | method.checkpoint()
+    return {
+        n: p.grad for n, p in method.named_parameters() if p.grad is not None
+    } | method.checkpoint()
 
 
 def plain_cases() -> dict[str, Case]:
@@ -167,16 +181,24 @@ def test_two_processes_equal_one(two: list[dict[str, Any]], name: str) -> None:
     for key, value in one.items():
         if key in second:
             assert torch.equal(first[key], second[key]), key
-        torch.testing.assert_close(first[key], value, atol=close, rtol=close, msg=lambda m, k=key: f"{k}: {m}")
+        torch.testing.assert_close(
+            first[key], value, atol=close, rtol=close, msg=lambda m, k=key: f"{k}: {m}"
+        )
 
 
 @pytest.mark.parametrize("name", plain_cases())
-def test_a_checkpoint_goes_on_in_another_number_of_processes(two: list[dict[str, Any]], name: str) -> None:
+def test_a_checkpoint_goes_on_in_another_number_of_processes(
+    two: list[dict[str, Any]], name: str
+) -> None:
     """Clusters, queues and banks included: written by one and read by two, and the other way round."""
     case = plain_cases()[name]
     one = go_on(case, train(case))
     for key, value in two[0]["on"][name].items():
-        torch.testing.assert_close(value, one[key], atol=TOLERANCE, rtol=TOLERANCE, msg=lambda m, k=key: f"{k}: {m}")
+        torch.testing.assert_close(
+            value, one[key], atol=TOLERANCE, rtol=TOLERANCE, msg=lambda m, k=key: f"{k}: {m}"
+        )
     back = go_on(case, two[0][str(case)])
     for key, value in one.items():
-        torch.testing.assert_close(back[key], value, atol=1e-8, rtol=1e-8, msg=lambda m, k=key: f"{k}: {m}")
+        torch.testing.assert_close(
+            back[key], value, atol=1e-8, rtol=1e-8, msg=lambda m, k=key: f"{k}: {m}"
+        )

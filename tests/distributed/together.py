@@ -15,7 +15,14 @@ import torch.multiprocessing
 from hexa.runtime import processes
 
 #: Imported once, by the server that all test processes are forked from: most of the time of a fresh one goes there.
-_PRELOADED = ["torch", "timm", "hexa.methods.moco", "hexa.hard_examples", "hexa.training.trainer", "pytest"]
+_PRELOADED = [
+    "torch",
+    "timm",
+    "hexa.methods.moco",
+    "hexa.hard_examples",
+    "hexa.training.trainer",
+    "pytest",
+]
 
 
 def run_together(count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -29,12 +36,21 @@ def run_together(count: int, work: Callable[..., Any], *arguments: Any) -> list[
     multiprocessing.set_forkserver_preload(_PRELOADED)
     with tempfile.TemporaryDirectory() as folder:
         given = (count, port, folder, work, arguments)
-        torch.multiprocessing.start_processes(_member, given, nprocs=count, start_method="forkserver")
+        torch.multiprocessing.start_processes(
+            _member, given, nprocs=count, start_method="forkserver"
+        )
         return [torch.load(f"{folder}/{rank}.pt") for rank in range(count)]
 
 
-def _member(rank: int, count: int, port: int, folder: str, work: Callable[..., Any], arguments: Any) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(count)}
+def _member(
+    rank: int, count: int, port: int, folder: str, work: Callable[..., Any], arguments: Any
+) -> None:
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "RANK": str(rank),
+        "WORLD_SIZE": str(count),
+    }
     torch.set_num_threads(1)
     processes.initialize(torch.device("cpu"))
     torch.save(work(*arguments), f"{folder}/{rank}.pt")

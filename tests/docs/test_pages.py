@@ -28,7 +28,9 @@ from hexa import cli, recipes
 from hexa.nn.backbones import NetworkConfig
 from hexa.weights.pretrained import random_backbone, save_backbone
 
-BLOCK = re.compile(r"(?:<!-- skip: (?P<reason>[^>]+) -->\s+)?```(?P<language>\w*)\n(?P<text>.*?)```", re.DOTALL)
+BLOCK = re.compile(
+    r"(?:<!-- skip: (?P<reason>[^>]+) -->\s+)?```(?P<language>\w*)\n(?P<text>.*?)```", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,12 @@ def blocks_of(page: Path) -> list[Block]:
         ]
     text = page.read_text()
     return [
-        Block(one["language"], textwrap.dedent(one["text"]), one["reason"], text.count("\n", 0, one.start()) + 1)
+        Block(
+            one["language"],
+            textwrap.dedent(one["text"]),
+            one["reason"],
+            text.count("\n", 0, one.start()) + 1,
+        )
         for one in BLOCK.finditer(text)
     ]
 
@@ -62,7 +69,10 @@ def commands_of(block: Block) -> list[list[str]]:
 def quick(text: str) -> str:
     """The same with one epoch of small views: what the page says is run, not how long."""
     text = re.sub(
-        r"(hexa (?:adapt|harden) .*?)--time \w+", r"\1--time 30m --epochs 1 --views.size 32", text, flags=re.DOTALL
+        r"(hexa (?:adapt|harden) .*?)--time \w+",
+        r"\1--time 30m --epochs 1 --views.size 32",
+        text,
+        flags=re.DOTALL,
     )
     text = re.sub(r"(hexa pretrain .*?)--time \w+", r"\1--epochs 1", text, flags=re.DOTALL)
     text = re.sub(r"(hexa compare .*?)--time \w+", r"\1--time 20s --size 32", text, flags=re.DOTALL)
@@ -81,7 +91,10 @@ def check(words: list[str]) -> None:
     elif program == "hexa":
         if arguments[0] == "pretrain" and "--help" not in arguments:
             arguments.append("--training.report=false")
-        if arguments[:2] == ["visualize", "imagenet-hexa-moco-200"] and "--views.size" not in arguments:
+        if (
+            arguments[:2] == ["visualize", "imagenet-hexa-moco-200"]
+            and "--views.size" not in arguments
+        ):
             arguments.append("--views.size=32")
         assert cli.main(arguments) == 0, " ".join(words)
     else:
@@ -97,13 +110,17 @@ def make_photographs(folder: Path) -> None:
     for name, count in {"photos/2024": 72, "labelled/cats": 8, "labelled/dogs": 8}.items():
         (folder / name).mkdir(parents=True)
         for number in range(count):
-            pixels = torch.randint(0, 256, (6, 8, 3), generator=generator, dtype=torch.uint8).numpy()
+            pixels = torch.randint(
+                0, 256, (6, 8, 3), generator=generator, dtype=torch.uint8
+            ).numpy()
             image = Image.fromarray(pixels).resize((80 + number, 72), Image.Resampling.BICUBIC)
             image.save(folder / name / f"{number}.jpg")
 
 
 @pytest.mark.usefixtures("few_digits")
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs/first-steps.ipynb"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "docs/first-steps.ipynb"], ids=lambda page: page.name
+)
 def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_photographs(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -123,7 +140,9 @@ def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Monkey
             for words in commands_of(Block(block.language, quick(block.text), None, block.line)):
                 check(words)
         else:
-            assert block.language in ("text", "yaml", "json"), f"{where}: name the language of this block"
+            assert block.language in ("text", "yaml", "json"), (
+                f"{where}: name the language of this block"
+            )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -143,15 +162,36 @@ def test_commands_of_skipped_blocks_are_at_least_understood(page: Path) -> None:
 
 def test_calls_beside_commands_fit_their_functions() -> None:
     """What a tab shows beside a command is not run again, but has arguments that its functions take."""
-    blocks = [block for page in PAGES for block in blocks_of(page) if block.reason == "as beside it"]
-    calls = [one for block in blocks for one in ast.walk(ast.parse(block.text)) if isinstance(one, ast.Call)]
-    known = [(call, getattr(hexa, call.func.attr)) for call in calls if ast.unparse(call.func).startswith("hexa.")]
+    blocks = [
+        block for page in PAGES for block in blocks_of(page) if block.reason == "as beside it"
+    ]
+    calls = [
+        one
+        for block in blocks
+        for one in ast.walk(ast.parse(block.text))
+        if isinstance(one, ast.Call)
+    ]
+    known = [
+        (call, getattr(hexa, call.func.attr))
+        for call in calls
+        if ast.unparse(call.func).startswith("hexa.")
+    ]
     for call, function in known:
-        inspect.signature(function).bind(*call.args, **{one.arg or "fields": one for one in call.keywords})
-    assert {function.__name__ for _, function in known} == {"pretrain", "evaluate", "compare", "adapt", "harden"}
+        inspect.signature(function).bind(
+            *call.args, **{one.arg or "fields": one for one in call.keywords}
+        )
+    assert {function.__name__ for _, function in known} == {
+        "pretrain",
+        "evaluate",
+        "compare",
+        "adapt",
+        "harden",
+    }
 
 
-@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "docs/decisions").glob("*.md"))], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*PAGES, *sorted((ROOT / "docs/decisions").glob("*.md"))], ids=lambda page: page.name
+)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if "://" not in target:
@@ -167,13 +207,18 @@ def test_generated_parts_are_those_of_the_code_and_of_the_results(page: Path) ->
 def test_what_is_left_out_is_said_where_it_is_looked_for() -> None:
     said = " ".join((ROOT / "docs/hard-examples.md").read_text().split())
     assert all(one in said for one in ("RegionCL", "0017-hard-views-and-regioncl.md"))
-    assert "pooling of feature maps" in (ROOT / "docs/decisions/0017-hard-views-and-regioncl.md").read_text()
+    assert (
+        "pooling of feature maps"
+        in (ROOT / "docs/decisions/0017-hard-views-and-regioncl.md").read_text()
+    )
 
 
 def test_every_generated_part_is_on_a_page() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert {found["name"] for found in generated.BLOCK.finditer(text)} == set(generated.GENERATED)
-    assert text.count("<!-- generated:") == len(list(generated.BLOCK.finditer(text)))  # none is left open
+    assert text.count("<!-- generated:") == len(
+        list(generated.BLOCK.finditer(text))
+    )  # none is left open
 
 
 def test_the_command_of_every_recipe_is_its_own() -> None:
@@ -190,10 +235,14 @@ def test_fields_in_tables_exist(page: Path) -> None:
     """A field named in a table of the docs is one of some recipe."""
     from hexa.cli import fields
 
-    known = {field.path for name in recipes.names() for field in fields.of_experiment(recipes.get(name))}
+    known = {
+        field.path for name in recipes.names() for field in fields.of_experiment(recipes.get(name))
+    }
     known |= {field.path for field in fields.of_absent_hard_examples(recipes.get("digits-moco-v2"))}
     with contextlib.suppress(IndexError):
-        for named in re.findall(r"^\| `((?:hard_examples|method|training|objective)\.[\w.]+)`", page.read_text(), re.M):
+        for named in re.findall(
+            r"^\| `((?:hard_examples|method|training|objective)\.[\w.]+)`", page.read_text(), re.M
+        ):
             assert named in known, f"{page.name}: {named}"
 
 
@@ -201,4 +250,8 @@ def test_files_of_the_architecture_exist() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     named = re.findall(r"`([a-z_]+/[\w/]*(?:\.\w+)?|\w+\.(?:py|yaml))`", text)
     assert len(named) > 30
-    assert [name for name in named if not any((place / name).exists() for place in (ROOT / "src" / "hexa", ROOT))] == []
+    assert [
+        name
+        for name in named
+        if not any((place / name).exists() for place in (ROOT / "src" / "hexa", ROOT))
+    ] == []

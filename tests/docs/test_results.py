@@ -22,7 +22,8 @@ def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 
 pytestmark = pytest.mark.skipif(
-    git("rev-parse", "--is-shallow-repository").stdout.strip() != b"false", reason="needs a clone with its history"
+    git("rev-parse", "--is-shallow-repository").stdout.strip() != b"false",
+    reason="needs a clone with its history",
 )
 
 
@@ -38,7 +39,11 @@ def named(content: Any) -> Iterator[tuple[str, str | None]]:
             yield from named(part)
 
 
-NAMED = {pair for file in sorted((ROOT / "benchmarks").rglob("*.json")) for pair in named(json.loads(file.read_text()))}
+NAMED = {
+    pair
+    for file in sorted((ROOT / "benchmarks").rglob("*.json"))
+    for pair in named(json.loads(file.read_text()))
+}
 
 
 def is_here(commit: str) -> bool:
@@ -60,13 +65,17 @@ def test_a_commit_that_is_not_here_is_found() -> None:
 
 
 @pytest.mark.parametrize(("commit", "source"), sorted(pair for pair in NAMED if pair[1]))
-def test_a_result_was_made_by_the_code_of_its_commit(commit: str, source: str, tmp_path: Path) -> None:
+def test_a_result_was_made_by_the_code_of_its_commit(
+    commit: str, source: str, tmp_path: Path
+) -> None:
     with tarfile.open(fileobj=io.BytesIO(git("archive", commit, "src/hexa").stdout)) as archive:
         archive.extractall(tmp_path, filter="data")
     assert source_hash(tmp_path / "src" / "hexa") == source
 
 
-@pytest.mark.parametrize("values", [[5.0, 6.0, 6.5], [1.4, 5.8, 10.2], [-1.0, -1.2, -0.8, -1.1, -0.9]])
+@pytest.mark.parametrize(
+    "values", [[5.0, 6.0, 6.5], [1.4, 5.8, 10.2], [-1.0, -1.2, -0.8, -1.1, -0.9]]
+)
 def test_a_change_has_its_interval_and_a_mark_where_that_includes_0(values: list[float]) -> None:
     low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     said = f"{sum(values) / len(values):+.1f} ± {(high - low) / 2:.1f}{'†' * bool(low <= 0 <= high)} ({len(values)})"

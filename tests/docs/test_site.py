@@ -18,9 +18,19 @@ pytestmark = pytest.mark.slow
 
 
 def build(root: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(root / "mkdocs.yml")]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--config-file",
+        str(root / "mkdocs.yml"),
+    ]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=root, check=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +38,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the site is made of, elsewhere."""
     root = tmp_path_factory.mktemp("site")
     shutil.copytree(ROOT / "docs", root / "docs")
-    shutil.copytree(ROOT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    shutil.copytree(
+        ROOT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+    )
     shutil.copy(ROOT / "mkdocs.yml", root)
     return root
 
@@ -51,7 +63,10 @@ def test_it_builds_and_loads_nothing_from_elsewhere(copy: Path) -> None:
     done = build(copy)
     assert done.returncode == 0, done.stderr
     pages = sorted((copy / "build/site").rglob("*.html"))
-    sources = {path.relative_to(copy / "docs").with_suffix(".html") for path in (copy / "docs").rglob("*.md")}
+    sources = {
+        path.relative_to(copy / "docs").with_suffix(".html")
+        for path in (copy / "docs").rglob("*.md")
+    }
     assert {page.relative_to(copy / "build/site") for page in pages} >= sources
     for page in pages:
         loads = Loads()

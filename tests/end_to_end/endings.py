@@ -14,9 +14,19 @@ from hexa.weights.pretrained import load_backbone
 
 RECIPE, STEPS = "digits-hexa-moco", 30
 #: Fields of a run that only trains, on the CPU.
-ALONE: dict[str, Any] = {"training.device": "cpu", "training.precision": "fp32", "training.report": False}
+ALONE: dict[str, Any] = {
+    "training.device": "cpu",
+    "training.precision": "fp32",
+    "training.report": False,
+}
 ALONE |= {"training.tensorboard": False, "monitor.knn_every": 0}
-FIELDS = ALONE | {"epochs": 3, "batch_size": 128, "views.size": 8, "network.widths": [4, 8], "method.queue_size": 256}
+FIELDS = ALONE | {
+    "epochs": 3,
+    "batch_size": 128,
+    "views.size": 8,
+    "network.widths": [4, 8],
+    "method.queue_size": 256,
+}
 FIELDS |= {"training.log_every": 1, "training.checkpoint_every_steps": 4}
 #: What depends on the clock.
 TIMES = {"seconds", "images_per_second", "data_wait", "time"}
@@ -25,7 +35,10 @@ TIMES = {"seconds", "images_per_second", "data_wait", "time"}
 def options(**changes: Any) -> list[str]:
     """The fields as a command line has them. changes: with __ for the dots."""
     fields = FIELDS | {name.replace("__", "."): value for name, value in changes.items()}
-    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in fields.items()
+    }
     return [f"--{name}={text}" for name, text in texts.items()]
 
 
@@ -33,7 +46,11 @@ def metric_lines(folder: Path, *events: str) -> list[dict[str, Any]]:
     """The lines of the journal that should be the same however often the run was stopped."""
     lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
     wanted = events or ("train", "monitor")
-    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines if line["event"] in wanted]
+    return [
+        {k: v for k, v in line.items() if k not in TIMES}
+        for line in lines
+        if line["event"] in wanted
+    ]
 
 
 def assert_same_end(folder: Path, whole: Path) -> None:

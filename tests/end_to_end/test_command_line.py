@@ -23,7 +23,15 @@ from hexa.recipes.experiment import override
 from tests.conftest import Says
 from tests.evaluation.given import noise_images
 
-TINY = ["digits-hexa-moco", "--batch-size", "128", "--method.queue_size", "128", "--network.widths", "[8,16]"]
+TINY = [
+    "digits-hexa-moco",
+    "--batch-size",
+    "128",
+    "--method.queue_size",
+    "128",
+    "--network.widths",
+    "[8,16]",
+]
 TINY += ["--device", "cpu", "--precision", "fp32", "--monitor.knn_every", "1"]
 
 
@@ -31,7 +39,21 @@ TINY += ["--device", "cpu", "--precision", "fp32", "--monitor.knn_every", "1"]
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of an epoch that every test below only reads or adds to."""
     run = tmp_path_factory.mktemp("flow") / "run"
-    assert cli.main(["pretrain", *TINY, "--epochs", "1", "--out", str(run), "--hard_examples.cutmix.weight", "1"]) == 0
+    assert (
+        cli.main(
+            [
+                "pretrain",
+                *TINY,
+                "--epochs",
+                "1",
+                "--out",
+                str(run),
+                "--hard_examples.cutmix.weight",
+                "1",
+            ]
+        )
+        == 0
+    )
     return run
 
 
@@ -44,18 +66,39 @@ def test_a_run_is_looked_at_while_it_trains(finished: Path) -> None:
 def test_its_config_fed_back_gives_the_same_weights(finished: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     quick = ["--training.report", "false", "--training.tensorboard", "false"]
-    assert cli.main(["pretrain", "--config", str(finished / "config.yaml"), "--out", str(again), *quick]) == 0
+    assert (
+        cli.main(
+            ["pretrain", "--config", str(finished / "config.yaml"), "--out", str(again), *quick]
+        )
+        == 0
+    )
     assert hexa.load_backbone(again).content_hash() == hexa.load_backbone(finished).content_hash()
 
 
 def test_evaluate_keeps_the_result_with_its_protocol(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "knn.json"
-    assert cli.main(["evaluate", "knn", str(finished), "--data", "digits", "--k", "20", "--out", str(out)]) == 0
+    assert (
+        cli.main(
+            ["evaluate", "knn", str(finished), "--data", "digits", "--k", "20", "--out", str(out)]
+        )
+        == 0
+    )
     result = json.loads(out.read_text())
     assert result["protocol"].startswith("knn")
-    assert {"protocol", "preset", "metrics", "backbone", "data", "seed", "versions", "seconds"} <= set(result)
+    assert {
+        "protocol",
+        "preset",
+        "metrics",
+        "backbone",
+        "data",
+        "seed",
+        "versions",
+        "seconds",
+    } <= set(result)
     assert 50 < result["metrics"]["top1"] <= 100
-    assert result["metrics"] in [entry["metrics"] for entry in json.loads((finished / "results.json").read_text())]
+    assert result["metrics"] in [
+        entry["metrics"] for entry in json.loads((finished / "results.json").read_text())
+    ]
 
 
 def test_embed_writes_features_labels_and_paths(finished: Path, tmp_path: Path) -> None:
@@ -63,7 +106,12 @@ def test_embed_writes_features_labels_and_paths(finished: Path, tmp_path: Path) 
     assert cli.main(["embed", str(finished), "--data", "digits#test", "--out", str(out)]) == 0
     with np.load(out) as arrays:
         features, labels, paths = arrays["features"], arrays["labels"], arrays["paths"]
-    assert (features.shape, features.dtype, labels.shape, len(set(paths))) == ((450, 16), np.float32, (450,), 450)
+    assert (features.shape, features.dtype, labels.shape, len(set(paths))) == (
+        (450, 16),
+        np.float32,
+        (450,),
+        450,
+    )
     assert np.ptp(features, axis=0).max() > 0
 
 
@@ -78,7 +126,21 @@ def test_export_gives_the_same_features_elsewhere(finished: Path, tmp_path: Path
 
 def test_visualize_and_report_write_one_file_each(finished: Path, tmp_path: Path) -> None:
     picture, page = tmp_path / "picture.png", tmp_path / "page.html"
-    assert cli.main(["visualize", str(finished), "--data", "digits", "--out", str(picture), "--num-images", "3"]) == 0
+    assert (
+        cli.main(
+            [
+                "visualize",
+                str(finished),
+                "--data",
+                "digits",
+                "--out",
+                str(picture),
+                "--num-images",
+                "3",
+            ]
+        )
+        == 0
+    )
     assert Image.open(picture).size[0] > 4 * 16
     assert cli.main(["report", str(finished), "--out", str(page)]) == 0
     text = page.read_text()
@@ -91,31 +153,55 @@ def test_the_demo_prints_its_table_and_replaces_nothing(
     tmp_path: Path, says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = load_digits(return_X_y=True)
-    monkeypatch.setattr("sklearn.datasets.load_digits", lambda **_: tuple(values[::3] for values in every))
-    monkeypatch.setitem(demo.PROTOCOLS, "robust", {"epsilons": (8, 16), "steps": 1, "restarts": 1, "images": 20})
-    small = {"network.widths": [4, 8], "training.report": False, "training.tensorboard": False, "epochs": 1}
-    monkeypatch.setattr(demo, "_experiment", lambda recipe, epochs: override(recipes.get(recipe), small))
+    monkeypatch.setattr(
+        "sklearn.datasets.load_digits", lambda **_: tuple(values[::3] for values in every)
+    )
+    monkeypatch.setitem(
+        demo.PROTOCOLS, "robust", {"epsilons": (8, 16), "steps": 1, "restarts": 1, "images": 20}
+    )
+    small = {
+        "network.widths": [4, 8],
+        "training.report": False,
+        "training.tensorboard": False,
+        "epochs": 1,
+    }
+    monkeypatch.setattr(
+        demo, "_experiment", lambda recipe, epochs: override(recipes.get(recipe), small)
+    )
     out = tmp_path / "demo"
     printed = says("demo", "--epochs", "1", "--out", out).out
     assert re.match(r"this machine needs about [\d.]+ (min \d+ )?s\n", printed)
-    assert all(name in printed for name in ("raw pixels", "random init", "MoCo-v2", "HEXA-MoCo", "ε=16"))
+    assert all(
+        name in printed for name in ("raw pixels", "random init", "MoCo-v2", "HEXA-MoCo", "ε=16")
+    )
     assert "Accuracy under attack" in (out / "report.html").read_text()
     stranger = tmp_path / "stranger"
     (stranger / "digits-moco-v2").mkdir(parents=True)
     (stranger / "digits-moco-v2" / "thesis.txt").write_text("mine")
     assert cli.main(["demo", "--out", str(stranger)]) == 2
-    assert list(stranger.rglob("*")) == [stranger / "digits-moco-v2", stranger / "digits-moco-v2" / "thesis.txt"]
+    assert list(stranger.rglob("*")) == [
+        stranger / "digits-moco-v2",
+        stranger / "digits-moco-v2" / "thesis.txt",
+    ]
 
 
 def test_files_of_the_current_folder_are_not_imported(tmp_path: Path) -> None:
     """Named like modules, they would be in all processes, those of the SVMs too."""
     for name in ("random", "torch", "numpy", "joblib", "token", "inspect", "queue"):
         (tmp_path / f"{name}.py").write_text("from pathlib import Path\nPath('imported').touch()\n")
-    noise_images(tmp_path / "images", {f"{'ab'[number % 2]}/{number}.png": (8, 8) for number in range(40)})
-    command = "-m hexa evaluate svm pixels:4 --data folder:images --holdout 0.5 --costs 0.5 --device cpu"
+    noise_images(
+        tmp_path / "images", {f"{'ab'[number % 2]}/{number}.png": (8, 8) for number in range(40)}
+    )
+    command = (
+        "-m hexa evaluate svm pixels:4 --data folder:images --holdout 0.5 --costs 0.5 --device cpu"
+    )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     done = subprocess.run(
-        [sys.executable, *command.split()], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [sys.executable, *command.split()],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert "mAP" in done.stdout

@@ -21,14 +21,24 @@ from tests.end_to_end.endings import FIELDS, RECIPE, assert_same_end, options
 
 TORCHRUN = Path(sys.executable).parent / "torchrun"
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="finds processes in /proc"
+)
 
 
 class Torchrun:
     """torchrun with two processes; whatever of it is left at the end of the test is killed."""
 
     def __init__(self, out: Path, *arguments: str, restarts: int = 0) -> None:
-        options = ["--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts), "-m", "hexa"]
+        options = [
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            "--max-restarts",
+            str(restarts),
+            "-m",
+            "hexa",
+        ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         self.folder = out
         self.process = subprocess.Popen(
@@ -42,7 +52,9 @@ class Torchrun:
     def workers(self) -> dict[int, int]:
         """The process numbers of the workers by rank."""
         found = {}
-        for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
+        for pid in (
+            Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        ):
             environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
             ranks = [entry.partition("=")[2] for entry in environment if entry.startswith("RANK=")]
             found |= {int(rank): int(pid) for rank in ranks}

@@ -17,9 +17,20 @@ import hexa
 from docs.generated import ROOT
 
 UV = Path(sys.prefix) / "bin" / "uv"
-pytestmark = pytest.mark.skipif(not UV.exists(), reason="uv is not in this environment (make setup puts it there)")
+pytestmark = pytest.mark.skipif(
+    not UV.exists(), reason="uv is not in this environment (make setup puts it there)"
+)
 #: What a build could take from this folder; enough of it to show what stays out.
-PARTS = ("Makefile", "pyproject.toml", "constraints.txt", "MANIFEST.in", "README.md", "LICENSE", "src", "tests")
+PARTS = (
+    "Makefile",
+    "pyproject.toml",
+    "constraints.txt",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+    "src",
+    "tests",
+)
 LEFT = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*_cache")
 STEM = f"hexa_ssl-{hexa.__version__}"
 
@@ -29,18 +40,28 @@ def run(*command: object, folder: Path, status: int = 0) -> str:
 
     Skips where no package index answers and its packages are not here either.
     """
-    foreign = {"PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "VIRTUAL_ENV", "MAKEFLAGS"}
+    foreign = {
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "PYTHONDONTWRITEBYTECODE",
+        "PYTHONPYCACHEPREFIX",
+        "VIRTUAL_ENV",
+        "MAKEFLAGS",
+    }
     done = subprocess.run(
         [*map(str, command)],
         cwd=folder,
-        env={name: value for name, value in os.environ.items() if name not in foreign} | {"OMP_NUM_THREADS": "1"},
+        env={name: value for name, value in os.environ.items() if name not in foreign}
+        | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
     )
     if done.returncode and "Failed to fetch" in done.stderr:
-        pytest.skip("what the build or the installation needs is not here, and the package index doesn't answer")
+        pytest.skip(
+            "what the build or the installation needs is not here, and the package index doesn't answer"
+        )
     assert done.returncode == status, done.stderr
     return done.stderr if status else done.stdout
 
@@ -82,7 +103,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(checkout: Path) -> None:
         if path.is_file()
     }
     assert {"hexa/py.typed", "hexa/reporting/templates/report.html"} <= set(package)
-    assert {name: content for name, content in found.items() if ".dist-info/" not in name} == package
+    assert {
+        name: content for name, content in found.items() if ".dist-info/" not in name
+    } == package
     assert b"hexa = hexa.cli:run" in found[f"{STEM}.dist-info/entry_points.txt"]
     assert f"{STEM}.dist-info/licenses/LICENSE" in found
 
@@ -90,7 +113,15 @@ def test_the_wheel_holds_the_package_and_nothing_else(checkout: Path) -> None:
 def test_the_sdist_holds_what_the_wheel_is_built_from(checkout: Path) -> None:
     with tarfile.open(checkout / f"dist/{STEM}.tar.gz") as archive:
         tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
-    assert tops == {"LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "src"}
+    assert tops == {
+        "LICENSE",
+        "MANIFEST.in",
+        "PKG-INFO",
+        "README.md",
+        "pyproject.toml",
+        "setup.cfg",
+        "src",
+    }
 
 
 def test_the_wheel_works_beside_the_packages_that_are_here(checkout: Path, tmp_path: Path) -> None:
@@ -114,7 +145,16 @@ def test_the_wheel_works_in_an_environment_of_its_own(checkout: Path, tmp_path: 
     assert Path(where.strip()).is_relative_to(environment.parent)
     assert command("--version") == f"hexa {hexa.__version__}\n"
     assert "digits-hexa-moco" in command("recipes")
-    command("pretrain", "digits-hexa-moco", "--epochs", "1", "--network.widths", "[8,16]", "--out", "run")
+    command(
+        "pretrain",
+        "digits-hexa-moco",
+        "--epochs",
+        "1",
+        "--network.widths",
+        "[8,16]",
+        "--out",
+        "run",
+    )
     assert (tmp_path / "run" / "report.html").is_file()
     assert "knn" in command("evaluate", "knn", "run", "--data", "digits")
     refusal = command("export", "run", "--to", "onnx", "--out", "run.onnx", status=2)

@@ -20,10 +20,19 @@ SMALL = NetworkConfig(name="small-resnet", widths=(4, 8))
 
 
 def task_of(
-    backbone: Backbone, fit: Source, test: Source, names: tuple[str, ...] = ("0", "1", "2"), **more: Any
+    backbone: Backbone,
+    fit: Source,
+    test: Source,
+    names: tuple[str, ...] = ("0", "1", "2"),
+    **more: Any,
 ) -> Task:
     """On the CPU, in fp32, from seed 0, unless `more` says otherwise."""
-    how: dict[str, Any] = {"device": torch.device("cpu"), "precision": "fp32", "num_workers": 0, "seed": 0}
+    how: dict[str, Any] = {
+        "device": torch.device("cpu"),
+        "precision": "fp32",
+        "num_workers": 0,
+        "seed": 0,
+    }
     how |= {"transform": EvaluationTransform(backbone.image_size), "extraction_batch": 16}
     return Task(backbone, fit, test, list(names), **how | more)
 
@@ -33,7 +42,9 @@ def noise_images(folder: Path, files: dict[str, tuple[int, int]]) -> str:
     generator = np.random.default_rng(0)
     for name, (width, height) in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(generator.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(folder / name)
+        Image.fromarray(generator.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(
+            folder / name
+        )
     return f"folder:{folder}"
 
 

@@ -39,24 +39,42 @@ def data(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("options", [None, VIT | {"dynamic_img_size": True}])
-def test_features_are_those_of_each_image_alone(tmp_path: Path, data: str, options: dict[str, Any] | None) -> None:
-    config = SMALL if options is None else NetworkConfig(name="vit_tiny_patch16_224", options=options)
+def test_features_are_those_of_each_image_alone(
+    tmp_path: Path, data: str, options: dict[str, Any] | None
+) -> None:
+    config = (
+        SMALL if options is None else NetworkConfig(name="vit_tiny_patch16_224", options=options)
+    )
     backbone, source = random_backbone(config, 16), open_source(data)
     transform = transform_of(backbone, "keep")
-    features, labels, positions = extract(backbone, source, transform, precision="fp32", num_workers=0)
+    features, labels, positions = extract(
+        backbone, source, transform, precision="fp32", num_workers=0
+    )
     assert positions.tolist() == list(range(12))
     assert labels.tolist() == [0] * 6 + [1] * 6
     for position, found in enumerate(features):
         with torch.no_grad():
             alone = backbone(transform(source.decode(position))[None] / 255)[0]
         torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-5)
-    out = embed(backbone, data, tmp_path / "f.npz", aspect="keep", device="cpu", precision="fp32", num_workers=0)
-    np.testing.assert_allclose(np.load(out.path)["features"], features.numpy(), rtol=1e-4, atol=1e-5)
+    out = embed(
+        backbone,
+        data,
+        tmp_path / "f.npz",
+        aspect="keep",
+        device="cpu",
+        precision="fp32",
+        num_workers=0,
+    )
+    np.testing.assert_allclose(
+        np.load(out.path)["features"], features.numpy(), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("protocol", ["knn", "svm", "probe", "linear"])
 def test_results_name_it(data: str, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(svm, "cpu_count", lambda: 1)  # no other processes, which take seconds to start
+    monkeypatch.setattr(
+        svm, "cpu_count", lambda: 1
+    )  # no other processes, which take seconds to start
     backbone = random_backbone(SMALL, 16)
     given: dict[str, dict[str, Any]] = {
         "knn": {"k": 3},
@@ -83,7 +101,9 @@ def test_protocols_that_cut_squares_refuse(data: str, protocol: str) -> None:
 def test_strides(name: str, expected: int) -> None:
     options: dict[str, Any] = {"dynamic_img_size": True} if "vit" in name else {}
     options |= VIT | {"img_size": 28, "patch_size": 7} if name == "vit_7" else {}
-    network = timm.create_model("vit_tiny_patch16_224" if name == "vit_7" else name, num_classes=0, **options)
+    network = timm.create_model(
+        "vit_tiny_patch16_224" if name == "vit_7" else name, num_classes=0, **options
+    )
     with unchanged(network):
         assert stride(network.train(), name, network.num_features) == expected
     assert network.training
@@ -91,9 +111,14 @@ def test_strides(name: str, expected: int) -> None:
 
 @pytest.mark.parametrize("spec", ["pixels:8", "random:vit_tiny_patch16_224"])
 def test_networks_of_one_aspect_are_one_line(spec: str, data: str, says: Says) -> None:
-    with pytest.raises(UserError, match=r"takes images of one aspect only .*; leave out aspect keep$"):
+    with pytest.raises(
+        UserError, match=r"takes images of one aspect only .*; leave out aspect keep$"
+    ):
         transform_of(load_backbone(spec), "keep")
-    assert says("evaluate", "knn", spec, "--data", data, "--aspect", "keep", status=2).err.count("\n") == 1
+    assert (
+        says("evaluate", "knn", spec, "--data", data, "--aspect", "keep", status=2).err.count("\n")
+        == 1
+    )
 
 
 def test_what_has_no_meaning_is_one_line(tmp_path: Path) -> None:
@@ -105,4 +130,6 @@ def test_what_has_no_meaning_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a file holds one shape; leave out --aspect keep"):
         embed(backbone, mixed, tmp_path / "m.npy", **how)
     alike = plain_images(tmp_path / "alike", {"0.png": (60, 20), "1.png": (60, 20)})
-    assert embed(backbone, alike, tmp_path / "m.npy", **how).shape == (8, 8, 24), "maps of one size keep their aspect"
+    assert embed(backbone, alike, tmp_path / "m.npy", **how).shape == (8, 8, 24), (
+        "maps of one size keep their aspect"
+    )

@@ -7,7 +7,12 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score
 
-from hexa.evaluation.average_precision import average_precision, eleven_point, interpolated_area, precision_recall
+from hexa.evaluation.average_precision import (
+    average_precision,
+    eleven_point,
+    interpolated_area,
+    precision_recall,
+)
 
 
 def areas(curve: list[tuple[float, float]]) -> tuple[float, float]:
@@ -16,7 +21,12 @@ def areas(curve: list[tuple[float, float]]) -> tuple[float, float]:
     for number, (recall, _) in enumerate(curve):
         area += (recall - before) * max(precision for _, precision in curve[number:])
         before = recall
-    return area, sum([max([p for r, p in curve if r >= level], default=0.0) for level in np.arange(0.0, 1.1, 0.1)]) / 11
+    return area, sum(
+        [
+            max([p for r, p in curve if r >= level], default=0.0)
+            for level in np.arange(0.0, 1.1, 0.1)
+        ]
+    ) / 11
 
 
 def by_hand(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> tuple[float, float]:
@@ -24,7 +34,9 @@ def by_hand(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> tuple[f
     points = []
     for threshold in sorted(set(scores.tolist()), reverse=True):
         found = scores >= threshold
-        points.append(((found & positive).sum() / positive.sum(), (found & positive).sum() / found.sum()))
+        points.append(
+            ((found & positive).sum() / positive.sum(), (found & positive).sum() / found.sum())
+        )
     return areas(points)
 
 
@@ -51,7 +63,9 @@ def test_average_precision_is_that_of_a_loop(seed: int, ties: bool) -> None:
 def test_recall_counts_what_has_no_score() -> None:
     precision, recall = precision_recall(np.array([0.9, 0.5]), np.array([True, False]), 4)
     assert (precision.tolist(), recall.tolist()) == ([1.0, 0.5], [0.25, 0.25])
-    assert all(len(values) == 0 for values in precision_recall(np.empty(0), np.empty(0, dtype=bool), 4))
+    assert all(
+        len(values) == 0 for values in precision_recall(np.empty(0), np.empty(0, dtype=bool), 4)
+    )
 
 
 def test_recall_that_ends_early_counts_no_further() -> None:

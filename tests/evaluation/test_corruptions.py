@@ -25,8 +25,12 @@ Array = NDArray[np.float64]
 
 def pictures(count: int = 2, size: int = 32, seed: int = 0) -> Tensor:
     """Smooth ones, of whole grey levels."""
-    rough = torch.rand(count, 3, size // 4, size // 4, generator=torch.Generator().manual_seed(seed))
-    return (torch.nn.functional.interpolate(rough, size, mode="bicubic").clamp(0, 1) * 255).round() / 255
+    rough = torch.rand(
+        count, 3, size // 4, size // 4, generator=torch.Generator().manual_seed(seed)
+    )
+    return (
+        torch.nn.functional.interpolate(rough, size, mode="bicubic").clamp(0, 1) * 255
+    ).round() / 255
 
 
 def streams(count: int = 2) -> list[Stream]:
@@ -39,7 +43,10 @@ def array(image: Tensor) -> Array:
 
 def levels(images: Tensor, expected: list[Array]) -> float:
     """The largest difference in grey levels."""
-    return float(255 * (images.double() - torch.from_numpy(np.stack(expected)).permute(0, 3, 1, 2)).abs().max())
+    return float(
+        255
+        * (images.double() - torch.from_numpy(np.stack(expected)).permute(0, 3, 1, 2)).abs().max()
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,10 +67,15 @@ def test_each_is_valid_seeded_per_image_and_grows_with_severity(kind: str) -> No
 @pytest.mark.parametrize(
     ("sigma", "border", "truncate"), [(0.7, "edge", 4), (1.9, "symmetric", 3), (21, "symmetric", 3)]
 )
-def test_smoothing_is_that_of_scipy(sigma: float, border: Literal["edge", "symmetric"], truncate: float) -> None:
+def test_smoothing_is_that_of_scipy(
+    sigma: float, border: Literal["edge", "symmetric"], truncate: float
+) -> None:
     images = pictures()
     mode = {"edge": "nearest", "symmetric": "reflect"}[border]
-    expected = [ndimage.gaussian_filter(array(x), (sigma, sigma, 0), mode=mode, truncate=truncate) for x in images]
+    expected = [
+        ndimage.gaussian_filter(array(x), (sigma, sigma, 0), mode=mode, truncate=truncate)
+        for x in images
+    ]
     assert levels(blurs.smoothed(images, sigma, border, truncate), expected) < 1e-3
 
 
@@ -72,9 +84,17 @@ def test_defocus_is_a_softened_disk(radius: float, alias: float) -> None:
     reach = 8 if radius <= 8 else math.ceil(radius)
     grid = np.arange(-reach, reach + 1)
     disk = (grid[:, None] ** 2 + grid**2 <= radius**2).astype(float)
-    soft = ndimage.gaussian_filter(disk / disk.sum(), alias, mode="mirror", radius=1 if radius <= 8 else 2)
-    blurred = [[ndimage.correlate(x, soft, mode="mirror") for x in one.double().numpy()] for one in pictures()]
-    assert levels(blurs.defocus(pictures(), radius, alias), [np.stack(one, -1) for one in blurred]) < 1e-3
+    soft = ndimage.gaussian_filter(
+        disk / disk.sum(), alias, mode="mirror", radius=1 if radius <= 8 else 2
+    )
+    blurred = [
+        [ndimage.correlate(x, soft, mode="mirror") for x in one.double().numpy()]
+        for one in pictures()
+    ]
+    assert (
+        levels(blurs.defocus(pictures(), radius, alias), [np.stack(one, -1) for one in blurred])
+        < 1e-3
+    )
 
 
 def test_glass_copies_pixel_after_pixel() -> None:
@@ -82,7 +102,13 @@ def test_glass_copies_pixel_after_pixel() -> None:
     moves = PerImage(streams()).integers(-reach, reach, times, 12, 12, 2).numpy()
     expected = []
     for image, own in zip(images, moves, strict=True):
-        x = np.floor(ndimage.gaussian_filter(array(image), (sigma, sigma, 0), mode="nearest") * 255 + 1e-3) / 255
+        x = (
+            np.floor(
+                ndimage.gaussian_filter(array(image), (sigma, sigma, 0), mode="nearest") * 255
+                + 1e-3
+            )
+            / 255
+        )
         for again in range(times):
             for row in range(12 - reach, reach, -1):
                 for column in range(12 - reach, reach, -1):
@@ -100,7 +126,10 @@ def test_motion_follows_its_line() -> None:
         for tap in range(2 * radius + 1):
             weight = math.exp(-(tap**2) / (2 * sigma**2))
             total += weight
-            down, right = math.ceil(tap * math.sin(angle) - 0.5), math.ceil(tap * math.cos(angle) - 0.5)
+            down, right = (
+                math.ceil(tap * math.sin(angle) - 0.5),
+                math.ceil(tap * math.cos(angle) - 0.5),
+            )
             for row in range(16):
                 for column in range(16):
                     at = min(max(row + down, 0), 15), min(max(column + right, 0), 15)
@@ -115,7 +144,9 @@ def test_zoom_is_that_of_scipy(factor: float) -> None:
     top = (32 - part) // 2
     expected = []
     for image in pictures():
-        larger = ndimage.zoom(array(image)[top : top + part, top : top + part], (factor, factor, 1), order=1)
+        larger = ndimage.zoom(
+            array(image)[top : top + part, top : top + part], (factor, factor, 1), order=1
+        )
         trim = (larger.shape[0] - 32) // 2
         expected.append(larger[trim : trim + 32, trim : trim + 32])
     assert levels(blurs.zoomed(pictures(), factor), expected) < 1e-2
@@ -130,12 +161,23 @@ def test_an_elastic_transform_samples_where_scipy_does() -> None:
     expected = []
     for number, image in enumerate(array(one) for one in images):
         points = np.array([[26.0, 26], [26, 6], [6, 6]])
-        forth = np.linalg.lstsq(np.c_[points, np.ones(3)], points + moves[number], rcond=None)[0]  # [3, 2]
+        forth = np.linalg.lstsq(np.c_[points, np.ones(3)], points + moves[number], rcond=None)[
+            0
+        ]  # [3, 2]
         back = np.linalg.inv(np.c_[forth, [0, 0, 1]])[:, :2]
         from_x, from_y = (back[0, i] * x + back[1, i] * y + back[2, i] for i in range(2))
-        mapped = [ndimage.map_coordinates(image[..., c], [from_y, from_x], order=1, mode="mirror") for c in range(3)]
-        dx, dy = (alpha * ndimage.gaussian_filter(one[number], sigma, mode="reflect", truncate=3) for one in noise)
-        out = [ndimage.map_coordinates(one, [y + dy, x + dx], order=1, mode="reflect") for one in mapped]
+        mapped = [
+            ndimage.map_coordinates(image[..., c], [from_y, from_x], order=1, mode="mirror")
+            for c in range(3)
+        ]
+        dx, dy = (
+            alpha * ndimage.gaussian_filter(one[number], sigma, mode="reflect", truncate=3)
+            for one in noise
+        )
+        out = [
+            ndimage.map_coordinates(one, [y + dy, x + dx], order=1, mode="reflect")
+            for one in mapped
+        ]
         expected.append(np.stack(out, -1))
     assert levels(blurs.elastic(images, alpha, sigma, affine, PerImage(streams())), expected) < 0.05
 
@@ -155,14 +197,23 @@ def test_pixelate_and_jpeg_are_pillows(size: int) -> None:
     images = pictures(1, size)
     picture = Image.fromarray((array(images[0]) * 255).round().astype(np.uint8))
     side, quality = (27, 58) if size == 32 else (89, 15)
-    small = picture.resize((side, side), Image.Resampling.BOX).resize((size, size), Image.Resampling.BOX)
+    small = picture.resize((side, side), Image.Resampling.BOX).resize(
+        (size, size), Image.Resampling.BOX
+    )
     assert levels(corrupt("pixelate", images, 3, streams(1)), [np.asarray(small) / 255]) < 1.01
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=quality)
-    assert levels(corrupt("jpeg_compression", images, 3, streams(1)), [np.asarray(Image.open(file)) / 255]) < 2.01
+    assert (
+        levels(
+            corrupt("jpeg_compression", images, 3, streams(1)), [np.asarray(Image.open(file)) / 255]
+        )
+        < 2.01
+    )
 
 
-@pytest.mark.parametrize(("size", "deviation", "photons", "share"), [(32, 0.08, 100, 0.03), (80, 0.18, 12, 0.09)])
+@pytest.mark.parametrize(
+    ("size", "deviation", "photons", "share"), [(32, 0.08, 100, 0.03), (80, 0.18, 12, 0.09)]
+)
 def test_noise_has_its_moments(size: int, deviation: float, photons: float, share: float) -> None:
     images = torch.full((24, 3, size, size), 0.5)
     gaussian, shot, impulse = (corrupt(kind, images, 3, streams(24)) for kind in KINDS[:3])
@@ -195,4 +246,6 @@ def test_plasma_is_that_of_the_diamond_square_algorithm() -> None:
                     made[row, column] = total / 4 + wibble**2 * noise[row, column]
         step, wibble = half, wibble / decay
     expected = (made - made.min()) / (made.max() - made.min())
-    np.testing.assert_allclose(weather.plasma(side, decay, PerImage(streams(1)))[0, 0].numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        weather.plasma(side, decay, PerImage(streams(1)))[0, 0].numpy(), expected, atol=1e-5
+    )

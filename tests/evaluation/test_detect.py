@@ -29,9 +29,25 @@ from tests.evaluation.given import QUIET
 from tests.refusals import one_line
 
 CLASSES = ("cat", "dog")
-TINY: dict[str, Any] = QUIET | {"num_workers": 0, "iterations": 6, "batch_size": 2, "learning_rate": 0.01}
-TINY |= {"shorter_side": [48, 64], "test_shorter_side": 64, "longest_side": 100, "anchor_sizes": [12, 24, 48]}
-TINY |= {"warmup_iterations": 2, "regions": 32, "test_proposals": 30, "save_every": 2, "precise_bn": 1}
+TINY: dict[str, Any] = QUIET | {
+    "num_workers": 0,
+    "iterations": 6,
+    "batch_size": 2,
+    "learning_rate": 0.01,
+}
+TINY |= {
+    "shorter_side": [48, 64],
+    "test_shorter_side": 64,
+    "longest_side": 100,
+    "anchor_sizes": [12, 24, 48],
+}
+TINY |= {
+    "warmup_iterations": 2,
+    "regions": 32,
+    "test_proposals": 30,
+    "save_every": 2,
+    "precise_bn": 1,
+}
 #: A quarter of the pixels, so that little time goes into suppressing overlapping proposals.
 SHORT = TINY | {"iterations": 4, "precise_bn": 5, "shorter_side": [24, 32], "test_shorter_side": 32}
 SHORT |= {"longest_side": 50, "anchor_sizes": [8, 16, 24]}
@@ -40,7 +56,12 @@ NETWORK = "random:small-resnet-16-16-32-32"
 STATE = "found.json.unfinished-*"
 
 
-def squares(folder: Path, year: str = "VOC2007", lists: tuple[str, ...] = ("trainval", "test"), count: int = 8) -> str:
+def squares(
+    folder: Path,
+    year: str = "VOC2007",
+    lists: tuple[str, ...] = ("trainval", "test"),
+    count: int = 8,
+) -> str:
     """Photographs of 96 × 64 with one light (cat) or dark (dog) square on grey, and all that VOC has beside them."""
     root = folder / "VOCdevkit" / year
     for name in ("ImageSets/Main", "JPEGImages", "Annotations"):
@@ -58,7 +79,9 @@ def squares(folder: Path, year: str = "VOC2007", lists: tuple[str, ...] = ("trai
             box = f"<xmin>{x + 1}</xmin><ymin>{y + 1}</ymin><xmax>{x + side}</xmax><ymax>{y + side}</ymax>"
             size = "<size><width>96</width><height>64</height></size>"
             thing = f"<object><name>{CLASSES[kind]}</name><difficult>0</difficult><bndbox>{box}</bndbox></object>"
-            (root / "Annotations" / f"{name}.xml").write_text(f"<annotation>{size}{thing}</annotation>")
+            (root / "Annotations" / f"{name}.xml").write_text(
+                f"<annotation>{size}{thing}</annotation>"
+            )
             for place, label in enumerate(CLASSES):
                 rows[label].append(f"{name} {1 if place == kind else -1}")
         for label, lines in rows.items():
@@ -92,9 +115,16 @@ class Whole:
     result: dict[str, Any]
     weights: dict[str, torch.Tensor]
 
-    def is_that_of(self, again: dict[str, Any], weights: dict[str, torch.Tensor] | None = None) -> None:
-        assert (again["metrics"], again["details"]) == (self.result["metrics"], self.result["details"])
-        assert weights is None or all(torch.equal(value, weights[name]) for name, value in self.weights.items())
+    def is_that_of(
+        self, again: dict[str, Any], weights: dict[str, torch.Tensor] | None = None
+    ) -> None:
+        assert (again["metrics"], again["details"]) == (
+            self.result["metrics"],
+            self.result["details"],
+        )
+        assert weights is None or all(
+            torch.equal(value, weights[name]) for name, value in self.weights.items()
+        )
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +144,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 @pytest.mark.slow
 def test_it_learns_to_find_squares(tmp_path: Path) -> None:
     data = squares(tmp_path, count=24)
-    options = {**TINY, "batch_size": 4, "precise_bn": 5, "learning_rate": 0.02, "clip_norm": 5.0, "save_every": 500}
+    options = {
+        **TINY,
+        "batch_size": 4,
+        "precise_bn": 5,
+        "learning_rate": 0.02,
+        "clip_norm": 5.0,
+        "save_every": 500,
+    }
     before = evaluate("detect", NETWORK, data, **{**options, "iterations": 1})
     after = evaluate("detect", NETWORK, data, **{**options, "iterations": 150})
     assert before["metrics"]["AP50"] < 20
@@ -145,7 +182,14 @@ def ends(label: str, at: int, how: Any) -> Progress:
     ],
 )
 def test_one_that_was_stopped_goes_on_bit_for_bit(
-    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: str, at: int, how: Any, kept: int, first: int
+    whole: Whole,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    label: str,
+    at: int,
+    how: Any,
+    kept: int,
+    first: int,
 ) -> None:
     """A signal waits for the batch or image that follows it; Ctrl-C in a hurry goes back to the last state."""
     monkeypatch.setattr(scoring, "_CHUNK", 2)
@@ -157,7 +201,9 @@ def test_one_that_was_stopped_goes_on_bit_for_bit(
         assert caught.value.exit_code == 128 + how
     assert max(int(path.stem[5:]) for path in tmp_path.glob(STATE + "/step-*.pt")) == kept
     done: list[tuple[str, int]] = []
-    again = measured(tmp_path, whole.data, progress=lambda what, n, total: done.append((what, n)), **SHORT)
+    again = measured(
+        tmp_path, whole.data, progress=lambda what, n, total: done.append((what, n)), **SHORT
+    )
     assert done[0] == (label, first)
     assert f"continued from iteration {kept} of an earlier attempt" in again["notes"]
     whole.is_that_of(again, seen[-1])
@@ -170,19 +216,26 @@ def test_a_frozen_pyramid_goes_on_too(tmp_path: Path, monkeypatch: pytest.Monkey
     data, options = squares(tmp_path), {**SHORT, "preset": "appendix", "precise_bn": 0}
     expected = measured(tmp_path, data, **options)
     with pytest.raises(Interrupted):
-        measured(tmp_path, data, progress=ends("training the detector", 2, signal.SIGTERM), **options)
+        measured(
+            tmp_path, data, progress=ends("training the detector", 2, signal.SIGTERM), **options
+        )
     again = measured(tmp_path, data, **options)
     assert (again["metrics"], again["details"]) == (expected["metrics"], expected["details"])
 
 
 def test_what_is_damaged_or_of_another_seed_or_size_is_not_gone_on_with(
-    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    whole: Whole,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(scoring, "_CHUNK", 2)
 
     def ended(label: str, at: int, **options: Any) -> None:
         with pytest.raises(MemoryError):
-            measured(tmp_path, whole.data, progress=ends(label, at, MemoryError), **{**SHORT, **options})
+            measured(
+                tmp_path, whole.data, progress=ends(label, at, MemoryError), **{**SHORT, **options}
+            )
 
     def damage(pattern: str, count: int) -> None:
         parts = sorted(tmp_path.glob(pattern))
@@ -198,14 +251,19 @@ def test_what_is_damaged_or_of_another_seed_or_size_is_not_gone_on_with(
     assert capsys.readouterr().err.count("step-00000004.pt") == 1
     damage(STATE + "/seen-*/step-*6.pt", 2)
     done: list[tuple[str, int]] = []
-    again = measured(tmp_path, whole.data, progress=lambda what, n, total: done.append((what, n)), **SHORT)
+    again = measured(
+        tmp_path, whole.data, progress=lambda what, n, total: done.append((what, n)), **SHORT
+    )
     assert done[0] == ("detecting", 5)
     assert "step-" in capsys.readouterr().err
     whole.is_that_of(again)
 
 
 def test_a_state_that_cannot_be_written_costs_no_training(
-    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    whole: Whole,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "step-00000002.pt")
@@ -215,7 +273,9 @@ def test_a_state_that_cannot_be_written_costs_no_training(
     assert capsys.readouterr().err.count("not saved") == 1
 
     with pytest.raises(Interrupted) as caught:
-        measured(tmp_path, whole.data, progress=ends("training the detector", 3, signal.SIGTERM), **SHORT)
+        measured(
+            tmp_path, whole.data, progress=ends("training the detector", 3, signal.SIGTERM), **SHORT
+        )
     assert "saved" not in str(caught.value)
 
 
@@ -255,7 +315,11 @@ def test_of_a_run_its_state_is_kept_in_the_run(whole: Whole, tmp_path: Path) -> 
     assert len(list(run.glob("results.json.unfinished-*"))) == 1
     again = evaluate("detect", str(run), whole.data, **SHORT)
     assert "continued from iteration 2 of an earlier attempt" in again["notes"]
-    assert {path.name for path in run.iterdir()} == {"backbone.safetensors", "config.yaml", "results.json"}
+    assert {path.name for path in run.iterdir()} == {
+        "backbone.safetensors",
+        "config.yaml",
+        "results.json",
+    }
 
 
 def test_workers_do_not_change_it(whole: Whole) -> None:
@@ -264,7 +328,9 @@ def test_workers_do_not_change_it(whole: Whole) -> None:
 
 def test_what_a_result_says(tmp_path: Path) -> None:
     data, brief = squares(tmp_path), {**SHORT, "iterations": 2, "precise_bn": 1}
-    found = evaluate("detect", NETWORK, data, **{**brief, "save_every": 500, "ap": "area", "mean": 0.5})
+    found = evaluate(
+        "detect", NETWORK, data, **{**brief, "save_every": 500, "ap": "area", "mean": 0.5}
+    )
     assert found["protocol"].endswith("-mean0.5")
     assert set(found["metrics"]) == {"AP", "AP50", "AP75"}
     assert found["protocol"].startswith("detect/moco-2it-batch_size=2-")
@@ -281,21 +347,45 @@ def test_what_a_result_says(tmp_path: Path) -> None:
     assert both["details"]["training_images"] == 13
     assert both["options"]["iterations"] == 13 // 4
     assert both["options"]["with_2012"] is True
-    assert evaluate("detect", NETWORK, data, with_2012=False, holdout=0.4, **brief)["details"]["training_images"] < 8
+    assert (
+        evaluate("detect", NETWORK, data, with_2012=False, holdout=0.4, **brief)["details"][
+            "training_images"
+        ]
+        < 8
+    )
 
 
 def test_published_options_are_those_of_the_reference() -> None:
     moco, appendix = (PROTOCOL.presets[name].model_dump() for name in ("moco", "appendix"))
-    published = {"kind": "c4", "batch_size": 16, "learning_rate": 0.02, "iterations": 24_000, "warmup_iterations": 100}
-    published |= {"test_shorter_side": 800, "weight_decay": 1e-4, "ap": "eleven_point", "frozen": False}
+    published = {
+        "kind": "c4",
+        "batch_size": 16,
+        "learning_rate": 0.02,
+        "iterations": 24_000,
+        "warmup_iterations": 100,
+    }
+    published |= {
+        "test_shorter_side": 800,
+        "weight_decay": 1e-4,
+        "ap": "eleven_point",
+        "frozen": False,
+    }
     assert moco.items() >= (published | {"shorter_side": tuple(range(480, 801, 32))}).items()
     assert [round(share * 24_000) for share in moco["decay_at"]] == [18_000, 22_000]
-    published = {"kind": "fpn", "batch_size": 8, "learning_rate": 0.05, "epochs": 15, "frozen": True}
+    published = {
+        "kind": "fpn",
+        "batch_size": 8,
+        "learning_rate": 0.05,
+        "epochs": 15,
+        "frozen": True,
+    }
     assert appendix.items() >= published.items()
     assert [round(share * 15) for share in appendix["decay_at"]] == [12]
 
 
-def test_batch_norms_take_the_means_over_further_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_norms_take_the_means_over_further_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Precise batch-norm against the statistics of each batch, read from the first one's input."""
     kept: list[Training] = []
     inputs: list[torch.Tensor] = []
@@ -304,7 +394,9 @@ def test_batch_norms_take_the_means_over_further_batches(tmp_path: Path, monkeyp
     def watched(self: Training, item: Any) -> None:
         kept.append(self)
         first = next(m for m in self.detector.modules() if isinstance(m, torch.nn.BatchNorm2d))
-        handle = first.register_forward_pre_hook(lambda _, given: inputs.append(given[0].detach().clone()))
+        handle = first.register_forward_pre_hook(
+            lambda _, given: inputs.append(given[0].detach().clone())
+        )
         recalibrate(self, item)
         handle.remove()
 
@@ -313,8 +405,12 @@ def test_batch_norms_take_the_means_over_further_batches(tmp_path: Path, monkeyp
     first = next(m for m in kept[0].detector.modules() if isinstance(m, torch.nn.BatchNorm2d))
     assert (len(kept), len(inputs)) == (3, 3)
     assert first.momentum == 0.1
-    torch.testing.assert_close(first.running_mean, torch.stack([x.mean((0, 2, 3)) for x in inputs]).mean(0))
-    torch.testing.assert_close(first.running_var, torch.stack([x.var((0, 2, 3)) for x in inputs]).mean(0))
+    torch.testing.assert_close(
+        first.running_mean, torch.stack([x.mean((0, 2, 3)) for x in inputs]).mean(0)
+    )
+    torch.testing.assert_close(
+        first.running_var, torch.stack([x.var((0, 2, 3)) for x in inputs]).mean(0)
+    )
 
 
 def test_training_images_that_cannot_be_read(tmp_path: Path) -> None:
@@ -335,7 +431,12 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         (NETWORK, data, {"iterations": None}, "iterations or epochs"),
         (NETWORK, data, {"epochs": 2}, "give one of them"),
         (NETWORK, data, {"anchor_sizes": [8], "kind": "fpn"}, "anchor_sizes"),
-        (NETWORK, data, {"size": 64, "crop": 1}, "detect resizes images by options of its own; leave out crop, size"),
+        (
+            NETWORK,
+            data,
+            {"size": 64, "crop": 1},
+            "detect resizes images by options of its own; leave out crop, size",
+        ),
         (
             NETWORK,
             data,
@@ -366,13 +467,28 @@ def test_two_equal_commands_do_not_share_a_state(tmp_path: Path) -> None:
 
 def test_it_is_read_beside_the_published_rows() -> None:
     facts = {"test": {"known_as": "VOC07", "images": 4952}}
-    result = {"protocol": "detect/moco-24000it", "preset": "moco", "deviations": {}, "data_facts": facts}
+    result = {
+        "protocol": "detect/moco-24000it",
+        "preset": "moco",
+        "deviations": {},
+        "data_facts": facts,
+    }
     result["metrics"] = {"AP": 50.0, "AP50": 80.0, "AP75": 55.0}
     result["options"] = {"with_2012": True}
     found = published.beside(result)
-    assert (found.columns, found.own, found.caution) == (("AP", "AP50", "AP75"), (50.0, 80.0, 55.0), "")
-    assert ("HEXA-MoCo", 800, (57.7, 82.8, 64.9)) in [(row.method, row.epochs, row.values) for row in found.rows]
-    others = ({"deviations": {"iterations": [24_000, 300]}}, {"preset": "appendix"}, {"options": {"with_2012": False}})
+    assert (found.columns, found.own, found.caution) == (
+        ("AP", "AP50", "AP75"),
+        (50.0, 80.0, 55.0),
+        "",
+    )
+    assert ("HEXA-MoCo", 800, (57.7, 82.8, 64.9)) in [
+        (row.method, row.epochs, row.values) for row in found.rows
+    ]
+    others = (
+        {"deviations": {"iterations": [24_000, 300]}},
+        {"preset": "appendix"},
+        {"options": {"with_2012": False}},
+    )
     for change in others:
         found = published.beside({**result, **change})
         assert "not comparable" in found.caution
@@ -385,6 +501,9 @@ def test_the_networks_main_batch_norms_are_used(whole: Whole) -> None:
     for name, value in branched.network.named_buffers():
         if ".aux." in name and value.dtype.is_floating_point:
             value.fill_(9.0)
-    found = evaluate("detect", branched, whole.data, **SHORT)["details"]["loss"], whole.result["details"]["loss"]
+    found = (
+        evaluate("detect", branched, whole.data, **SHORT)["details"]["loss"],
+        whole.result["details"]["loss"],
+    )
     losses = [[point["loss"] for point in curve] for curve in found]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)

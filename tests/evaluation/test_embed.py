@@ -20,7 +20,10 @@ def read(path: Path) -> dict[str, np.ndarray]:
     if path.suffix == ".npz":
         return dict(np.load(path, allow_pickle=False))
     columns = pyarrow.parquet.read_table(path).to_pydict()
-    return {name: np.array(values, np.float32 if name == "features" else None) for name, values in columns.items()}
+    return {
+        name: np.array(values, np.float32 if name == "features" else None)
+        for name, values in columns.items()
+    }
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
@@ -41,7 +44,9 @@ def test_features_labels_and_paths_belong_together(tmp_path: Path, suffix: str) 
 
 
 @pytest.mark.parametrize("broken", [(), (1,), (0, 1, 2)])
-def test_an_unreadable_image_is_left_out_of_all_arrays(tmp_path: Path, broken: tuple[int, ...]) -> None:
+def test_an_unreadable_image_is_left_out_of_all_arrays(
+    tmp_path: Path, broken: tuple[int, ...]
+) -> None:
     """And images without labels have none."""
     data = plain_images(tmp_path / "flat", {f"{shade}.png": (8, 8) for shade in range(3)})
     for number in broken:
@@ -56,12 +61,16 @@ def test_an_unreadable_image_is_left_out_of_all_arrays(tmp_path: Path, broken: t
     found, kept = read(made.path), [number for number in range(3) if number not in broken]
     assert (made.num_images, made.shape) == (len(kept), (3 * 8 * 8,))
     assert found.keys() == {"features", "paths"}
-    np.testing.assert_allclose(found["features"][:, 0], [20 * number / 255 for number in kept], atol=1e-6)
+    np.testing.assert_allclose(
+        found["features"][:, 0], [20 * number / 255 for number in kept], atol=1e-6
+    )
     assert found["paths"].tolist() == [f"{number}.png" for number in kept]
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
-def test_an_image_may_have_several_labels(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_may_have_several_labels(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = open_source("digits", "test")
     source.labels = np.eye(10, dtype=np.int64)[source.labels]
     monkeypatch.setattr("hexa.evaluation.embed.open_source", lambda data, **how: source)

@@ -46,7 +46,9 @@ def test_what_trains_a_depthwise_network_on_a_cpu_does_so_in_fp32(
         ("semi-supervised", {"percent": 100, "epochs": 1}, "fp32"),
         ("fine-tune", {"epochs": 1, "learning_rates": [0.001]}, "fp32"),
     ):
-        found = evaluate(protocol, backbone, data, holdout=0.5, device="cpu", num_workers=0, **options)
+        found = evaluate(
+            protocol, backbone, data, holdout=0.5, device="cpu", num_workers=0, **options
+        )
         assert found["precision"] == precision
 
 
@@ -54,28 +56,45 @@ def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:
     backbone = random_backbone(SMALL, 8)
     save_backbone(backbone, tmp_path / "b.safetensors")
     out = tmp_path / "result.json"
-    found = evaluate("knn", str(tmp_path / "b.safetensors"), "digits", k=20, seed=3, out=out, **QUIET)
+    found = evaluate(
+        "knn", str(tmp_path / "b.safetensors"), "digits", k=20, seed=3, out=out, **QUIET
+    )
     assert json.loads(out.read_text()) == found
     assert (found["protocol"], found["deviations"]) == ("knn/k20-t0.07", {"k": [200, 20]})
-    assert (found["preset"], found["seed"], found["data"], found["precision"]) == ("default", 3, "digits", "fp32")
+    assert (found["preset"], found["seed"], found["data"], found["precision"]) == (
+        "default",
+        3,
+        "digits",
+        "fp32",
+    )
     assert found["backbone_facts"]["hash"] == backbone.content_hash()
     fit, test = found["data_facts"].values()
-    assert [(one["split"], one["images"]) for one in (fit, test)] == [("train", 1347), ("test", 450)]
+    assert [(one["split"], one["images"]) for one in (fit, test)] == [
+        ("train", 1347),
+        ("test", 450),
+    ]
     assert fit["fingerprint"] != test["fingerprint"]
     assert set(found["metrics"]) == {"top1", "top5"}
     assert {"encoder", "branch", "versions", "seconds", "transform"} <= found.keys()
 
 
-def test_k_above_the_images_is_capped_and_images_that_cannot_be_read_are_said(tmp_path: Path) -> None:
+def test_k_above_the_images_is_capped_and_images_that_cannot_be_read_are_said(
+    tmp_path: Path,
+) -> None:
     data = pictures(tmp_path / "fit", {"a": 3, "b": 4})
     test = pictures(tmp_path / "other", {"a": 2, "b": 2}, shade=9)
     (tmp_path / "other" / "b" / "1.png").write_bytes(b"broken")
     found = evaluate("knn", "pixels:10", data, test_data=test, num_workers=0, **QUIET)
-    assert (found["protocol"], found["metrics"]) == ("knn/k7-t0.07", {"top1": 100.0}), "a top5 would say nothing"
+    assert (found["protocol"], found["metrics"]) == ("knn/k7-t0.07", {"top1": 100.0}), (
+        "a top5 would say nothing"
+    )
     assert "1 of 4 test images could not be read: b/1.png" in found["notes"]
     assert "k = 200 exceeds the 7 labelled images; k = 7 was used" in found["notes"]
     many = evaluate("knn", "pixels:10", data, test_data=test, k=6, num_workers=0, **QUIET)["notes"]
-    assert "k = 6 is more than a fifth of the 7 labelled images; a smaller --k suits them better" in many
+    assert (
+        "k = 6 is more than a fifth of the 7 labelled images; a smaller --k suits them better"
+        in many
+    )
 
 
 def test_a_holdout_never_touches_the_test_split(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +135,11 @@ def test_results_of_a_run_are_collected(tmp_path: Path, monkeypatch: pytest.Monk
     second = evaluate("knn", str(run), "digits", k=5, **QUIET)
     assert json.loads((run / "results.json").read_text()) == [first, second]
     assert first["commit"] == commit()
-    assert sorted(path.name for path in run.iterdir()) == ["backbone.safetensors", "config.yaml", "results.json"]
+    assert sorted(path.name for path in run.iterdir()) == [
+        "backbone.safetensors",
+        "config.yaml",
+        "results.json",
+    ]
     (run / "results.json").write_text("{")
     with pytest.raises(UserError, match=r"results\.json"):
         results.append({"metrics": {}}, run / "results.json")
@@ -134,7 +157,9 @@ def a_run(tmp_path: Path) -> Path:
     return run
 
 
-def test_a_run_that_cannot_collect_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_collect_is_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, check = a_run(tmp_path), results.targets.check
 
     def read_only(path: Path, *rest: Any, **options: Any) -> Path:
@@ -151,7 +176,9 @@ def test_a_run_that_cannot_collect_is_told_before_the_work(tmp_path: Path, monke
         evaluate("knn", run, "digits", **QUIET)
 
 
-def test_a_result_that_cannot_be_written_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_cannot_be_written_is_in_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, out = a_run(tmp_path), tmp_path / "full" / "result.json"
     whole = results.write_text
 
@@ -164,7 +191,9 @@ def test_a_result_that_cannot_be_written_is_in_the_error(tmp_path: Path, monkeyp
     with pytest.raises(results.NotWritten, match=r"full/result\.json: the disk is full") as caught:
         evaluate("knn", run, "digits", out=out, **QUIET)
     assert caught.value.result["metrics"]["top1"] > 10
-    assert json.loads((run / "results.json").read_text()) == [caught.value.result], "what can be written is"
+    assert json.loads((run / "results.json").read_text()) == [caught.value.result], (
+        "what can be written is"
+    )
 
 
 def test_evaluations_that_end_together_all_arrive(tmp_path: Path) -> None:
@@ -210,7 +239,12 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         ("knn", labelled, {"holdout": 0.01}, "give more, such as 0.5"),
         ("knn", labelled, {"test_data": f"{renamed}#train"}, only),
         ("knn", flat, {}, "no labels"),
-        ("knn", f"folder:{tmp_path / 'halves'}", {}, "its test has classes without an image in train: c"),
+        (
+            "knn",
+            f"folder:{tmp_path / 'halves'}",
+            {},
+            "its test has classes without an image in train: c",
+        ),
     ]
     for protocol, data, options, expected in wrong:
         with one_line(expected):
@@ -220,7 +254,9 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
 def test_weights_that_are_no_numbers_give_no_result() -> None:
     backbone = load_backbone("random:small-resnet-4-8-8")
     next(backbone.network.parameters()).data.fill_(float("nan"))
-    with pytest.raises(UserError, match=r"features of 100 % of the images of digits.* are not finite"):
+    with pytest.raises(
+        UserError, match=r"features of 100 % of the images of digits.* are not finite"
+    ):
         evaluate("knn", backbone, "digits", **QUIET)
 
 
@@ -231,7 +267,9 @@ def test_weights_that_are_no_numbers_give_no_result() -> None:
 def test_a_network_that_outputs_a_constant_is_noted(
     monkeypatch: pytest.MonkeyPatch, protocol: str, options: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(svm, "cpu_count", lambda: 1)  # no other processes, which take seconds to start
+    monkeypatch.setattr(
+        svm, "cpu_count", lambda: 1
+    )  # no other processes, which take seconds to start
     backbone = load_backbone("random:small-resnet-4-8")
     for parameter in backbone.network.parameters():
         parameter.data.zero_()

@@ -22,7 +22,9 @@ from tests.evaluation.test_evaluate import pictures
 
 def digits(split: str) -> tuple[np.ndarray, np.ndarray]:
     source = open_source("digits", split)
-    return np.stack([source.decode(i).numpy().reshape(-1) / 255 for i in range(len(source))]), source.labels
+    return np.stack(
+        [source.decode(i).numpy().reshape(-1) / 255 for i in range(len(source))]
+    ), source.labels
 
 
 def drawn(labels: np.ndarray, k: int, number: int) -> np.ndarray:
@@ -36,7 +38,9 @@ def test_knn_of_few_labels_is_that_of_scikit_learn() -> None:
     for k in (1, 4):
         chosen = [drawn(y, k, number) for number in range(3)]
         assert all(np.bincount(y[rows]).tolist() == [k] * 10 for rows in chosen)
-        machines = [KNeighborsClassifier(1, metric="cosine").fit(x[rows], y[rows]) for rows in chosen]
+        machines = [
+            KNeighborsClassifier(1, metric="cosine").fit(x[rows], y[rows]) for rows in chosen
+        ]
         expected = [100 * machine.score(test_x, test_y) for machine in machines]
         assert result["details"][str(k)]["draws"] == pytest.approx(expected, abs=0.23)
         assert result["metrics"][f"top1@{k}"] == pytest.approx(np.mean(expected), abs=0.23)
@@ -58,7 +62,9 @@ def test_probe_of_few_labels_is_that_of_scikit_learn() -> None:
         machine.fit(scaler.transform(x[rows]), y[rows])
         expected.append(100 * machine.score(scaler.transform(test_x), test_y))
     assert result["details"]["1"]["draws"] == pytest.approx(expected, abs=0.7)
-    assert set(result["metrics"]) == {"top1", "top1_std", "top1_interval"}, "a single number of labels needs no name"
+    assert set(result["metrics"]) == {"top1", "top1_std", "top1_interval"}, (
+        "a single number of labels needs no name"
+    )
 
 
 def test_draws_are_the_same_for_every_backbone_and_nested() -> None:
@@ -74,6 +80,9 @@ def test_numbers_that_a_class_is_too_small_for_are_left_out(tmp_path: Path) -> N
     result = evaluate("knn", "pixels:10", data, test_data=test, shots=(1, 2, 4, 8), **QUIET)
     assert set(result["details"]) == {"1", "2"}
     assert result["options"]["shots"] == [1, 2]
-    assert any("class 'a' has only 3 labelled images: 4, 8 per class are left out" in note for note in result["notes"])
+    assert any(
+        "class 'a' has only 3 labelled images: 4, 8 per class are left out" in note
+        for note in result["notes"]
+    )
     with pytest.raises(UserError, match="such as --shots 3"):
         evaluate("probe", "pixels:10", data, test_data=test, shots=(4,), **QUIET)

@@ -36,11 +36,15 @@ def by_hand(
     return shares
 
 
-@pytest.mark.parametrize(("k", "temperature"), [(1, 0.07), (7, 0.07), (7, 0.5), (40, 0.1), (500, 0.1)])
+@pytest.mark.parametrize(
+    ("k", "temperature"), [(1, 0.07), (7, 0.07), (7, 0.5), (40, 0.1), (500, 0.1)]
+)
 def test_vote_equals_the_loop(k: int, temperature: float) -> None:
     bank, bank_labels = draw(40, 0)
     queries, _ = draw(9, 1)
-    scores = knn_classify(bank, bank_labels, queries, k, temperature, num_classes=5)  # one without training images
+    scores = knn_classify(
+        bank, bank_labels, queries, k, temperature, num_classes=5
+    )  # one without training images
     expected = torch.tensor(by_hand(bank, bank_labels, queries, min(k, 40), temperature, 5))
     torch.testing.assert_close(scores / scores.sum(1, keepdim=True), expected, atol=1e-5, rtol=1e-4)
 

@@ -36,7 +36,13 @@ def images(count: int, seed: int, split: str = "train") -> ArraySource:
     labels = torch.arange(count) % 3
     pixels = torch.randint(0, 120, (count, 3, SIZE, SIZE), generator=generator)
     pixels[torch.arange(count), labels] += 60
-    return ArraySource(pixels.to(torch.uint8), labels.numpy(), ["r", "g", "b"], split=split, splits=("train", "test"))
+    return ArraySource(
+        pixels.to(torch.uint8),
+        labels.numpy(),
+        ["r", "g", "b"],
+        split=split,
+        splits=("train", "test"),
+    )
 
 
 class Means(nn.Module):
@@ -60,7 +66,12 @@ def backbone(network: nn.Module | None = None) -> Backbone:
 @pytest.fixture
 def task() -> Callable[..., Task]:
     def make(network: nn.Module | None = None, **fields: Any) -> Task:
-        return task_of(backbone(network), images(48, 0), images(30, 1, "test"), **{"extraction_batch": 7} | fields)
+        return task_of(
+            backbone(network),
+            images(48, 0),
+            images(30, 1, "test"),
+            **{"extraction_batch": 7} | fields,
+        )
 
     return make
 
@@ -91,13 +102,17 @@ def test_what_is_scored_is_the_accuracy_of_the_classifier(
     """Against a second look at the test images, image by image, with the classifier as it ended."""
     made: list[nn.Linear] = []
     original = linear.new_classifier
-    monkeypatch.setattr(linear, "new_classifier", lambda *given: made.append(original(*given)) or made[-1])
+    monkeypatch.setattr(
+        linear, "new_classifier", lambda *given: made.append(original(*given)) or made[-1]
+    )
     given = task()
     outcome = linear.train(given, LinearOptions(**QUICK))
     right = 0
     with torch.no_grad():
         for number, label in enumerate(given.test.labels):
-            right += int(made[0](given.backbone(given.test.decode(number)[None] / 255)).argmax() == label)
+            right += int(
+                made[0](given.backbone(given.test.decode(number)[None] / 255)).argmax() == label
+            )
     assert outcome.metrics["top1_last"] == pytest.approx(100 * right / 30)
 
 
@@ -126,7 +141,10 @@ def test_each_image_is_decoded_once_whatever_the_epochs(
     task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given, decoded, decode = task(), list[tuple[str, int]](), ArraySource.decode
-    both = {part: Subset(source, np.arange(len(source))) for part, source in (("fit", given.fit), ("test", given.test))}
+    both = {
+        part: Subset(source, np.arange(len(source)))
+        for part, source in (("fit", given.fit), ("test", given.test))
+    }
 
     def counted(self: ArraySource, index: int) -> Tensor:
         decoded.append((self.split, index))
@@ -143,15 +161,21 @@ def test_rates_are_those_of_torchs_schedulers(preset: str) -> None:
     options = PROTOCOL.presets[preset]
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], options.learning_rate)
     schedules = torch.optim.lr_scheduler
-    oracle: torch.optim.lr_scheduler.LRScheduler = schedules.CosineAnnealingLR(optimizer, 100, eta_min=0)
+    oracle: torch.optim.lr_scheduler.LRScheduler = schedules.CosineAnnealingLR(
+        optimizer, 100, eta_min=0
+    )
     if preset == "moco":
         oracle = schedules.MultiStepLR(optimizer, [60, 80], 0.1)
     for epoch in range(100):
-        assert options.learning_rate * factor(options, epoch) == pytest.approx(oracle.get_last_lr()[0], rel=1e-9)
+        assert options.learning_rate * factor(options, epoch) == pytest.approx(
+            oracle.get_last_lr()[0], rel=1e-9
+        )
         optimizer.step()
         oracle.step()
     for epochs in (1, 10):  # one never decays (D30)
-        short = [factor(options.model_copy(update={"epochs": epochs}), epoch) for epoch in range(epochs)]
+        short = [
+            factor(options.model_copy(update={"epochs": epochs}), epoch) for epoch in range(epochs)
+        ]
         if preset == "moco" or epochs == 1:
             assert short == pytest.approx(([1] * 6 + [0.1] * 2 + [0.01] * 2)[:epochs])
 
@@ -160,7 +184,9 @@ def test_the_identity_names_what_is_not_as_published() -> None:
     moco = PROTOCOL.presets["moco"]
     assert PROTOCOL.identity("moco", moco) == "moco-100ep-lr30"
     assert PROTOCOL.identity("cifar", PROTOCOL.presets["cifar"]) == "cifar-20ep-lr0.1,0.01,0.001"
-    changed = moco.model_copy(update={"epochs": 5, "learning_rate": 0.5, "batch_size": 64, "weight_decay": 0.1})
+    changed = moco.model_copy(
+        update={"epochs": 5, "learning_rate": 0.5, "batch_size": 64, "weight_decay": 0.1}
+    )
     assert PROTOCOL.identity("moco", changed) == "moco-5ep-lr0.5-batch_size=64-weight_decay=0.1"
 
 
@@ -169,7 +195,9 @@ def test_fitting_by_adamax_is_a_loop_with_torchs_schedule() -> None:
     found = linear.fit_by_adamax(x, y, 3, 0.01, AdamaxOptions(epochs=20, batch_size=16), seed=4)
     stream = Stream(4).child("adamax")
     classifier = linear.new_classifier(6, 3, stream)
-    optimizer = torch.optim.Adamax(classifier.parameters(), 0.01, betas=(0.9, 0.999), eps=1e-8, weight_decay=0)
+    optimizer = torch.optim.Adamax(
+        classifier.parameters(), 0.01, betas=(0.9, 0.999), eps=1e-8, weight_decay=0
+    )
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [7, 14], 0.1)
     for epoch in range(20):
         order = torch.randperm(50, generator=stream.child("order", epoch).generator())
@@ -185,7 +213,9 @@ def test_fitting_by_adamax_is_a_loop_with_torchs_schedule() -> None:
 
 def test_test_images_do_not_choose_the_rate() -> None:
     """A rate that is hopeless is not taken, and both numbers are told."""
-    found = evaluate("linear", "pixels:8", "digits", preset="cifar", learning_rates=[1e-7, 0.01], **QUIET)
+    found = evaluate(
+        "linear", "pixels:8", "digits", preset="cifar", learning_rates=[1e-7, 0.01], **QUIET
+    )
     assert found["details"]["learning_rate"] == 0.01
     held, test = found["details"]["held_out"], found["details"]["test"]
     assert held["1e-07"] < held["0.01"]
@@ -193,6 +223,8 @@ def test_test_images_do_not_choose_the_rate() -> None:
     assert found["metrics"]["top1_best_rate"] == max(test.values())
     assert found["metrics"]["top1"] > 85
     assert found["protocol"] == "linear/cifar-20ep-lr1e-07,0.01"
-    one = evaluate("linear", "pixels:8", "digits", preset="cifar", learning_rates=0.01, epochs=2, **QUIET)
+    one = evaluate(
+        "linear", "pixels:8", "digits", preset="cifar", learning_rates=0.01, epochs=2, **QUIET
+    )
     assert one["details"]["held_out"] == {}, "one rate needs no choice"
     assert one["metrics"]["top1"] == one["metrics"]["top1_best_rate"]

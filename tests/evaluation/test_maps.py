@@ -28,15 +28,21 @@ from tests.evaluation.given import QUIET, SMALL, noise_images
 from tests.refusals import one_line
 
 VIT = NetworkConfig(
-    name="vit_tiny_patch16_224", options={"img_size": 32, "patch_size": 8, "depth": 2, "dynamic_img_size": True}
+    name="vit_tiny_patch16_224",
+    options={"img_size": 32, "patch_size": 8, "depth": 2, "dynamic_img_size": True},
 )
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
     if path.suffix == ".npy":
-        return {"maps": np.load(path, mmap_mode="r"), **np.load(maps.beside(path), allow_pickle=False)}
+        return {
+            "maps": np.load(path, mmap_mode="r"),
+            **np.load(maps.beside(path), allow_pickle=False),
+        }
     table = pyarrow.parquet.read_table(path)
-    found = {name: np.array(table[name].to_pylist()) for name in table.column_names if name != "maps"}
+    found = {
+        name: np.array(table[name].to_pylist()) for name in table.column_names if name != "maps"
+    }
     return found | {"maps": table["maps"].combine_chunks().to_numpy_ndarray()}
 
 
@@ -53,7 +59,9 @@ def naive(backbone: Backbone, data: str) -> np.ndarray:
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
 def test_maps_labels_and_paths_belong_together(tmp_path: Path, suffix: str) -> None:
     backbone, source = random_backbone(SMALL, 8), open_source("digits", "test")
-    made = embed(backbone, "digits#test", tmp_path / f"out{suffix}", maps=True, batch_size=100, **QUIET)
+    made = embed(
+        backbone, "digits#test", tmp_path / f"out{suffix}", maps=True, batch_size=100, **QUIET
+    )
     assert (made.num_images, made.shape) == (450, (8, 4, 4))
     found = read(made.path)
     np.testing.assert_allclose(found["maps"], naive(backbone, "digits#test"), rtol=1e-4, atol=1e-5)
@@ -66,32 +74,51 @@ def test_maps_labels_and_paths_belong_together(tmp_path: Path, suffix: str) -> N
 def test_the_mean_of_the_maps_are_the_features(tmp_path: Path) -> None:
     backbone = random_backbone(SMALL, 8)
     embed(backbone, "digits#test", tmp_path / "f.npz", precision="fp32")
-    embed(backbone, "digits#test", tmp_path / "m.npy", maps=True, maps_precision="float16", precision="fp32")
+    embed(
+        backbone,
+        "digits#test",
+        tmp_path / "m.npy",
+        maps=True,
+        maps_precision="float16",
+        precision="fp32",
+    )
     found = np.load(tmp_path / "m.npy")
     assert found.dtype == np.float16
     features = np.load(tmp_path / "f.npz")["features"]
-    np.testing.assert_allclose(found.astype(np.float32).mean((2, 3)), features, rtol=1e-2, atol=1e-2)
+    np.testing.assert_allclose(
+        found.astype(np.float32).mean((2, 3)), features, rtol=1e-2, atol=1e-2
+    )
 
 
 def test_tokens_lie_on_the_grid_of_their_patches(tmp_path: Path) -> None:
-    data = noise_images(tmp_path / "images", {"0.png": (40, 30), "1.png": (32, 32), "2.png": (50, 60)})
+    data = noise_images(
+        tmp_path / "images", {"0.png": (40, 30), "1.png": (32, 32), "2.png": (50, 60)}
+    )
     backbone = random_backbone(VIT, 32).prepared(size=48)
-    found = np.load(embed(backbone, data, tmp_path / "m.npy", maps=True, num_workers=0, **QUIET).path)
+    found = np.load(
+        embed(backbone, data, tmp_path / "m.npy", maps=True, num_workers=0, **QUIET).path
+    )
     grid = 48 // 8
     assert found.shape == (3, 192, grid, grid)
     tokens = naive(backbone, data)[:, 1:]  # [3, h·w, 192], after the class token
     for row in range(grid):
         for column in range(grid):
-            np.testing.assert_allclose(found[:, :, row, column], tokens[:, row * grid + column], rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(
+                found[:, :, row, column], tokens[:, row * grid + column], rtol=1e-3, atol=1e-4
+            )
 
 
-@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "deit_tiny_distilled_patch16_224"])
+@pytest.mark.parametrize(
+    "name", ["swin_tiny_patch4_window7_224", "deit_tiny_distilled_patch16_224"]
+)
 def test_maps_come_as_channels_rows_and_columns(name: str) -> None:
     network = timm.create_model(name, num_classes=0).eval()
     images = torch.rand(1, 3, 224, 224)
     found, blank = last_maps(network, name, (224, 224))
     with torch.no_grad():
-        theirs = network.forward_intermediates(images, indices=1, norm=True, intermediates_only=True)
+        theirs = network.forward_intermediates(
+            images, indices=1, norm=True, intermediates_only=True
+        )
         ours = found(images)
     assert ours.shape == blank.shape == theirs[-1].shape
     torch.testing.assert_close(ours, theirs[-1])
@@ -112,7 +139,12 @@ def test_a_network_without_the_function_is_taken_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    "network", [nn.Flatten(), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), timm.create_model("resmlp_12_224")]
+    "network",
+    [
+        nn.Flatten(),
+        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        timm.create_model("resmlp_12_224"),
+    ],
 )
 def test_a_network_without_maps_is_one_line(network: nn.Module) -> None:
     with one_line(r"^it: has no feature maps .*; give a convolutional network"):
@@ -120,9 +152,13 @@ def test_a_network_without_maps_is_one_line(network: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
-def test_an_unreadable_image_is_left_out_and_nothing_is_left_of_what_fails(tmp_path: Path, suffix: str) -> None:
+def test_an_unreadable_image_is_left_out_and_nothing_is_left_of_what_fails(
+    tmp_path: Path, suffix: str
+) -> None:
     data = noise_images(tmp_path / "images", {f"{number}.png": (8, 8) for number in range(3)})
-    whole = np.load(embed(random_backbone(SMALL, 8), data, tmp_path / "w.npy", maps=True, num_workers=0).path)
+    whole = np.load(
+        embed(random_backbone(SMALL, 8), data, tmp_path / "w.npy", maps=True, num_workers=0).path
+    )
     (tmp_path / "images" / "1.png").write_bytes(b"broken")
     made = embed(random_backbone(SMALL, 8), data, tmp_path / f"m{suffix}", maps=True, num_workers=0)
     assert (made.num_images, len(made.left_out)) == (2, 1)
@@ -142,7 +178,11 @@ def test_an_unreadable_image_is_left_out_and_nothing_is_left_of_what_fails(tmp_p
 def test_no_more_than_a_part_is_in_memory(tmp_path: Path, suffix: str) -> None:
     def parts() -> Iterator[maps.Part]:
         for number in range(64):
-            yield np.full((4, 64, 32, 32), number, np.float32), np.full((4, 2), (number, -1)), [str(number)] * 4
+            yield (
+                np.full((4, 64, 32, 32), number, np.float32),
+                np.full((4, 2), (number, -1)),
+                [str(number)] * 4,
+            )
 
     tracemalloc.start()
     shape = maps.write(tmp_path / f"m{suffix}", parts(), 300, "float32")
@@ -157,12 +197,16 @@ def test_no_more_than_a_part_is_in_memory(tmp_path: Path, suffix: str) -> None:
 
 def test_what_does_not_fit_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = np.ones((1, 2, 3, 4), np.float32), np.full((1, 2, 3, 5), 1e5, np.float32)
-    with pytest.raises(UserError, match=r"maps of b are 2 × 3 × 5 after 2 × 3 × 4, and a file holds one shape"):
+    with pytest.raises(
+        UserError, match=r"maps of b are 2 × 3 × 5 after 2 × 3 × 4, and a file holds one shape"
+    ):
         maps.write(tmp_path / "m.npy", [(small, None, ["a"]), (large, None, ["b"])], 2, "float32")
     with pytest.raises(UserError, match="exceed float16; take float32"):
         maps.write(tmp_path / "m.npy", [(large, None, ["b"])], 2, "float16")
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000}))
-    with pytest.raises(UserError, match=r"1,000,000 maps of 2 × 3 × 4 take 0\.1 GB, and 0\.0 GB are free"):
+    with pytest.raises(
+        UserError, match=r"1,000,000 maps of 2 × 3 × 4 take 0\.1 GB, and 0\.0 GB are free"
+    ):
         maps.write(tmp_path / "m.npy", [(small, None, ["a"])], 10**6, "float32")
     assert list(tmp_path.iterdir()) == []
 
@@ -174,10 +218,16 @@ def test_the_command_says_what_it_wrote(tmp_path: Path, says: Says) -> None:
 
     told = embedding("random:small-resnet-4-8 --out OUT.npy --maps --size 16 --precision fp32").out
     said = " ".join(told.split())
-    assert f"450 × 8 × 8 × 8 feature maps (computed in fp32) of digits#test written to {tmp_path / 'maps.npy'}" in said
+    assert (
+        f"450 × 8 × 8 × 8 feature maps (computed in fp32) of digits#test written to {tmp_path / 'maps.npy'}"
+        in said
+    )
     for words, problem in (
         ("random:small-resnet-4-8 --out OUT.npy --maps --maps-precision int8", "maps_precision: "),
-        ("random:small-resnet-4-8 --out OUT.npz --maps-precision float16", "maps_precision has no effect without maps"),
+        (
+            "random:small-resnet-4-8 --out OUT.npz --maps-precision float16",
+            "maps_precision has no effect without maps",
+        ),
         ("pixels:8 --out OUT.npy --maps", "pixels:8: has no feature maps"),
         ("random:small-resnet-4-8 --out OUT.npz --maps", "must end in .npy or .parquet"),
     ):

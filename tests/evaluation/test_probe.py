@@ -14,7 +14,9 @@ from hexa.evaluation.split import folds
 from hexa.runtime.random import Stream
 
 
-def draw(count: int, width: int, classes: int, seed: int, noise: float = 1.5) -> tuple[np.ndarray, np.ndarray]:
+def draw(
+    count: int, width: int, classes: int, seed: int, noise: float = 1.5
+) -> tuple[np.ndarray, np.ndarray]:
     """Blobs whose features have means and scales far apart."""
     centres = np.random.default_rng(99).normal(size=(classes, width))
     generator = np.random.default_rng(seed)
@@ -38,7 +40,9 @@ def test_softmax_regression_equals_scikit_learn(weight_decay: float, dtype: type
     new, _ = draw(50, 7, 4, 1)
     scores = new @ weights[:-1] + weights[-1]
     scores = np.exp(scores - scores.max(1, keepdims=True))
-    np.testing.assert_allclose(scores / scores.sum(1, keepdims=True), expected.predict_proba(new), atol=2e-3)
+    np.testing.assert_allclose(
+        scores / scores.sum(1, keepdims=True), expected.predict_proba(new), atol=2e-3
+    )
 
 
 @pytest.mark.parametrize(("count", "width"), [(200, 10), (30, 80)], ids=["tall", "wide"])
@@ -97,4 +101,6 @@ def test_one_label_a_class_has_nothing_to_hold_out() -> None:
 
 def test_classes_absent_from_the_draw_are_never_said() -> None:
     x, y = draw(40, 6, 2, 0)
-    assert fast_probe(*map(torch.from_numpy, (x, y, x, np.full(40, 4))), num_classes=5)["top1"] == 0.0
+    assert (
+        fast_probe(*map(torch.from_numpy, (x, y, x, np.full(40, 4))), num_classes=5)["top1"] == 0.0
+    )

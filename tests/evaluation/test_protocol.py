@@ -22,15 +22,23 @@ def test_topk_equals_scikit_learn() -> None:
     found = topk_accuracy(scores, labels, (1, 3, 5))
     assert found.keys() == {"top1", "top3", "top5"}
     for k in (1, 3, 5):
-        expected = 100 * top_k_accuracy_score(labels.numpy(), scores.numpy(), k=k, labels=np.arange(9))
+        expected = 100 * top_k_accuracy_score(
+            labels.numpy(), scores.numpy(), k=k, labels=np.arange(9)
+        )
         assert found[f"top{k}"] == pytest.approx(expected)
 
 
 def test_of_equal_scores_the_lower_class_is_first() -> None:
-    assert topk_accuracy(torch.zeros(4, 4), torch.arange(4), (1, 2, 3)) == {"top1": 25.0, "top2": 50.0, "top3": 75.0}
+    assert topk_accuracy(torch.zeros(4, 4), torch.arange(4), (1, 2, 3)) == {
+        "top1": 25.0,
+        "top2": 50.0,
+        "top3": 75.0,
+    }
 
 
-def test_scores_that_are_no_numbers_are_wrong_and_a_figure_that_is_100_by_construction_is_left_out() -> None:
+def test_scores_that_are_no_numbers_are_wrong_and_a_figure_that_is_100_by_construction_is_left_out() -> (
+    None
+):
     labels = torch.zeros(3, dtype=torch.int64)
     assert topk_accuracy(torch.full((3, 8), float("nan")), labels) == {"top1": 0.0, "top5": 0.0}
     assert topk_accuracy(torch.rand(3, 5), labels).keys() == {"top1"}
@@ -44,7 +52,9 @@ def test_protocols_are_found_by_looking() -> None:
             assert protocol.identity(preset, options), name
 
 
-def test_a_new_protocol_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says) -> None:
+def test_a_new_protocol_is_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
+) -> None:
     """The command line, its help and the documentation's table find it there."""
     source = Path(protocols.get("knn").run.__code__.co_filename).read_text()
     (tmp_path / "own_way.py").write_text(source.replace('"""The k = 200', '"""My own k = 200'))
@@ -52,7 +62,10 @@ def test_a_new_protocol_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "own-way" in protocols.names()
     assert protocols.summary("own-way").startswith("My own")
     assert "My own k = 200" in says("evaluate", "own-way", "--help").out
-    assert evaluate("own-way", "pixels:8", "digits", device="cpu", k=1)["protocol"] == "own-way/k1-t0.07"
+    assert (
+        evaluate("own-way", "pixels:8", "digits", device="cpu", k=1)["protocol"]
+        == "own-way/k1-t0.07"
+    )
 
 
 def test_changes_are_recorded_beside_what_was_published() -> None:

@@ -19,7 +19,14 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
-from hexa.evaluation.attack import LOSSES, Attack, projected_gradient, random_starts, smallest_radius, together
+from hexa.evaluation.attack import (
+    LOSSES,
+    Attack,
+    projected_gradient,
+    random_starts,
+    smallest_radius,
+    together,
+)
 from hexa.evaluation.auto_attack import auto_attack, least_move
 from hexa.evaluation.corruptions.kinds import KINDS, corrupt
 from hexa.evaluation.features import extract
@@ -44,7 +51,13 @@ def draw(count: int) -> tuple[nn.Module, Tensor, Tensor]:
 
 
 def one_by_one(
-    scores: nn.Module, image: Tensor, label: int, start: Tensor, radius: float, step: float, steps: int
+    scores: nn.Module,
+    image: Tensor,
+    label: int,
+    start: Tensor,
+    radius: float,
+    step: float,
+    steps: int,
 ) -> tuple[Tensor, bool]:
     """The first iterate that is misclassified, or the last, and whether there is one: as the paper writes it."""
     x = (image + (start - image).clamp(-radius, radius)).clamp(0, 1)
@@ -55,7 +68,9 @@ def one_by_one(
             return x.detach(), True
         if number < steps:
             F.cross_entropy(logits, torch.tensor([label])).backward()  # type: ignore[no-untyped-call]
-            x = (image + (x.detach() + step * x.grad.sign() - image).clamp(-radius, radius)).clamp(0, 1)
+            x = (image + (x.detach() + step * x.grad.sign() - image).clamp(-radius, radius)).clamp(
+                0, 1
+            )
     return x.detach(), False
 
 
@@ -64,15 +79,24 @@ def test_an_attack_equals_the_loop_over_images(radius: float) -> None:
     scores, images, labels = draw(24)
     labels[:3] = (labels[:3] + 1) % 4  # some are misclassified from the beginning
     noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(2)).double() * 2 - 1
-    moved, wrong = projected_gradient(scores, images, labels, images + radius * noise, radius, radius / 3, 7)
+    moved, wrong = projected_gradient(
+        scores, images, labels, images + radius * noise, radius, radius / 3, 7
+    )
     each = zip(images, labels, images + radius * noise, strict=True)
-    expected = [one_by_one(scores, image, int(label), at, radius, radius / 3, 7) for image, label, at in each]
+    expected = [
+        one_by_one(scores, image, int(label), at, radius, radius / 3, 7)
+        for image, label, at in each
+    ]
     assert wrong.tolist() == [found for _, found in expected]
     assert 6 < int(wrong.sum()) < 23
-    torch.testing.assert_close(moved, torch.stack([image for image, _ in expected]), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        moved, torch.stack([image for image, _ in expected]), atol=1e-12, rtol=0
+    )
 
 
-@pytest.mark.parametrize("attacks", [random_starts(20, 2.5, 1, ["cross-entropy"]), auto_attack(20, 1, 1)[2:3]])
+@pytest.mark.parametrize(
+    "attacks", [random_starts(20, 2.5, 1, ["cross-entropy"]), auto_attack(20, 1, 1)[2:3]]
+)
 def test_a_linear_classifier_falls_at_its_margin(attacks: list[Attack]) -> None:
     """|w·x + b| / ‖w‖₁ is how far all pixels have to be moved, where none is near the end of its range."""
     generator = torch.Generator().manual_seed(0)
@@ -89,7 +113,10 @@ def test_a_linear_classifier_falls_at_its_margin(attacks: list[Attack]) -> None:
     streams = [Stream(0).child(number) for number in range(40)]
     found = smallest_radius(scores, images, labels, radii, attacks, streams)
     needed = margin.abs() / weight.abs().sum()
-    expected = [min((radius for radius in radii if radius > need), default=math.inf) for need in needed.tolist()]
+    expected = [
+        min((radius for radius in radii if radius > need), default=math.inf)
+        for need in needed.tolist()
+    ]
     assert found.tolist() == expected
     assert {0.005, math.inf} < set(expected)
     labels[5] = 1 - labels[5]
@@ -100,13 +127,19 @@ def test_the_least_move_is_that_of_linear_programming() -> None:
     """min t: −t ≤ δ ≤ t, ⟨slopes, δ⟩ = gap, 0 ≤ points + δ ≤ 1, or the most of gap that the bounds allow."""
     generator = torch.Generator().manual_seed(4)
     points = torch.rand(30, 5, generator=generator).double()
-    slopes, gap = torch.randn(30, 5, generator=generator).double(), torch.randn(30, 1, generator=generator).double()
+    slopes, gap = (
+        torch.randn(30, 5, generator=generator).double(),
+        torch.randn(30, 1, generator=generator).double(),
+    )
     slopes[0, 2] = 0.0
     found = least_move(points, slopes, gap)
     reached = 0
     for point, slope, move, need in zip(points, slopes, found, gap[:, 0], strict=True):
         eye = np.eye(5)
-        within = {"A_ub": np.block([[eye, -np.ones((5, 1))], [-eye, -np.ones((5, 1))]]), "b_ub": np.zeros(10)}
+        within = {
+            "A_ub": np.block([[eye, -np.ones((5, 1))], [-eye, -np.ones((5, 1))]]),
+            "b_ub": np.zeros(10),
+        }
         room = [(-float(x), 1 - float(x)) for x in point]
         on_plane = {"A_eq": np.append(slope, 0)[None], "b_eq": [float(need)]}
         best = linprog([0] * 5 + [1], **within, **on_plane, bounds=[*room, (0, None)])
@@ -121,7 +154,9 @@ def test_the_least_move_is_that_of_linear_programming() -> None:
 
 
 @pytest.mark.parametrize(
-    "attacks", [random_starts(3, 2.5, 2, ["cross-entropy"]), auto_attack(5, 2, 20)], ids=["pgd", "autoattack"]
+    "attacks",
+    [random_starts(3, 2.5, 2, ["cross-entropy"]), auto_attack(5, 2, 20)],
+    ids=["pgd", "autoattack"],
 )
 def test_what_is_drawn_for_an_image_does_not_depend_on_its_batch(attacks: list[Attack]) -> None:
     network, images, labels = draw(16)
@@ -134,7 +169,10 @@ def test_what_is_drawn_for_an_image_does_not_depend_on_its_batch(attacks: list[A
     streams = [Stream(3).child(number) for number in range(16)]
     how = ([0.01, 0.03], attacks)
     together = smallest_radius(scores, images, labels, *how, streams)
-    parts = [smallest_radius(scores, images[p], labels[p], *how, streams[p]) for p in (slice(0, 5), slice(5, 16))]
+    parts = [
+        smallest_radius(scores, images[p], labels[p], *how, streams[p])
+        for p in (slice(0, 5), slice(5, 16))
+    ]
     assert together.tolist() == torch.cat(parts).tolist()
     assert len(set(together.tolist())) > 1
 
@@ -154,9 +192,13 @@ def test_attacks_find_what_torchattacks_finds(name: str, radius: float) -> None:
     attack = getattr(torchattacks, name)(scores, eps=radius, n_restarts=1, seed=0, **options[name])
     theirs = attack(images, labels).detach()
     assert float((theirs - images).abs().max()) <= radius + 1e-6
-    ours = {"APGD": slice(0, 1), "APGDT": slice(1, 4), "FAB": slice(4, 7), "Square": slice(7, 8)}[name]
+    ours = {"APGD": slice(0, 1), "APGDT": slice(1, 4), "FAB": slice(4, 7), "Square": slice(7, 8)}[
+        name
+    ]
     streams = [Stream(0).child(number) for number in range(100)]
-    found = smallest_radius(scores, images, labels, [radius], auto_attack(50, 3, 300)[ours], streams).isfinite()
+    found = smallest_radius(
+        scores, images, labels, [radius], auto_attack(50, 3, 300)[ours], streams
+    ).isfinite()
     with torch.no_grad():
         expected = scores(theirs).argmax(1) != labels
     assert 15 < int(expected.sum()) < 97
@@ -172,7 +214,9 @@ def test_the_margin_finds_what_a_cross_entropy_without_a_slope_does_not() -> Non
     streams = [Stream(0).child(number) for number in range(40)]
     fallen = functools.partial(smallest_radius, lambda x: 1e4 * network(x), images, labels, [0.03])
     found = {name: fallen(random_starts(10, 2.5, 1, [name]), streams) for name in LOSSES}
-    plain = smallest_radius(network, images, labels, [0.03], random_starts(10, 2.5, 1, ["margin"]), streams)
+    plain = smallest_radius(
+        network, images, labels, [0.03], random_starts(10, 2.5, 1, ["margin"]), streams
+    )
     assert found["margin"].tolist() == plain.tolist()
     assert int(found["cross-entropy"].isinf().sum()) > int(plain.isinf().sum()) + 5
     logits, known = torch.tensor([[1.0, 5.0, 2.0], [3.0, 0.0, 1.0]]), torch.tensor([0, 0])
@@ -188,7 +232,9 @@ def test_the_head_is_the_probe_as_one_layer(count: int, width: int) -> None:
 
 def test_an_evaluation_tells_each_image_and_its_mean() -> None:
     backbone = random_backbone(SMALL, 8)
-    result = evaluate("robust", backbone, "digits", images=60, epsilons="4,1", steps=2, restarts=1, **QUIET)
+    result = evaluate(
+        "robust", backbone, "digits", images=60, epsilons="4,1", steps=2, restarts=1, **QUIET
+    )
     metrics, details = result["metrics"], result["details"]
     assert result["protocol"] == "robust/pgd2x1-eps1,4-images=60"
     smallest = details["smallest_epsilon"]
@@ -202,20 +248,31 @@ def test_an_evaluation_tells_each_image_and_its_mean() -> None:
     assert metrics["top1"] > metrics["robust@1"] > metrics["robust@4"]
     # the same images for every seed, whatever the size of a batch
     other = QUIET | {"epsilons": [1], "steps": 1, "extraction_batch": 17, "seed": 1}
-    assert evaluate("robust", backbone, "digits", images=60, **other)["details"]["positions"] == details["positions"]
+    assert (
+        evaluate("robust", backbone, "digits", images=60, **other)["details"]["positions"]
+        == details["positions"]
+    )
 
 
 @pytest.mark.parametrize(
     ("preset", "options", "named"),
     [
         ("pgd", {"steps": 2, "restarts": 1}, "pgd2x1-eps2-images=30"),
-        ("pgd", {"steps": 2, "losses": "cross-entropy,margin"}, "pgd2x2-eps2-images=30-losses=cross-entropy,margin"),
+        (
+            "pgd",
+            {"steps": 2, "losses": "cross-entropy,margin"},
+            "pgd2x2-eps2-images=30-losses=cross-entropy,margin",
+        ),
         (
             "pgd",
             {"steps": 2, "restarts": 1, "head": "aff", "head_epochs": 1, "head_steps": 1},
             "pgd2x1-eps2-head=aff-head_epochs=1-head_steps=1-images=30",
         ),
-        ("autoattack", {"steps": 3, "targets": 1, "queries": 4}, "apgd3+apgd3t1+fab3t1+square4-eps2-images=30"),
+        (
+            "autoattack",
+            {"steps": 3, "targets": 1, "queries": 4},
+            "apgd3+apgd3t1+fab3t1+square4-eps2-images=30",
+        ),
     ],
 )
 def test_an_identity_names_what_was_run(preset: str, options: dict[str, Any], named: str) -> None:
@@ -228,16 +285,28 @@ def test_an_identity_names_what_was_run(preset: str, options: dict[str, Any], na
 def test_unattacked_images_score_as_in_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone, seen = random_backbone(SMALL, 8), Mock(wraps=smallest_radius)
     monkeypatch.setattr("hexa.evaluation.protocols.robust.smallest_radius", seen)
-    monkeypatch.setattr("hexa.evaluation.protocols.robust.together", lambda device, pixels: 2048 // pixels)
+    monkeypatch.setattr(
+        "hexa.evaluation.protocols.robust.together", lambda device, pixels: 2048 // pixels
+    )
     robust = evaluate("robust", backbone, "digits", epsilons=[0.5], steps=1, restarts=1, **QUIET)
-    assert robust["metrics"]["top1"] == pytest.approx(evaluate("probe", backbone, "digits", **QUIET)["metrics"]["top1"])
+    assert robust["metrics"]["top1"] == pytest.approx(
+        evaluate("probe", backbone, "digits", **QUIET)["metrics"]["top1"]
+    )
     assert max(len(call.args[1]) for call in seen.call_args_list) == 32
-    assert [together(torch.device("cpu"), size**2) for size in (32, 160, 224, 1200)] == [1024, 40, 20, 1]
+    assert [together(torch.device("cpu"), size**2) for size in (32, 160, 224, 1200)] == [
+        1024,
+        40,
+        20,
+        1,
+    ]
 
 
 def test_interval_is_wilsons() -> None:
     z, n, share = 1.959963984540054, 50, 0.9
-    centre, half = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    centre, half = (
+        share + z * z / (2 * n),
+        z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)),
+    )
     expected = [100 * (centre + sign * half) / (1 + z * z / n) for sign in (-1, 1)]
     assert interval(torch.arange(n).numpy() < 45) == pytest.approx(expected)
 
@@ -249,7 +318,11 @@ def test_corrupted_images_are_scored_one_kind_after_the_other() -> None:
     assert result["protocol"] == "robust/corruptions-images=40"
     table = np.array([details["corruptions"][kind] for kind in KINDS])
     assert table.shape == (15, 5)
-    assert metrics["corrupted"] == pytest.approx(table.mean()) == pytest.approx(np.mean(details["right"]) / 75 * 100)
+    assert (
+        metrics["corrupted"]
+        == pytest.approx(table.mean())
+        == pytest.approx(np.mean(details["right"]) / 75 * 100)
+    )
     assert metrics["blur"] == pytest.approx(table[3:7].mean())
     # an image as a loop over the test split sees it
     test, place = open_source("digits", "test"), details["positions"][3]
@@ -285,7 +358,10 @@ def test_a_row_has_clean_corrupted_and_attacked_images() -> None:
 def test_official_files_are_scored_instead_of_our_own(tmp_path: Path) -> None:
     """Files of our own corruptions, but for the first severity of one kind, which is black."""
     backbone, test = random_backbone(SMALL, 8), open_source("digits", "test")
-    images = torch.stack([EvaluationTransform(8)(test.decode(place)) for place in range(len(test))]) / 255
+    images = (
+        torch.stack([EvaluationTransform(8)(test.decode(place)) for place in range(len(test))])
+        / 255
+    )
     np.save(tmp_path / "labels.npy", np.tile(test.labels, 5))
     streams = [Stream(0).child("robust", place) for place in range(len(test))]
     for kind in KINDS:
@@ -295,14 +371,20 @@ def test_official_files_are_scored_instead_of_our_own(tmp_path: Path) -> None:
     how = {"preset": "corruptions", "images": 40, **QUIET}
     found = evaluate("robust", backbone, "digits", official=tmp_path, **how)
     assert found["protocol"] == "robust/corruptions-images=40-official"
-    ours, theirs = (r["details"]["corruptions"] for r in (evaluate("robust", backbone, "digits", **how), found))
+    ours, theirs = (
+        r["details"]["corruptions"] for r in (evaluate("robust", backbone, "digits", **how), found)
+    )
     assert {kind for kind in KINDS if ours[kind] != theirs[kind]} == {"fog"}
     assert ours["fog"][1:] == theirs["fog"][1:]
     np.save(tmp_path / "snow.npy", np.zeros((3, 8, 8, 3), np.uint8))
-    with pytest.raises(UserError, match=r"snow.npy is uint8 \[3, 8, 8, 3\]; expected uint8 \[\d+, H, W, 3\]"):
+    with pytest.raises(
+        UserError, match=r"snow.npy is uint8 \[3, 8, 8, 3\]; expected uint8 \[\d+, H, W, 3\]"
+    ):
         evaluate("robust", backbone, "digits", official=tmp_path, **how)
     np.save(tmp_path / "labels.npy", np.tile(test.labels[::-1], 5))
-    with pytest.raises(UserError, match=r"labels\.npy holds other labels than the test images have"):
+    with pytest.raises(
+        UserError, match=r"labels\.npy holds other labels than the test images have"
+    ):
         evaluate("robust", backbone, "digits", official=tmp_path, **how)
     (tmp_path / "fog.npy").write_bytes(b"")
     with pytest.raises(UserError, match=r"fog\.npy is not an array .*; unpack CIFAR-10-C again"):
@@ -314,8 +396,14 @@ def test_official_files_are_scored_instead_of_our_own(tmp_path: Path) -> None:
 
 def test_options_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     for options, said in (
-        ({"official": tmp_path}, "official: holds corrupted images; give --corruptions true, or leave it out"),
-        ({"head_epochs": 3}, "head_epochs: not for head slf; leave it out, or give head alf or aff"),
+        (
+            {"official": tmp_path},
+            "official: holds corrupted images; give --corruptions true, or leave it out",
+        ),
+        (
+            {"head_epochs": 3},
+            "head_epochs: not for head slf; leave it out, or give head alf or aff",
+        ),
         ({"preset": "corruptions", "aspect": "keep"}, "--preset pgd"),
     ):
         with pytest.raises(UserError, match=said):
@@ -324,7 +412,12 @@ def test_options_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("preset", ["pgd", "corruptions"])
 def test_no_readable_test_image_is_one_line(preset: str, tmp_path: Path) -> None:
-    files = [f"{part}/{label}/{number}.png" for part in ("train", "test") for label in "ab" for number in range(2)]
+    files = [
+        f"{part}/{label}/{number}.png"
+        for part in ("train", "test")
+        for label in "ab"
+        for number in range(2)
+    ]
     data = plain_images(tmp_path, dict.fromkeys(files, (8, 8)))
     for file in (tmp_path / "test").rglob("*.png"):
         file.write_bytes(b"broken")

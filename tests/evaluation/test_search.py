@@ -25,7 +25,11 @@ def file(tmp_path: Path) -> Path:
     features[7], features[11] = features[3] + 0.05, features[3] - 0.05
     features[21] = features[20] + 0.01
     features += 10  # as after a ReLU: every cosine is near 1 before the mean is removed
-    np.savez(tmp_path / "x.npz", features=features, paths=np.array([f"{place}.png" for place in range(30)]))
+    np.savez(
+        tmp_path / "x.npz",
+        features=features,
+        paths=np.array([f"{place}.png" for place in range(30)]),
+    )
     return tmp_path / "x.npz"
 
 
@@ -40,7 +44,9 @@ def test_duplicates_are_linked_groups_the_closest_first(file: Path) -> None:
     assert [one.paths for one in found] == [["20.png", "21.png"], ["3.png", "7.png", "11.png"]]
     assert found[0].similarity == pytest.approx(expected[20, 21], abs=1e-6)
     pairs = expected[3, 7], expected[3, 11], expected[7, 11]
-    assert (found[1].similarity, found[1].lowest) == pytest.approx((max(pairs), min(pairs)), abs=1e-6)
+    assert (found[1].similarity, found[1].lowest) == pytest.approx(
+        (max(pairs), min(pairs)), abs=1e-6
+    )
     assert Features(file).duplicates(0.9999999) == []
 
 
@@ -52,7 +58,9 @@ def test_outliers_and_neighbours(file: Path) -> None:
     assert [one.paths for one in found] == [[f"{place}.png"] for place in np.argsort(mean)[:4]]
     assert [one.similarity for one in found] == pytest.approx(sorted(mean)[:4], abs=1e-6)
     near = Features(file).like("3.png", 5)
-    assert [one.paths for one in near] == [[f"{place}.png"] for place in np.argsort(-expected[3])[:5]]
+    assert [one.paths for one in near] == [
+        [f"{place}.png"] for place in np.argsort(-expected[3])[:5]
+    ]
     assert Features(file).like("photos/3.png", 5) == near
 
 
@@ -60,10 +68,15 @@ def test_outliers_and_neighbours(file: Path) -> None:
 def test_of_images(suffix: str, tmp_path: Path, says: Says) -> None:
     out = tmp_path / f"x{suffix}"
     embed(random_backbone(SMALL, 16, 0), "digits#test", out)
-    said = says("search", out, "--like", open_source("digits#test").paths[0], "--count", "3", "--json").out
+    said = says(
+        "search", out, "--like", open_source("digits#test").paths[0], "--count", "3", "--json"
+    ).out
     assert len(json.loads(said)) == 3
     said = says("search", out, "--duplicates", "--least", "1").out
-    assert "0 groups among 450 images at a similarity of 1 or more (--least); the closest two have 0.9" in said
+    assert (
+        "0 groups among 450 images at a similarity of 1 or more (--least); the closest two have 0.9"
+        in said
+    )
     said = says("search", out, "--like", f"elsewhere/{Features(out).paths[7]}", "--count", "1").out
     assert f"most like {Features(out).paths[7]}\n" in said
     with pytest.raises(UserError, match="no image of that path"):
@@ -78,7 +91,13 @@ def test_other_files_are_one_line(kind: str, tmp_path: Path) -> None:
     if kind in ("text", "zip"):
         file.write_bytes(b"not an archive" if kind == "text" else b"PK\x03\x04 cut off")
     elif kind != "missing":
-        features = np.full((1 if kind == "one" else 3, 4), np.inf if kind == "infinite" else 1.0, np.float32)
-        np.savez(file, features=features.astype("U3") if kind == "words" else features, paths=["a.png"] * len(features))
+        features = np.full(
+            (1 if kind == "one" else 3, 4), np.inf if kind == "infinite" else 1.0, np.float32
+        )
+        np.savez(
+            file,
+            features=features.astype("U3") if kind == "words" else features,
+            paths=["a.png"] * len(features),
+        )
     with one_line(r"x\.npz: "):
         Features(file)

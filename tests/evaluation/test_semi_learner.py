@@ -60,11 +60,15 @@ def objective(name: str, network: nn.Module | None = None, **fields: Any) -> Obj
     classes = torch.tensor([-1, KNOWN[1], -1, -1, KNOWN[0], -1])
     setting = Setting(6, COUNT, num_crops=1, mean=MEAN, std=STD_DEV)
     given = (options.rule, network or Plain(), head, classes, setting, options.ema)
-    return LearnersObjective((RotationLearner(*given, weight=WEIGHT) if rotates else Learner(*given)).double(), options)
+    return LearnersObjective(
+        (RotationLearner(*given, weight=WEIGHT) if rotates else Learner(*given)).double(), options
+    )
 
 
 def batch(step: int = 9) -> Batch:
-    crops = torch.rand(COUNT, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    crops = torch.rand(
+        COUNT, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     return Batch((crops,), torch.tensor([4, 1, 0, 1, 2, 3]), Stream(0).child("step", step), step)
 
 
@@ -74,11 +78,15 @@ def scores(learner: Learner, image: Tensor) -> Tensor:
     return learner.encoder.head(learner.encoder.backbone(pixels[None].double()))[0]
 
 
-def trained(made: Objective, given: Batch) -> tuple[dict[str, Tensor], dict[str, tuple[Tensor, ...]]]:
+def trained(
+    made: Objective, given: Batch
+) -> tuple[dict[str, Tensor], dict[str, tuple[Tensor, ...]]]:
     """The gradients that a step leaves, and the views of every term."""
     views = {name: part.example.crops for name, part in backward(made, given).items()}
     learner = made.method
-    gradients = {name: p.grad.clone() for name, p in learner.encoder.named_parameters() if p.grad is not None}
+    gradients = {
+        name: p.grad.clone() for name, p in learner.encoder.named_parameters() if p.grad is not None
+    }
     learner.zero_grad()
     return gradients, views
 
@@ -87,7 +95,9 @@ def check(gradients: dict[str, Tensor], learner: Learner, loss: Any) -> None:
     """The gradients of a step are those of this loss."""
     loss.backward()
     for name, gradient in gradients.items():
-        torch.testing.assert_close(gradient, learner.encoder.get_parameter(name).grad, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(
+            gradient, learner.encoder.get_parameter(name).grad, rtol=1e-5, atol=1e-7
+        )
 
 
 def of_unlabelled(name: str, learner: Learner, weak: Tensor, view: Tensor) -> Tensor:
@@ -100,12 +110,17 @@ def of_unlabelled(name: str, learner: Learner, weak: Tensor, view: Tensor) -> Te
     if name in ("fixmatch", "pseudo-label"):
         return F.cross_entropy(hard, likely.argmax()) if likely.max() >= 0.5 else zero
     if name == "uda":
-        return -(F.softmax(clean / 0.4, 0) * F.log_softmax(hard, 0)).sum() if likely.max() >= 0.5 else zero
+        return (
+            -(F.softmax(clean / 0.4, 0) * F.log_softmax(hard, 0)).sum()
+            if likely.max() >= 0.5
+            else zero
+        )
     return F.kl_div(F.log_softmax(hard, 0), likely, reduction="sum")
 
 
 @pytest.mark.parametrize(
-    ("name", "term"), [("fixmatch", "strong"), ("uda", "strong"), ("pseudo-label", "strong"), ("vat", "vat")]
+    ("name", "term"),
+    [("fixmatch", "strong"), ("uda", "strong"), ("pseudo-label", "strong"), ("vat", "vat")],
 )
 def test_a_step_is_the_published_loss(name: str, term: str) -> None:
     made, given = objective(name, **({} if name == "vat" else {"threshold": 0.5})), batch()
@@ -113,7 +128,9 @@ def test_a_step_is_the_published_loss(name: str, term: str) -> None:
     gradients, views = trained(made, given)
     weak, hard = given.crops[0], views[term][0]
     assert torch.equal(weak, hard) == (name == "pseudo-label")
-    labelled = [F.cross_entropy(scores(learner, weak[i]), torch.tensor(KNOWN[i])) for i in range(LABELLED)]
+    labelled = [
+        F.cross_entropy(scores(learner, weak[i]), torch.tensor(KNOWN[i])) for i in range(LABELLED)
+    ]
     rest = [of_unlabelled(name, learner, weak[i], hard[i]) for i in range(LABELLED, COUNT)]
     if name != "vat":
         assert 0 < sum(value.item() == 0 for value in rest) < len(rest), "the threshold decides"
@@ -133,9 +150,13 @@ def test_s4l_is_classes_and_rotations_of_four_turned_images() -> None:
     for i, image in enumerate(given.crops[0]):
         for turns in range(4):
             found = scores(learner, image.rot90(turns, (1, 2)))
-            loss = loss + WEIGHT * F.cross_entropy(found[CLASSES:], torch.tensor(turns)) / (4 * COUNT)
+            loss = loss + WEIGHT * F.cross_entropy(found[CLASSES:], torch.tensor(turns)) / (
+                4 * COUNT
+            )
             if i < LABELLED:
-                loss = loss + F.cross_entropy(found[:CLASSES], torch.tensor(KNOWN[i])) / (4 * LABELLED)
+                loss = loss + F.cross_entropy(found[:CLASSES], torch.tensor(KNOWN[i])) / (
+                    4 * LABELLED
+                )
     check(gradients, learner, loss)
 
 
@@ -172,7 +193,9 @@ def test_running_statistics_are_of_one_pass_of_the_labelled_images_as_in_usb(nam
     others = given.crops[0].clone()
     others[:LABELLED] = 0.5 * others[:LABELLED]
     still = replace(MAIN, update=False)
-    before, after = (learner.embed((crops,), still)[0, LABELLED:] for crops in (given.crops[0], others))
+    before, after = (
+        learner.embed((crops,), still)[0, LABELLED:] for crops in (given.crops[0], others)
+    )
     assert torch.equal(before, after)
 
 
@@ -180,7 +203,9 @@ def test_lambda_grows_linearly_over_two_fifths_of_the_steps() -> None:
     """As published for pseudo-labels and VAT; FixMatch's does not."""
     for name, term in (("pseudo-label", "strong"), ("vat", "vat")):
         found = [objective(name).weights(step).get(term, 0.0) for step in range(10)]
-        assert found == pytest.approx([WEIGHT * float(np.clip(step / 4, 0, 1)) for step in range(10)])
+        assert found == pytest.approx(
+            [WEIGHT * float(np.clip(step / 4, 0, 1)) for step in range(10)]
+        )
     assert objective("fixmatch").weights(0)["strong"] == WEIGHT
 
 
@@ -212,7 +237,9 @@ def test_hard_examples_join_strong_views_and_stand_in_for_weak_ones() -> None:
 
 
 def test_adversarial_views_climb_the_loss_of_unlabelled_images_within_epsilon() -> None:
-    made = objective("fixmatch", strong="weak", threshold=0.0, hard=[{"kind": "adversarial", "branch": "main"}])
+    made = objective(
+        "fixmatch", strong="weak", threshold=0.0, hard=[{"kind": "adversarial", "branch": "main"}]
+    )
     learner, given = made.method, batch()
     _, views = trained(made, given)
     weak, attacked = given.crops[0], views["adversarial"][0]
@@ -220,7 +247,9 @@ def test_adversarial_views_climb_the_loss_of_unlabelled_images_within_epsilon() 
     assert torch.equal(attacked[:LABELLED], weak[:LABELLED]), "labelled images count 0"
     for i in range(LABELLED, COUNT):
         target = scores(learner, weak[i]).argmax()
-        before, after = (F.cross_entropy(scores(learner, view), target) for view in (weak[i], attacked[i]))
+        before, after = (
+            F.cross_entropy(scores(learner, view), target) for view in (weak[i], attacked[i])
+        )
         assert after > before
 
 

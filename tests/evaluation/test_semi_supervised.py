@@ -30,8 +30,16 @@ from tests.refusals import one_line
 
 def test_fixmatch_learns_digits_from_forty_labels() -> None:
     """From random weights in two seconds, far above chance (10 %)."""
-    network = NetworkConfig(name="small-resnet", widths=(16, 32), mean=(0.3, 0.3, 0.3), std=(0.37, 0.37, 0.37))
-    how: dict[str, Any] = {"learner": "fixmatch", "labels": 40, "labelled_batch": 16, "ratio": 2, "learning_rate": 0.1}
+    network = NetworkConfig(
+        name="small-resnet", widths=(16, 32), mean=(0.3, 0.3, 0.3), std=(0.37, 0.37, 0.37)
+    )
+    how: dict[str, Any] = {
+        "learner": "fixmatch",
+        "labels": 40,
+        "labelled_batch": 16,
+        "ratio": 2,
+        "learning_rate": 0.1,
+    }
     how |= {"steps": 60, "mirrored": False, **QUIET}
     found = evaluate("semi-supervised", random_backbone(network, 8), "digits", **how)
     assert found["protocol"].startswith("semi-supervised/fixmatch-40-labels-60steps-")
@@ -42,14 +50,29 @@ def test_fixmatch_learns_digits_from_forty_labels() -> None:
 def test_every_learner_by_the_command_line(learner: str, tmp_path: Path, says: Says) -> None:
     weights, out = tmp_path / "b.safetensors", tmp_path / "r.json"
     save_backbone(random_backbone(SMALL, 8), weights)
-    given = ["evaluate", "semi-supervised", weights, "--data", "digits", "--learner", learner, "--labels", "20"]
+    given = [
+        "evaluate",
+        "semi-supervised",
+        weights,
+        "--data",
+        "digits",
+        "--learner",
+        learner,
+        "--labels",
+        "20",
+    ]
     given += ["--steps", "2", "--labelled_batch", "4", "--hard", "adversarial,cutmix", "--out", out]
     said = says(*given, "--device", "cpu", "--num-workers", "0").out
-    assert f"semi-supervised/{learner}-20-labels-2steps-labelled_batch=4-adversarial-cutmix on digits: top1" in said
+    assert (
+        f"semi-supervised/{learner}-20-labels-2steps-labelled_batch=4-adversarial-cutmix on digits: top1"
+        in said
+    )
     assert f'"ratio": {PUBLISHED[learner].ratio}' in out.read_text()
 
 
-def test_labels_are_drawn_class_by_class_from_seed_and_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_are_drawn_class_by_class_from_seed_and_draw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     source, seen = images(60, 0), []
 
     def fake(task: Any, labelled: Any, *_: object) -> Any:
@@ -57,19 +80,28 @@ def test_labels_are_drawn_class_by_class_from_seed_and_draw(monkeypatch: pytest.
         return Outcome({"top1": 10.0 * len(seen)})
 
     monkeypatch.setattr(semi_supervised, "train", fake)
-    found = semi_supervised.run(task(source), SemiSupervisedOptions(learner="uda", labels=12, draws=3))
+    found = semi_supervised.run(
+        task(source), SemiSupervisedOptions(learner="uda", labels=12, draws=3)
+    )
     half = half_width([10.0, 20.0, 30.0])
     assert found.metrics == {"top1": 20.0, "top1_std": pytest.approx(10.0), "top1_interval": half}
     for number, rows in enumerate(seen):
         assert np.bincount(source.labels[rows]).tolist() == [4, 4, 4]
-        assert rows.tolist() == draw_per_class(source.labels, 4, Stream(0).child("labels", number)).tolist()
+        assert (
+            rows.tolist()
+            == draw_per_class(source.labels, 4, Stream(0).child("labels", number)).tolist()
+        )
 
 
 def test_supervised_may_draw_too_and_its_first_draw_is_the_plain_one() -> None:
     plain = semi_supervised.run(task(), SemiSupervisedOptions(percent=20, epochs=1, batch_size=8))
-    three = semi_supervised.run(task(), SemiSupervisedOptions(percent=20, epochs=1, batch_size=8, draws=2))
+    three = semi_supervised.run(
+        task(), SemiSupervisedOptions(percent=20, epochs=1, batch_size=8, draws=2)
+    )
     assert three.details["draws"][0]["metrics"] == plain.metrics
-    assert set(three.metrics) == {f"{name}{end}" for name in plain.metrics for end in ("", "_std", "_interval")}
+    assert set(three.metrics) == {
+        f"{name}{end}" for name in plain.metrics for end in ("", "_std", "_interval")
+    }
 
 
 def test_batches_hold_labelled_images_first_and_hide_all_other_labels() -> None:
@@ -88,12 +120,16 @@ def test_weak_views_are_mirrored_and_moved_by_an_eighth() -> None:
     image, seen = pixels[0].float() / 255, set()
     allowed = {}
     for flip in (False, True):
-        whole = torch.nn.functional.pad(image.flip(2) if flip else image, (1, 1, 1, 1), mode="reflect")
+        whole = torch.nn.functional.pad(
+            image.flip(2) if flip else image, (1, 1, 1, 1), mode="reflect"
+        )
         for y, x in np.ndindex(3, 3):
             allowed[flip, y, x] = whole[:, y : y + 8, x : x + 8]
     for batch in Batches(replace(task(), fit=source), np.arange(3), 3, 2, Stream(0)).steps(20):
         for view in batch.crops[0]:
-            (name,) = [name for name, crop in allowed.items() if torch.allclose(crop, view, atol=1e-6)]
+            (name,) = [
+                name for name, crop in allowed.items() if torch.allclose(crop, view, atol=1e-6)
+            ]
             seen.add(name)
     assert seen == set(allowed)
 
@@ -105,13 +141,22 @@ def test_weak_views_are_mirrored_and_moved_by_an_eighth() -> None:
         ({"learner": "fixmatch", "trunk_rate": 0.1}, "trunk_rate: not for the learner fixmatch"),
         ({"learner": "s4l", "strong": "weak"}, "strong: not for the learner s4l"),
         ({"labels": 40, "percent": 5}, "labels and percent both say which labels are used"),
-        ({"learner": "fixmatch", "hard": "advers"}, "unknown kind 'advers'; did you mean 'adversarial'"),
-        ({"learner": "fixmatch", "hard": [{"kind:vat": None}]}, "hard.kind: is missing; .* got kind:vat"),
+        (
+            {"learner": "fixmatch", "hard": "advers"},
+            "unknown kind 'advers'; did you mean 'adversarial'",
+        ),
+        (
+            {"learner": "fixmatch", "hard": [{"kind:vat": None}]},
+            "hard.kind: is missing; .* got kind:vat",
+        ),
         ({"learner": "fixmatch", "hard": 1}, "hard: a list of hard examples is needed"),
         ({"learner": "fixmatch", "hard": "cutmix,cutmix"}, "give each kind once"),
         ({"learner": "mixmatch"}, "learner: must be 'supervised'"),
         ({"rates_of": "x"}, "'hexa' or 'swav'"),
-        ({"labels": 45, "learner": "fixmatch"}, "45 cannot be shared equally by 10 classes; use 40 or 50"),
+        (
+            {"labels": 45, "learner": "fixmatch"},
+            "45 cannot be shared equally by 10 classes; use 40 or 50",
+        ),
         ({"labels": 3, "learner": "fixmatch"}, "3 cannot be shared equally by 10 classes; use 10$"),
         ({"labels": 5000, "learner": "fixmatch"}, "fewer than the 500 asked for"),
     ],

@@ -19,7 +19,9 @@ LABELS = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 5], [40, 10, 3
 
 
 def counts(labels: np.ndarray) -> dict[int, int]:
-    return dict(zip(*(array.tolist() for array in np.unique(labels, return_counts=True)), strict=True))
+    return dict(
+        zip(*(array.tolist() for array in np.unique(labels, return_counts=True)), strict=True)
+    )
 
 
 def test_a_part_takes_its_share_of_every_class() -> None:

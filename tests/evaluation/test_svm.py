@@ -36,12 +36,16 @@ def images(count: int, seed: int) -> tuple[Tensor, Labels]:
     labels[:3] = 2 * np.eye(3, dtype=np.int64) - 1
     pixels = generator.integers(60, 256, (count, 3, 8, 8))
     for column, (top, left) in enumerate(((0, 0), (0, 4), (4, 0))):
-        pixels[:, :, top : top + 4, left : left + 4] -= 40 * (labels[:, column] == 1)[:, None, None, None]
+        pixels[:, :, top : top + 4, left : left + 4] -= (
+            40 * (labels[:, column] == 1)[:, None, None, None]
+        )
     return torch.from_numpy(pixels.clip(0, 255).astype(np.uint8)), labels
 
 
 def task(*chosen: str, train: int = 90) -> Task:
-    fit, test = (ArraySource(*images(n, s), list(NAMES), name=str(s)) for n, s in ((train, 1), (60, 2)))
+    fit, test = (
+        ArraySource(*images(n, s), list(NAMES), name=str(s)) for n, s in ((train, 1), (60, 2))
+    )
     config = NetworkConfig(name="pixels", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     backbone = Backbone(nn.Flatten(), Preparation(config.mean, config.std, 8), config)
     return task_of(backbone, fit, test, NAMES, chosen=frozenset(chosen))
@@ -57,7 +61,9 @@ def prepared(made: Task) -> list[tuple[np.ndarray[Any, Any], Labels]]:
     found = []
     for source in (made.fit, made.test):
         features = source.images.flatten(1).double().numpy() / 255
-        found.append((features / (np.linalg.norm(features, axis=1, keepdims=True) + 1e-5), source.labels))
+        found.append(
+            (features / (np.linalg.norm(features, axis=1, keepdims=True) + 1e-5), source.labels)
+        )
     return found
 
 
@@ -69,21 +75,30 @@ def machine(cost: float) -> LinearSVC:
     ("preset", "costs", "train"),  # fewer images than the 192 features, and more
     [("goyal", (0.01, 1.0, 100.0), 90), ("goyal", (0.01, 1.0, 100.0), 250), ("pcl", (0.5,), 90)],
 )
-def test_presets_are_a_grid_search_of_scikit_learn(preset: str, costs: tuple[float, ...], train: int) -> None:
+def test_presets_are_a_grid_search_of_scikit_learn(
+    preset: str, costs: tuple[float, ...], train: int
+) -> None:
     """Difficult images are negatives in training; they are not scored by Goyal's rule, and negatives by PCL's."""
     made = task(train=train)
     (x, y), (test_x, test_y) = prepared(made)
     expected = []
     for labels, test_labels in zip(y.T, test_y.T, strict=True):
-        search = GridSearchCV(machine(1.0), {"C": costs}, scoring="average_precision", cv=StratifiedKFold(3))
+        search = GridSearchCV(
+            machine(1.0), {"C": costs}, scoring="average_precision", cv=StratifiedKFold(3)
+        )
         scores = search.fit(x, np.where(labels == 1, 1, -1)).decision_function(test_x)
         kept = (test_labels != 0) | (preset == "pcl")
         expected.append(100 * oracle_ap(test_labels[kept] == 1, scores[kept]))
-    found = svm.run(made, svm.SVMOptions.model_validate(svm.PROTOCOL.presets[preset].model_dump() | {"costs": costs}))
+    found = svm.run(
+        made,
+        svm.SVMOptions.model_validate(svm.PROTOCOL.presets[preset].model_dump() | {"costs": costs}),
+    )
     assert found.metrics["mAP"] == pytest.approx(np.mean(expected), abs=0.1)
     assert list(found.details["average_precision"].values()) == pytest.approx(expected, abs=0.1)
     if preset == "goyal":
-        assert len(set(found.details["costs"].values())) > 1, "else the search is not seen to matter"
+        assert len(set(found.details["costs"].values())) > 1, (
+            "else the search is not seen to matter"
+        )
 
 
 def test_the_published_costs() -> None:
@@ -91,7 +106,10 @@ def test_the_published_costs() -> None:
     assert len(svm.GOYAL_COSTS) == 26
     assert svm.GOYAL_COSTS[0] == 1e-7
     assert {0.5**4, 0.5**19, 1.0, 100.0} <= set(svm.GOYAL_COSTS)
-    assert svm.PROTOCOL.identity("goyal", svm.SVMOptions()) == "goyal-26-costs-3-folds-difficult-ignored"
+    assert (
+        svm.PROTOCOL.identity("goyal", svm.SVMOptions())
+        == "goyal-26-costs-3-folds-difficult-ignored"
+    )
 
 
 def test_pcl_draws_k_images_of_every_class_and_keeps_all_their_labels() -> None:
@@ -118,7 +136,9 @@ def test_low_shot_is_a_script_over_draws(preset: str) -> None:
     published = low_shot.PROTOCOL.presets[preset]
     costs = (0.5,) if preset == "pcl" else (0.1, 10.0)
     changes = {"shots": (2, 5), "draws": 3, "costs": costs}
-    found = low_shot.run(made, low_shot.LowShotOptions.model_validate(published.model_dump() | changes))
+    found = low_shot.run(
+        made, low_shot.LowShotOptions.model_validate(published.model_dump() | changes)
+    )
     for k in (2, 5):
         table = np.empty((len(costs), 3))
         for draw in range(3):
@@ -132,7 +152,11 @@ def test_low_shot_is_a_script_over_draws(preset: str) -> None:
                     else:
                         rows = low_shot.draw_apart(y[:, column], k, 2 * k, stream.child(column))
                         kept = test_y[:, column] != 0
-                    scores = machine(cost).fit(x[rows], np.where(y[rows, column] == 1, 1, -1)).decision_function(test_x)
+                    scores = (
+                        machine(cost)
+                        .fit(x[rows], np.where(y[rows, column] == 1, 1, -1))
+                        .decision_function(test_x)
+                    )
                     precisions.append(oracle_ap(test_y[kept, column] == 1, scores[kept]))
                 table[number, draw] = 100 * np.mean(precisions)
         best = table[table.mean(1).argmax()]
@@ -160,9 +184,15 @@ def kit(folder: Path, empty: bool = False) -> str:
     for name, count, seed in (("trainval", 60, 1), ("test", 20, 2)):
         pixels, labels = images(count, seed)
         for number, picture in enumerate(pixels):
-            Image.fromarray(picture.permute(1, 2, 0).numpy()).save(root / "JPEGImages" / f"{name}{number}.jpg")
+            Image.fromarray(picture.permute(1, 2, 0).numpy()).save(
+                root / "JPEGImages" / f"{name}{number}.jpg"
+            )
         for column, label in enumerate(NAMES):
-            values = np.full(count, -1) if empty and column == 2 and name == "trainval" else labels[:, column]
+            values = (
+                np.full(count, -1)
+                if empty and column == 2 and name == "trainval"
+                else labels[:, column]
+            )
             rows = [f"{name}{number} {value}" for number, value in enumerate(values)]
             (root / "ImageSets" / "Main" / f"{label}_{name}.txt").write_text("\n".join(rows))
     return f"voc:{folder / 'VOCdevkit'}"
@@ -171,13 +201,25 @@ def kit(folder: Path, empty: bool = False) -> str:
 def test_a_voc_folder_from_the_outside(tmp_path: Path) -> None:
     spec = kit(tmp_path)
     assert 0 < evaluate("svm", "pixels:8", spec, preset="pcl", **QUIET)["metrics"]["mAP"] <= 100
-    found = evaluate("svm", "pixels:8", "digits", preset="pcl", **QUIET)  # one class an image is one against all
+    found = evaluate(
+        "svm", "pixels:8", "digits", preset="pcl", **QUIET
+    )  # one class an image is one against all
     assert found["protocol"] == "svm/pcl-C0.5-difficult-negative"
     assert found["metrics"]["mAP"] > 85
     assert set(found["details"]["average_precision"]) == set("0123456789")
-    assert evaluate("low-shot", "pixels:8", spec, shots=[1], draws=2, **QUIET)["metrics"]["mAP@1_std"] >= 0
-    assert evaluate("svm", "pixels:8", spec, preset="pcl", holdout=0.3, **QUIET)["data_facts"]["test"]["images"] == 18
-    with pytest.raises(UserError, match=r"multi-label; knn needs one label .* detect, low-shot, svm"):
+    assert (
+        evaluate("low-shot", "pixels:8", spec, shots=[1], draws=2, **QUIET)["metrics"]["mAP@1_std"]
+        >= 0
+    )
+    assert (
+        evaluate("svm", "pixels:8", spec, preset="pcl", holdout=0.3, **QUIET)["data_facts"]["test"][
+            "images"
+        ]
+        == 18
+    )
+    with pytest.raises(
+        UserError, match=r"multi-label; knn needs one label .* detect, low-shot, svm"
+    ):
         evaluate("knn", "pixels:8", spec, **QUIET)
     with pytest.raises(UserError, match=r"costs\.0: must be > 0"):
         evaluate("svm", "pixels:8", spec, costs=[0], **QUIET)

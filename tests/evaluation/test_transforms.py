@@ -28,7 +28,9 @@ def file(tmp_path: Path) -> str:
 
 
 def pictures(folder: Path, third: tuple[int, int] = (8, 8)) -> str:
-    return plain_images(folder, {"a/0.png": (8, 8), "b/1.png": (8, 8), "a/2.png": third, "b/3.png": (8, 8)})
+    return plain_images(
+        folder, {"a/0.png": (8, 8), "b/1.png": (8, 8), "a/2.png": third, "b/3.png": (8, 8)}
+    )
 
 
 def test_a_backbone_brings_its_transform() -> None:
@@ -88,7 +90,19 @@ def test_the_command_line_says_what_was_assumed(tmp_path: Path, says: Says) -> N
     assert main(["embed", str(save), "--data", data, "--out", str(out), "--size", "32"]) == 0
     assert not np.allclose(whole, np.load(out)["features"])
     result = tmp_path / "r.json"
-    arguments = ["evaluate", "knn", save, "--data", data, "--holdout", "0.5", "--size", "32", "--out", result]
+    arguments = [
+        "evaluate",
+        "knn",
+        save,
+        "--data",
+        data,
+        "--holdout",
+        "0.5",
+        "--size",
+        "32",
+        "--out",
+        result,
+    ]
     said = says(*arguments, "--crop", "1", "--interpolation", "bicubic").out
     assert "note: images are prepared" in said
     found = json.loads(result.read_text())

@@ -22,7 +22,14 @@ from hexa.evaluation.protocols import fine_tune, semi_supervised
 from hexa.evaluation.protocols.fine_tune import FineTuneOptions
 from hexa.evaluation.protocols.robust import PGDOptions, adversarially_trained
 from hexa.evaluation.protocols.semi_supervised import SemiSupervisedOptions
-from hexa.evaluation.supervised import AugmentedImages, Plan, decayed, new_classifier, slow_statistics, tuned
+from hexa.evaluation.supervised import (
+    AugmentedImages,
+    Plan,
+    decayed,
+    new_classifier,
+    slow_statistics,
+    tuned,
+)
 from hexa.ops import draws
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
@@ -77,7 +84,18 @@ def test_every_image_is_seen_once_an_epoch_the_last_few_too(smallest: int) -> No
 @pytest.mark.parametrize(
     ("plan", "steps"),
     [
-        (Plan(6, 8, partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4), 0.03, 0.1, 0.2, (0.6, 0.8)), [4, 5]),
+        (
+            Plan(
+                6,
+                8,
+                partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4),
+                0.03,
+                0.1,
+                0.2,
+                (0.6, 0.8),
+            ),
+            [4, 5],
+        ),
         (Plan(8, 8, torch.optim.Adamax, 0.02, 0.02, 0.1, (0.35, 0.7)), [3, 6]),
     ],
 )
@@ -86,9 +104,14 @@ def test_tuning_is_a_loop_with_torchs_schedule(plan: Plan, steps: list[int]) -> 
     with unchanged(given.backbone):
         curve = tuned(given, given.fit, given.test, plan, Stream(3), "")[0].details["curve"]
 
-    backbone, head = random_backbone(SMALL, 8).to(memory_format=torch.channels_last), new_classifier(8, 3, Stream(3))
+    backbone, head = (
+        random_backbone(SMALL, 8).to(memory_format=torch.channels_last),
+        new_classifier(8, 3, Stream(3)),
+    )
     rates = ((backbone, plan.trunk_rate), (head, plan.head_rate))
-    optimizer = plan.optimizer([{"params": list(part.parameters()), "lr": rate} for part, rate in rates])
+    optimizer = plan.optimizer(
+        [{"params": list(part.parameters()), "lr": rate} for part, rate in rates]
+    )
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, steps, plan.factor)
     data = AugmentedImages(given, given.fit, 8, Stream(3).child("views"), smallest=2)
     test = torch.stack([given.test.decode(number) for number in range(30)]).float() / 255
@@ -103,7 +126,9 @@ def test_tuning_is_a_loop_with_torchs_schedule(plan: Plan, steps: list[int]) -> 
         with torch.no_grad():
             scores = head(backbone.eval()(test))
         expected.append(100 * float((scores.argmax(1).numpy() == given.test.labels).mean()))
-    assert [point["top1"] for point in curve] == pytest.approx(expected, abs=3.4)  # one image of thirty
+    assert [point["top1"] for point in curve] == pytest.approx(
+        expected, abs=3.4
+    )  # one image of thirty
     assert curve[-1]["top1"] > 60
 
 
@@ -126,7 +151,11 @@ def test_fine_tuning_chooses_its_rate_on_training_images(monkeypatch: pytest.Mon
 def test_the_published_fields() -> None:
     """F26, F27."""
     options = FineTuneOptions()
-    assert (options.epochs, options.batch_size, options.learning_rates) == (20, 256, (0.0005, 0.001, 0.01))
+    assert (options.epochs, options.batch_size, options.learning_rates) == (
+        20,
+        256,
+        (0.0005, 0.001, 0.01),
+    )
     plan = fine_tune._plan(options, 0.001)
     factors = [decayed(plan.factor, plan.decay_at, epoch, plan.epochs) for epoch in (6, 7, 13, 14)]
     assert factors == pytest.approx([1, 0.1, 0.1, 0.01])
@@ -134,7 +163,12 @@ def test_the_published_fields() -> None:
 
 @pytest.mark.parametrize(
     ("preset", "percent", "rates"),
-    [("hexa", 1, (0.01, 1)), ("hexa", 10, (0.01, 0.1)), ("swav", 1, (0.02, 5)), ("swav", 10, (0.01, 0.2))],
+    [
+        ("hexa", 1, (0.01, 1)),
+        ("hexa", 10, (0.01, 0.1)),
+        ("swav", 1, (0.02, 5)),
+        ("swav", 10, (0.01, 0.2)),
+    ],
 )
 def test_rates_are_those_of_the_share_of_labels(
     monkeypatch: pytest.MonkeyPatch, preset: str, percent: float, rates: tuple[float, float]
@@ -153,7 +187,9 @@ def test_rates_are_those_of_the_share_of_labels(
     assert count == 6 * percent
     assert (plan.trunk_rate, plan.head_rate) == rates
     assert plan.optimizer.keywords["weight_decay"] == (5e-4 if preset == "hexa" else 0)
-    factors = [decayed(plan.factor, plan.decay_at, epoch, plan.epochs) for epoch in (11, 12, 15, 16)]
+    factors = [
+        decayed(plan.factor, plan.decay_at, epoch, plan.epochs) for epoch in (11, 12, 15, 16)
+    ]
     assert factors == pytest.approx([1, 0.2, 0.2, 0.04])
     assert found.effective == {"trunk_rate": rates[0], "head_rate": rates[1], "batch_size": 256}
 
@@ -190,15 +226,21 @@ def test_a_share_and_a_batch_that_cannot_be_are_told() -> None:
     found = semi_supervised.run(task(), SemiSupervisedOptions(percent=1, epochs=1))
     assert any("3 of 50 images are 6.0 %, not 1 %" in note for note in found.notes)
     assert found.effective["batch_size"] == 3
-    assert not any("%" in note for note in semi_supervised.run(task(), SemiSupervisedOptions(percent=50)).notes)
-    assert fine_tune.run(task(), FineTuneOptions(epochs=1, learning_rates=(0.001,))).effective == {"batch_size": 50}
+    assert not any(
+        "%" in note for note in semi_supervised.run(task(), SemiSupervisedOptions(percent=50)).notes
+    )
+    assert fine_tune.run(task(), FineTuneOptions(epochs=1, learning_rates=(0.001,))).effective == {
+        "batch_size": 50
+    }
 
 
 def test_from_the_outside_on_digits(tmp_path: Path) -> None:
     save_backbone(random_backbone(SMALL, 8), tmp_path / "b.safetensors")
     spec = str(tmp_path / "b.safetensors")
     few = evaluate("semi-supervised", spec, "digits", percent=10, epochs=3, batch_size=32, **QUIET)
-    more = evaluate("semi-supervised", spec, "digits", percent=100, epochs=3, batch_size=32, **QUIET)
+    more = evaluate(
+        "semi-supervised", spec, "digits", percent=100, epochs=3, batch_size=32, **QUIET
+    )
     assert few["protocol"] == "semi-supervised/hexa-10%-3ep-lr0.01,0.1-batch_size=32"
     assert few["details"]["labelled_images"] == pytest.approx(135, abs=3)
     assert few["deviations"] == {"epochs": [20, 3], "batch_size": [256, 32]}
@@ -206,13 +248,17 @@ def test_from_the_outside_on_digits(tmp_path: Path) -> None:
     assert all_in_one["protocol"] == "semi-supervised/hexa-10%-1ep-lr0.01,0.1-batch_size=136"
     assert all_in_one["deviations"] == {"epochs": [20, 1], "batch_size": [256, 136]}
     assert more["metrics"]["top1"] > few["metrics"]["top1"] + 5
-    tuned = evaluate("fine-tune", spec, "digits", epochs=6, learning_rates=0.03, batch_size=16, **QUIET)
+    tuned = evaluate(
+        "fine-tune", spec, "digits", epochs=6, learning_rates=0.03, batch_size=16, **QUIET
+    )
     assert tuned["protocol"] == "fine-tune/cifar-6ep-lr0.03-batch_size=16"
     assert tuned["metrics"]["top1"] > 30  # seeds 0–2: 49, 55, 39
     assert load_backbone(spec).content_hash() == tuned["backbone_facts"]["hash"]
 
 
-def test_labels_of_all_splits_are_as_open_source_gives_them(real_data: Callable[[str], Path]) -> None:
+def test_labels_of_all_splits_are_as_open_source_gives_them(
+    real_data: Callable[[str], Path],
+) -> None:
     """CIFAR-10 as parquet is known as what it is."""
     from hexa.data.sources.known import known_as
 
@@ -223,13 +269,18 @@ def test_labels_of_all_splits_are_as_open_source_gives_them(real_data: Callable[
 
 def test_a_protocol_names_whatever_can_move_its_score() -> None:
     some = SemiSupervisedOptions(percent=1, score_every=5)
-    assert semi_supervised.PROTOCOL.identity("hexa", some) == "hexa-1%-20ep-lrpublished,published-score_every=5"
+    assert (
+        semi_supervised.PROTOCOL.identity("hexa", some)
+        == "hexa-1%-20ep-lrpublished,published-score_every=5"
+    )
     name = fine_tune.PROTOCOL.identity("cifar", FineTuneOptions(selection=0.2, score_every=2))
     assert name == "cifar-20ep-lr0.0005,0.001,0.01-selection=0.2-score_every=2"
 
 
 @pytest.mark.parametrize("head", ["alf", "aff"])
-def test_a_head_learns_from_the_last_images_of_attacks_in_evaluation_mode(head: Literal["alf", "aff"]) -> None:
+def test_a_head_learns_from_the_last_images_of_attacks_in_evaluation_mode(
+    head: Literal["alf", "aff"],
+) -> None:
     """Against a loop over epochs, batches and steps of projected gradient ascent, all of which are taken."""
     given, stream = task(), Stream(0).child("robust", head)
     options = PGDOptions(head=head, head_epochs=5, head_rate=0.05, head_epsilon=16, head_steps=3)
@@ -258,4 +309,6 @@ def test_a_head_learns_from_the_last_images_of_attacks_in_evaluation_mode(head: 
     for name, value in found.state_dict().items():
         torch.testing.assert_close(value, network.state_dict()[name], atol=1e-4, rtol=1e-3)
         assert torch.equal(given.backbone.state_dict()[name], before[name])
-    assert any(not torch.equal(value, before[name]) for name, value in found.state_dict().items()) == (head == "aff")
+    assert any(
+        not torch.equal(value, before[name]) for name, value in found.state_dict().items()
+    ) == (head == "aff")

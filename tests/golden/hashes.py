@@ -44,7 +44,10 @@ PROTOCOLS = {
 def digest(value: Any, into: Any) -> None:
     """Add whatever a checkpoint holds, in order of its keys."""
     if isinstance(value, torch.Tensor):
-        into.update(str((value.dtype, tuple(value.shape))).encode() + value.contiguous().view(-1).numpy().tobytes())
+        into.update(
+            str((value.dtype, tuple(value.shape))).encode()
+            + value.contiguous().view(-1).numpy().tobytes()
+        )
     elif isinstance(value, dict):
         for key in sorted(value, key=str):
             into.update(str(key).encode())
@@ -79,9 +82,20 @@ def hexa(*arguments: str) -> None:
 
 def two(*arguments: str) -> None:
     """One command in two processes."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "hexa"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "hexa",
+    ]
     done = subprocess.run(
-        [*command, *arguments], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+        [*command, *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
         raise SystemExit(f"two processes, hexa {' '.join(arguments)}:\n{done.stdout}{done.stderr}")
@@ -90,7 +104,9 @@ def two(*arguments: str) -> None:
 def trained(method: str, kind: str, out: Path) -> str:
     """Three steps of a method: plain, hard (adversarial and cut-mixed), or hard in two processes."""
     hard = [] if kind == "plain" else HARD[: 1 if method in PUZZLES else 2]
-    (two if kind == "two" else hexa)("pretrain", f"cifar10-{method}+small", f"--out={out}", *SMALL.split(), *hard)
+    (two if kind == "two" else hexa)(
+        "pretrain", f"cifar10-{method}+small", f"--out={out}", *SMALL.split(), *hard
+    )
     return state(out)
 
 

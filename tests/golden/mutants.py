@@ -66,7 +66,9 @@ def first_failure(mutant: tuple[str, str, str], every: bool) -> str:
     name, there, instead = mutant
     with tempfile.TemporaryDirectory() as place:
         for folder in ("src", "tests"):
-            shutil.copytree(ROOT / folder, Path(place) / folder, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / folder, Path(place) / folder, ignore=shutil.ignore_patterns("__pycache__")
+            )
         shutil.copy(ROOT / "pyproject.toml", place)
         change(Path(place) / "src" / "hexa" / name, there, instead)
         if every:
@@ -100,11 +102,19 @@ def in_a_fork(place: Path, tests: list[str], order: NearFirst) -> tuple[int, str
             output = os.open(said, os.O_CREAT | os.O_WRONLY)
             os.dup2(output, 1)
             os.dup2(output, 2)
-            sys.path[:] = [str(place), f"{place}/src", *(path for path in sys.path if path not in ("", str(ROOT)))]
+            sys.path[:] = [
+                str(place),
+                f"{place}/src",
+                *(path for path in sys.path if path not in ("", str(ROOT))),
+            ]
             os.environ["PYTHONPATH"] = f"{place}/src"
-            for own in [module for module in sys.modules if module.partition(".")[0] in ("tests", "hexa")]:
+            for own in [
+                module for module in sys.modules if module.partition(".")[0] in ("tests", "hexa")
+            ]:
                 del sys.modules[own]
-            status = int(pytest.main(["-x", "-q", "--tb=no", "-p", "no:cacheprovider", *tests], [order]))
+            status = int(
+                pytest.main(["-x", "-q", "--tb=no", "-p", "no:cacheprovider", *tests], [order])
+            )
         finally:
             sys.stdout.flush()
             os._exit(status)
@@ -124,7 +134,12 @@ def main() -> None:
             row["every variant"] = first_failure(mutant, every=True)
         rows.append(row)
         path.write_text(json.dumps(rows, indent=1) + "\n")
-        print(mutant[0], "|", now or f"passed; every variant: {row['every variant'] or 'passed'}", flush=True)
+        print(
+            mutant[0],
+            "|",
+            now or f"passed; every variant: {row['every variant'] or 'passed'}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

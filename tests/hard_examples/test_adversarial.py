@@ -13,9 +13,13 @@ from hexa.ops import draws
 from tests.laws.cases import BATCH, Case, backward, batch
 
 
-def attack(data: Batch | None = None, **fields: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def attack(
+    data: Batch | None = None, **fields: object
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Clean view, adversarial view and ∂L/∂x of the clean view."""
-    objective = Case("moco", {}, {"adversarial": fields}).objective(Case("moco", {}, {"adversarial": fields}).build())
+    objective = Case("moco", {}, {"adversarial": fields}).objective(
+        Case("moco", {}, {"adversarial": fields}).build()
+    )
     made = objective.examples(data or batch())
     generation = Branch.of(str(fields.get("generation", "main_train")))
     return made[STD].crops[0], made["adversarial"].crops[0], made[STD].gradient(generation)[0]
@@ -23,7 +27,9 @@ def attack(data: Batch | None = None, **fields: object) -> tuple[torch.Tensor, t
 
 def test_one_step_is_the_printed_formula() -> None:
     clean, adversarial, gradient = attack()
-    torch.testing.assert_close(adversarial, (clean + gradient.sign() / 255).clamp(0, 1), atol=1e-15, rtol=0)
+    torch.testing.assert_close(
+        adversarial, (clean + gradient.sign() / 255).clamp(0, 1), atol=1e-15, rtol=0
+    )
 
 
 @pytest.mark.parametrize(("epsilon", "step"), [(1.0, 1.0), (3.0, 2.0), (2.0, 8.0)])
@@ -34,8 +40,12 @@ def test_size_in_grey_levels(epsilon: float, step: float) -> None:
 
 
 def test_from_a_random_start_the_first_step_climbs_there() -> None:
-    case = Case("moco", {}, {"adversarial": {"epsilon": 4.0, "step_size": 2.0, "random_start": True}})
-    still = Case("moco", {}, {"adversarial": {"epsilon": 4.0, "step_size": 0.0, "random_start": True}})
+    case = Case(
+        "moco", {}, {"adversarial": {"epsilon": 4.0, "step_size": 2.0, "random_start": True}}
+    )
+    still = Case(
+        "moco", {}, {"adversarial": {"epsilon": 4.0, "step_size": 0.0, "random_start": True}}
+    )
     objective = case.objective(case.build())
     made = objective.examples(batch())
     x, start = made[STD].crops[0], still.examples()["adversarial"].crops[0]
@@ -47,14 +57,19 @@ def test_from_a_random_start_the_first_step_climbs_there() -> None:
 
 def test_n_fgsm_is_one_step_from_noise_that_is_not_projected() -> None:
     """x + n + ε·sign ∂L/∂x(x + n), n uniform in [−2ε, 2ε]; only pixels are clipped."""
-    noise, whole = ({"epsilon": 4.0, "random_start": 2.0, "project": False, "step_size": step} for step in (0.0, 4.0))
+    noise, whole = (
+        {"epsilon": 4.0, "random_start": 2.0, "project": False, "step_size": step}
+        for step in (0.0, 4.0)
+    )
     case = Case("moco", {}, {"adversarial": whole})
     objective = case.objective(case.build())
     made = objective.examples(batch())
     x, (_, start, _) = made[STD].crops[0], attack(**noise)
     slope = objective.score.gradient(made[STD].at((start,)), MAIN)[0]
     view = made["adversarial"].crops[0]
-    torch.testing.assert_close(view, (start + 4 / 255 * slope.sign()).clamp(0, 1), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        view, (start + 4 / 255 * slope.sign()).clamp(0, 1), atol=1e-12, rtol=0
+    )
     moved = 255 * (start - x)[(x > 0.1) & (x < 0.9)]
     assert 7.9 < float(moved.abs().max()) <= 8 + 1e-9
     assert abs(float(moved.abs().mean()) - 4) < 0.2  # uniform
@@ -63,11 +78,15 @@ def test_n_fgsm_is_one_step_from_noise_that_is_not_projected() -> None:
 
 
 def test_l2_steps_along_the_gradient_of_each_image() -> None:
-    clean, adversarial, gradient = attack(norm="l2", unit="pixel", epsilon=0.5, step_size=0.2, clip=False)
+    clean, adversarial, gradient = attack(
+        norm="l2", unit="pixel", epsilon=0.5, step_size=0.2, clip=False
+    )
     for x, view, slope in zip(clean, adversarial, gradient, strict=True):
         torch.testing.assert_close(view, x + 0.2 * slope / slope.norm())
     _, projected, _ = attack(norm="l2", unit="pixel", epsilon=0.1, step_size=0.2, clip=False)
-    torch.testing.assert_close((projected - clean).flatten(1).norm(dim=1), torch.full((8,), 0.1, dtype=torch.float64))
+    torch.testing.assert_close(
+        (projected - clean).flatten(1).norm(dim=1), torch.full((8,), 0.1, dtype=torch.float64)
+    )
 
 
 def test_each_image_draws_its_radius_from_a_list() -> None:
@@ -79,18 +98,26 @@ def test_each_image_draws_its_radius_from_a_list() -> None:
         torch.testing.assert_close(of_image, of_image.amax().expand_as(of_image))
         drawn.append(round(float(of_image.amax()), 9))
     assert set(drawn) == {0.25, 1.0, 4.0}  # eight images of this seed
-    seen = Adversarial(epsilon=(0.25, 1.0, 4.0), step_size=4.0)._radii(torch.zeros(312, 3, 1, 1), batch().stream)
+    seen = Adversarial(epsilon=(0.25, 1.0, 4.0), step_size=4.0)._radii(
+        torch.zeros(312, 3, 1, 1), batch().stream
+    )
     counts = [int((seen == radius).sum()) for radius in (0.25, 1.0, 4.0)]
     assert sum(counts) == 312
     assert all(70 < count < 138 for count in counts)  # 104 expected, 4 standard deviations
 
 
 def test_a_list_of_radii_in_several_steps_against_a_loop() -> None:
-    case = Case("moco", {"bn_groups": 1}, {"adversarial": {"epsilon": [0.5, 3.0], "step_size": 2.0, "steps": 2}})
+    case = Case(
+        "moco",
+        {"bn_groups": 1},
+        {"adversarial": {"epsilon": [0.5, 3.0], "step_size": 2.0, "steps": 2}},
+    )
     objective = case.objective(case.build())
     made = objective.examples(batch())
     clean = made[STD]
-    choice = draws.integers(BATCH, 2, batch().stream.child("hard example", "adversarial", "epsilon"))
+    choice = draws.integers(
+        BATCH, 2, batch().stream.child("hard example", "adversarial", "epsilon")
+    )
     x, radii = clean.crops[0], [(0.5, 3.0)[c] / 255 for c in choice.tolist()]
     delta = torch.zeros_like(x)
     for _ in range(2):
@@ -105,11 +132,15 @@ def test_a_list_of_radii_in_several_steps_against_a_loop() -> None:
 @pytest.mark.parametrize("epsilon", [0.25, 2.0])
 def test_root_mean_square_grey_levels_make_the_norms_comparable(epsilon: float) -> None:
     """A sign step of ε on every pixel has this root mean square, whatever the size of the view."""
-    clean, adversarial, gradient = attack(norm="l2", unit="rms", epsilon=epsilon, step_size=epsilon, clip=False)
+    clean, adversarial, gradient = attack(
+        norm="l2", unit="rms", epsilon=epsilon, step_size=epsilon, clip=False
+    )
     for x, view, slope in zip(clean, adversarial, gradient, strict=True):
         size = epsilon / 255 * (3 * 12 * 12) ** 0.5
         torch.testing.assert_close(view, x + size * slope / slope.norm())
-        torch.testing.assert_close((255 * (view - x)).square().mean().sqrt(), torch.tensor(epsilon, dtype=view.dtype))
+        torch.testing.assert_close(
+            (255 * (view - x)).square().mean().sqrt(), torch.tensor(epsilon, dtype=view.dtype)
+        )
     pixels = attack(norm="l2", unit="pixel", epsilon=size, step_size=size, clip=False)[1]
     torch.testing.assert_close(pixels, adversarial, atol=1e-15, rtol=0)
 
@@ -180,7 +211,10 @@ def test_generation_branches_give_different_views() -> None:
 
 def test_facts_of_the_log() -> None:
     case = Case("moco", {}, {"adversarial": {}})
-    facts = {name: part.example.facts for name, part in backward(case.objective(case.build()), batch()).items()}
+    facts = {
+        name: part.example.facts
+        for name, part in backward(case.objective(case.build()), batch()).items()
+    }
     assert 0.6 < float(facts["adversarial"]["perturbation"]) <= 1.0 + 1e-9
     assert 0 <= float(facts["adversarial"]["zero_gradient"]) < 0.01
     assert facts[STD] == {}

@@ -23,7 +23,9 @@ def test_the_default_attacks_cut_mixed_views_by_both_pseudo_labels() -> None:
     clean, made = (objective.examples(case.batch())[name] for name in (STD, "chain"))
     stream = case.batch().stream.child("hard example", "chain")
     mixed = replace(CutMix()(clean, stream.child(0)), score=objective.score)
-    for a, b, before in zip(made.crops, Adversarial()(mixed, stream.child(1)).crops, mixed.crops, strict=True):
+    for a, b, before in zip(
+        made.crops, Adversarial()(mixed, stream.child(1)).crops, mixed.crops, strict=True
+    ):
         assert torch.equal(a, b)
         assert not torch.equal(a, before)
     assert len(made.mixture) == 2
@@ -46,9 +48,16 @@ def test_a_chain_that_begins_with_an_attack_shares_the_clean_gradient() -> None:
 
 
 def test_steps_are_written_as_a_list() -> None:
-    experiment = override(get("digits-moco-v2"), {"hard_examples.chain.steps": "[{kind: mixup}, {kind: vat}]"})
+    experiment = override(
+        get("digits-moco-v2"), {"hard_examples.chain.steps": "[{kind: mixup}, {kind: vat}]"}
+    )
     assert [step.kind for step in experiment.hard_examples["chain"].steps] == ["mixup", "vat"]
-    with pytest.raises(ConfigError, match=r"hard_examples\.chain\.steps.*a list of hard examples is needed"):
+    with pytest.raises(
+        ConfigError, match=r"hard_examples\.chain\.steps.*a list of hard examples is needed"
+    ):
         override(get("digits-moco-v2"), {"hard_examples.chain.steps": "1"})
-    with pytest.raises(ConfigError, match=r"hard_examples\.chain\.steps.*unknown kind 'mixop'; did you mean 'mixup'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"hard_examples\.chain\.steps.*unknown kind 'mixop'; did you mean 'mixup'",
+    ):
         override(get("digits-moco-v2"), {"hard_examples.chain.steps": "[{kind: mixop}]"})

@@ -47,7 +47,16 @@ def test_mixing_adversarial_views_goes_through_their_branch_with_clean_labels() 
     made = Case("moco", {}, hard).examples()
     assert (made["cmxA"].branch.name, made["cutmix"].branch.name) == ("aux", "main")
     torch.testing.assert_close(made["cmxA"].mixture[0][0].keys, made[STD].mixture[0][0].keys)
-    assert float((made["cmxA"].crops[0] == made["adversarial"].crops[0]).all(1).double().mean((1, 2)).mean()) > 0.3
+    assert (
+        float(
+            (made["cmxA"].crops[0] == made["adversarial"].crops[0])
+            .all(1)
+            .double()
+            .mean((1, 2))
+            .mean()
+        )
+        > 0.3
+    )
 
 
 def test_box_moves_from_step_to_step_and_is_reproducible() -> None:

@@ -47,9 +47,13 @@ def test_unmix_mixes_the_batch_with_itself_in_reverse(box: float) -> None:
             if box:
                 kept = (made.crops[v][i] == own).all(0)
                 assert torch.equal(made.crops[v][i][:, ~kept], other[:, ~kept])
-                assert float(kept.double().mean()) == pytest.approx(share, abs=0.02)  # saturated pixels may agree
+                assert float(kept.double().mean()) == pytest.approx(
+                    share, abs=0.02
+                )  # saturated pixels may agree
             else:
-                torch.testing.assert_close(made.crops[v][i], share * own + (1 - share) * other, atol=1e-6, rtol=0)
+                torch.testing.assert_close(
+                    made.crops[v][i], share * own + (1 - share) * other, atol=1e-6, rtol=0
+                )
 
 
 def test_unmix_chooses_between_images_and_boxes_as_often_as_asked() -> None:
@@ -57,5 +61,10 @@ def test_unmix_chooses_between_images_and_boxes_as_often_as_asked() -> None:
     maker = UnMix(box_probability=0.25)
     boxed = 0
     for step in range(80):
-        boxed += int(bool((maker(clean, STREAM.child(step)).crops[0] == clean.crops[0]).all(1).double().mean() > 0.2))
+        boxed += int(
+            bool(
+                (maker(clean, STREAM.child(step)).crops[0] == clean.crops[0]).all(1).double().mean()
+                > 0.2
+            )
+        )
     assert 8 <= boxed <= 32

@@ -27,7 +27,9 @@ def test_nothing_to_do_is_the_source() -> None:
     assert (made.mixture, made.branch) == (source.mixture, source.branch)
 
 
-def test_operations_are_those_of_views_at_a_uniform_magnitude(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_are_those_of_views_at_a_uniform_magnitude(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     source, stream = clean(), Stream(3)
     crop = source.crops[0].float()
     numbers = torch.rand(len(crop), 8, generator=stream.child(0).generator())
@@ -42,13 +44,17 @@ def test_operations_are_those_of_views_at_a_uniform_magnitude(monkeypatch: pytes
     assert (made.crops[0] != source.crops[0]).flatten(1).any(1).sum() > 1
     magnitudes = torch.linspace(0, 0.99, 12)
     drawn = torch.stack([torch.tensor([0.0, 8.5 / 15, u, 0.9]) for u in magnitudes])
-    assert randaugment.plan(drawn, None, 0.0).numbers[:, 0].tolist() == pytest.approx((0.1 + 1.8 * magnitudes).tolist())
+    assert randaugment.plan(drawn, None, 0.0).numbers[:, 0].tolist() == pytest.approx(
+        (0.1 + 1.8 * magnitudes).tolist()
+    )
 
 
 def test_a_grey_square_of_half_the_side_at_any_place() -> None:
     source = clean()
     size = source.crops[0].shape[-1]
-    for view, crop in zip(RandAugment(operations=0)(source, Stream(1)).crops, source.crops, strict=True):
+    for view, crop in zip(
+        RandAugment(operations=0)(source, Stream(1)).crops, source.crops, strict=True
+    ):
         for made, before in zip(view, crop, strict=True):
             filled = ((made - randaugment.FILL).abs() < 1e-6).all(0)
             rows, columns = filled.any(1).nonzero(), filled.any(0).nonzero()

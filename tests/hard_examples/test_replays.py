@@ -30,7 +30,9 @@ def optimizer(method: torch.nn.Module) -> torch.optim.Optimizer:
 @pytest.mark.parametrize("name", ["moco", "simclr"])
 def test_each_update_goes_on_from_the_views_of_the_last_by_its_own_gradient(name: str) -> None:
     """Shafahi et al. 2019, algorithm 1, on the sum of the clean and the adversarial loss, for two batches."""
-    case = Case(name, {"bn_groups": 1}, {"adversarial": {"replays": 3, "epsilon": 3.0, "step_size": 2.0}})
+    case = Case(
+        name, {"bn_groups": 1}, {"adversarial": {"replays": 3, "epsilon": 3.0, "step_size": 2.0}}
+    )
     made, naive = case.build(), case.build()
     one, other = optimizer(made), optimizer(naive)
     objective, reference = case.objective(made), case.objective(naive)
@@ -46,9 +48,14 @@ def test_each_update_goes_on_from_the_views_of_the_last_by_its_own_gradient(name
             if not delta:  # the attack as it always is
                 slopes = reference.clean_score.gradient(clean, MAIN)
                 delta = [2 / 255 * slope.sign() for slope in slopes]
-            views = tuple((x + d.clamp(-3 / 255, 3 / 255)).clamp(0, 1) for x, d in zip(anchors, delta, strict=True))
+            views = tuple(
+                (x + d.clamp(-3 / 255, 3 / 255)).clamp(0, 1)
+                for x, d in zip(anchors, delta, strict=True)
+            )
             slopes = reference.score.gradient(clean_example(reference.score, views, labels), STILL)
-            delta = [v - x + 2 / 255 * s.sign() for v, x, s in zip(views, anchors, slopes, strict=True)]
+            delta = [
+                v - x + 2 / 255 * s.sign() for v, x, s in zip(views, anchors, slopes, strict=True)
+            ]
             naive.clean_loss(embedding, labels).mean().backward()  # type: ignore[no-untyped-call]
             naive.loss(naive.embed(views, Branch("aux")), labels).mean().backward()  # type: ignore[no-untyped-call]
             other.step()
@@ -60,14 +67,22 @@ def test_each_update_goes_on_from_the_views_of_the_last_by_its_own_gradient(name
 
 
 def test_a_replay_costs_no_pass_beyond_the_two_that_learn() -> None:
-    case = Case("moco", {}, {"adversarial": {"replays": 4}, "cutmix_adversarial": {"kind": "cutmix", "source": STD}})
+    case = Case(
+        "moco",
+        {},
+        {"adversarial": {"replays": 4}, "cutmix_adversarial": {"kind": "cutmix", "source": STD}},
+    )
     method = case.build()
     step = partial(one_step, case.objective(method), optimizer(method), case.batch())
     assert count_passes(method.query, step) == 4 * 3
 
 
 def test_views_stay_in_the_ball_and_each_batch_begins_anew() -> None:
-    case = Case("moco", {}, {"adversarial": {"replays": 4, "epsilon": 3.0, "step_size": 2.0, "fraction": 0.5}})
+    case = Case(
+        "moco",
+        {},
+        {"adversarial": {"replays": 4, "epsilon": 3.0, "step_size": 2.0, "fraction": 0.5}},
+    )
     objective, data = case.objective(case.build()), batch()
     sizes = []
     for update in (0, 1, 2, 3, 0):
@@ -83,14 +98,24 @@ def test_views_stay_in_the_ball_and_each_batch_begins_anew() -> None:
 @pytest.mark.parametrize(
     ("hard", "split", "said"),
     [
-        ({"one": {"replays": 2, "fraction": 0.5}}, True, "hard_examples.one.replays: .* leave out objective.split"),
-        ({"one": {"replays": 2}, "other": {"replays": 3}}, False, "other.replays: .* give 2, as for one"),
+        (
+            {"one": {"replays": 2, "fraction": 0.5}},
+            True,
+            "hard_examples.one.replays: .* leave out objective.split",
+        ),
+        (
+            {"one": {"replays": 2}, "other": {"replays": 3}},
+            False,
+            "other.replays: .* give 2, as for one",
+        ),
         ({"one": {"replays": 2}, "other": {"replays": 3, "weight": 0}}, False, ""),
     ],
 )
 def test_replays_that_do_not_fit_are_refused(hard: dict[str, Any], split: bool, said: str) -> None:
     config = ObjectiveConfig(split=split, clean_fraction=0.5 if split else 1.0)
-    case = Case("moco", {}, {name: {"kind": "adversarial", **fields} for name, fields in hard.items()})
+    case = Case(
+        "moco", {}, {name: {"kind": "adversarial", **fields} for name, fields in hard.items()}
+    )
     method = case.build()
     if not said:
         assert Objective(method, case.hard(), config).updates(0) == 2

@@ -44,7 +44,9 @@ def test_it_turns_the_embedding_more_than_noise_does_and_iterations_more_still()
     noise = torch.randn(source.crops[0].shape, generator=torch.Generator().manual_seed(0)).double()
     noise = noise / noise.square().mean((1, 2, 3), keepdim=True).sqrt() / 255
     by_chance = turned(source, (source.crops[0] + noise,))
-    once, often = (turned(source, VAT(iterations=count)(source, Stream(0)).crops) for count in (1, 6))
+    once, often = (
+        turned(source, VAT(iterations=count)(source, Stream(0)).crops) for count in (1, 6)
+    )
     assert once > 3 * by_chance
     assert often > once
 
@@ -63,7 +65,9 @@ def test_the_direction_is_the_top_eigenvector_of_a_network_without_bends() -> No
         def distance(flat: Tensor, crop: Tensor = crop, still: Tensor = still) -> Tensor:
             return -(method.embed((crop + flat.view_as(crop),), MAIN) * still).sum()
 
-        hessian = torch.autograd.functional.hessian(distance, torch.zeros(crop.numel(), dtype=torch.float64))
+        hessian = torch.autograd.functional.hessian(
+            distance, torch.zeros(crop.numel(), dtype=torch.float64)
+        )
         top = torch.linalg.eigh(hessian).eigenvectors[:, -1]
         delta = (made.crops[0][i] - crop[0]).flatten()
         assert float((delta @ top).abs() / delta.norm()) > 0.99

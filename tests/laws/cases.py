@@ -14,13 +14,24 @@ from hexa.config import choices
 from hexa.core import Batch, Example, HardExample, Method, MethodConfig
 from hexa.objective import Objective, ObjectiveConfig
 from hexa.objective.term import Part
-from hexa.testing.cases import BATCH as BATCH, NETWORK as SMALLEST, SIZE as SIZE, one_step as one_step
+from hexa.testing.cases import (
+    BATCH as BATCH,
+    NETWORK as SMALLEST,
+    SIZE as SIZE,
+    one_step as one_step,
+)
 
 #: What makes a method small; methods without an entry are built with their defaults.
 SMALL: dict[str, dict[str, Any]] = {
     "moco": {"queue_size": 32, "dim": 8, "bn_groups": 2},
     "deepcluster-v2": {"hidden": 16, "dim": 8, "num_prototypes": (6, 5, 4), "bn_groups": 2},
-    "swav": {"hidden": 16, "dim": 8, "num_prototypes": 6, "bn_groups": 2, "freeze_prototypes_steps": 1},
+    "swav": {
+        "hidden": 16,
+        "dim": 8,
+        "num_prototypes": 6,
+        "bn_groups": 2,
+        "freeze_prototypes_steps": 1,
+    },
     "pcl-v2": {
         "contrast.queue_size": 32,
         "contrast.dim": 8,
@@ -37,9 +48,23 @@ SMALL: dict[str, dict[str, Any]] = {
     "simsiam": {"dim": 16, "predictor_hidden": 8, "bn_groups": 2},
     "instdisc": {"dim": 8, "num_negatives": 16, "bn_groups": 2},
     "cmc": {"dim": 8, "num_negatives": 16, "bn_groups": 2},
-    "cpc": {"patch": 6, "stride": 2, "ahead": (2,), "dim": 4, "hidden": 8, "layers": 2, "scale": 1.0, "bn_groups": 2},
+    "cpc": {
+        "patch": 6,
+        "stride": 2,
+        "ahead": (2,),
+        "dim": 4,
+        "hidden": 8,
+        "layers": 2,
+        "scale": 1.0,
+        "bn_groups": 2,
+    },
     "pirl": {"dim": 8, "num_negatives": 16, "puzzle": {"grid": 2}, "bn_groups": 2},
-    "infomin": {"contrast.queue_size": 32, "contrast.dim": 8, "contrast.bn_groups": 2, "puzzle": {"grid": 2}},
+    "infomin": {
+        "contrast.queue_size": 32,
+        "contrast.dim": 8,
+        "contrast.bn_groups": 2,
+        "puzzle": {"grid": 2},
+    },
     "jigsaw": {"hidden": 8, "puzzle": {"grid": 2}, "num_permutations": 24, "bn_groups": 2},
     "rotation": {"bn_groups": 2},
     "teacher": {"projector": "linear", "num_prototypes": 6, "bn_groups": 2},
@@ -98,13 +123,24 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     ],
     "mixup": [{}, {"per_sample": True, "alpha": 0.2}, {"branch": "mixed"}],
     "unmix": [{}, {"box_probability": 0.0}, {"box_probability": 1.0}],
-    "vat": [{}, {"iterations": 2, "generation": "aux_eval"}, {"branch": "main", "epsilon": 4.0}, {"measure": "loss"}],
+    "vat": [
+        {},
+        {"iterations": 2, "generation": "aux_eval"},
+        {"branch": "main", "epsilon": 4.0},
+        {"measure": "loss"},
+    ],
     "randaugment": [{}, {"operations": 0}],
     "hard_views": [{}, {"candidates": 2, "scored_at": 1.0, "fraction": 0.5}],
     "chain": [
         {},
         {"steps": [{"kind": "mixup"}, {"kind": "vat"}]},
-        {"steps": [{"kind": "adversarial"}, {"kind": "cutmix"}, {"kind": "adversarial", "steps": 2}]},
+        {
+            "steps": [
+                {"kind": "adversarial"},
+                {"kind": "cutmix"},
+                {"kind": "adversarial", "steps": 2},
+            ]
+        },
     ],
 }
 
@@ -180,9 +216,17 @@ class Case:
         config_class = choices(MethodConfig, "name", "hexa.methods")[self.method]
         config = config_class(**nested({**SMALL.get(self.method, {}), **self.fields, **fields}))
         network = SMALLEST.model_copy(update=NETWORK.get(self.method, {}))
-        return testing.Case(config, self.hard(), self.sizes or CROPS.get(self.method, (SIZE, SIZE)), network, self.kept)
+        return testing.Case(
+            config,
+            self.hard(),
+            self.sizes or CROPS.get(self.method, (SIZE, SIZE)),
+            network,
+            self.kept,
+        )
 
-    def build(self, dtype: torch.dtype = torch.float64, network: nn.Module | None = None, **fields: Any) -> Method:
+    def build(
+        self, dtype: torch.dtype = torch.float64, network: nn.Module | None = None, **fields: Any
+    ) -> Method:
         """The method in fp64 with seeded weights; `fields` override the case's."""
         return self.made(**fields).build(dtype, network)
 
@@ -202,7 +246,9 @@ class Case:
             for name, entry in self.hard_examples.items()
         }
 
-    def objective(self, method: Method, config: ObjectiveConfig | None = None, **options: Any) -> Objective:
+    def objective(
+        self, method: Method, config: ObjectiveConfig | None = None, **options: Any
+    ) -> Objective:
         return self.made().objective(method, config, **options)
 
     def examples(self, network: nn.Module | None = None) -> dict[str, Example]:
@@ -239,11 +285,24 @@ def all_cases() -> list[Case]:
     large = {"adversarial": {"crops": "large"}, "cutmix": {}}
     for sizes in ((SIZE, SIZE, 8), (SIZE, 8, 8)):
         cases += [Case("simclr", fields, large, sizes=sizes) for fields in METHODS["simclr"]]
-    cases.append(Case("moco", {"mixed_positives": "batch"}, {"adversarial": {"crops": "large"}}, sizes=(SIZE, SIZE, 8)))
+    cases.append(
+        Case(
+            "moco",
+            {"mixed_positives": "batch"},
+            {"adversarial": {"crops": "large"}},
+            sizes=(SIZE, SIZE, 8),
+        )
+    )
     for method in STRAINING:
         for kind in KINDS:
             variants = VARIANTS.get(kind, [{}])
-            cases.append(Case(method, {}, {f"{kind}{n}": {"kind": kind, **entry} for n, entry in enumerate(variants)}))
+            cases.append(
+                Case(
+                    method,
+                    {},
+                    {f"{kind}{n}": {"kind": kind, **entry} for n, entry in enumerate(variants)},
+                )
+            )
     return [fitting(case) for case in cases]
 
 
@@ -268,13 +327,18 @@ def nested(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields of a method in a method, such as `contrast.bn_groups`, as a dictionary; `bn_groups` then names it too."""
     found: dict[str, Any] = {}
     for path, value in fields.items():
-        parent, _, last = ([name for name in fields if name.endswith(f".{path}")] or [path])[0].rpartition(".")
+        parent, _, last = ([name for name in fields if name.endswith(f".{path}")] or [path])[
+            0
+        ].rpartition(".")
         (found.setdefault(parent, {}) if parent else found)[last] = value
     return found
 
 
 def batch(
-    step: int = 0, seed: int = 0, dtype: torch.dtype = torch.float64, sizes: tuple[int, ...] = (SIZE, SIZE)
+    step: int = 0,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    sizes: tuple[int, ...] = (SIZE, SIZE),
 ) -> Batch:
     """The batch of a case with crops of these sizes."""
     return replace(Case("moco").made(), sizes=sizes).batch(step, seed, dtype)

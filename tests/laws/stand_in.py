@@ -26,7 +26,14 @@ DEVICE, CPU = torch.device("meta"), torch.device("cpu")
 aten = torch.ops.aten
 _COPIES = {aten._to_copy.default, aten.copy_.default}
 #: Besides pointwise operations, these accept a tensor of no dimensions on the CPU as a number.
-_TAKE_NUMBERS = {aten.index_put, aten.index_put_, aten.masked_fill, aten.masked_fill_, aten.fill, aten.fill_}
+_TAKE_NUMBERS = {
+    aten.index_put,
+    aten.index_put_,
+    aten.masked_fill,
+    aten.masked_fill_,
+    aten.fill,
+    aten.fill_,
+}
 _INDEX = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
 #: How torch marks operations whose result the host must read, or whose shape it must learn.
 _WAITS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -58,7 +65,9 @@ class OnDevice(Tensor):
         return torch.tensor(values, dtype=self.dtype, device=DEVICE)
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         assert StandIn.active is not None, f"{function} of the stand-in's tensors outside of it"
         return StandIn.active.compute(function, args, kwargs or {})
 
@@ -75,14 +84,22 @@ class StandIn(TorchDispatchMode):
         self.waits: Counter[str] = Counter()
         self.seeds: set[int] = set()
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return self.compute(function, args, kwargs or {})
 
     def compute(self, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         tensors = [leaf for leaf in _leaves((*args, *kwargs.values())) if isinstance(leaf, Tensor)]
         ours = [tensor for tensor in tensors if isinstance(tensor, OnDevice)]
-        escaped = [tensor for tensor in tensors if tensor.device == DEVICE and not isinstance(tensor, OnDevice)]
-        assert not escaped, f"{function} of a tensor without values: some function of torch evades the stand-in"
+        escaped = [
+            tensor
+            for tensor in tensors
+            if tensor.device == DEVICE and not isinstance(tensor, OnDevice)
+        ]
+        assert not escaped, (
+            f"{function} of a tensor without values: some function of torch evades the stand-in"
+        )
         asked = kwargs.get("device")
         target = (DEVICE if ours else CPU) if asked is None else torch.device(asked)
         if function in _COPIES:
@@ -96,7 +113,9 @@ class StandIn(TorchDispatchMode):
         out = function(*_mapped(_elem, args), **plain)
         if target != DEVICE:
             return out
-        known = {id(tensor.elem): tensor for tensor in ours}  # an operation in place returns what it was given
+        known = {
+            id(tensor.elem): tensor for tensor in ours
+        }  # an operation in place returns what it was given
         return _mapped(lambda leaf: known[id(leaf)] if id(leaf) in known else _on_device(leaf), out)
 
     def _copy(self, function: Any, args: Any, kwargs: dict[str, Any], target: torch.device) -> None:
@@ -106,7 +125,9 @@ class StandIn(TorchDispatchMode):
         if source.device != target and not (patient and target == DEVICE):
             self._wait(f"copy from {source.device} to {target}")
 
-    def _check(self, function: Any, args: Any, kwargs: Any, tensors: list[Tensor], target: torch.device) -> None:
+    def _check(
+        self, function: Any, args: Any, kwargs: Any, tensors: list[Tensor], target: torch.device
+    ) -> None:
         generator = kwargs.get("generator")
         if generator is not None and (generator.initial_seed() in self.seeds) != (target == DEVICE):
             raise WrongDeviceError(f"{function} on {target} with a generator of another device")
@@ -134,7 +155,11 @@ class StandIn(TorchDispatchMode):
         frame: Any = sys._getframe()
         while frame is not None and "/hexa/" not in frame.f_code.co_filename:
             frame = frame.f_back
-        where = "" if frame is None else f", {frame.f_code.co_filename.rpartition('/hexa/')[2]}:{frame.f_lineno}"
+        where = (
+            ""
+            if frame is None
+            else f", {frame.f_code.co_filename.rpartition('/hexa/')[2]}:{frame.f_lineno}"
+        )
         self.waits[what + where] += 1
 
 
@@ -171,7 +196,12 @@ def _on_device(leaf: Any) -> Any:
 @contextmanager
 def stand_in() -> Iterator[StandIn]:
     """Inside the context DEVICE is the stand-in, for new tensors, `to`, and generators of streams."""
-    mode, generator, enabled, tensor = StandIn(), Stream.generator, torch.is_autocast_enabled, torch.tensor
+    mode, generator, enabled, tensor = (
+        StandIn(),
+        Stream.generator,
+        torch.is_autocast_enabled,
+        torch.tensor,
+    )
 
     def generator_of(stream: Stream, device: torch.device | str = CPU) -> torch.Generator:
         if torch.device(device) != DEVICE:
@@ -181,17 +211,23 @@ def stand_in() -> Iterator[StandIn]:
         return torch.Generator().manual_seed(seed)
 
     def tensor_of(values: Any, *, device: Any = CPU, **options: Any) -> Tensor:
-        return tensor(values, **options).to(device or CPU)  # a tensor of numbers is made on the host
+        return tensor(values, **options).to(
+            device or CPU
+        )  # a tensor of numbers is made on the host
 
     overwritten = torch.__future__.get_overwrite_module_params_on_conversion()
-    torch.__future__.set_overwrite_module_params_on_conversion(True)  # a parameter can't become another class
+    torch.__future__.set_overwrite_module_params_on_conversion(
+        True
+    )  # a parameter can't become another class
     try:
         with pytest.MonkeyPatch.context() as patch, mode:
             patch.setattr(Stream, "generator", generator_of)
             patch.setattr(StandIn, "active", mode)
             patch.setattr(torch, "tensor", tensor_of)
             patch.setattr(torch, "autocast", Autocast)
-            patch.setattr(torch, "is_autocast_enabled", lambda kind: kind != DEVICE.type and enabled(kind))
+            patch.setattr(
+                torch, "is_autocast_enabled", lambda kind: kind != DEVICE.type and enabled(kind)
+            )
             yield mode
     finally:
         torch.__future__.set_overwrite_module_params_on_conversion(overwritten)

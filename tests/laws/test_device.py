@@ -35,7 +35,13 @@ def cases() -> list[Case]:
     for method in STRAINING:
         for kind in KINDS:
             variants = VARIANTS.get(kind, [{}])[1:]
-            made.append(Case(method, {}, {f"{kind}{n}": {"kind": kind, **entry} for n, entry in enumerate(variants)}))
+            made.append(
+                Case(
+                    method,
+                    {},
+                    {f"{kind}{n}": {"kind": kind, **entry} for n, entry in enumerate(variants)},
+                )
+            )
         made.append(Case(method, {}, BOTH, kept=True))
     return [fitting(case) for case in made]
 
@@ -64,7 +70,9 @@ def test_a_step_stays_on_its_device_and_never_waits_for_it(case: Case) -> None:
     with stand_in() as device:
         method.to(DEVICE)
         objective = case.objective(method)
-        optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
+        optimizer = torch.optim.SGD(
+            [p for p in method.parameters() if p.requires_grad], lr=0.1, momentum=0.9
+        )
         objective._checked |= {STD, *case.hard_examples}  # what a run's first step asks of pixels
         data = on_device(case.batch(1, dtype=torch.float32))
         device.waits.clear()
@@ -95,7 +103,9 @@ def small(case: Case) -> Method:
 def stays(method: Method) -> bool:
     """Whether all that it remembers is finite, and on the device."""
     tensors = [*method.parameters(), *method.buffers()]
-    return all(isinstance(tensor, OnDevice) and bool(tensor.elem.isfinite().all()) for tensor in tensors)
+    return all(
+        isinstance(tensor, OnDevice) and bool(tensor.elem.isfinite().all()) for tensor in tensors
+    )
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
@@ -103,7 +113,9 @@ def test_views_of_resident_images_never_wait(recipe: str) -> None:
     images = torch.randint(0, 256, (16, 3, 32, 32), dtype=torch.uint8)
     with stand_in() as device:
         views = Views(ViewsConfig.model_validate({"recipe": recipe, "size": 16}))
-        batches = PretrainLoader(ArraySource(images, name="drawn"), views, 8, Stream(0), DEVICE).epoch(0)
+        batches = PretrainLoader(
+            ArraySource(images, name="drawn"), views, 8, Stream(0), DEVICE
+        ).epoch(0)
         next(batches)
         device.waits.clear()
         batch = next(batches)
@@ -125,7 +137,8 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
             with pytest.raises(WrongDeviceError):
                 wrong()
         (
-            (2 * images + torch.tensor(1.0)) * torch.rand(4, 3, generator=Stream(0).generator(DEVICE), device=DEVICE)
+            (2 * images + torch.tensor(1.0))
+            * torch.rand(4, 3, generator=Stream(0).generator(DEVICE), device=DEVICE)
         ).sum()
 
 

@@ -21,7 +21,10 @@ CROPS = {"as it needs": (), "of two sizes": (SIZE, SIZE, 8, 8, 8)}
 
 
 @pytest.fixture(
-    params=[(name, crops) for name in choices(MethodConfig, "name", "hexa.methods") for crops in CROPS], ids=str
+    params=[
+        (name, crops) for name in choices(MethodConfig, "name", "hexa.methods") for crops in CROPS
+    ],
+    ids=str,
 )
 def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
     method, crops = request.param
@@ -47,9 +50,15 @@ def test_the_images_of_one_run_do_not_enter_another(case: Case) -> None:
 
 def test_shares_of_a_batch_are_divided_too(case: Case) -> None:
     """Five of eight images: runs of 2, 2 and 1."""
-    whole = replace(case, hard_examples={"adversarial": {"fraction": 0.6}, "cutmix": {"fraction": 0.6}})
+    whole = replace(
+        case, hard_examples={"adversarial": {"fraction": 0.6}, "cutmix": {"fraction": 0.6}}
+    )
     whole = whole if whole.fits else replace(case, hard_examples={"adversarial": {"fraction": 0.6}})
     method = whole.build()
     objective = whole.objective(method)
-    one_step(objective, torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1), whole.batch())
+    one_step(
+        objective,
+        torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1),
+        whole.batch(),
+    )
     assert all(bool(value.isfinite().all()) for value in method.state_dict().values())

@@ -39,7 +39,12 @@ VIEW_BY_VIEW = {"moco", "pcl-v2", "byol", "simsiam"}
 
 
 #: Laws about the method alone, and about its hard examples; the others are tried in all cases.
-OF_METHODS = (loss_is_pure, losses_follow_their_images, an_attack_raises_the_loss, a_resumed_method_goes_on)
+OF_METHODS = (
+    loss_is_pure,
+    losses_follow_their_images,
+    an_attack_raises_the_loss,
+    a_resumed_method_goes_on,
+)
 OF_HARD_EXAMPLES = (
     scores_follow_their_images,
     hard_examples_are_valid_pixels,
@@ -55,7 +60,8 @@ def tries() -> list[Any]:
         pytest.param(law, case, id=f"{name}-{case}")
         for name, law in LAWS.items()
         for case in CASES
-        if law is not two_processes_equal_one and law not in (OF_METHODS if case.hard_examples else OF_HARD_EXAMPLES)
+        if law is not two_processes_equal_one
+        and law not in (OF_METHODS if case.hard_examples else OF_HARD_EXAMPLES)
     ]
 
 
@@ -72,14 +78,17 @@ def test_every_pass_moves_the_statistics_of_its_own_branch_once(case: Case) -> N
 
     def updates() -> dict[str, int]:
         return {
-            name: int(getattr(norm, name, norm).num_batches_tracked) for name in ("main", *dict(norm.named_children()))
+            name: int(getattr(norm, name, norm).num_batches_tracked)
+            for name in ("main", *dict(norm.named_children()))
         }
 
     before, expected = updates(), {"main": 0}
     for part in backward(case.objective(method), case.batch()).values():
         example, sizes = part.example, [crop.shape[-1] for crop in part.example.crops]
         once = len(sizes) if case.method in VIEW_BY_VIEW else len(set(sizes))
-        expected[example.branch.name] = expected.get(example.branch.name, 0) + once * example.branch.update
+        expected[example.branch.name] = (
+            expected.get(example.branch.name, 0) + once * example.branch.update
+        )
     for name, count in updates().items():
         assert count - before[name] == expected.get(name, 0)
 
@@ -91,7 +100,11 @@ def trained_norm(method: Method, data: Batch) -> BranchBatchNorm:
     return next(norm for norm in norms if norm.num_batches_tracked)
 
 
-ATTACKS = [Case(method, {}, {"adversarial": entry}) for method in STRAINING for entry in VARIANTS["adversarial"]]
+ATTACKS = [
+    Case(method, {}, {"adversarial": entry})
+    for method in STRAINING
+    for entry in VARIANTS["adversarial"]
+]
 
 
 @pytest.mark.parametrize("case", ATTACKS, ids=str)
@@ -110,11 +123,18 @@ def test_attack_stays_in_its_ball_and_raises_the_loss_it_attacks(case: Case) -> 
     radius = (1 / 255 if config.unit == "grey" else 1.0) * config.epsilon
     generation = Branch.of(config.generation, update=False)
     gradient = clean.gradient(generation)
-    if config.crops == "large":  # the others stay as they are, and the loss that is attacked is that of all
+    if (
+        config.crops == "large"
+    ):  # the others stay as they are, and the loss that is attacked is that of all
         kept = clean.crops[len(adversarial.crops) :]
-        assert {crop.shape[-1] for crop in kept}.isdisjoint(crop.shape[-1] for crop in adversarial.crops)
+        assert {crop.shape[-1] for crop in kept}.isdisjoint(
+            crop.shape[-1] for crop in adversarial.crops
+        )
         adversarial = clean.at((*adversarial.crops, *kept))
-        gradient = (*gradient[: len(clean.crops) - len(kept)], *(torch.zeros_like(crop) for crop in kept))
+        gradient = (
+            *gradient[: len(clean.crops) - len(kept)],
+            *(torch.zeros_like(crop) for crop in kept),
+        )
     for view, crop, slope in zip(adversarial.crops, clean.crops, gradient, strict=True):
         delta = view - crop
         size = delta.abs().amax() if config.norm == "linf" else delta.flatten(1).norm(dim=1).amax()
@@ -127,7 +147,9 @@ def test_attack_stays_in_its_ball_and_raises_the_loss_it_attacks(case: Case) -> 
     assert losses[1] > losses[0]
 
 
-CUTMIX = [Case(method, {}, {"cutmix": entry}) for method in STRAINING for entry in VARIANTS["cutmix"]]
+CUTMIX = [
+    Case(method, {}, {"cutmix": entry}) for method in STRAINING for entry in VARIANTS["cutmix"]
+]
 
 
 @pytest.mark.parametrize("case", CUTMIX, ids=str)
@@ -152,13 +174,20 @@ def test_cutmix_weight_is_the_share_of_unchanged_pixels(case: Case) -> None:
 def test_published_attack_costs_no_pass_of_its_own(share: bool) -> None:
     """query passes std 1, +adv 2, +cmx 3, +cmxA 4 with sharing; one more for each use without."""
     expected = {True: [1, 2, 2, 3, 3, 4], False: [1, 3, 2, 4, 4, 5]}[share]
-    adv, cmx, cmx_adv = ({"adversarial": {}}, {"cutmix": {}}, {"cmxA": {"kind": "cutmix", "source": "adversarial"}})
+    adv, cmx, cmx_adv = (
+        {"adversarial": {}},
+        {"cutmix": {}},
+        {"cmxA": {"kind": "cutmix", "source": "adversarial"}},
+    )
     schemes = [{}, adv, cmx, {**adv, **cmx}, {**adv, **cmx_adv}, {**adv, **cmx, **cmx_adv}]
     for scheme, passes in zip(schemes, expected, strict=True):
         case = Case("moco", {}, scheme)
         method = case.build()
         objective = case.objective(method, share_gradients=share)
-        assert count_passes(method.query, lambda made=objective: backward(made, Case("moco").batch())) == passes
+        assert (
+            count_passes(method.query, lambda made=objective: backward(made, Case("moco").batch()))
+            == passes
+        )
 
 
 # -- shares of the batch ----------------------------------------------------------------------------------------------
@@ -167,7 +196,9 @@ def test_published_attack_costs_no_pass_of_its_own(share: bool) -> None:
 def test_split_goes_through_the_network_once_per_branch_on_disjoint_parts() -> None:
     case = Case("moco", {}, {"cutmix": {"fraction": 0.5}})
     method = case.build()
-    objective = case.objective(method, ObjectiveConfig(split=True, clean_fraction=0.5, reduction="mean"))
+    objective = case.objective(
+        method, ObjectiveConfig(split=True, clean_fraction=0.5, reduction="mean")
+    )
     data, rows = case.batch(), []
     handle = method.query.register_forward_hook(lambda _m, args, _o: rows.append(args[0]))
     terms = list(objective.losses(data))
@@ -179,9 +210,13 @@ def test_split_goes_through_the_network_once_per_branch_on_disjoint_parts() -> N
 
 
 def test_split_parts_of_large_crops_alone_get_a_pass_of_their_own() -> None:
-    case = Case("deepcluster-v2", {}, {"adversarial": {"crops": "large", "branch": "main", "fraction": 0.5}})
+    case = Case(
+        "deepcluster-v2", {}, {"adversarial": {"crops": "large", "branch": "main", "fraction": 0.5}}
+    )
     objective = case.objective(case.build(), ObjectiveConfig(split=True, clean_fraction=0.5))
-    crops = {name: len(part.example.crops) for name, part in backward(objective, case.batch()).items()}
+    crops = {
+        name: len(part.example.crops) for name, part in backward(objective, case.batch()).items()
+    }
     assert crops == {"std": 3, "adversarial": 2}
 
 
@@ -198,8 +233,14 @@ def test_split_equals_the_terms_of_its_parts_without_batch_norm() -> None:
         term.loss.backward()
         total += term.loss.detach()
         parts |= term.parts
-    assert {name: len(part.example) for name, part in parts.items()} == {"std": 4, "cutmix": 2, "adversarial": 2}
-    separate = sum(len(part.example) / BATCH * objective.score(part.example).mean() for part in parts.values())
+    assert {name: len(part.example) for name, part in parts.items()} == {
+        "std": 4,
+        "cutmix": 2,
+        "adversarial": 2,
+    }
+    separate = sum(
+        len(part.example) / BATCH * objective.score(part.example).mean() for part in parts.values()
+    )
     torch.testing.assert_close(total, separate.detach())
 
 
@@ -208,4 +249,7 @@ def test_a_fraction_is_the_term_of_the_first_images(fraction: float) -> None:
     case = Case("moco", {"bn_groups": 1}, {"adversarial": {"fraction": fraction}})
     example = backward(case.objective(case.build()), case.batch())["adversarial"].example
     assert len(example) == fraction * BATCH
-    assert float((example.crops[0] - Case("moco").batch().crops[0][: len(example)]).abs().max()) <= 1 / 255 + 1e-12
+    assert (
+        float((example.crops[0] - Case("moco").batch().crops[0][: len(example)]).abs().max())
+        <= 1 / 255 + 1e-12
+    )

@@ -31,7 +31,10 @@ def test_the_command_prints_what_was_agreed(says: Says) -> None:
     out, said = says("benchmark", "digits-hexa-moco", "--repeats", "1", "--json", *fields)
     measured = json.loads(out)
     speeds = {"views_images_per_second", "end_to_end_images_per_second"}
-    assert set(measured) == {"machine", "recipe", "precision", "query_share", "schemes", "naive"} | speeds
+    assert (
+        set(measured)
+        == {"machine", "recipe", "precision", "query_share", "schemes", "naive"} | speeds
+    )
     assert (list(measured["schemes"]), list(measured["naive"])) == (list(SCHEMES), list(NAIVE))
     for row in (*measured["schemes"].values(), *measured["naive"].values()):
         assert set(row) == ROW
@@ -50,26 +53,36 @@ def test_the_command_prints_what_was_agreed(says: Says) -> None:
 
 
 def test_some_schemes_alone_whatever_batch_norms_they_need() -> None:
-    found = benchmark(override(recipes.get("digits-moco-v2"), FIELDS), repeats=1, schemes={"std+cmx", "std+adv"})
+    found = benchmark(
+        override(recipes.get("digits-moco-v2"), FIELDS), repeats=1, schemes={"std+cmx", "std+adv"}
+    )
     assert set(found["schemes"]) == {"std", "std+adv", "std+cmx"}
     assert found["naive"] == {}
 
 
 def test_hard_examples_of_no_scheme_have_a_row_of_their_own() -> None:
-    found = benchmark(override(recipes.get("digits-moco-v2"), FIELDS | {"hard_examples.hard_views.weight": 1}), 1)
+    found = benchmark(
+        override(recipes.get("digits-moco-v2"), FIELDS | {"hard_examples.hard_views.weight": 1}), 1
+    )
     assert set(found["own"]) == ROW
     assert "the recipe's own" in list(table(found).columns[0]._cells)
 
 
 def test_steps_are_those_of_the_trainer() -> None:
     """Clipped, at the rate of the last step, with all layers learning and crops in the trainer's layout."""
-    fields = FIELDS | {"optimizer.max_gradient_norm": 1e-3, "training.channels_last": True, "epochs": 4}
+    fields = FIELDS | {
+        "optimizer.max_gradient_norm": 1e-3,
+        "training.channels_last": True,
+        "epochs": 4,
+    }
     made = override(recipes.get("digits-moco-v2"), fields)
     bench = Bench(made, Machine.of(made))
     seen: list[Any] = []
     optimizer, objective = bench.optimizer.optimizer, bench.objectives["std"]
     before = optimizer.step
-    optimizer.step = lambda: seen.extend(p.grad.norm() for p in bench.optimizer.parameters if p.grad is not None)  # type: ignore[method-assign]
+    optimizer.step = lambda: seen.extend(
+        p.grad.norm() for p in bench.optimizer.parameters if p.grad is not None
+    )  # type: ignore[method-assign]
     bench._train(objective, bench._next())
     optimizer.step = before  # type: ignore[method-assign]
     assert seen
@@ -92,7 +105,10 @@ def test_the_batch_is_halved_until_three_rounds_fit(
 ) -> None:
     """Of 23 passes, each five times: 115 · 64 · 0.02 s are too long, 115 · 32 · 0.02 s are 73.6 s."""
     monkeypatch.setattr(module, "timed", lambda work, count: 32 * per_image)
-    assert fitted(override(recipes.get("digits-hexa-moco"), FIELDS | {"batch_size": 64})).batch_size == batch
+    assert (
+        fitted(override(recipes.get("digits-hexa-moco"), FIELDS | {"batch_size": 64})).batch_size
+        == batch
+    )
 
 
 def test_rounds_end_in_time_unless_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,13 +20,30 @@ from hexa.measure.costs import Costs
 from hexa.recipes.experiment import override
 from tests.conftest import Says
 
-TINY = {"epochs": "1", "network.widths": "[4,8]", "method.queue_size": "32", "batch_size": "32", "views.size": "8"}
+TINY = {
+    "epochs": "1",
+    "network.widths": "[4,8]",
+    "method.queue_size": "32",
+    "batch_size": "32",
+    "views.size": "8",
+}
 
 
 def track(**fields: Any) -> runs.Track:
     """Ten digits of each class, judged by k-NN among all."""
-    about = {"goal": "digits", "data": "digits", "target": 20.0, "protocol": "knn", "options": {"k": 5}}
-    about |= {"measure": "top1", "per_class": 10, "recipe": "digits-moco-v2", "fields": {"batch_size": 16}}
+    about = {
+        "goal": "digits",
+        "data": "digits",
+        "target": 20.0,
+        "protocol": "knn",
+        "options": {"k": 5},
+    }
+    about |= {
+        "measure": "top1",
+        "per_class": 10,
+        "recipe": "digits-moco-v2",
+        "fields": {"batch_size": 16},
+    }
     return runs.Track.model_validate(about | fields)
 
 
@@ -42,7 +59,8 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_every_record_is_an_experiment_whose_fields_exist() -> None:
     for name, one in runs.tracks().items():
         made = override(
-            recipes.get(one.recipe), one.fields | ({"start.weights": "timm:resnet18"} if one.starts else {})
+            recipes.get(one.recipe),
+            one.fields | ({"start.weights": "timm:resnet18"} if one.starts else {}),
         )
         assert made.recipe == one.recipe, name
         assert one.starts == (one.parameters is None), name
@@ -53,7 +71,9 @@ def test_every_record_is_an_experiment_whose_fields_exist() -> None:
 def test_a_record_says_what_its_file_says(name: str) -> None:
     """The mean seconds of five seeds that reach the target, by the fields of the record."""
     one = runs.track(name)
-    result = json.loads((Path(__file__).parents[2] / "benchmarks" / "speedrun" / str(one.result)).read_text())
+    result = json.loads(
+        (Path(__file__).parents[2] / "benchmarks" / "speedrun" / str(one.result)).read_text()
+    )
     assert sorted(row["seed"] for row in result["rows"]) == [0, 1, 2, 3, 4]
     assert one.seconds == round(float(np.mean([row["seconds"] for row in result["rows"]])))
     assert runs.reached(one, result)
@@ -61,10 +81,15 @@ def test_a_record_says_what_its_file_says(name: str) -> None:
     assert not result["held_out"]
 
 
-def test_seeds_train_on_images_of_their_own_and_none_is_run_twice(tried: Any, tmp_path: Path) -> None:
+def test_seeds_train_on_images_of_their_own_and_none_is_run_twice(
+    tried: Any, tmp_path: Path
+) -> None:
     done = runs.speedrun("T", "digits", tmp_path, seeds=[0, 1], fields=TINY)
     assert [row["seed"] for row in done["rows"]] == [0, 1]
-    assert all(row["seconds"] > 0 and row["losses"] and 0 <= row["metrics"]["top1"] <= 100 for row in done["rows"])
+    assert all(
+        row["seconds"] > 0 and row["losses"] and 0 <= row["metrics"]["top1"] <= 100
+        for row in done["rows"]
+    )
     drawn = []
     for seed in (0, 1):
         few = open_source(f"folder:{tmp_path / f'images-{seed}'}", "train")
@@ -89,7 +114,9 @@ def test_a_seed_that_was_interrupted_begins_anew(tried: Any, tmp_path: Path) -> 
     assert (tmp_path / "seed-0-2" / "backbone.safetensors").exists()
 
 
-def test_a_search_never_opens_test_images(tried: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_never_opens_test_images(
+    tried: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[dict[str, Any]] = []
 
     def evaluate(protocol: str, backbone: str, data: str, **options: Any) -> dict[str, Any]:
@@ -135,15 +162,26 @@ def test_weights_begun_from_are_scored_on_the_images_of_each_seed(
 
     tried(not_below="clean")
     monkeypatch.setattr(runs, "evaluate", evaluate)
-    assert "start" not in runs.speedrun("T", "digits", tmp_path / "start", seeds=[0], fields=TINY)["rows"][0]
+    assert (
+        "start"
+        not in runs.speedrun("T", "digits", tmp_path / "start", seeds=[0], fields=TINY)["rows"][0]
+    )
     asked.clear()
     tried(starts=True, not_below="clean", test_per_class=5)
     weights = (tmp_path / "start" / "seed-0").rename(tmp_path / "weights")
-    done = runs.speedrun("T", "digits", tmp_path / "T", start=str(weights), seeds=[0, 1], fields=TINY)
+    done = runs.speedrun(
+        "T", "digits", tmp_path / "T", start=str(weights), seeds=[0, 1], fields=TINY
+    )
     assert [row["start"]["clean"] for row in done["rows"]] == [40.0, 40.0]
     assert [name for name, _ in asked] == ["seed-0", "weights", "seed-1", "weights"]
     assert asked[0][1] == asked[1][1] != asked[2][1] == asked[3][1]
-    assert runs.table(runs.track("T"), done).header == ("seed", "seconds of one core", "top1", "clean", "start's")
+    assert runs.table(runs.track("T"), done).header == (
+        "seed",
+        "seconds of one core",
+        "top1",
+        "clean",
+        "start's",
+    )
 
 
 def test_the_command(tried: Any, tmp_path: Path, says: Says) -> None:
@@ -156,24 +194,38 @@ def test_the_command(tried: Any, tmp_path: Path, says: Says) -> None:
     assert says("speedrun").out.startswith("T: digits; no record yet")
 
 
-def test_a_plan_says_what_a_seed_would_take_here(tried: Any, monkeypatch: pytest.MonkeyPatch, says: Says) -> None:
+def test_a_plan_says_what_a_seed_would_take_here(
+    tried: Any, monkeypatch: pytest.MonkeyPatch, says: Says
+) -> None:
     """Images × epochs × seconds at the size of the views, the head's own in the first epochs, on one core."""
     costs, asked = Costs(16, read=0.25, steps={0: 0.25, 3: 0.75}, look=0.0, setup=5.0), []
-    monkeypatch.setattr(runs, "measure", lambda *a, **k: asked.append((len(a[1]), torch.get_num_threads())) or costs)
-    half = SimpleNamespace(process_time=itertools.count(0).__next__, perf_counter=itertools.count(0, 2).__next__)
+    monkeypatch.setattr(
+        runs, "measure", lambda *a, **k: asked.append((len(a[1]), torch.get_num_threads())) or costs
+    )
+    half = SimpleNamespace(
+        process_time=itertools.count(0).__next__, perf_counter=itertools.count(0, 2).__next__
+    )
     monkeypatch.setattr(runs, "time", half)  # others use the core half of the time
     tried(fields={"epochs": 3, "views.size": 8})
     said = says("speedrun", "T", "--data", "digits", "--plan").out
     assert f"about {(5 + 300 * (0.25 + 0.75 / 4)) / 2:,.0f} s of one core for each seed" in said
     assert asked == [(100, 1)]
-    for wrong, said in (({"per_class": 5000}, "than the 5000 asked for"), ({"parameters": 9}, "allows 9 parameters")):
+    for wrong, said in (
+        ({"per_class": 5000}, "than the 5000 asked for"),
+        ({"parameters": 9}, "allows 9 parameters"),
+    ):
         tried(**wrong)
         with pytest.raises(UserError, match=said):
             runs.foreseen("T", "digits", None, {})
-    headed = override(recipes.get("adapt"), {"epochs": 3, "start.freeze_backbone": 1, "start.weights": "timm:resnet18"})
+    headed = override(
+        recipes.get("adapt"),
+        {"epochs": 3, "start.freeze_backbone": 1, "start.weights": "timm:resnet18"},
+    )
     plain = override(recipes.get("digits-moco-v2"), {"epochs": 2, "views.size": 8, "batch_size": 5})
     assert costs.run(plain, 10) == 5 + 10 * (2 * 0.25 + 2 * 0.75 / 4)
-    assert costs.run(override(plain, {"max_steps": 1}), 10) == 5 + 10 * (2 * 0.25 + 2 * 0.75 / 4) / 4
+    assert (
+        costs.run(override(plain, {"max_steps": 1}), 10) == 5 + 10 * (2 * 0.25 + 2 * 0.75 / 4) / 4
+    )
     assert costs.run(headed, 10) == 5 + 10 * ((0.25 + 0.25 * 14**2) + 2 * (0.25 + 0.75 * 14**2))
 
 
@@ -198,7 +250,12 @@ def test_mistakes(tried: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         broken = tmp_path / "broken" / "train" / "ab"[number % 2] / f"{number}.jpg"
         broken.parent.mkdir(parents=True, exist_ok=True)
         broken.write_text("no image")
-    refused("a track needs the images as published", f"folder:{tmp_path / 'broken'}", seeds=[0], fields=TINY)
+    refused(
+        "a track needs the images as published",
+        f"folder:{tmp_path / 'broken'}",
+        seeds=[0],
+        fields=TINY,
+    )
     tried(parameters=100)
     refused("allows 100 parameters, and the backbone has", seeds=[0], fields=TINY)
     assert not (tmp_path / "seed-0").exists()

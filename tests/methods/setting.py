@@ -17,7 +17,9 @@ def small(config: MethodConfig, num_crops: int = 2, **setting: Any) -> Any:
     """The method around a narrow ResNet, with seeded weights; of two streams if the setting says so."""
     torch.manual_seed(0)
     streams = setting.get("streams", "one")
-    network = build(NetworkConfig.model_validate({"name": "small-resnet", "widths": (4, 8), "streams": streams}))
+    network = build(
+        NetworkConfig.model_validate({"name": "small-resnet", "widths": (4, 8), "streams": streams})
+    )
     return config.build(network, Setting(DATA, BATCH, num_crops=num_crops, **setting)).double()
 
 
@@ -25,5 +27,7 @@ def batch(*sizes: int, step: int = 0) -> Batch:
     """Seeded crops of these sizes."""
     stream = Stream(1).child(step)
     generator = stream.generator()
-    crops = tuple(torch.rand(BATCH, 3, size, size, generator=generator, dtype=torch.float64) for size in sizes)
+    crops = tuple(
+        torch.rand(BATCH, 3, size, size, generator=generator, dtype=torch.float64) for size in sizes
+    )
     return Batch(crops, torch.randperm(DATA, generator=generator)[:BATCH], stream, step)

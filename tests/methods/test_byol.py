@@ -89,7 +89,8 @@ def test_simsiams_loss_is_lightlys_and_its_gradient_stops() -> None:
     predictions = [head.predictor(z) for z in projections]
     criterion = pytest.importorskip("lightly.loss").NegativeCosineSimilarity()
     expected = 0.5 * (
-        criterion(predictions[0], projections[1].detach()) + criterion(predictions[1], projections[0].detach())
+        criterion(predictions[0], projections[1].detach())
+        + criterion(predictions[1], projections[0].detach())
     )
     expected.backward()
     embedding = made.embed(made.anchors(data), MAIN)
@@ -111,11 +112,17 @@ def test_simsiams_projector_ends_in_a_batch_norm_that_learns_nothing() -> None:
 
 def test_simsiams_predictor_keeps_its_rate() -> None:
     made = simsiam()
-    optimizer = optimizers.build(made.parameters(), OptimizerConfig(learning_rate=0.1), 4, made.unscheduled())
-    fixed = {id(p) for group in optimizer.param_groups if not group["scheduled"] for p in group["params"]}
+    optimizer = optimizers.build(
+        made.parameters(), OptimizerConfig(learning_rate=0.1), 4, made.unscheduled()
+    )
+    fixed = {
+        id(p) for group in optimizer.param_groups if not group["scheduled"] for p in group["params"]
+    }
     assert fixed == {id(p) for p in made.encoder.head.predictor.parameters()}  # type: ignore[union-attr]
     free = simsiam(constant_predictor_rate=False)
-    groups = optimizers.build(free.parameters(), OptimizerConfig(), 4, free.unscheduled()).param_groups
+    groups = optimizers.build(
+        free.parameters(), OptimizerConfig(), 4, free.unscheduled()
+    ).param_groups
     assert [group["scheduled"] for group in groups] == [True]
 
 
@@ -126,7 +133,9 @@ def test_the_large_view_alone_predicts_the_other() -> None:
         labels = made.pseudo_labels(data, embedding.detach())
         whole, alone = made.loss(embedding, labels), made.loss(embedding[:1], labels)
         torch.testing.assert_close(alone / alone.sum(), (whole[:1] / whole[:1].sum()).reshape(1, 4))
-        torch.testing.assert_close(made.correct(embedding[:1], labels), made.correct(embedding, labels)[:1])
+        torch.testing.assert_close(
+            made.correct(embedding[:1], labels), made.correct(embedding, labels)[:1]
+        )
 
 
 def test_a_momentum_twin_drops_nothing() -> None:

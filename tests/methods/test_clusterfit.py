@@ -49,7 +49,9 @@ def test_the_loss_is_the_mean_cross_entropy_of_linear_classifiers() -> None:
         for image in range(len(data)):
             own = method.get_buffer("clusters")[:, data.index[image]].long()
             parts = embedding[view, image].split([6, 4])
-            expected = torch.stack([F.cross_entropy(one, of) for one, of in zip(parts, own, strict=True)]).mean()
+            expected = torch.stack(
+                [F.cross_entropy(one, of) for one, of in zip(parts, own, strict=True)]
+            ).mean()
             torch.testing.assert_close(losses[view, image], expected)
             right = [int(one.argmax()) == int(of) for one, of in zip(parts, own, strict=True)]
             assert float(hits[view, image]) == sum(right) / 2
@@ -64,7 +66,9 @@ def test_advcl_adds_the_clusters_to_the_contrast() -> None:
     torch.testing.assert_close(rows.norm(dim=-1), torch.ones(3, len(data)).double())
     labels = method.pseudo_labels(data, embedding)
     clusters = method.clusters.loss(scores, method.clusters.pseudo_labels(data, None))
-    torch.testing.assert_close(method.clean_loss(embedding, labels), among_themselves(rows, 0.4) + 0.3 * clusters)
+    torch.testing.assert_close(
+        method.clean_loss(embedding, labels), among_themselves(rows, 0.4) + 0.3 * clusters
+    )
     find = in_dictionary(data, rows)
     assert torch.equal(labels.contrast.dictionary, find.dictionary)
     # a query that is the clean batch is compared with what its views are among themselves
@@ -72,9 +76,13 @@ def test_advcl_adds_the_clusters_to_the_contrast() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"method\.num_clusters: 32 are more than the 16 images; use \[2,2\]"):
+    with pytest.raises(
+        ConfigError, match=r"method\.num_clusters: 32 are more than the 16 images; use \[2,2\]"
+    ):
         small(ClusterFitConfig(num_clusters=(32, 17)))
-    with pytest.raises(ConfigError, match=r"method\.clusters\.num_clusters: 500 are more than the 16 images"):
+    with pytest.raises(
+        ConfigError, match=r"method\.clusters\.num_clusters: 500 are more than the 16 images"
+    ):
         small(AdvCLConfig())
     made = small(ClusterFitConfig(num_clusters=(3,), teacher="means"), load=load)  # any width
     assert made.get_buffer("centroids").shape == (3, 2)
@@ -88,7 +96,11 @@ def test_advcl_names_the_fields_of_its_clusters(monkeypatch: pytest.MonkeyPatch)
     case = Case("advcl")
     few = CasePasses(case.made(), torch.float64)
     monkeypatch.setattr(few, "images", lambda: iter([case.batch()]))
-    with pytest.raises(ConfigError, match=r"method\.clusters\.num_clusters: 12 clusters for 8 rows"):
+    with pytest.raises(
+        ConfigError, match=r"method\.clusters\.num_clusters: 12 clusters for 8 rows"
+    ):
         method.start_epoch(0, few)
-    with pytest.raises(ConfigError, match=r"method\.clusters\.teacher: 'means' needs Setting\(load="):
+    with pytest.raises(
+        ConfigError, match=r"method\.clusters\.teacher: 'means' needs Setting\(load="
+    ):
         small(AdvCLConfig(clusters=ClusterFitConfig(num_clusters=(3,), teacher="means")))

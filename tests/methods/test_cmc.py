@@ -41,8 +41,12 @@ def test_nce_is_between_a_stream_and_the_memory_of_the_other() -> None:
     found = made.loss(embedding, labels)
 
     for i, image in enumerate(data.index):
-        light = naive_nce(lightness[i], made.colour.rows[image], labels.lightness.others, made.colour.partition)
-        tone = naive_nce(colour[i], made.lightness.rows[image], labels.colour.others, made.lightness.partition)
+        light = naive_nce(
+            lightness[i], made.colour.rows[image], labels.lightness.others, made.colour.partition
+        )
+        tone = naive_nce(
+            colour[i], made.lightness.rows[image], labels.colour.others, made.lightness.partition
+        )
         torch.testing.assert_close(found[0, i], light + tone)
     assert found.shape == (1, BATCH)
 
@@ -66,7 +70,9 @@ def test_both_memories_begin_apart_and_follow_their_own_stream() -> None:
     embedding, *streams = halves(made, data)
     made.commit(data, embedding.detach(), made.pseudo_labels(data, None))
     for bank, old, stream in zip((made.lightness, made.colour), before, streams, strict=True):
-        torch.testing.assert_close(bank.rows[data.index], F.normalize(0.3 * old[data.index] + 0.7 * stream, dim=1))
+        torch.testing.assert_close(
+            bank.rows[data.index], F.normalize(0.3 * old[data.index] + 0.7 * stream, dim=1)
+        )
         others = [i for i in range(DATA) if i not in data.index.tolist()]
         assert torch.equal(bank.rows[others], old[others])
 

@@ -38,7 +38,12 @@ def embedded(made: CPC, data: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def naive(
-    predictions: Tensor, patches: Tensor, ahead: tuple[int, ...], image: int, target: int, hidden: set[int]
+    predictions: Tensor,
+    patches: Tensor,
+    ahead: tuple[int, ...],
+    image: int,
+    target: int,
+    hidden: set[int],
 ) -> Tensor:
     """Losses of all predicted patches of an image, one by one; patches of `hidden` images at the place are left out."""
     found = []
@@ -64,14 +69,19 @@ def test_patches_overlap_and_stand_row_by_row() -> None:
     assert cut.shape == (2, GRID, GRID, 3, 6, 6)
     for row in range(GRID):
         for column in range(GRID):
-            assert torch.equal(cut[:, row, column], images[:, :, 2 * row : 2 * row + 6, 2 * column : 2 * column + 6])
+            assert torch.equal(
+                cut[:, row, column],
+                images[:, :, 2 * row : 2 * row + 6, 2 * column : 2 * column + 6],
+            )
 
 
 def test_every_patch_goes_through_the_network_by_itself() -> None:
     made, data = cpc().eval(), batch(SIZE)
     _, patches, _ = embedded(made, data)
     for row, column in ((0, 0), (2, 1), (3, 3)):
-        features = made.encoder.features(data.crops[0][:, :, 2 * row : 2 * row + 6, 2 * column : 2 * column + 6])
+        features = made.encoder.features(
+            data.crops[0][:, :, 2 * row : 2 * row + 6, 2 * column : 2 * column + 6]
+        )
         head = made.encoder.head
         expected = features @ head.patches.weight[:, :, 0, 0].T + head.patches.bias
         torch.testing.assert_close(patches[:, :, row, column], expected)
@@ -82,7 +92,9 @@ def test_a_prediction_sees_no_row_below_its_own(row: int) -> None:
     head = PatchHead(8, CPCConfig(ahead=(1, 2), dim=5, hidden=7, layers=4)).double()
     features = torch.randn(2, 8, GRID, GRID, dtype=torch.float64, requires_grad=True)
     head(features)[:, 1:, :, row].square().sum().backward()
-    assert (features.grad.abs().sum((0, 1, 3)) > 0).tolist() == [other <= row for other in range(GRID)]
+    assert (features.grad.abs().sum((0, 1, 3)) > 0).tolist() == [
+        other <= row for other in range(GRID)
+    ]
 
 
 def test_the_loss_of_an_image_is_the_mean_over_its_grid() -> None:
@@ -122,12 +134,16 @@ def test_a_patch_is_never_its_own_negative_nor_that_of_what_it_is_mixed_with() -
         losses = made.loss(embedding, mixed)
         for i in range(BATCH):
             shown = {i, int(permutation[i])} - {target[i]}
-            torch.testing.assert_close(losses[0, i], naive(predictions, patches, (1, 3), i, target[i], shown).mean())
+            torch.testing.assert_close(
+                losses[0, i], naive(predictions, patches, (1, 3), i, target[i], shown).mean()
+            )
     twice, _ = own.mixed(again)
     losses = made.loss(embedding, twice)
     for i in range(BATCH):
         shown = {int(permutation[i]), int(again[i]), int(permutation[again[i]])} - {i}
-        torch.testing.assert_close(losses[0, i], naive(predictions, patches, (1, 3), i, i, shown).mean())
+        torch.testing.assert_close(
+            losses[0, i], naive(predictions, patches, (1, 3), i, i, shown).mean()
+        )
 
 
 def test_hits_are_counted_over_the_grid() -> None:
@@ -135,7 +151,9 @@ def test_hits_are_counted_over_the_grid() -> None:
     predictions = torch.zeros(1, 2, 8, 3, 3)
     predictions[0, :, :, :1] = targets[:, :, 2:]  # right two rows ahead
     predictions[0, 1, :, 0, 0] = targets[0, :, 0, 0]  # but for one
-    _, hits = patch_nce(predictions, targets, 2, torch.arange(2), torch.empty(2, 0, dtype=torch.long))
+    _, hits = patch_nce(
+        predictions, targets, 2, torch.arange(2), torch.empty(2, 0, dtype=torch.long)
+    )
     assert hits[0].tolist() == [[[True, True, True]], [[False, True, True]]]
 
 

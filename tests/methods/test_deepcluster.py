@@ -27,13 +27,19 @@ SEEN = DATA // BATCH * BATCH
 def method(**fields: object) -> DeepCluster:
     torch.manual_seed(0)
     config = DeepClusterConfig(dim=6, hidden=10, num_prototypes=HEADS, **fields)  # type: ignore[arg-type]
-    return config.build(build(NetworkConfig(name="small-resnet", widths=(4, 8))), Setting(DATA, BATCH)).double()
+    return config.build(
+        build(NetworkConfig(name="small-resnet", widths=(4, 8))), Setting(DATA, BATCH)
+    ).double()
 
 
 def batch(number: int, stream: Stream) -> Batch:
     generator = stream.child(number).generator()
-    crops = tuple(torch.rand(BATCH, 3, size, size, generator=generator, dtype=torch.float64) for size in SIZES)
-    index = torch.randperm(DATA, generator=stream.generator())[number * BATCH : (number + 1) * BATCH]
+    crops = tuple(
+        torch.rand(BATCH, 3, size, size, generator=generator, dtype=torch.float64) for size in SIZES
+    )
+    index = torch.randperm(DATA, generator=stream.generator())[
+        number * BATCH : (number + 1) * BATCH
+    ]
     return Batch(crops, index, stream.child(number), number)
 
 
@@ -55,7 +61,9 @@ def test_the_bank_holds_clean_embeddings_of_the_crops_to_assign() -> None:
     made.start_epoch(0, Data())
     for part in Data().views():
         for crop in (0, 1):
-            torch.testing.assert_close(made.bank.embeddings[crop, part.index], twin.embed((part.crops[crop],), MAIN)[0])
+            torch.testing.assert_close(
+                made.bank.embeddings[crop, part.index], twin.embed((part.crops[crop],), MAIN)[0]
+            )
     step = batch(0, Stream(9))
     objective = Objective(made, {"cutmix": CutMix()})
     embedding = backward(objective, step)["std"].embedding
@@ -71,12 +79,16 @@ def test_heads_cluster_banks_0_1_0_and_centroids_become_prototypes() -> None:
     assert len(missing) == DATA - SEEN
     for head, bank in enumerate((0, 1, 0)):
         prototypes, table = made.prototypes[head].weight, made.clusters[head]
-        torch.testing.assert_close(prototypes.norm(dim=1), torch.ones(HEADS[head], dtype=torch.float64))
+        torch.testing.assert_close(
+            prototypes.norm(dim=1), torch.ones(HEADS[head], dtype=torch.float64)
+        )
         for image in range(DATA):
             if image in missing:
                 assert int(table[image]) == UNASSIGNED
             else:
-                assert int(table[image]) == int((prototypes @ made.bank.embeddings[bank, image]).argmax())
+                assert int(table[image]) == int(
+                    (prototypes @ made.bank.embeddings[bank, image]).argmax()
+                )
     assert facts["clusters/non_empty"] == 1.0
     assert 0 <= facts["clusters/nmi_labels"] <= 1
     assert "clusters/nmi_previous" not in facts
@@ -106,10 +118,15 @@ def test_loss_is_the_mean_over_heads_of_cross_entropies_over_seen_rows() -> None
             for image in range(BATCH):
                 cluster = int(made.clusters[head, step.index[image]])
                 if cluster != UNASSIGNED:
-                    scores = [float(embedding[view, image].detach() @ c) / 0.1 for c in made.prototypes[head].weight]
+                    scores = [
+                        float(embedding[view, image].detach() @ c) / 0.1
+                        for c in made.prototypes[head].weight
+                    ]
                     rows.append(-scores[cluster] + math.log(sum(math.exp(s) for s in scores)))
         heads.append(sum(rows) / len(rows))
-    assert float(made.loss(embedding, labels).mean().detach()) == pytest.approx(sum(heads) / 3, rel=1e-12)
+    assert float(made.loss(embedding, labels).mean().detach()) == pytest.approx(
+        sum(heads) / 3, rel=1e-12
+    )
 
 
 def test_a_batch_without_any_cluster_costs_nothing_and_is_no_nan() -> None:
@@ -121,7 +138,9 @@ def test_a_batch_without_any_cluster_costs_nothing_and_is_no_nan() -> None:
     assert all(bool(p.grad.isfinite().all()) for p in made.parameters() if p.grad is not None)
 
 
-@pytest.mark.parametrize(("steps", "step", "learns"), [(None, 100, False), (2, 1, False), (2, 2, True)])
+@pytest.mark.parametrize(
+    ("steps", "step", "learns"), [(None, 100, False), (2, 1, False), (2, 2, True)]
+)
 def test_prototypes_learn_only_when_asked_to(steps: int | None, step: int, learns: bool) -> None:
     made = method(freeze_prototypes_steps=steps)
     made.start_epoch(0, Data())
@@ -133,7 +152,8 @@ def test_prototypes_learn_only_when_asked_to(steps: int | None, step: int, learn
 def test_more_prototypes_than_images_is_one_line_with_a_number_that_works() -> None:
     config = DeepClusterConfig(num_prototypes=(3000, 20))
     with pytest.raises(
-        ConfigError, match=r"method\.num_prototypes: 3000 are more than the 1280 images an epoch sees"
+        ConfigError,
+        match=r"method\.num_prototypes: 3000 are more than the 1280 images an epoch sees",
     ) as e:
         config.check(Setting(1300, 128))
     assert str(e.value).endswith("use [128,20]")

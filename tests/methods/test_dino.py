@@ -34,8 +34,12 @@ def test_loss_is_lightlys() -> None:
     with torch.no_grad():
         teacher = scores(made.teacher.embed(data.crops[:2], MAIN), made.teacher_prototypes.weight)
     dino_loss = pytest.importorskip("lightly.loss").DINOLoss
-    criterion = dino_loss(output_dim=K, teacher_temp=0.07, warmup_teacher_temp_epochs=0, student_temp=0.1).double()
-    torch.testing.assert_close(made.loss(embedding, labels).mean(), criterion(list(teacher), list(student), epoch=0))
+    criterion = dino_loss(
+        output_dim=K, teacher_temp=0.07, warmup_teacher_temp_epochs=0, student_temp=0.1
+    ).double()
+    torch.testing.assert_close(
+        made.loss(embedding, labels).mean(), criterion(list(teacher), list(student), epoch=0)
+    )
 
 
 def test_the_centre_follows_the_teachers_mean_score() -> None:
@@ -82,7 +86,14 @@ def test_teacher_and_its_prototypes_follow() -> None:
 
 
 def test_a_vit_sees_crops_of_two_sizes_and_its_branches_are_one() -> None:
-    options = {"img_size": 16, "patch_size": 4, "embed_dim": 12, "depth": 1, "num_heads": 2, "dynamic_img_size": True}
+    options = {
+        "img_size": 16,
+        "patch_size": 4,
+        "embed_dim": 12,
+        "depth": 1,
+        "num_heads": 2,
+        "dynamic_img_size": True,
+    }
     network = build(NetworkConfig(name="vit_tiny_patch16_224", options=options))
     setting = Setting(DATA, BATCH, num_crops=3, branches=("main", "aux"))
     made = DINOConfig(num_prototypes=K, hidden=10, bottleneck=6).build(network, setting)

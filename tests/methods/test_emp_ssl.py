@@ -39,9 +39,13 @@ def test_orthogonal_directions_have_the_largest_rate() -> None:
 def published(embedding: Tensor, weight: float, distortion: float) -> Tensor:
     """−λ·mean cos(z, z̄) − mean R of the crops, as the paper has it."""
     count, width = embedding.shape[1:]
-    similar = torch.cosine_similarity(embedding, embedding.mean(0)[None].expand_as(embedding), dim=-1).mean()
+    similar = torch.cosine_similarity(
+        embedding, embedding.mean(0)[None].expand_as(embedding), dim=-1
+    ).mean()
     identity = torch.eye(width, dtype=embedding.dtype)
-    rates = [0.5 * torch.logdet(identity + width / (count * distortion) * z.T @ z) for z in embedding]
+    rates = [
+        0.5 * torch.logdet(identity + width / (count * distortion) * z.T @ z) for z in embedding
+    ]
     return -weight * similar - torch.stack(rates).mean()
 
 
@@ -53,11 +57,19 @@ def test_the_clean_loss_is_the_published_one_but_for_a_constant() -> None:
     loss = made.clean_loss(embedding, made.pseudo_labels(data, embedding.detach()))
     assert loss.shape == (3, BATCH)
     expected = published(embedding, 7.0, 0.4)
-    assert loss.mean().item() == pytest.approx(expected.item() + 7.0 + largest_rate(BATCH, 6, 0.4), rel=1e-9)
+    assert loss.mean().item() == pytest.approx(
+        expected.item() + 7.0 + largest_rate(BATCH, 6, 0.4), rel=1e-9
+    )
     library = pytest.importorskip("lightly.loss.emp_ssl_loss")
     # a rate is to be high
-    values = (loss.mean(), expected, 7.0 * library.invariance_loss(embedding) - library.tcr_loss(embedding, 0.4))
-    ours, theirs, others = (torch.autograd.grad(value, projection, retain_graph=True)[0] for value in values)
+    values = (
+        loss.mean(),
+        expected,
+        7.0 * library.invariance_loss(embedding) - library.tcr_loss(embedding, 0.4),
+    )
+    ours, theirs, others = (
+        torch.autograd.grad(value, projection, retain_graph=True)[0] for value in values
+    )
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(others, theirs)
 

@@ -22,7 +22,12 @@ def rotation() -> Rotation:
 
 
 def jigsaw(**fields: object) -> Jigsaw:
-    return small(JigsawConfig.model_validate({"puzzle": {"grid": 2}, "num_permutations": 24, "hidden": 5, **fields}), 1)
+    return small(
+        JigsawConfig.model_validate(
+            {"puzzle": {"grid": 2}, "num_permutations": 24, "hidden": 5, **fields}
+        ),
+        1,
+    )
 
 
 def test_every_image_is_turned_four_ways_and_knows_by_how_much() -> None:
@@ -32,7 +37,9 @@ def test_every_image_is_turned_four_ways_and_knows_by_how_much() -> None:
     for i in range(BATCH):
         assert sorted(turns[:, i].tolist()) == [0, 1, 2, 3]
         for v in range(4):
-            torch.testing.assert_close(crops[v][i], tv.rotate(data.crops[0][i], 90 * int(turns[v, i])))
+            torch.testing.assert_close(
+                crops[v][i], tv.rotate(data.crops[0][i], 90 * int(turns[v, i]))
+            )
     assert len({tuple(turns[:, i].tolist()) for i in range(BATCH)}) > 1
 
 
@@ -52,7 +59,9 @@ def test_mixed_images_show_their_own_turns() -> None:
     made = rotation()
     different = 0
     for step in range(4):
-        own, other = made.pseudo_labels(batch(12, step=step), None).mixed(torch.tensor([1, 0, 3, 2]))
+        own, other = made.pseudo_labels(batch(12, step=step), None).mixed(
+            torch.tensor([1, 0, 3, 2])
+        )
         different += int((own.classes != other.classes).sum())
     assert different > 0
 
@@ -63,14 +72,20 @@ def test_a_puzzle_shows_the_tiles_in_the_order_of_its_number() -> None:
     numbers = made.pseudo_labels(data, None).classes[0]
     for i in range(BATCH):
         order = made.permutations[numbers[i]].tolist()
-        cells = [data.crops[0][i][:, 6 * r : 6 * r + 6, 6 * c : 6 * c + 6] for r in range(2) for c in range(2)]
+        cells = [
+            data.crops[0][i][:, 6 * r : 6 * r + 6, 6 * c : 6 * c + 6]
+            for r in range(2)
+            for c in range(2)
+        ]
         rows = [torch.cat([cells[order[2 * r]], cells[order[2 * r + 1]]], 2) for r in range(2)]
         assert torch.equal(puzzle[i], torch.cat(rows, 1))
 
 
 def test_tiles_lie_inside_their_cells_wherever_that_is_drawn() -> None:
     images = torch.arange(2 * 3 * 81, dtype=torch.float64).view(2, 3, 9, 9)
-    order = torch.stack([torch.randperm(9, generator=torch.Generator().manual_seed(i)) for i in range(2)])
+    order = torch.stack(
+        [torch.randperm(9, generator=torch.Generator().manual_seed(i)) for i in range(2)]
+    )
     offsets = torch.rand(2, 9, 2, generator=torch.Generator().manual_seed(5))
     found = tiles.mosaic(images, order, offsets, 2)
     assert found.shape == (2, 3, 6, 6)
@@ -89,7 +104,10 @@ def test_permutations_differ_and_lie_far_apart() -> None:
     assert all(sorted(row) == list(range(9)) for row in found.tolist())
     distances = (found[:, None] != found).sum(-1) + 99 * torch.eye(50, dtype=torch.long)
     drawn = torch.rand(50, 9, generator=torch.Generator().manual_seed(0)).argsort(1)
-    assert distances.min() > ((drawn[:, None] != drawn).sum(-1) + 99 * torch.eye(50, dtype=torch.long)).min()
+    assert (
+        distances.min()
+        > ((drawn[:, None] != drawn).sum(-1) + 99 * torch.eye(50, dtype=torch.long)).min()
+    )
     assert len({tuple(row) for row in tiles.permutations(4, 24, torch.Generator()).tolist()}) == 24
     with pytest.raises(ValueError, match="24 permutations, got count 25"):
         tiles.permutations(4, 25, torch.Generator())
@@ -103,7 +121,10 @@ def test_jigsaws_loss_is_cross_entropy_over_permutations_of_features_tile_by_til
     embedding = made.embed((puzzle,), MAIN)
     head = made.encoder.head
     for i in range(BATCH):
-        each = [head.each(made.encoder.features(tile[None]))[0] for tile in tiles.cut(puzzle[i : i + 1], 2)]  # type: ignore[union-attr,operator]
+        each = [
+            head.each(made.encoder.features(tile[None]))[0]
+            for tile in tiles.cut(puzzle[i : i + 1], 2)
+        ]  # type: ignore[union-attr,operator]
         torch.testing.assert_close(embedding[0, i], head.joined(torch.cat(each)))  # type: ignore[union-attr,operator]
     expected = F.cross_entropy(embedding[0], labels.classes[0], reduction="none")
     torch.testing.assert_close(made.loss(embedding, labels)[0], expected)
@@ -111,5 +132,8 @@ def test_jigsaws_loss_is_cross_entropy_over_permutations_of_features_tile_by_til
 
 def test_too_many_permutations_are_refused_with_the_number_there_is() -> None:
     config = JigsawConfig.model_validate({"puzzle": {"grid": 2}})
-    with pytest.raises(ConfigError, match=r"num_permutations: 2000 are more than the 24 orders of the tiles; use 24"):
+    with pytest.raises(
+        ConfigError,
+        match=r"num_permutations: 2000 are more than the 24 orders of the tiles; use 24",
+    ):
         config.check(Setting(DATA, BATCH, num_crops=1))

@@ -13,7 +13,10 @@ from tests.methods.setting import BATCH, batch, small
 
 def infomin(**fields: object) -> InfoMin:
     contrast = {"queue_size": 16, "dim": 6, "temperature": 0.15}
-    return small(InfoMinConfig.model_validate({"contrast": contrast, "puzzle": {"grid": 2}, **fields}), num_crops=3)
+    return small(
+        InfoMinConfig.model_validate({"contrast": contrast, "puzzle": {"grid": 2}, **fields}),
+        num_crops=3,
+    )
 
 
 def test_two_terms_recognise_one_key_from_a_view_and_from_a_puzzle() -> None:
@@ -27,11 +30,16 @@ def test_two_terms_recognise_one_key_from_a_view_and_from_a_puzzle() -> None:
     for i in range(BATCH):
         key = made.contrast.pseudo_labels(data, None).keys[0, i]
         for v, share in enumerate((0.8, 0.2)):
-            logits = torch.cat([(key @ embedding[v, i])[None], made.contrast.queue @ embedding[v, i]]) / 0.15
+            logits = (
+                torch.cat([(key @ embedding[v, i])[None], made.contrast.queue @ embedding[v, i]])
+                / 0.15
+            )
             term = -torch.log_softmax(logits, 0)[0]
             torch.testing.assert_close(losses[v, i], 2 * share * term)
             total += share * float(term.detach()) / BATCH
-    assert float(losses.detach().mean()) == pytest.approx(total), "the mean over crops and images is the published loss"
+    assert float(losses.detach().mean()) == pytest.approx(total), (
+        "the mean over crops and images is the published loss"
+    )
 
 
 def test_the_queue_takes_every_key_once() -> None:

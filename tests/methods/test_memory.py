@@ -49,7 +49,9 @@ def test_nce_is_the_published_estimate() -> None:
     found = made.loss(embedding, labels)
     for i in range(BATCH):
         own = made.bank.rows[data.index[i]]
-        torch.testing.assert_close(found[0, i], naive_nce(embedding[0, i], own, labels.others, made.bank.partition))
+        torch.testing.assert_close(
+            found[0, i], naive_nce(embedding[0, i], own, labels.others, made.bank.partition)
+        )
 
 
 def test_softmax_is_over_all_images() -> None:
@@ -77,7 +79,9 @@ def test_the_memory_follows_clean_embeddings_by_momentum() -> None:
 
 def test_z_is_the_mean_over_random_directions() -> None:
     memory = Memory(InstDiscConfig(dim=64), 4096, seed=3, drawn=True)
-    queries = F.normalize(torch.randn(200, 64, generator=Stream(1).generator(), dtype=torch.float64))
+    queries = F.normalize(
+        torch.randn(200, 64, generator=Stream(1).generator(), dtype=torch.float64)
+    )
     sampled = 4096 * torch.exp(queries @ memory.rows.double().T / 0.07).mean()
     assert memory.partition == pytest.approx(float(sampled), rel=0.02)
 
@@ -92,7 +96,9 @@ def test_pirls_two_terms_are_an_image_and_a_puzzle_of_the_other_view() -> None:
     losses = made.loss(embedding, labels)
     for v, share in enumerate((0.8, 0.2)):
         for i in range(BATCH):
-            expected = naive_nce(embedding[v, i], made.bank.rows[data.index[i]], labels.others, made.bank.partition)
+            expected = naive_nce(
+                embedding[v, i], made.bank.rows[data.index[i]], labels.others, made.bank.partition
+            )
             torch.testing.assert_close(losses[v, i], 2 * share * expected)
 
 

@@ -67,7 +67,10 @@ def test_symmetric_loss_adds_the_swapped_roles_and_enqueues_both() -> None:
     embedding = method.embed(method.anchors(data), MAIN)
     labels = method.pseudo_labels(data, None)
     both = method.loss(embedding, labels).mean()
-    both_ways = [(one_way.embed(one_way.anchors(d), MAIN), one_way.pseudo_labels(d, None)) for d in (data, swapped)]
+    both_ways = [
+        (one_way.embed(one_way.anchors(d), MAIN), one_way.pseudo_labels(d, None))
+        for d in (data, swapped)
+    ]
     parts = [one_way.loss(*given).mean() for given in both_ways]
     torch.testing.assert_close(both, parts[0] + parts[1])
     method.commit(data, embedding.detach(), labels)
@@ -91,15 +94,25 @@ def test_keys_are_shuffled_between_groups_and_come_back_in_order() -> None:
     assert not torch.equal(order, torch.arange(BATCH))
 
 
-def by_hand(method: MoCo, query: torch.Tensor, permutation: torch.Tensor, share: float, kind: str) -> torch.Tensor:
+def by_hand(
+    method: MoCo, query: torch.Tensor, permutation: torch.Tensor, share: float, kind: str
+) -> torch.Tensor:
     """Cross-entropy of each mixed query against its written-out dictionary and soft label (F16)."""
     keys, losses = method.pseudo_labels(batch(), None).keys[0], []
     for i, j in enumerate(permutation.tolist()):
-        columns = {"separate": ([i], [j]), "pair": 2 * (sorted({i, j}),), "batch": 2 * (range(BATCH),)}[kind]
+        columns = {
+            "separate": ([i], [j]),
+            "pair": 2 * (sorted({i, j}),),
+            "batch": 2 * (range(BATCH),),
+        }[kind]
         terms = []
         for own, shown in zip((i, j), columns, strict=True):
             dictionary = torch.cat([keys[list(shown)], method.queue])
-            terms.append(-(dictionary @ query[i] / method.config.temperature).log_softmax(0)[list(shown).index(own)])
+            terms.append(
+                -(dictionary @ query[i] / method.config.temperature).log_softmax(0)[
+                    list(shown).index(own)
+                ]
+            )
         losses.append(share * terms[0] + (1 - share) * terms[1])
     return torch.stack(losses)
 
@@ -125,7 +138,9 @@ def test_a_queue_longer_than_an_epoch_is_said() -> None:
 
 def test_queue_must_hold_whole_steps() -> None:
     network = build(NetworkConfig(name="small-resnet", widths=(4,)))
-    with pytest.raises(ConfigError, match=r"method\.queue_size: 100 is not divisible by the 8 keys.*96 or 104"):
+    with pytest.raises(
+        ConfigError, match=r"method\.queue_size: 100 is not divisible by the 8 keys.*96 or 104"
+    ):
         MoCo(MoCoConfig(queue_size=100), network, Setting(64, 8))
     with pytest.raises(ConfigError, match=r"16 keys of a step; use 16"):
         MoCo(MoCoConfig(queue_size=8, symmetric=True), network, Setting(64, 8))

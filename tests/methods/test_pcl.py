@@ -33,13 +33,17 @@ def method(network: nn.Module | None = None, world_size: int = 1, **fields: obje
     values["contrast"] = {"queue_size": 16, "dim": 6, **values.get("contrast", {})}  # type: ignore[dict-item]
     config = PCLConfig.model_validate(values)
     network = network or build(NetworkConfig(name="small-resnet", widths=(4, 8)))
-    return config.build(network, Setting(DATA, BATCH, world_size, branches=("main", "aux"))).double()
+    return config.build(
+        network, Setting(DATA, BATCH, world_size, branches=("main", "aux"))
+    ).double()
 
 
 def batch(step: int = 0, index: list[int] | None = None) -> Batch:
     stream = Stream(3).child("step", step)
     generator = stream.child("pixels").generator()
-    crops = tuple(torch.rand(BATCH, 3, SIZE, SIZE, generator=generator, dtype=torch.float64) for _ in range(2))
+    crops = tuple(
+        torch.rand(BATCH, 3, SIZE, SIZE, generator=generator, dtype=torch.float64) for _ in range(2)
+    )
     return Batch(crops, torch.tensor([4, 20, 9, 0] if index is None else index), stream, step)
 
 
@@ -56,10 +60,14 @@ class Data:
         raise AssertionError("PCL clusters images as evaluation sees them")
 
     def images(self) -> Iterator[Batch]:
-        pixels = torch.rand(DATA, 3, SIZE, SIZE, generator=self.stream.generator(), dtype=torch.float64)
+        pixels = torch.rand(
+            DATA, 3, SIZE, SIZE, generator=self.stream.generator(), dtype=torch.float64
+        )
         rank, world = processes.rank(), processes.world_size()
         mine = range(rank * DATA // world, (rank + 1) * DATA // world)
-        for number, part in enumerate(torch.tensor([image for image in mine if image not in self.missing]).split(5)):
+        for number, part in enumerate(
+            torch.tensor([image for image in mine if image not in self.missing]).split(5)
+        ):
             yield Batch((pixels[part],), part, self.stream.child("batch", number), number)
 
 
@@ -73,7 +81,9 @@ def of_clustering(made: PCL, number: int) -> tuple[Tensor, Tensor]:
 def test_all_images_are_clustered_by_momentum_features_with_running_statistics() -> None:
     made = method()
     made.train()
-    for step in range(2):  # so that the key encoder differs from the query's, and statistics from their start
+    for step in range(
+        2
+    ):  # so that the key encoder differs from the query's, and statistics from their start
         data = batch(step)
         made.commit(data, None, made.pseudo_labels(data, None))
     for p in made.contrast.key.parameters():
@@ -92,7 +102,9 @@ def test_all_images_are_clustered_by_momentum_features_with_running_statistics()
         for k in range(count):  # the centroid of its rows, up to the last assignment
             if bool((table == k).any()):
                 assert float(F.normalize(features[table == k].sum(0), dim=0) @ centroids[k]) > 0.99
-    assert all(torch.equal(value, before[name]) for name, value in made.contrast.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in made.contrast.state_dict().items()
+    )
     assert all(module.training for module in made.modules())
     assert 0 < facts["clusters/non_empty"] <= 1
     assert 0 <= facts["clusters/nmi_labels"] <= 1
@@ -107,8 +119,14 @@ def by_hand(made: PCL, query: Tensor, image: int, labels: PCLLabels) -> float:
     for number, compared in enumerate(labels.compared):
         centroids, phi = of_clustering(made, number)
         own = int(made.clusters[number, image])
-        scores = {j: math.exp(float(query @ centroids[j]) / float(phi[j])) for j in compared.tolist()}
-        parts.append(-math.log(scores[own] / (scores[own] + sum(score for j, score in scores.items() if j != own))))
+        scores = {
+            j: math.exp(float(query @ centroids[j]) / float(phi[j])) for j in compared.tolist()
+        }
+        parts.append(
+            -math.log(
+                scores[own] / (scores[own] + sum(score for j, score in scores.items() if j != own))
+            )
+        )
     return sum(parts) / len(parts)
 
 
@@ -118,7 +136,10 @@ def test_loss_is_info_nce_plus_the_mean_of_proto_nce(symmetric: bool) -> None:
     made.start_epoch(0, Data())
     data = batch()
     labels = made.pseudo_labels(data, None)
-    assert [len(compared) for compared in labels.compared] == [8, 3]  # r = 4 and a batch of 4; all there are
+    assert [len(compared) for compared in labels.compared] == [
+        8,
+        3,
+    ]  # r = 4 and a batch of 4; all there are
     embedding = made.embed(made.anchors(data), MAIN).detach()
     found = made.loss(embedding, labels)
     views = len(embedding)
@@ -160,9 +181,14 @@ def test_warm_up_is_moco() -> None:
         labels = made.pseudo_labels(batch(step), None)
         assert len(labels.compared) == 2 * clustered
         embedding = made.embed(made.anchors(batch(step)), MAIN)
-        loss, instance = made.loss(embedding, labels), made.contrast.loss(embedding, labels.contrast)
+        loss, instance = (
+            made.loss(embedding, labels),
+            made.contrast.loss(embedding, labels.contrast),
+        )
         assert torch.equal(loss, instance) != clustered
-        assert torch.equal(made.correct(embedding, labels), made.contrast.correct(embedding, labels.contrast))
+        assert torch.equal(
+            made.correct(embedding, labels), made.contrast.correct(embedding, labels.contrast)
+        )
 
 
 def test_images_without_cluster_leave_the_mean_to_the_others() -> None:
@@ -191,20 +217,28 @@ def test_mixing_mixes_both_kinds_of_pseudo_label() -> None:
     embedding = made.embed(made.anchors(data), MAIN).detach()
     first, second = labels.mixed(order)
     mixed = 0.7 * made.loss(embedding, first) + 0.3 * made.loss(embedding, second)
-    instance = [made.contrast.loss(embedding, part) for part in (labels.contrast, labels.contrast[order])]
+    instance = [
+        made.contrast.loss(embedding, part) for part in (labels.contrast, labels.contrast[order])
+    ]
     for place in range(BATCH):
         expected = 0.0
-        for share, image, part in zip((0.7, 0.3), (place, int(order[place])), instance, strict=True):
+        for share, image, part in zip(
+            (0.7, 0.3), (place, int(order[place])), instance, strict=True
+        ):
             position = int(data.index[image])
             proto = 0.0 if position == 9 else by_hand(made, embedding[0, place], position, labels)
             expected += share * (float(part[0, place]) + proto * 4 / 3)
         assert float(mixed[0, place]) == pytest.approx(expected, rel=1e-12)
-    torch.testing.assert_close(made.loss(embedding[:, order], labels[order]), made.loss(embedding, labels)[:, order])
+    torch.testing.assert_close(
+        made.loss(embedding[:, order], labels[order]), made.loss(embedding, labels)[:, order]
+    )
 
 
 def test_more_clusters_than_images_is_one_line_with_numbers_that_work() -> None:
     config = PCLConfig()
-    with pytest.raises(ConfigError, match=r"method\.num_clusters: 100000 are more than the 50000 images; use") as e:
+    with pytest.raises(
+        ConfigError, match=r"method\.num_clusters: 100000 are more than the 50000 images; use"
+    ) as e:
         config.check(Setting(50000, 256))
     assert str(e.value).endswith("use [961,1923,3846]")
     PCLConfig(num_clusters=(961, 1923, 3846)).check(Setting(50000, 256))
@@ -214,9 +248,13 @@ def test_more_clusters_than_images_is_one_line_with_numbers_that_work() -> None:
 
 
 def test_fields_of_moco_are_named_where_they_are() -> None:
-    with pytest.raises(ConfigError, match=r"^method\.contrast\.queue_size: 16384 is not divisible by the 100 keys"):
+    with pytest.raises(
+        ConfigError, match=r"^method\.contrast\.queue_size: 16384 is not divisible by the 100 keys"
+    ):
         PCLConfig(num_clusters=(10,)).check(Setting(500, 100))
-    assert PCLConfig().contrast == MoCoConfig(queue_size=16384, momentum=0.999, temperature=0.2, head="mlp")
+    assert PCLConfig().contrast == MoCoConfig(
+        queue_size=16384, momentum=0.999, temperature=0.2, head="mlp"
+    )
     named = PCLConfig.model_validate({"contrast": {"temperature": 0.1}})
     assert named.contrast == MoCoConfig(queue_size=16384, temperature=0.1)
 
@@ -247,4 +285,6 @@ def test_shares_of_different_lengths_give_what_one_process_finds() -> None:
     assert one.keys() == first.keys()
     for name, value in one.items():
         assert torch.equal(first[name], second[name]), name
-        torch.testing.assert_close(first[name], value, atol=1e-12, rtol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            first[name], value, atol=1e-12, rtol=1e-12, msg=lambda m, n=name: f"{n}: {m}"
+        )

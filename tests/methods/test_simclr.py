@@ -76,7 +76,9 @@ def test_views_mixed_twice_hide_all_that_they_show() -> None:
     partner = [once.tolist()[i] for i in range(BATCH)]
     for position, mixed in enumerate(labels_of(made, clean).mixed(once)):
         first, second = mixed.mixed(again)
-        shown = [{i, partner[i], again.tolist()[i], partner[again.tolist()[i]]} for i in range(BATCH)]
+        shown = [
+            {i, partner[i], again.tolist()[i], partner[again.tolist()[i]]} for i in range(BATCH)
+        ]
         own = [i if position == 0 else partner[i] for i in range(BATCH)]
         torch.testing.assert_close(made.loss(query, first), naive(query, clean, own, shown))
         other = [own[i] for i in again.tolist()]
@@ -95,7 +97,9 @@ def test_joint_compares_adversarial_views_with_each_other() -> None:
     found = made.loss(query, labels_of(made, unit(2, BATCH, 6))).mean()
     torch.testing.assert_close(found, nt_xent()(query[0], query[1]))
     mixed, _ = labels_of(made, unit(2, BATCH, 6)).mixed(torch.arange(BATCH))
-    torch.testing.assert_close(made.loss(query, mixed), method().loss(query, mixed))  # mixed views are queries
+    torch.testing.assert_close(
+        made.loss(query, mixed), method().loss(query, mixed)
+    )  # mixed views are queries
 
 
 def test_clae_compares_with_the_clean_view_and_its_gradient() -> None:
@@ -136,13 +140,19 @@ def test_a_moving_average_of_the_network_is_evaluated() -> None:
                 value.add_(1)
         made.commit(batch(12, 12), None, labels)
         for name, value in made.encoder.state_dict().items():
-            expected[name] = 0.75 * expected[name] + 0.25 * value if value.is_floating_point() else value.clone()
+            expected[name] = (
+                0.75 * expected[name] + 0.25 * value if value.is_floating_point() else value.clone()
+            )
     assert any(".aux." in name for name in expected)
     torch.testing.assert_close(made.average.state_dict(), expected)
-    assert sum(p.requires_grad for p in made.parameters()) == sum(p.requires_grad for p in plain.parameters())
+    assert sum(p.requires_grad for p in made.parameters()) == sum(
+        p.requires_grad for p in plain.parameters()
+    )
     network = build(NetworkConfig(name="small-resnet", widths=(4, 8)))
     for branch, mark in (("main", ""), ("aux", "aux.")):
         found, owner = find_backbone(made.state_dict(), network, "here", branch)
         assert owner == "average"
         name = next(n for n, m in network.named_modules() if hasattr(m, "running_mean"))
-        torch.testing.assert_close(found[f"{name}.running_mean"], expected[f"backbone.{name}.{mark}running_mean"])
+        torch.testing.assert_close(
+            found[f"{name}.running_mean"], expected[f"backbone.{name}.{mark}running_mean"]
+        )

@@ -48,7 +48,9 @@ def test_prototypes_are_unit_before_every_step_and_frozen_at_first() -> None:
     made = method(freeze_prototypes_steps=1)
     for step in range(2):
         data = batch(*SIZES, step=step)
-        torch.testing.assert_close(made.prototypes.weight.norm(dim=1), torch.ones(K, dtype=torch.float64))
+        torch.testing.assert_close(
+            made.prototypes.weight.norm(dim=1), torch.ones(K, dtype=torch.float64)
+        )
         embedding = made.embed(data.crops, MAIN)
         labels = made.pseudo_labels(data, embedding.detach())
         made.loss(embedding, labels).mean().backward()
@@ -69,7 +71,9 @@ def test_the_queue_helps_once_it_is_full_and_holds_the_newest_clean_embeddings()
         rows = [embedding[:2], *kept[-2:]] if step >= 6 else [embedding[:2]]
         for crop in (0, 1):
             every = torch.cat([part[crop] for part in rows])
-            torch.testing.assert_close(labels.codes[crop], published_codes(every @ made.prototypes.weight.T)[:BATCH])
+            torch.testing.assert_close(
+                labels.codes[crop], published_codes(every @ made.prototypes.weight.T)[:BATCH]
+            )
         made.commit(data, embedding, labels)
         if step >= 4:
             kept.append(embedding[:2])
@@ -77,7 +81,9 @@ def test_the_queue_helps_once_it_is_full_and_holds_the_newest_clean_embeddings()
 
 
 def test_a_queue_smaller_than_a_batch_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"method\.queue_size: 100 is less than a batch; use 3840, or 0 for none"):
+    with pytest.raises(
+        ConfigError, match=r"method\.queue_size: 100 is less than a batch; use 3840, or 0 for none"
+    ):
         SwAVConfig(queue_size=100).check(Setting(50000, 256))
 
 

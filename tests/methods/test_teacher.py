@@ -62,26 +62,49 @@ def test_the_loss_is_the_distance_of_each_image(distance: str) -> None:
 
 
 def test_kl_is_that_of_soft_assignments_to_clusters_of_the_teachers_features() -> None:
-    method = Case("teacher", {"distance": "kl", "projector": "none"}).build()  # after the start of its first epoch
+    method = Case(
+        "teacher", {"distance": "kl", "projector": "none"}
+    ).build()  # after the start of its first epoch
     data, prototypes = Case("teacher").batch(), method.get_buffer("prototypes")
     torch.testing.assert_close(prototypes.norm(dim=1), torch.ones(6).double())
     rows = nn.functional.normalize(
-        method.get_submodule("teacher")(next(CasePasses(Case("teacher").made(), torch.float64).images()).crops[0])
+        method.get_submodule("teacher")(
+            next(CasePasses(Case("teacher").made(), torch.float64).images()).crops[0]
+        )
     )
     nearest = (rows @ prototypes.T).argmax(1)
-    for number in range(6):  # each is the direction of the features that are nearest to it, of 64 that were clustered
-        assert float(nn.functional.cosine_similarity(rows[nearest == number].sum(0), prototypes[number], dim=0)) > 0.999
+    for number in range(
+        6
+    ):  # each is the direction of the features that are nearest to it, of 64 that were clustered
+        assert (
+            float(
+                nn.functional.cosine_similarity(
+                    rows[nearest == number].sum(0), prototypes[number], dim=0
+                )
+            )
+            > 0.999
+        )
     embedding = method.embed(data.crops, MAIN).detach()
-    loss, features = method.loss(embedding, labels := method.pseudo_labels(data, None)), labels.targets
+    loss, features = (
+        method.loss(embedding, labels := method.pseudo_labels(data, None)),
+        labels.targets,
+    )
     for view in range(2):
         for number in range(8):
             logits = [
                 [float(nn.functional.cosine_similarity(v, c, dim=0)) / 0.1 for c in prototypes]
                 for v in (features[view, number], embedding[view, number])
             ]
-            t, z = (torch.tensor(one).double().exp() / torch.tensor(one).double().exp().sum() for one in logits)
-            torch.testing.assert_close(loss[view, number], (t * (t / z).log()).sum(), atol=1e-6, rtol=1e-5)
-    with pytest.raises(ConfigError, match=r"method\.num_prototypes: 999 clusters of 16 images; give 16 or fewer"):
+            t, z = (
+                torch.tensor(one).double().exp() / torch.tensor(one).double().exp().sum()
+                for one in logits
+            )
+            torch.testing.assert_close(
+                loss[view, number], (t * (t / z).log()).sum(), atol=1e-6, rtol=1e-5
+            )
+    with pytest.raises(
+        ConfigError, match=r"method\.num_prototypes: 999 clusters of 16 images; give 16 or fewer"
+    ):
         built(distance="kl", num_prototypes=999)
 
 
@@ -92,11 +115,15 @@ def test_a_copy_of_the_start_is_the_teacher_and_stays_what_it_was() -> None:
     plain = method.loss(method.embed(data.crops, MAIN), method.pseudo_labels(data, None))
     assert not plain.any()  # the same network, the same statistics
     method.train()
-    objective = Objective(method, {"adversarial": Adversarial(random_start=1.0, epsilon=4.0, branch="main")})
+    objective = Objective(
+        method, {"adversarial": Adversarial(random_start=1.0, epsilon=4.0, branch="main")}
+    )
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
     backward(objective, data)
     optimizer.step()
-    assert all(torch.equal(value, before[name]) for name, value in method.teacher.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in method.teacher.state_dict().items()
+    )
     assert method.loss(method.embed(data.crops, MAIN), method.pseudo_labels(data, None)).all()
 
 
@@ -115,7 +142,9 @@ def test_a_mixed_view_has_both_images_features_by_area() -> None:
 
 
 def test_another_width_needs_a_projector() -> None:
-    with pytest.raises(ConfigError, match=r"the teacher has 2 features and the student 8; give method.projector"):
+    with pytest.raises(
+        ConfigError, match=r"the teacher has 2 features and the student 8; give method.projector"
+    ):
         built(teacher="means")
     with pytest.raises(ConfigError, match=r"method.teacher: 'means' needs Setting\(load="):
         TeacherConfig(teacher="means").build(nn.Linear(2, 2), Setting(DATA, BATCH, num_crops=1))
@@ -138,7 +167,10 @@ def digits(**fields: Any) -> Experiment:
 def test_an_attack_from_the_clean_view_is_refused(fields: dict[str, Any], refused: bool) -> None:
     made = digits(**{f"hard_examples.adversarial.{name}": value for name, value in fields.items()})
     if refused:
-        with pytest.raises(ConfigError, match=r"hard_examples.adversarial.random_start: .* gradient is zero; give 1"):
+        with pytest.raises(
+            ConfigError,
+            match=r"hard_examples.adversarial.random_start: .* gradient is zero; give 1",
+        ):
             setting_of(made, 1000)
         setting_of(override(made, {"method.projector": "linear"}), 1000)
     else:
@@ -149,14 +181,23 @@ def test_the_teacher_of_a_resumed_run_is_in_its_checkpoint(tmp_path: Path) -> No
     """Neither what the checkpoint is filled into nor a start that has gone changes it."""
     start = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8, seed=3)
     file = save_backbone(start, tmp_path / "start.safetensors")
-    fields = {"start.weights": str(file), "max_steps": 40, "training.checkpoint_every": 1, "training.keep": 3}
+    fields = {
+        "start.weights": str(file),
+        "max_steps": 40,
+        "training.checkpoint_every": 1,
+        "training.keep": 3,
+    }
     whole = hexa.pretrain(begin_from_weights(digits(**fields), fields), out=tmp_path / "run")
     finished = load_backbone(whole).content_hash()
     first, last = checkpoints.checkpoints(whole / "checkpoints")[-2:]
     for stale in (last, whole / "backbone.safetensors", file):
         stale.unlink()
     state = torch.load(first, weights_only=True)["method"]
-    taught = {name.removeprefix("teacher.network.1."): value for name, value in state.items() if "teacher." in name}
+    taught = {
+        name.removeprefix("teacher.network.1."): value
+        for name, value in state.items()
+        if "teacher." in name
+    }
     expected = start.network.state_dict()
     assert set(taught) == set(expected)
     assert all(torch.equal(value, taught[name]) for name, value in expected.items())
@@ -165,10 +206,17 @@ def test_the_teacher_of_a_resumed_run_is_in_its_checkpoint(tmp_path: Path) -> No
 
 def test_code_is_not_run_for_a_teacher() -> None:
     made = digits(**{"method.teacher": "python:x:y"})
-    with pytest.raises(UserError, match=r"method.teacher: python:x:y is code, which a file must not name; give a file"):
+    with pytest.raises(
+        UserError,
+        match=r"method.teacher: python:x:y is code, which a file must not name; give a file",
+    ):
         build_method(made, setting_of(made, 1000), Machine(torch.device("cpu"), "fp32"))
 
 
 def test_examples_are_made_in_the_ball_of_the_recipe() -> None:
     made = Objective(built(), recipes.get("teacher").hard_examples).examples(batch(12))
-    assert 4 < (255 * float((made["adversarial"].crops[0] - made[STD].crops[0]).abs().max())) <= 12 + 1e-6
+    assert (
+        4
+        < (255 * float((made["adversarial"].crops[0] - made[STD].crops[0]).abs().max()))
+        <= 12 + 1e-6
+    )

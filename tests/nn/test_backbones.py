@@ -22,23 +22,32 @@ file url self"""
 
 
 @pytest.mark.parametrize("name", OTHERS.split())
-def test_only_parameters_of_the_network_reach_timm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_parameters_of_the_network_reach_timm(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[dict[str, Any]] = []
     create = timm.create_model
-    monkeypatch.setattr(timm, "create_model", lambda *a, **options: made.append(options) or create(*a, **options))
-    with pytest.raises(UserError, match=f"network\\.options: '{name}' is not an option of resnet18"):
+    monkeypatch.setattr(
+        timm, "create_model", lambda *a, **options: made.append(options) or create(*a, **options)
+    )
+    with pytest.raises(
+        UserError, match=f"network\\.options: '{name}' is not an option of resnet18"
+    ):
         backbones.build(NetworkConfig(name="resnet18", options={name: "1"}))
     assert not any(name in options for options in made if name != "num_classes")
 
 
-@pytest.mark.parametrize("value", ["/etc/passwd", "hf-hub:a", "http://x", "..", "a b", "", "x" * 50])
+@pytest.mark.parametrize(
+    "value", ["/etc/passwd", "hf-hub:a", "http://x", "..", "a b", "", "x" * 50]
+)
 def test_no_option_names_a_place(value: str) -> None:
     with pytest.raises(UserError, match=r"network\.options: stem_type must be a name or a number"):
         backbones.build(NetworkConfig(name="resnet18", options={"stem_type": value}))
 
 
 @pytest.mark.parametrize(
-    "name", ["hf-hub:timm/resnet18", "hf_hub:a/b", "local-dir:/tmp", "./resnet18", "resnet18.a1_in1k"]
+    "name",
+    ["hf-hub:timm/resnet18", "hf_hub:a/b", "local-dir:/tmp", "./resnet18", "resnet18.a1_in1k"],
 )
 def test_no_name_names_a_place(name: str) -> None:
     with pytest.raises(UserError, match="unknown network"):
@@ -46,7 +55,13 @@ def test_no_name_names_a_place(name: str) -> None:
 
 
 def test_options_of_a_network_still_work() -> None:
-    options = {"img_size": 32, "patch_size": 4, "drop_path_rate": 0.1, "class_token": False, "global_pool": "avg"}
+    options = {
+        "img_size": 32,
+        "patch_size": 4,
+        "drop_path_rate": 0.1,
+        "class_token": False,
+        "global_pool": "avg",
+    }
     network = backbones.build(NetworkConfig(name="vit_tiny_patch16_224", options=options))
     assert network(torch.zeros(1, 3, 32, 32)).shape == (1, 192)
     backbones.build(NetworkConfig(name="tf_efficientnet_lite0", options={"bn_momentum": 0.1}))
@@ -54,7 +69,9 @@ def test_options_of_a_network_still_work() -> None:
         backbones.build(NetworkConfig(name="resnet18", options={"act_layer": "no_such_layer"}))
 
 
-@pytest.mark.parametrize("fields", [{"widths": [0]}, {"widths": [100_000]}, {"widths": [4] * 9}, {"stem_stride": 0}])
+@pytest.mark.parametrize(
+    "fields", [{"widths": [0]}, {"widths": [100_000]}, {"widths": [4] * 9}, {"stem_stride": 0}]
+)
 def test_sizes_that_cannot_be_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(pydantic.ValidationError):
         NetworkConfig(name="small-resnet", **fields)
@@ -67,7 +84,11 @@ def test_a_cosine_stem_is_a_discrete_cosine_transform(channels: int) -> None:
     waves = waves[np.argsort(np.indices(shape).sum(0).ravel(), kind="stable")]
     for most, count in ((1, 1), (2, 2), (11, 10), (100, 18 * channels)):
         expected = np.concatenate([waves[: max(1, most // 2)], -waves[: most // 2]])
-        found = backbones.SmallResNet((most, 4), channels=channels, stem="cosine").conv1.weight[:count].detach()
+        found = (
+            backbones.SmallResNet((most, 4), channels=channels, stem="cosine")
+            .conv1.weight[:count]
+            .detach()
+        )
         np.testing.assert_allclose(found, expected[:most], atol=1e-6)
 
 
@@ -76,7 +97,9 @@ def test_an_outline_takes_no_memory_and_no_random_number() -> None:
     state = torch.get_rng_state()
     outline = backbones.outline(NetworkConfig(name="small-resnet", widths=(4096, 4096, 4096)))
     assert {value.device.type for value in outline.state_dict().values()} == {"meta"}
-    backbones.outline(NetworkConfig(name="vit_tiny_patch16_224", options={"img_size": 32, "patch_size": 4}))
+    backbones.outline(
+        NetworkConfig(name="vit_tiny_patch16_224", options={"img_size": 32, "patch_size": 4})
+    )
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -19,7 +19,9 @@ from tests.modules import unchanged
 
 
 def images(count: int = 12, seed: int = 0) -> torch.Tensor:
-    return torch.randn(count, 3, 5, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        count, 3, 5, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -49,7 +51,11 @@ def test_one_branch_equals_a_plain_batch_norm_and_leaves_the_other_alone(branch:
     torch.testing.assert_close(chosen.running_mean, plain.running_mean)
     torch.testing.assert_close(chosen.running_var, plain.running_var)
     assert int(chosen.num_batches_tracked) == 1
-    assert all((".aux." in n) == (branch == "aux") for n, v in ours.state_dict().items() if not v.equal(before[n]))
+    assert all(
+        (".aux." in n) == (branch == "aux")
+        for n, v in ours.state_dict().items()
+        if not v.equal(before[n])
+    )
     ours.eval()
     plain.eval()
     with use_branch(ours, Branch(branch)):
@@ -74,24 +80,38 @@ def test_groups_equal_one_plain_batch_norm_a_group(count: int, groups: int, layo
     result = ours(x)
     torch.testing.assert_close(result, theirs)
     a = torch.autograd.grad((result * weights).sum(), [x, ours[0].weight, ours[0].bias])
-    torch.testing.assert_close(a, torch.autograd.grad((theirs * weights).sum(), [x, plain.weight, plain.bias]))
+    torch.testing.assert_close(
+        a, torch.autograd.grad((theirs * weights).sum(), [x, plain.weight, plain.bias])
+    )
     for name in ("running_mean", "running_var"):
-        torch.testing.assert_close(getattr(ours[0], name), torch.stack([getattr(norm, name) for norm in norms]).mean(0))
+        torch.testing.assert_close(
+            getattr(ours[0], name), torch.stack([getattr(norm, name) for norm in norms]).mean(0)
+        )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("frozen", [False, True])
-def test_groups_side_by_side_are_those_one_after_another(layout: str, dtype: torch.dtype, frozen: bool) -> None:
+def test_groups_side_by_side_are_those_one_after_another(
+    layout: str, dtype: torch.dtype, frozen: bool
+) -> None:
     """As on a GPU; what comes after may change the output in place."""
     plain = seeded_norm().to(torch.promote_types(dtype, torch.float32)).requires_grad_(not frozen)
     for x in (LAYOUTS[layout](images(12)), images(12)[..., 0, 0]):
         made = []
         for together in (False, True):
             given = x.to(dtype).requires_grad_()
-            y, *statistics = branch_norm._GroupedNorm.apply(given, plain.weight, plain.bias, [3] * 4, 1e-5, together)
+            y, *statistics = branch_norm._GroupedNorm.apply(
+                given, plain.weight, plain.bias, [3] * 4, 1e-5, together
+            )
             parts = [given] if frozen else [given, plain.weight, plain.bias]
-            made.append([y.detach().clone(), *statistics, *torch.autograd.grad(y.relu_().square().sum(), parts)])
+            made.append(
+                [
+                    y.detach().clone(),
+                    *statistics,
+                    *torch.autograd.grad(y.relu_().square().sum(), parts),
+                ]
+            )
             for found in (y, made[-1][3]) if layout == "channels last" and x.ndim == 4 else ():
                 assert found.is_contiguous(memory_format=torch.channels_last)
         torch.testing.assert_close(*made)
@@ -103,7 +123,9 @@ def test_fixed_statistics_give_a_gpu_gradients_in_the_layout_of_the_maps(layout:
     parts = [x, plain.weight, plain.bias]
 
     def fixed(x: torch.Tensor, *affine: torch.Tensor) -> Any:
-        return branch_norm._FixedNorm.apply(x, plain.running_mean, plain.running_var, *affine, plain.eps)
+        return branch_norm._FixedNorm.apply(
+            x, plain.running_mean, plain.running_var, *affine, plain.eps
+        )
 
     torch.testing.assert_close(fixed(*parts), plain(x))
     assert torch.autograd.gradcheck(fixed, parts)
@@ -131,7 +153,9 @@ def test_branch_is_restored_after_an_exception() -> None:
     assert int(ours[0].num_batches_tracked) == 1
 
 
-@pytest.mark.parametrize("name", ["resnet18", "efficientnet_b0", "regnety_002", "mobilenetv3_small_050"])
+@pytest.mark.parametrize(
+    "name", ["resnet18", "efficientnet_b0", "regnety_002", "mobilenetv3_small_050"]
+)
 def test_surgery_on_timm_networks(name: str) -> None:
     """Same outputs and key names as before, in train and eval mode, whatever is fused into the normalisation."""
     torch.manual_seed(0)
@@ -140,12 +164,18 @@ def test_surgery_on_timm_networks(name: str) -> None:
     x = torch.rand(4, 3, 64, 64, dtype=torch.float64)
     for train in (True, False):
         torch.testing.assert_close(ours.train(train)(x), plain.train(train)(x))
-    assert not any(isinstance(m, nn.BatchNorm2d) and not n.endswith("aux") for n, m in ours.named_modules())
+    assert not any(
+        isinstance(m, nn.BatchNorm2d) and not n.endswith("aux") for n, m in ours.named_modules()
+    )
     assert plain_state_dict(ours).keys() == plain.state_dict().keys()
     plain.load_state_dict(plain_state_dict(ours))
 
 
-@pytest.mark.parametrize("lacks", [{"affine": False}, {"track_running_stats": False}, {"momentum": None}])
+@pytest.mark.parametrize(
+    "lacks", [{"affine": False}, {"track_running_stats": False}, {"momentum": None}]
+)
 def test_a_batch_norm_that_lacks_a_part_is_refused(lacks: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"BatchNorm2d\(4.*must have momentum, affine and track_running_stats"):
+    with pytest.raises(
+        UserError, match=r"BatchNorm2d\(4.*must have momentum, affine and track_running_stats"
+    ):
         convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, **lacks)))

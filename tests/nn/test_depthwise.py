@@ -14,8 +14,12 @@ from hexa.nn.depthwise import quicken, weight_gradient
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
-@pytest.mark.parametrize(("kernel", "stride", "padding"), [(5, 1, 2), (5, 2, 2), (3, 1, 1), (3, 2, 0), (5, 2, 4)])
-def test_the_gradient_of_the_weights_is_pytorchs(size: int, kernel: int, stride: int, padding: int) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding"), [(5, 1, 2), (5, 2, 2), (3, 1, 1), (3, 2, 0), (5, 2, 4)]
+)
+def test_the_gradient_of_the_weights_is_pytorchs(
+    size: int, kernel: int, stride: int, padding: int
+) -> None:
     if size + 2 * padding < kernel:
         pytest.skip("the kernel is larger than the padded map")
     torch.manual_seed(0)
@@ -38,13 +42,17 @@ def test_a_network_learns_as_before(name: str) -> None:
         views = pixels.clone().requires_grad_()
         features = network.eval()(views)
         features.square().sum().backward()
-        found.append([features.detach(), views.grad, *(parameter.grad for parameter in network.parameters())])
+        found.append(
+            [features.detach(), views.grad, *(parameter.grad for parameter in network.parameters())]
+        )
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
     assert quick.state_dict().keys() == plain.state_dict().keys()
 
 
-def test_it_is_used_where_maps_are_smaller_than_the_kernel_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_used_where_maps_are_smaller_than_the_kernel_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls = []
 
     def counted(x: Tensor, *more: Any) -> Tensor:

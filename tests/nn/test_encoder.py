@@ -22,7 +22,9 @@ def encoder(groups: int = 1) -> Encoder:
 
 def crops(batch: int, *sizes: int) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(1)
-    return tuple(torch.rand(batch, 3, size, size, generator=generator, dtype=torch.float64) for size in sizes)
+    return tuple(
+        torch.rand(batch, 3, size, size, generator=generator, dtype=torch.float64) for size in sizes
+    )
 
 
 def test_one_backbone_pass_a_size_and_one_head_pass_in_crop_major_order() -> None:
@@ -36,7 +38,9 @@ def test_one_backbone_pass_a_size_and_one_head_pass_in_crop_major_order() -> Non
     torch.testing.assert_close(found, twin.head(torch.cat(rows)).view(5, 4, 6))
 
 
-@pytest.mark.parametrize(("batch", "groups"), [(8, 2), (9, 2), (10, 4), (7, 3), (5, 4), (3, 4), (1, 2)])
+@pytest.mark.parametrize(
+    ("batch", "groups"), [(8, 2), (9, 2), (10, 4), (7, 3), (5, 4), (3, 4), (1, 2)]
+)
 def test_with_groups_every_run_of_images_is_a_world_of_its_own(batch: int, groups: int) -> None:
     """Also where the batch is not divided evenly: the first runs have one image more (tensor_split)."""
     views, made = crops(batch, 12, 12, 8, 8, 8), encoder(groups)
@@ -49,7 +53,9 @@ def test_with_groups_every_run_of_images_is_a_world_of_its_own(batch: int, group
     torch.testing.assert_close(together, apart)
     for name, value in made.named_buffers():
         if "running" in name and "aux" not in name:
-            torch.testing.assert_close(value, torch.stack([dict(one.named_buffers())[name] for one in alone]).mean(0))
+            torch.testing.assert_close(
+                value, torch.stack([dict(one.named_buffers())[name] for one in alone]).mean(0)
+            )
 
 
 def test_compiling_reaches_several_crops() -> None:

@@ -82,7 +82,10 @@ class Functional(Wrapped):
 
 def test_a_network_of_anybody() -> None:
     network = External(Wrapped(), "python:x").eval()
-    assert [(part.stride, part.channels, len(part.module)) for part in parts(network, "it")] == [(2, 4, 4), (4, 6, 2)]
+    assert [(part.stride, part.channels, len(part.module)) for part in parts(network, "it")] == [
+        (2, 4, 4),
+        (4, 6, 2),
+    ]
     images = torch.rand(2, 3, 32, 48)
     with torch.no_grad():
         torch.testing.assert_close(maps_of(network, images)[-1].mean((2, 3)), network(images))

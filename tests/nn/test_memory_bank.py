@@ -25,21 +25,30 @@ def test_rows_are_those_of_the_images_and_forget_only_forgets_who_was_seen() -> 
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_shards_of_any_number_of_processes_hold_the_whole(monkeypatch: pytest.MonkeyPatch, world: int) -> None:
-    index, rows = torch.randperm(7, generator=torch.Generator().manual_seed(0))[:6], torch.rand(2, 6, 3)
+def test_shards_of_any_number_of_processes_hold_the_whole(
+    monkeypatch: pytest.MonkeyPatch, world: int
+) -> None:
+    index, rows = (
+        torch.randperm(7, generator=torch.Generator().manual_seed(0))[:6],
+        torch.rand(2, 6, 3),
+    )
     alone = MemoryBank(7, 2, 3)
     alone.write(index, rows)
     whole = alone.whole()
     assert whole["embeddings"].shape == (2, 7, 3)
     for _ in each_process(world, monkeypatch):
-        monkeypatch.setattr(processes, "all_gather", lambda tensor: tensor)  # as if all had been gathered
+        monkeypatch.setattr(
+            processes, "all_gather", lambda tensor: tensor
+        )  # as if all had been gathered
         bank, restored = MemoryBank(7, 2, 3), MemoryBank(7, 2, 3)
         bank.write(index, rows)
         restored.take(whole["embeddings"], whole["seen"])
         count = max(0, min(bank.rows, 7 - bank.start))
         for crop in (0, 1):
             mine, seen = bank.crop(crop)
-            assert torch.equal(mine[:count], whole["embeddings"][crop, bank.start : bank.start + count])
+            assert torch.equal(
+                mine[:count], whole["embeddings"][crop, bank.start : bank.start + count]
+            )
             assert torch.equal(seen[:count], whole["seen"][bank.start : bank.start + count])
             assert torch.equal(restored.crop(crop)[0][:count], mine[:count])
             assert torch.equal(restored.crop(crop)[1], seen)

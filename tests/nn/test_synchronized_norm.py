@@ -35,8 +35,13 @@ def inputs(shape: str, dtype: str, layout: str) -> tuple[torch.Tensor, torch.Ten
     """Images far from zero, and weights that make a loss of the output."""
     generator = torch.Generator().manual_seed(0)
     size = (sum(SHARES), 3, 5, 4) if shape == "plane" else (sum(SHARES), 3)
-    pair = [torch.randn(size, generator=generator, dtype=torch.float64).to(getattr(torch, dtype)) for _ in range(2)]
-    x, weights = (p.contiguous(memory_format=getattr(torch, layout)) if shape == "plane" else p for p in pair)
+    pair = [
+        torch.randn(size, generator=generator, dtype=torch.float64).to(getattr(torch, dtype))
+        for _ in range(2)
+    ]
+    x, weights = (
+        p.contiguous(memory_format=getattr(torch, layout)) if shape == "plane" else p for p in pair
+    )
     return 2 * x + 3, weights
 
 
@@ -55,7 +60,11 @@ def measured(norm: Any, x: torch.Tensor, weights: torch.Tensor) -> dict[str, Any
     y = norm(x)
     (y * weights).sum().backward()
     found = {"y": y.detach(), "dx": x.grad, "weight": norm.weight.grad, "bias": norm.bias.grad}
-    return found | {"mean": norm.running_mean, "var": norm.running_var, "count": norm.num_batches_tracked}
+    return found | {
+        "mean": norm.running_mean,
+        "var": norm.running_var,
+        "count": norm.num_batches_tracked,
+    }
 
 
 def work() -> Results:
@@ -67,7 +76,9 @@ def work() -> Results:
             found[name] = measured(network[0], x, weights)
         with unchanged(network), use_branch(network, Branch("aux", update=False)):
             network(x)
-        assert found[name]["y"].stride() == found[name]["dx"].stride() == x.stride(), "the layout is kept"
+        assert found[name]["y"].stride() == found[name]["dx"].stride() == x.stride(), (
+            "the layout is kept"
+        )
         assert found[name]["y"].dtype == x.dtype
     return found
 
@@ -78,7 +89,9 @@ def results() -> list[Results]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_parts_of_the_processes_equal_one_batch_norm_each(results: list[Results], name: str) -> None:
+def test_parts_of_the_processes_equal_one_batch_norm_each(
+    results: list[Results], name: str
+) -> None:
     """G = 1: all four together; G = 2: two and two, running statistics by the mean over both."""
     groups, shape, dtype, layout = CASES[name]
     tolerance = {"rtol": TOLERANCES[dtype], "atol": TOLERANCES[dtype]}
@@ -91,16 +104,22 @@ def test_parts_of_the_processes_equal_one_batch_norm_each(results: list[Results]
         theirs = measured(plain(shape, dtype), x[rows], weights[rows])
         statistics.append(theirs)
         for key in ("y", "dx"):
-            torch.testing.assert_close(torch.cat([ours[rank][key] for rank in ranks]), theirs[key], **tolerance)
+            torch.testing.assert_close(
+                torch.cat([ours[rank][key] for rank in ranks]), theirs[key], **tolerance
+            )
         for key in ("weight", "bias"):
-            torch.testing.assert_close(sum(ours[rank][key] for rank in ranks), theirs[key], **tolerance)
+            torch.testing.assert_close(
+                sum(ours[rank][key] for rank in ranks), theirs[key], **tolerance
+            )
     for key in ("mean", "var", "count"):
         expected = torch.stack([theirs[key].double() for theirs in statistics]).mean(0)
         torch.testing.assert_close(ours[0][key].double(), expected, rtol=1e-5, atol=1e-6)
         assert all(torch.equal(ours[0][key], other[key]) for other in ours)
 
 
-@pytest.mark.parametrize(("groups", "world"), [(1, 1), (8, 1), (8, 8), (8, 4), (1, 6), (3, 6), (12, 6)])
+@pytest.mark.parametrize(
+    ("groups", "world"), [(1, 1), (8, 1), (8, 8), (8, 4), (1, 6), (3, 6), (12, 6)]
+)
 def test_groups_that_come_out_even(groups: int, world: int) -> None:
     Setting(64, 16, world_size=world).check_groups(groups)
 

@@ -35,7 +35,11 @@ def naive(red: float, green: float, blue: float) -> tuple[float, float, float]:
     r, g, b = linear(red), linear(green), linear(blue)
     x = f((0.412453 * r + 0.357580 * g + 0.180423 * b) / 0.95047)
     y = f(0.212671 * r + 0.715160 * g + 0.072169 * b)
-    return 116 * y - 16, 500 * (x - y), 200 * (y - f((0.019334 * r + 0.119193 * g + 0.950227 * b) / 1.08883))
+    return (
+        116 * y - 16,
+        500 * (x - y),
+        200 * (y - f((0.019334 * r + 0.119193 * g + 0.950227 * b) / 1.08883)),
+    )
 
 
 def pixels(*colours: tuple[float, float, float]) -> Tensor:
@@ -43,15 +47,21 @@ def pixels(*colours: tuple[float, float, float]) -> Tensor:
 
 
 def test_lab_is_that_of_the_formulas() -> None:
-    colours = torch.rand(200, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 3  # many are dark
+    colours = (
+        torch.rand(200, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 3
+    )  # many are dark
     expected = torch.tensor([naive(*colour) for colour in colours.tolist()], dtype=torch.float64)
-    torch.testing.assert_close(lab(colours[:, :, None, None])[..., 0, 0], expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        lab(colours[:, :, None, None])[..., 0, 0], expected, rtol=1e-9, atol=1e-9
+    )
 
 
 def test_the_gradient_is_finite_and_right_where_branches_meet() -> None:
     """Black, both sides of the two thresholds, white, and a rounding error outside of the pixels."""
     levels = [0.0, 1e-12, -1e-9, 0.04044, 0.04046, 0.0920, 0.0925, 1.0, 1 + 1e-7]
-    given = pixels(*[(a, b, c) for a in levels for b in levels for c in (0.0, a, 1.0)]).requires_grad_()
+    given = pixels(
+        *[(a, b, c) for a in levels for b in levels for c in (0.0, a, 1.0)]
+    ).requires_grad_()
     lab(given).abs().sum().backward()
     assert given.grad.isfinite().all()
     assert (lab(pixels((0.0,) * 3)) == 0).all()
@@ -69,14 +79,22 @@ def test_each_stream_sees_its_channels_of_the_pixels() -> None:
     expected = torch.cat([network.lightness(channels[:, :1]), network.colour(channels[:, 1:])], 1)
     torch.testing.assert_close(network((images - mean) / std), expected, rtol=1e-4, atol=1e-5)
     maps, _ = last_maps(network, "two", (16, 16))
-    torch.testing.assert_close(maps((images - mean) / std).mean((2, 3)), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        maps((images - mean) / std).mean((2, 3)), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_any_method_takes_two_streams_with_batch_norms_of_each_branch() -> None:
-    query, key = Encoder.with_twin(build(SMALL), nn.Linear(16, 8), Setting(16, 4, branches=("main", "aux")))
+    query, key = Encoder.with_twin(
+        build(SMALL), nn.Linear(16, 8), Setting(16, 4, branches=("main", "aux"))
+    )
     crops = (torch.rand(4, 3, 16, 16, requires_grad=True),)
     query.embed(crops, Branch("aux")).sum().backward()
-    assert all(p.grad is None for name, p in query.named_parameters() if "bn" in name and ".aux." not in name)
+    assert all(
+        p.grad is None
+        for name, p in query.named_parameters()
+        if "bn" in name and ".aux." not in name
+    )
     assert query.backbone.colour.bn1.aux.weight.grad is not None  # type: ignore[union-attr]
     assert crops[0].grad.abs().sum() > 0
     torch.testing.assert_close(key.embed(crops, MAIN), query.embed(crops, MAIN))
@@ -97,13 +115,20 @@ def test_a_file_of_two_streams_is_read_back_and_started_from(tmp_path: Path) -> 
 
 def test_a_graph_has_the_change_of_colour_inside(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    assert export(random_backbone(SMALL, 16), "onnx", tmp_path / "two.onnx")["largest_difference"] < 1e-4
+    assert (
+        export(random_backbone(SMALL, 16), "onnx", tmp_path / "two.onnx")["largest_difference"]
+        < 1e-4
+    )
 
 
-@pytest.mark.parametrize(("target", "name"), [("timm", "a.pth"), ("torchvision", "a.pth"), ("detectron2", "a.pkl")])
+@pytest.mark.parametrize(
+    ("target", "name"), [("timm", "a.pth"), ("torchvision", "a.pth"), ("detectron2", "a.pkl")]
+)
 def test_other_libraries_have_no_such_network(tmp_path: Path, target: str, name: str) -> None:
     backbone = random_backbone(NetworkConfig(name="resnet18", streams="lab"), 32)
-    with pytest.raises(UserError, match=f"--to {target}: .*two streams; export --to safetensors or onnx"):
+    with pytest.raises(
+        UserError, match=f"--to {target}: .*two streams; export --to safetensors or onnx"
+    ):
         export(backbone, target, tmp_path / name)
     assert not any(tmp_path.iterdir())
 
@@ -112,11 +137,15 @@ def test_stages_are_those_of_both_streams_and_pyramids_are_refused() -> None:
     network = build(SMALL)
     by_name = start.stages(network)
     assert by_name.keys() == dict(network.named_parameters()).keys()
-    assert by_name["lightness.layer2.0.conv1.weight"] == by_name["colour.layer2.0.conv1.weight"] == 2
+    assert (
+        by_name["lightness.layer2.0.conv1.weight"] == by_name["colour.layer2.0.conv1.weight"] == 2
+    )
     with pytest.raises(UserError, match="no feature maps of several resolutions"):
         parts(network, "two")
 
 
 def test_images_without_colours_are_refused() -> None:
-    with pytest.raises(pydantic.ValidationError, match="streams: lab takes RGB images, not 1 channels; use one"):
+    with pytest.raises(
+        pydantic.ValidationError, match="streams: lab takes RGB images, not 1 channels; use one"
+    ):
         NetworkConfig(name="resnet18", streams="lab", channels=1)

@@ -21,7 +21,9 @@ def test_each_hard_example_draws_its_own_numbers() -> None:
 
 
 def test_hard_examples_are_learned_from_by_the_methods_loss_and_clean_ones_by_its_own() -> None:
-    case = Case("simclr", {}, {"adversarial": {}, "mixed": {"kind": "cutmix", "source": "adversarial"}})
+    case = Case(
+        "simclr", {}, {"adversarial": {}, "mixed": {"kind": "cutmix", "source": "adversarial"}}
+    )
     method = case.build()
     made = case.objective(method).examples(case.batch())
     assert method.clean_loss != method.loss
@@ -40,7 +42,9 @@ def test_a_split_step_has_the_gradient_of_the_mean_over_the_batch(reduction: str
     ):
         method = case.build()
         backward(Objective(method, Case("moco", {}, hard).hard(), config), case.batch())
-        found.append(torch.cat([p.grad.flatten() for p in method.parameters() if p.grad is not None]))
+        found.append(
+            torch.cat([p.grad.flatten() for p in method.parameters() if p.grad is not None])
+        )
     torch.testing.assert_close(found[0], found[1], atol=1e-12, rtol=1e-9)
 
 
@@ -61,7 +65,13 @@ def test_the_clean_pass_leaves_its_input_gradient_only_where_an_attack_takes_it(
 ) -> None:
     """It costs memory and a convolution's backward pass."""
     case = Case("moco", {}, {"adversarial": fields})
-    assert next(case.objective(case.build()).losses(case.batch())).parts[STD].example.crops[0].requires_grad == shared
+    assert (
+        next(case.objective(case.build()).losses(case.batch()))
+        .parts[STD]
+        .example.crops[0]
+        .requires_grad
+        == shared
+    )
 
 
 def test_a_weight_on_its_way_moves_the_terms_share_at_an_even_pace() -> None:
@@ -92,10 +102,16 @@ def test_a_term_is_its_weight_times_the_mean_of_its_scores() -> None:
     assert seen == pytest.approx({"std": 1.0, "adversarial": 0.5, "cutmix": 1.0})
 
 
-@pytest.mark.parametrize("hard", [{"random_start": True}, {}, {"replays": 2, "epsilon": 3.0}], ids=str)
+@pytest.mark.parametrize(
+    "hard", [{"random_start": True}, {}, {"replays": 2, "epsilon": 3.0}], ids=str
+)
 def test_without_a_clean_term_only_hard_examples_teach(hard: dict[str, Any]) -> None:
     """Gradients are those of their terms alone, statistics those of their passes; pseudo-labels are made as always."""
-    case, states, gradients = Case("simclr", {}, {"adversarial": {"branch": "main", **hard}}), [], []
+    case, states, gradients = (
+        Case("simclr", {}, {"adversarial": {"branch": "main", **hard}}),
+        [],
+        [],
+    )
     for config, shared in ((ObjectiveConfig(clean_weight=0.0), True), (ObjectiveConfig(), False)):
         method = case.build()
         objective = Objective(method, case.hard(), config, share_gradients=shared)
@@ -108,7 +124,9 @@ def test_without_a_clean_term_only_hard_examples_teach(hard: dict[str, Any]) -> 
             else:
                 term.loss.backward()
             terms += term.parts
-        gradients.append(torch.cat([p.grad.flatten() for p in method.parameters() if p.grad is not None]))
+        gradients.append(
+            torch.cat([p.grad.flatten() for p in method.parameters() if p.grad is not None])
+        )
         states.append(terms)
         objective.commit(case.batch())
     assert states == [["adversarial"], [STD, "adversarial"]]
@@ -118,14 +136,20 @@ def test_without_a_clean_term_only_hard_examples_teach(hard: dict[str, Any]) -> 
 def test_the_clean_pass_without_a_term_moves_no_statistics() -> None:
     case = Case("simclr", {}, {"adversarial": {"generation": "aux_eval"}})
     method = case.build()
-    before = {name: value.clone() for name, value in method.named_buffers() if "running" in name and "aux" not in name}
+    before = {
+        name: value.clone()
+        for name, value in method.named_buffers()
+        if "running" in name and "aux" not in name
+    }
     backward(Objective(method, case.hard(), ObjectiveConfig(clean_weight=0.0)), case.batch())
     assert all(torch.equal(value, method.get_buffer(name)) for name, value in before.items())
 
 
 def test_the_clean_term_weighs_what_it_is_given() -> None:
     case = Case("moco", {}, {"adversarial": {"start": 0.5, "weight": 3.0}})
-    made = Objective(case.build(), case.hard(), ObjectiveConfig(clean_weight=2.0, reduction="mean"), steps=4)
+    made = Objective(
+        case.build(), case.hard(), ObjectiveConfig(clean_weight=2.0, reduction="mean"), steps=4
+    )
     assert made.weights(0) == {STD: 1.0}  # alone
     assert made.weights(2) == {STD: 0.4, "adversarial": 0.6}
     with pytest.raises(ConfigError, match="there from the first step; leave out adversarial"):

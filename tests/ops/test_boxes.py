@@ -19,14 +19,18 @@ def test_clipped_boxes_follow_the_original_rule() -> None:
     shares = torch.linspace(0, 1, 50, dtype=torch.float64)
     boxes = cut_boxes(shares, 32, False, generator())
     centres = torch.rand(50, 2, generator=generator(), dtype=torch.float64)
-    for share, (top, bottom, left, right), (y, x) in zip(shares, boxes.tolist(), centres.tolist(), strict=True):
+    for share, (top, bottom, left, right), (y, x) in zip(
+        shares, boxes.tolist(), centres.tolist(), strict=True
+    ):
         half = int(32 * math.sqrt(1 - float(share))) // 2
         cy, cx = int(y * 32), int(x * 32)
         assert (top, bottom) == (max(cy - half, 0), min(cy + half, 32))
         assert (left, right) == (max(cx - half, 0), min(cx + half, 32))
 
 
-@pytest.mark.parametrize(("size", "mean", "std"), [(224, 0.740, 0.122), (32, 0.759, 0.118), (96, 0.746, None)])
+@pytest.mark.parametrize(
+    ("size", "mean", "std"), [(224, 0.740, 0.122), (32, 0.759, 0.118), (96, 0.746, None)]
+)
 def test_realised_share_of_clipped_boxes(size: int, mean: float, std: float | None) -> None:
     """The simulated moments of F15 for Beta(5, 3)."""
     draw = generator(1)

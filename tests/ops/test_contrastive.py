@@ -17,9 +17,13 @@ def unit(*shape: int, seed: int = 0) -> Tensor:
 
 
 def naive(q: Tensor, k: Tensor, n: Tensor, temperature: float, extra: Tensor | None) -> Tensor:
-    logits = torch.cat([(q * k).sum(-1, keepdim=True), *([] if extra is None else [extra]), q @ n.T], -1)
+    logits = torch.cat(
+        [(q * k).sum(-1, keepdim=True), *([] if extra is None else [extra]), q @ n.T], -1
+    )
     target = torch.zeros(q.shape[:-1], dtype=torch.long).flatten()
-    return F.cross_entropy((logits / temperature).flatten(0, 1), target, reduction="none").view(q.shape[:-1])
+    return F.cross_entropy((logits / temperature).flatten(0, 1), target, reduction="none").view(
+        q.shape[:-1]
+    )
 
 
 def test_value_and_gradient_equal_cross_entropy() -> None:
@@ -29,7 +33,9 @@ def test_value_and_gradient_equal_cross_entropy() -> None:
             ours, theirs = info_nce(q, k, n, temperature, extra), naive(q, k, n, temperature, extra)
             torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
             weight = torch.rand(2, 5, dtype=torch.float64)
-            gradients = [torch.autograd.grad((weight * loss).sum(), q)[0] for loss in (ours, theirs)]
+            gradients = [
+                torch.autograd.grad((weight * loss).sum(), q)[0] for loss in (ours, theirs)
+            ]
             torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
 
 
@@ -56,7 +62,9 @@ def test_is_nearest_against_a_loop() -> None:
         found = is_nearest(q, k, n, beside)
         for v in range(2):
             for b in range(20):
-                others = [float(q[v, b] @ row) for row in n] + ([] if beside is None else beside[v, b].tolist())
+                others = [float(q[v, b] @ row) for row in n] + (
+                    [] if beside is None else beside[v, b].tolist()
+                )
                 assert bool(found[v, b]) == (float(q[v, b] @ k[v, b]) > max(others))
         assert 0 < int(found.sum()) < 40
 
@@ -75,6 +83,9 @@ def test_nt_xent_against_a_loop_over_the_dictionary(views: int) -> None:
             entries = [(w, m) for w in range(views) for m in range(size) if (w, m) not in hidden]
             scores = torch.stack([query[v, i] @ dictionary[entry] for entry in entries])
             positives = [entries.index((w, int(own[i]))) for w in range(views) if w != v]
-            each = [F.cross_entropy(scores / temperature, torch.tensor(positive)) for positive in positives]
+            each = [
+                F.cross_entropy(scores / temperature, torch.tensor(positive))
+                for positive in positives
+            ]
             torch.testing.assert_close(losses[v, i], torch.stack(each).mean())
             assert bool(nearest[v, i]) == (int(scores.argmax()) in positives)

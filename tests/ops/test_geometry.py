@@ -20,7 +20,17 @@ def _boxes(count: int, height: int, width: int, seed: int = 0) -> Boxes:
 
 @pytest.mark.parametrize(
     ("height", "width", "size"),
-    [(32, 32, 32), (8, 8, 16), (40, 57, 24), (5, 3, 11), (1, 1, 4), (64, 64, 7), (33, 32, 1), (99, 90, 64), (9, 7, 80)],
+    [
+        (32, 32, 32),
+        (8, 8, 16),
+        (40, 57, 24),
+        (5, 3, 11),
+        (1, 1, 4),
+        (64, 64, 7),
+        (33, 32, 1),
+        (99, 90, 64),
+        (9, 7, 80),
+    ],
 )
 def test_crop_resize_equals_torchvision_per_image(height: int, width: int, size: int) -> None:
     generator = torch.Generator().manual_seed(1)
@@ -30,7 +40,9 @@ def test_crop_resize_equals_torchvision_per_image(height: int, width: int, size:
     made = crop_resize(images, boxes, size, flip)
     for number, image in enumerate(images):
         top, left, high, wide = (int(value[number]) for value in boxes)
-        expected = reference.resized_crop(image, top, left, high, wide, [size, size], antialias=True)
+        expected = reference.resized_crop(
+            image, top, left, high, wide, [size, size], antialias=True
+        )
         expected = reference.hflip(expected) if flip[number] else expected
         torch.testing.assert_close(made[number], expected, atol=1e-5, rtol=0)
     grey = crop_resize(images[:, :1], boxes, size, flip)
@@ -43,13 +55,18 @@ def test_all_turns_of_a_view_are_those_of_torch() -> None:
     images = torch.rand(16, 3, 9, 9)
     flip, upside_down = (torch.arange(16) % 2).bool(), (torch.arange(16) // 2 % 2).bool()
     quarters = torch.arange(16) // 4
-    turns, whole = quarter_turned(flip, upside_down, quarters), Boxes(*(torch.full((16,), n) for n in (0, 0, 9, 9)))
+    turns, whole = (
+        quarter_turned(flip, upside_down, quarters),
+        Boxes(*(torch.full((16,), n) for n in (0, 0, 9, 9))),
+    )
     made = crop_resize(images, whole, 9, turns.flip, turns.upside_down)
     for number, image in enumerate(images):
         expected = reference.hflip(image) if flip[number] else image
         expected = reference.vflip(expected) if upside_down[number] else expected
         expected = torch.rot90(expected, int(quarters[number]), (1, 2))
-        torch.testing.assert_close(made[number].transpose(1, 2) if turns.transposed[number] else made[number], expected)
+        torch.testing.assert_close(
+            made[number].transpose(1, 2) if turns.transposed[number] else made[number], expected
+        )
 
 
 def test_crop_resize_of_bytes_keeps_their_range_and_input() -> None:
@@ -70,7 +87,9 @@ def test_boxes_are_distributed_as_torchvisions(height: int, width: int) -> None:
     ours = torch.stack(_boxes(count, height, width, seed=3), 1).double().numpy()
     torch.manual_seed(0)
     blank = torch.empty(3, height, width)
-    theirs = np.array([RandomResizedCrop.get_params(blank, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(count)])
+    theirs = np.array(
+        [RandomResizedCrop.get_params(blank, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(count)]
+    )
     bound = 2.2 * math.sqrt(2 / count)  # p ≈ 1e-4
     for column in range(4):
         assert _ks_distance(ours[:, column], theirs[:, column]) < bound
@@ -80,18 +99,25 @@ def test_boxes_are_distributed_as_torchvisions(height: int, width: int) -> None:
 
 def _ks_distance(left: np.ndarray, right: np.ndarray) -> float:
     grid = np.union1d(left, right)
-    shares = [np.searchsorted(np.sort(values), grid, side="right") / len(values) for values in (left, right)]
+    shares = [
+        np.searchsorted(np.sort(values), grid, side="right") / len(values)
+        for values in (left, right)
+    ]
     return float(np.abs(shares[0] - shares[1]).max())
 
 
 @pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (1, 1)])
 def test_an_image_that_no_try_fits_gets_torchvisions_fallback(height: int, width: int) -> None:
     boxes = random_boxes(torch.full((1, UNIFORMS_PER_BOX), 0.999), height, width, scale=(0.9, 1.0))
-    expected = RandomResizedCrop.get_params(torch.empty(3, height, width), (0.9, 1.0), (3 / 4, 4 / 3))
+    expected = RandomResizedCrop.get_params(
+        torch.empty(3, height, width), (0.9, 1.0), (3 / 4, 4 / 3)
+    )
     assert tuple(int(value) for value in boxes) == tuple(expected)
 
 
 def test_the_largest_uniform_number_stays_inside_too() -> None:
-    boxes = random_boxes(torch.full((1, UNIFORMS_PER_BOX), 1 - 2**-24), 32, 32, scale=(0.2, 0.5), ratio=(1.0, 1.0))
+    boxes = random_boxes(
+        torch.full((1, UNIFORMS_PER_BOX), 1 - 2**-24), 32, 32, scale=(0.2, 0.5), ratio=(1.0, 1.0)
+    )
     assert int(boxes.top + boxes.height) == 32
     assert int(boxes.left + boxes.width) == 32

@@ -23,7 +23,9 @@ def clouds(count: int = 300, dim: int = 16, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(20, dim, generator=generator, dtype=torch.float64)
     chosen = torch.randint(20, (count,), generator=generator)
-    return normalize(centres[chosen] + 0.7 * torch.randn(count, dim, generator=generator, dtype=torch.float64))
+    return normalize(
+        centres[chosen] + 0.7 * torch.randn(count, dim, generator=generator, dtype=torch.float64)
+    )
 
 
 def seeded(seed: int = 5) -> torch.Generator:
@@ -50,16 +52,24 @@ def naive(rows: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor, lis
                 mean = torch.stack(members).mean(0)
                 centroids[k] = mean / mean.norm()
     found = nearest()
-    objective = sum(float(row @ centroids[a]) for row, a in zip(rows, found, strict=True)) / len(rows)
+    objective = sum(float(row @ centroids[a]) for row, a in zip(rows, found, strict=True)) / len(
+        rows
+    )
     return torch.stack(centroids), found, objective
 
 
 @pytest.mark.parametrize("iterations", [0, 3, None])
 def test_it_does_what_a_plain_loop_does(iterations: int | None) -> None:
     """From the same rows, after exactly that many updates, by default ten; more or fewer give other centroids."""
-    rows = normalize(torch.randn(200, 8, dtype=torch.float64))  # without structure: still moving after ten
-    found = spherical_kmeans(rows, K, seeded(), **{} if iterations is None else {"iterations": iterations})
-    centroids, assignments, objective = naive(rows, first(rows), 10 if iterations is None else iterations)
+    rows = normalize(
+        torch.randn(200, 8, dtype=torch.float64)
+    )  # without structure: still moving after ten
+    found = spherical_kmeans(
+        rows, K, seeded(), **{} if iterations is None else {"iterations": iterations}
+    )
+    centroids, assignments, objective = naive(
+        rows, first(rows), 10 if iterations is None else iterations
+    )
     torch.testing.assert_close(found.centroids, centroids, atol=1e-12, rtol=0)
     assert found.assignments.tolist() == assignments
     assert found.counts.tolist() == [assignments.count(k) for k in range(K)]
@@ -68,7 +78,9 @@ def test_it_does_what_a_plain_loop_does(iterations: int | None) -> None:
 
 def test_an_empty_cluster_keeps_its_centroid() -> None:
     """Of two equal first centroids the lower number takes all rows; the other stays, and does not become NaN."""
-    rows = torch.tensor([[1.0, 0.0], [0.8, 0.6], [1.0, 0.0], [0.8, -0.6], [1.0, 0.0]], dtype=torch.float64)
+    rows = torch.tensor(
+        [[1.0, 0.0], [0.8, 0.6], [1.0, 0.0], [0.8, -0.6], [1.0, 0.0]], dtype=torch.float64
+    )
     found = spherical_kmeans(rows, 5, seeded(), iterations=10)
     empty = found.counts == 0
     assert empty.sum() == 2
@@ -78,7 +90,9 @@ def test_an_empty_cluster_keeps_its_centroid() -> None:
 
 def test_rows_that_cancel_leave_their_centroid_where_it_was() -> None:
     rows = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-    assert torch.equal(spherical_kmeans(rows, 1, seeded(), precision="fp32").centroids, first(rows, count=1))
+    assert torch.equal(
+        spherical_kmeans(rows, 1, seeded(), precision="fp32").centroids, first(rows, count=1)
+    )
 
 
 @pytest.mark.parametrize("count", [1, 64, 65])
@@ -100,7 +114,9 @@ def test_it_is_deterministic_from_its_seed(precision: Any) -> None:
     a, b = (spherical_kmeans(rows, 50, seeded(), precision=precision) for _ in range(2))
     assert torch.equal(a.centroids, b.centroids)
     assert torch.equal(a.assignments, b.assignments)
-    assert not torch.equal(a.centroids, spherical_kmeans(rows, 50, seeded(6), precision=precision).centroids)
+    assert not torch.equal(
+        a.centroids, spherical_kmeans(rows, 50, seeded(6), precision=precision).centroids
+    )
 
 
 @pytest.mark.parametrize("chunk", [7, 1000])
@@ -152,14 +168,21 @@ def test_rounding_to_bf16_costs_nothing(width: float) -> None:
 def test_large_clusters_are_summed_exactly_enough() -> None:
     """Cut into parts of 1024: sums of 40,000 rows in fp32 as those in fp64."""
     rows = clouds(40_000)
-    single, double = (spherical_kmeans(r, 2, seeded(), precision="fp32", iterations=1) for r in (rows.float(), rows))
+    single, double = (
+        spherical_kmeans(r, 2, seeded(), precision="fp32", iterations=1)
+        for r in (rows.float(), rows)
+    )
     torch.testing.assert_close(single.centroids.double(), double.centroids, atol=2e-7, rtol=0)
 
 
 @pytest.mark.parametrize(("valid", "limit"), [(None, 20), (torch.arange(20) < 9, 9)])
-def test_more_clusters_than_rows_are_refused_with_a_number_that_works(valid: Tensor | None, limit: int) -> None:
+def test_more_clusters_than_rows_are_refused_with_a_number_that_works(
+    valid: Tensor | None, limit: int
+) -> None:
     rows = clouds(20)
-    with pytest.raises(ValueError, match=f"21 clusters for {limit} rows; use at most {limit} clusters"):
+    with pytest.raises(
+        ValueError, match=f"21 clusters for {limit} rows; use at most {limit} clusters"
+    ):
         spherical_kmeans(rows, 21, seeded(), valid=valid)
     assert spherical_kmeans(rows, limit, seeded(), valid=valid).counts.tolist() == [1] * limit
     with pytest.raises(ValueError, match="≥ 1 cluster"):
@@ -211,7 +234,10 @@ def two() -> list[dict[str, Any]]:
 def test_two_processes_with_uneven_shards_equal_one(two: list[dict[str, Any]], case: str) -> None:
     rows, valid = clouds(), torch.arange(300) % 9 != 0
     one = spherical_kmeans(
-        rows, 200 if case == "many" else K, seeded(), valid=None if case in ("none here", "many") else valid
+        rows,
+        200 if case == "many" else K,
+        seeded(),
+        valid=None if case in ("none here", "many") else valid,
     )
     found = [Clusters(**results[case]) for results in two]
     assert torch.equal(torch.cat([part.assignments for part in found]), one.assignments)
@@ -223,4 +249,6 @@ def test_two_processes_with_uneven_shards_equal_one(two: list[dict[str, Any]], c
 
 
 def test_all_processes_refuse_too_many_clusters(two: list[dict[str, Any]]) -> None:
-    assert [results["error"] for results in two] == ["301 clusters for 300 rows; use at most 300 clusters"] * 2
+    assert [results["error"] for results in two] == [
+        "301 clusters for 300 rows; use at most 300 clusters"
+    ] * 2

@@ -38,7 +38,9 @@ ORACLE = {
 
 def _bytes(size: int = SIZE) -> Tensor:
     """Random colours, and the hard cases: one level, two, black and white, few levels, low contrast, a few outliers."""
-    images = torch.randint(0, 256, (COUNT, 3, size, size), generator=torch.Generator().manual_seed(0))
+    images = torch.randint(
+        0, 256, (COUNT, 3, size, size), generator=torch.Generator().manual_seed(0)
+    )
     images[0], images[1], images[2] = 77, 0, 255
     images[3] = images[3] // 128 * 255
     images[4] = images[4] // 128 + 100
@@ -58,11 +60,15 @@ def _levels() -> Tensor:
 
 
 def _signs() -> Tensor:
-    return torch.where(torch.rand(COUNT, generator=torch.Generator().manual_seed(2)) < 0.5, -1.0, 1.0)
+    return torch.where(
+        torch.rand(COUNT, generator=torch.Generator().manual_seed(2)) < 0.5, -1.0, 1.0
+    )
 
 
 def _ours(name: str, images: Tensor, levels: Tensor, signs: Tensor) -> Tensor:
-    return OPERATIONS[name].apply(images, OPERATIONS[name].numbers(levels / 10, signs * levels / 10))
+    return OPERATIONS[name].apply(
+        images, OPERATIONS[name].numbers(levels / 10, signs * levels / 10)
+    )
 
 
 def _pil(image: Tensor) -> Image.Image:
@@ -76,7 +82,9 @@ def test_the_fifteen_are_timms() -> None:
 
 @pytest.mark.parametrize("size", [SIZE, 9])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_at_a_magnitude_is_timms(name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operation_at_a_magnitude_is_timms(
+    name: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images, levels, signs = _bytes(size), _levels(), _signs()
     floats = images / 255
     before = floats.clone()
@@ -93,7 +101,9 @@ def test_an_operation_at_a_magnitude_is_timms(name: str, size: int, monkeypatch:
         if other == "Posterize" and arguments == (0,):  # PIL no longer takes it
             assert (ours == 0).all()
             continue
-        seen = operation(_pil(image), *arguments, fillcolor=(128, 128, 128), resample=Image.Resampling.BILINEAR)
+        seen = operation(
+            _pil(image), *arguments, fillcolor=(128, 128, 128), resample=Image.Resampling.BILINEAR
+        )
         expected = torch.from_numpy(np.array(seen)).permute(2, 0, 1).float()
         torch.testing.assert_close(255 * ours, expected, atol=tolerance + 1e-3, rtol=0)
 
@@ -105,9 +115,14 @@ def test_values_between_levels_count_as_the_nearest() -> None:
     bits, threshold = torch.arange(COUNT) % 9, torch.full((COUNT,), 100.0)
     assert torch.equal(randaugment.posterize(between, bits), randaugment.posterize(images, bits))
     textured = slice(9, None)  # those that are not flat, of which the levels are kept
-    assert torch.equal(randaugment.equalize(between)[textured], randaugment.equalize(images)[textured])
+    assert torch.equal(
+        randaugment.equalize(between)[textured], randaugment.equalize(images)[textured]
+    )
     torch.testing.assert_close(
-        randaugment.solarize(between, threshold), randaugment.solarize(images, threshold), atol=0.5 / 255, rtol=0
+        randaugment.solarize(between, threshold),
+        randaugment.solarize(images, threshold),
+        atol=0.5 / 255,
+        rtol=0,
     )
 
 
@@ -133,12 +148,19 @@ def test_a_shift_by_whole_pixels_moves_and_fills() -> None:
 
 def test_who_gets_which_operation() -> None:
     count = 30000
-    plan = randaugment.plan(torch.rand(count, 4, generator=torch.Generator().manual_seed(0)), 5.0, 0.5)
+    plan = randaugment.plan(
+        torch.rand(count, 4, generator=torch.Generator().manual_seed(0)), 5.0, 0.5
+    )
     assert abs(len(plan.rows) / count - 0.5) < 0.01
     assert len(plan.rows.unique()) == len(plan.rows)
     assert bool((plan.operation.diff() >= 0).all())
-    assert float(((plan.operation.bincount(minlength=15) / len(plan.rows)) - 1 / 15).abs().max()) < 0.006
-    turns = plan.numbers[plan.operation == list(OPERATIONS).index("translate-x"), 2] / 0.9  # 2 · 0.45 · magnitude / 10
+    assert (
+        float(((plan.operation.bincount(minlength=15) / len(plan.rows)) - 1 / 15).abs().max())
+        < 0.006
+    )
+    turns = (
+        plan.numbers[plan.operation == list(OPERATIONS).index("translate-x"), 2] / 0.9
+    )  # 2 · 0.45 · magnitude / 10
     assert abs(float((turns < 0).float().mean()) - 0.5) < 0.05
     assert abs(10 * float(turns.abs().mean()) - 5) < 0.06
     assert abs(10 * float(turns.abs().std()) - 0.5) < 0.05
@@ -177,7 +199,9 @@ def test_what_a_row_gets_depends_on_its_numbers_alone() -> None:
     for row in range(COUNT):  # the operation by name, without a plan
         if uniforms[row, 0] < 0.5:
             name = list(OPERATIONS)[int(uniforms[row, 1] * 15)]
-            level = (9 + 0.5 * torch.distributions.Normal(0, 1).icdf(uniforms[row, 2])).clamp(0, 10)[None]
+            level = (9 + 0.5 * torch.distributions.Normal(0, 1).icdf(uniforms[row, 2])).clamp(
+                0, 10
+            )[None]
             sign = torch.tensor([-1.0 if uniforms[row, 3] < 0.5 else 1.0])
             expected = _ours(name, images[row : row + 1], level, sign)[0]
             torch.testing.assert_close(whole[row], expected, atol=1e-4, rtol=0)

@@ -14,11 +14,16 @@ def test_mutual_information_is_that_of_scikit_learn(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     first = torch.randint(0, 7, (200,), generator=generator)
     second = torch.where(
-        torch.rand(200, generator=generator) < 0.5, first * 3, torch.randint(0, 40, (200,), generator=generator)
+        torch.rand(200, generator=generator) < 0.5,
+        first * 3,
+        torch.randint(0, 40, (200,), generator=generator),
     )
     expected = normalized_mutual_info_score(first, second)
     assert mutual_information(first, second) == pytest.approx(expected, abs=1e-12)
-    with_unseen = torch.cat([first, torch.tensor([-100, 3])]).int(), torch.cat([second, torch.tensor([1, -100])])
+    with_unseen = (
+        torch.cat([first, torch.tensor([-100, 3])]).int(),
+        torch.cat([second, torch.tensor([1, -100])]),
+    )
     assert mutual_information(*with_unseen) == pytest.approx(expected, abs=1e-12)
 
 

@@ -56,19 +56,29 @@ def shift() -> Tensor:
     return shift
 
 
-def _assert_equal(made: Tensor, images: Tensor, values: Tensor, single: Single, atol: float = 1e-5) -> None:
+def _assert_equal(
+    made: Tensor, images: Tensor, values: Tensor, single: Single, atol: float = 1e-5
+) -> None:
     assert made.shape == images.shape
     for number, image in enumerate(images):
-        torch.testing.assert_close(made[number], single(image, float(values[number])), atol=atol, rtol=0)
+        torch.testing.assert_close(
+            made[number], single(image, float(values[number])), atol=atol, rtol=0
+        )
 
 
 def test_grayscale_and_solarize_equal_torchvision(images: Tensor) -> None:
-    torch.testing.assert_close(grayscale(images), reference.rgb_to_grayscale(images, 3), atol=1e-6, rtol=0)
-    torch.testing.assert_close(luma(images), reference.rgb_to_grayscale(images, 1), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        grayscale(images), reference.rgb_to_grayscale(images, 3), atol=1e-6, rtol=0
+    )
+    torch.testing.assert_close(
+        luma(images), reference.rgb_to_grayscale(images, 1), atol=1e-6, rtol=0
+    )
     torch.testing.assert_close(solarize(images, 0.3), reference.solarize(images, 0.3))
 
 
-def test_every_order_of_the_jitter_equals_torchvision_per_image(images: Tensor, factor: Tensor, shift: Tensor) -> None:
+def test_every_order_of_the_jitter_equals_torchvision_per_image(
+    images: Tensor, factor: Tensor, shift: Tensor
+) -> None:
     order = BY_HUE_TURN
     jitter = Jitter(factor, factor.roll(5), factor.roll(11), shift, order)
     before, made = images.clone(), color_jitter(images, jitter)
@@ -87,7 +97,9 @@ def test_every_order_of_the_jitter_equals_torchvision_per_image(images: Tensor, 
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize(("height", "width", "radius"), [(12, 12, 6), (12, 7, 6), (40, 31, 3), (9, 9, 8), (96, 99, 6)])
+@pytest.mark.parametrize(
+    ("height", "width", "radius"), [(12, 12, 6), (12, 7, 6), (40, 31, 3), (9, 9, 8), (96, 99, 6)]
+)
 def test_blur_equals_torchvision_per_image(height: int, width: int, radius: int) -> None:
     generator = torch.Generator().manual_seed(4)
     images = torch.rand(10, 3, height, width, generator=generator)
@@ -122,7 +134,9 @@ def test_images_without_colours_change_in_brightness_and_contrast(channels: int)
     images = torch.rand(COUNT, channels, 8, 8, generator=generator)
     brightness, contrast = (0.4 + 1.4 * torch.rand(COUNT, generator=generator) for _ in range(2))
     orders = BY_HUE_TURN
-    made = color_jitter(images, Jitter(brightness, contrast, torch.ones(COUNT), torch.zeros(COUNT), orders))
+    made = color_jitter(
+        images, Jitter(brightness, contrast, torch.ones(COUNT), torch.zeros(COUNT), orders)
+    )
     for number, image in enumerate(images):
         expected = image
         for operation in ORDERS[int(orders[number])]:
@@ -144,5 +158,7 @@ def test_high_frequencies_are_those_of_a_shifted_spectrum(size: tuple[int, int])
     spectrum = np.fft.fftshift(np.fft.fft2(images.numpy()), axes=(2, 3))
     spectrum[..., disc] = 0
     expected = 0.5 + np.fft.ifft2(np.fft.ifftshift(spectrum, axes=(2, 3))).real
-    torch.testing.assert_close(high_frequencies(images, 3.0), torch.from_numpy(expected).float(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        high_frequencies(images, 3.0), torch.from_numpy(expected).float(), atol=1e-6, rtol=0
+    )
     assert float(high_frequencies(images.round(), 1.0).max()) <= 1

@@ -20,12 +20,17 @@ def by_hand(query: Tensor, prototypes: Tensor, phi: Tensor, own: int) -> float:
 
 def test_loss_is_the_written_one_and_zero_without_target() -> None:
     query = unit(6, 4).view(2, 3, 4).requires_grad_()
-    prototypes, phi = unit(5, 4, seed=1), torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15], dtype=torch.float64)
+    prototypes, phi = (
+        unit(5, 4, seed=1),
+        torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15], dtype=torch.float64),
+    )
     targets = torch.tensor([3, -100, 0]).expand(2, -1)
     loss = proto_nce(query, prototypes, phi, targets).detach()
     for view in range(2):
         for image, own in enumerate((3, None, 0)):
-            expected = 0.0 if own is None else by_hand(query[view, image].detach(), prototypes, phi, own)
+            expected = (
+                0.0 if own is None else by_hand(query[view, image].detach(), prototypes, phi, own)
+            )
             assert float(loss[view, image]) == pytest.approx(expected, rel=1e-12)
     assert torch.autograd.gradcheck(lambda q: proto_nce(q, prototypes, phi, targets), (query,))
 
@@ -48,7 +53,11 @@ def test_concentrations_are_the_written_ones() -> None:
     for k in range(13):
         members = [data[i] for i in range(80) if int(assignments[i]) == k]
         distances = [math.sqrt(sum(float(d) ** 2 for d in v - centroids[k])) for v in members]
-        density.append(sum(distances) / len(members) / math.log(len(members) + 10) if len(members) > 1 else None)
+        density.append(
+            sum(distances) / len(members) / math.log(len(members) + 10)
+            if len(members) > 1
+            else None
+        )
     assert density.count(None) == 2
     largest = max(d for d in density if d is not None)
     filled = np.array([largest if d is None else d for d in density])
@@ -63,7 +72,9 @@ def test_concentrations_are_the_written_ones() -> None:
 @pytest.mark.parametrize("members", [1, 3], ids=["one row each", "copies of one row"])
 def test_clusters_without_any_spread_have_a_temperature_too(members: int) -> None:
     centroids = unit(4, 4)
-    found = concentrations(centroids.repeat(members, 1), centroids, torch.arange(4).repeat(members), 0.2)
+    found = concentrations(
+        centroids.repeat(members, 1), centroids, torch.arange(4).repeat(members), 0.2
+    )
     torch.testing.assert_close(found, torch.full((4,), 0.2, dtype=torch.float64))
 
 
@@ -84,12 +95,18 @@ def test_prototypes_of_the_batch_are_there_once_and_the_rest_is_random() -> None
         assert {3, 7, 12, 19, 40} <= set(compared.tolist())
         assert targets[1] == -100
         assert compared[targets[own >= 0]].tolist() == own[own >= 0].tolist()
-        for place in targets[own >= 0].tolist():  # so an image's positive is not among its negatives
-            assert int(compared[place]) not in [int(c) for at, c in enumerate(compared) if at != place]
+        for place in targets[
+            own >= 0
+        ].tolist():  # so an image's positive is not among its negatives
+            assert int(compared[place]) not in [
+                int(c) for at, c in enumerate(compared) if at != place
+            ]
         counts[compared] += 1
     rest = counts[[k for k in range(50) if k not in (3, 7, 12, 19, 40)]]
     assert float(rest.sum()) == 300 * 9
-    assert 30 < float(rest.min()) <= float(rest.max()) < 95  # 60 expected of each, standard deviation 7
+    assert (
+        30 < float(rest.min()) <= float(rest.max()) < 95
+    )  # 60 expected of each, standard deviation 7
 
 
 @pytest.mark.parametrize("count", [5, 14])

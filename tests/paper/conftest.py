@@ -55,7 +55,10 @@ def stored_run(job: Job, **scores: float) -> dict[str, Any]:
     draw = random.Random(job.name)
     results = []
     for measure in job.measures:
-        metrics = {name: scores.get(name, 50 + 10 * draw.random()) for name in measure.metrics or ("mAP@1", "mAP@2")}
+        metrics = {
+            name: scores.get(name, 50 + 10 * draw.random())
+            for name in measure.metrics or ("mAP@1", "mAP@2")
+        }
         results.append(
             {
                 "title": measure.title,
@@ -64,7 +67,10 @@ def stored_run(job: Job, **scores: float) -> dict[str, Any]:
                 "data": measure.source,
                 "options": dict(measure.options),
                 "data_facts": {
-                    "test": {"known_as": "CIFAR-10" if "cifar10" in measure.source else None, "images": 10_000}
+                    "test": {
+                        "known_as": "CIFAR-10" if "cifar10" in measure.source else None,
+                        "images": 10_000,
+                    }
                 },
                 "details": {},
                 "notes": [],

@@ -21,14 +21,21 @@ from hexa_paper.studies import METHODS, TABLES, Arm, Measure
 from hexa_paper.work import measured_on
 
 #: By the name of its data: what a command is given.
-SOURCES = {"ImageNet": "folder:imagenet", "VOC07": "voc:VOC", "CIFAR-10": "parquet:cifar10", "CIFAR-100": "cifar100"}
+SOURCES = {
+    "ImageNet": "folder:imagenet",
+    "VOC07": "voc:VOC",
+    "CIFAR-10": "parquet:cifar10",
+    "CIFAR-100": "cifar100",
+}
 #: Cells without an arm, and why.
 ELSEWHERE = {
     "Supervised": "one command each, which the study names",
     "Supervised†": "one command each, which the study names",
     "Random init": "one command each, which the study names",
     "BigBiGAN": "predicts no pseudo-label",
-    **dict.fromkeys(("Pseudo-labels", "VAT", "S4L rotation", "UDA", "FixMatch"), "learn from labels"),
+    **dict.fromkeys(
+        ("Pseudo-labels", "VAT", "S4L rotation", "UDA", "FixMatch"), "learn from labels"
+    ),
     "PCL": "of version 1, which has no recipe",
 }
 #: Names in SimCLR's lists, by the share of labels.
@@ -39,7 +46,12 @@ PROTOTYPES = ("HEXA-D", "DeepCluster-v2", "SwAV")
 def expected(name: str, method: str, column: str) -> tuple[str, str, dict[str, Any], str]:
     """Data, protocol, its options beside the defaults of its first preset, and the metric of a cell."""
     if name == "table1" and column == "ImageNet":
-        return column, "linear", {"preset": "swav" if method.startswith(PROTOTYPES) else "moco"}, "top1"
+        return (
+            column,
+            "linear",
+            {"preset": "swav" if method.startswith(PROTOTYPES) else "moco"},
+            "top1",
+        )
     if name == "table1" and column == "VOC07":
         return column, "svm", {}, "mAP"
     if name == "table3":
@@ -85,12 +97,17 @@ def result_of(measure: Measure, known_as: str, metric: str) -> dict[str, Any]:
         "deviations": {},
         "metrics": {metric: 1.0},
         "details": {"labelled_images": LISTED.get(own.get("percent", 0))},
-        "data_facts": {"fit": {"images": images[0]}, "test": {"known_as": known_as, "images": images[1]}},
+        "data_facts": {
+            "fit": {"images": images[0]},
+            "test": {"known_as": known_as, "images": images[1]},
+        },
     }
 
 
 @pytest.mark.parametrize("name", [f"table{number}" for number in range(1, 6)])
-def test_every_cell_has_its_protocol_its_data_its_metric_and_its_value(name: str, tmp_path: Path) -> None:
+def test_every_cell_has_its_protocol_its_data_its_metric_and_its_value(
+    name: str, tmp_path: Path
+) -> None:
     arms = arms_of(name)
     for share in (1, 10):
         (tmp_path / f"{share}percent.txt").touch()
@@ -110,11 +127,21 @@ def test_every_cell_has_its_protocol_its_data_its_metric_and_its_value(name: str
             options |= {"list_file": file} if options["percent"] < 100 else {}
         plan = Plan(study, request)
         wanted = [one for one in plan.measures() if one.options == options or name != "table3"]
-        assert [(one.protocol, dict(one.options), one.source) for one in wanted] == [(protocol, options, SOURCES[data])]
+        assert [(one.protocol, dict(one.options), one.source) for one in wanted] == [
+            (protocol, options, SOURCES[data])
+        ]
         result = result_of(wanted[0], data, metric)
-        run = {"arm": arm.key, "epochs": row.epochs, "seed": 0, "rate": 1.0, "pretrain_seconds": None}
+        run = {
+            "arm": arm.key,
+            "epochs": row.epochs,
+            "seed": 0,
+            "rate": 1.0,
+            "pretrain_seconds": None,
+        }
         rows = rows_of(plan, [run | {"results": [result]}])
-        assert [[score["published"] for score in one["scores"].values()] for one in rows] == [[value]], (row, column)
+        assert [[score["published"] for score in one["scores"].values()] for one in rows] == [
+            [value]
+        ], (row, column)
         assert not published.beside(result).caution
         checked += 1
     assert checked >= {"table1": 60, "table2": 70, "table3": 90, "table4": 12, "table5": 20}[name]
@@ -129,10 +156,19 @@ def test_rows_without_an_arm_have_a_command_for_each_of_their_columns(name: str)
         made = set()
         for protocol, _, *words in map(str.split, commands):
             given = dict(zip(words[::2], words[1::2], strict=True))
-            data = {"folder:PATH/imagenet": "ImageNet", "voc:PATH/VOCdevkit": "VOC07"}.get(given["--data"])
+            data = {"folder:PATH/imagenet": "ImageNet", "voc:PATH/VOCdevkit": "VOC07"}.get(
+                given["--data"]
+            )
             data = data or given["--data"].upper().replace("CIFAR", "CIFAR-")
             found = re.search(r"(\d+)percent.txt", given.get("--list_file", ""))
-            made.add((data, protocol, given.get("--preset"), found[1] if found else given.get("--percent")))
+            made.add(
+                (
+                    data,
+                    protocol,
+                    given.get("--preset"),
+                    found[1] if found else given.get("--percent"),
+                )
+            )
         expects = set()
         for column, value in zip(table.columns, row.values, strict=True):
             if value is not None:
@@ -146,13 +182,17 @@ def test_rows_without_an_arm_have_a_command_for_each_of_their_columns(name: str)
 def test_labels_of_table_3_are_those_of_lists(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is for table3; table1 draws no labels"):
         studies.with_lists(studies.study("table1"), tmp_path)
-    with pytest.raises(UserError, match=r"there is no 1percent\.txt; give the folder imagenet_subsets"):
+    with pytest.raises(
+        UserError, match=r"there is no 1percent\.txt; give the folder imagenet_subsets"
+    ):
         begin("table3", "digits", label_lists=tmp_path)
     for share in (1, 10):
         (tmp_path / f"{share}percent.txt").write_text("n01440764_1.JPEG\n")
     with pytest.raises(UserError, match="1 of its 1 names are not in"):
         begin("table3", "digits", label_lists=tmp_path)
-    work = begin("table3", "folder:absent", scale="full", label_lists=tmp_path, out=tmp_path / "out")
+    work = begin(
+        "table3", "folder:absent", scale="full", label_lists=tmp_path, out=tmp_path / "out"
+    )
     files = [dict(measure.options) for measure in work.measures()]
     assert files == [
         {"percent": 1, "list_file": str(tmp_path / "1percent.txt")},
@@ -171,7 +211,10 @@ def test_what_stands_elsewhere_is_named_there() -> None:
 
 def test_voc_is_found_where_it_belongs() -> None:
     cifar, voc = "parquet:cifar10", "voc:V"
-    places = {"table1": (cifar, voc), **dict.fromkeys(("table2", "low-shot-curve", "table4"), (voc,))}
+    places = {
+        "table1": (cifar, voc),
+        **dict.fromkeys(("table2", "low-shot-curve", "table4"), (voc,)),
+    }
     for experiment in studies.EXPERIMENTS:
         assert measured_on(experiment, (cifar,), voc) == places.get(experiment, (cifar,))
         assert measured_on(experiment, (cifar,), None) == (cifar,)

@@ -42,11 +42,15 @@ def test_every_published_row_has_a_command_that_parses_or_a_reason(name: str) ->
     page = paper.page(RECORD)
     section = page[page.index(f"## Table {name[-1]}") :].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")][1:]
-    assert [row for row in shown(name) if (row.method, row.epochs) != PLAIN] == list(TABLES[name].rows)
+    assert [row for row in shown(name) if (row.method, row.epochs) != PLAIN] == list(
+        TABLES[name].rows
+    )
     for line, row in zip(lines, shown(name), strict=True):
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
         assert cells[:2] == [row.method, str(row.epochs or "–")]
-        assert cells[2 : 2 + len(row.values)] == ["–" if value is None else f"{value:.1f}" for value in row.values]
+        assert cells[2 : 2 + len(row.values)] == [
+            "–" if value is None else f"{value:.1f}" for value in row.values
+        ]
         commands = re.findall("`(hexa .*?)`", line)
         assert bool(commands) != (row.method in WITHOUT), line
         for command in commands:
@@ -60,7 +64,9 @@ def test_commands_of_whole_studies_parse() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_arms_stand_beside_a_row_of_their_own_method(name: str) -> None:
-    for arm in (arm for method in METHODS for place in ("cifar", "digits") for arm in arms_of(method, place)):
+    for arm in (
+        arm for method in METHODS for place in ("cifar", "digits") for arm in arms_of(method, place)
+    ):
         row = paper.row_of(name, arm)
         if arm.published and row:
             assert row.method.split(" (")[0].rstrip("†") == arm.published[0].split(" (")[0]
@@ -72,20 +78,37 @@ def test_moco_v1_is_small_with_its_own_views_and_temperature() -> None:
     made = plan.experiment_of(arm, request_for("cifar10"))
     assert (made.method.name, made.method.head, made.method.temperature) == ("moco", "linear", 0.07)  # type: ignore[attr-defined]
     views = made.views
-    assert (views.size, views.jitter_probability, views.hue, views.blur_probability) == (32, 1.0, 0.4, 0.0)
+    assert (views.size, views.jitter_probability, views.hue, views.blur_probability) == (
+        32,
+        1.0,
+        0.4,
+        0.0,
+    )
     assert made.network.name == "small-resnet"
 
 
 def test_scores_are_means_and_deviations_beside_their_rows() -> None:
     arm = {"arm": "MoCo-v2", "recipe": "r", "row": ["MoCo-v2", 200], "reason": ""}
-    scored = arm | {"results": [{"epochs": 2, "seeds": [0, 1, 5], "scores": {"k-NN top-1": [40.0, 41.0, 43.5]}}]}
-    failed = arm | {"arm": "HEXA-MoCo", "row": ["HEXA-MoCo", 200], "reason": "diverged with seeds 0", "results": []}
+    scored = arm | {
+        "results": [{"epochs": 2, "seeds": [0, 1, 5], "scores": {"k-NN top-1": [40.0, 41.0, 43.5]}}]
+    }
+    failed = arm | {
+        "arm": "HEXA-MoCo",
+        "row": ["HEXA-MoCo", 200],
+        "reason": "diverged with seeds 0",
+        "results": [],
+    }
     extra = scored | {"arm": "six crops", "row": None}
     part = {"experiment": "table1", "method": "moco", "arms": [scored, failed, extra]}
     page = paper.page(RECORD | {"parts": {"table1-moco": part}})
-    rows = {line.split(" | ")[0].strip("| "): line for line in reversed(page.partition("## Table 2")[0].splitlines())}
+    rows = {
+        line.split(" | ")[0].strip("| "): line
+        for line in reversed(page.partition("## Table 2")[0].splitlines())
+    }
     assert rows["MoCo-v2"].endswith("| MoCo-v2, 3 seeds | 41.5 ± 1.8 |")
     assert "| HEXA-MoCo, diverged with seeds 0 |" in rows["HEXA-MoCo"]
     assert "six crops, 3 seeds | 41.5 ± 1.8 |" in page
-    assert "see the row of 200 epochs" in next(s for s in page.splitlines() if s.startswith("| MoCo-v2 | 800 "))
+    assert "see the row of 200 epochs" in next(
+        s for s in page.splitlines() if s.startswith("| MoCo-v2 | 800 ")
+    )
     assert "no --data-voc" in page.partition("## Table 4")[2].partition("## Table 5")[0]

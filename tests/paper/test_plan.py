@@ -27,7 +27,9 @@ def rate_of(job: Job) -> float:
 
 def test_the_search_is_the_same_for_every_arm_and_scores_no_test_image() -> None:
     jobs = Plan(ABLATION, request_for(epochs=20)).search
-    by_arm = {arm.key: sorted(rate_of(job) for job in jobs if job.arm == arm) for arm in ABLATION.arms}
+    by_arm = {
+        arm.key: sorted(rate_of(job) for job in jobs if job.arm == arm) for arm in ABLATION.arms
+    }
     assert list(by_arm.values()) == [list(RATES)] * 6
     assert {job.experiment.epochs for job in jobs} == {5}
     assert {measure.holdout for job in jobs for measure in job.measures} == {plan.HOLDOUT}
@@ -35,7 +37,9 @@ def test_the_search_is_the_same_for_every_arm_and_scores_no_test_image() -> None
 
 
 @pytest.mark.parametrize(("chosen", "data"), [(ABLATION, "digits"), (FULL, "folder:imagenet")])
-def test_a_single_rate_needs_no_search_and_none_is_the_recipes_at_the_full_scale(chosen: Study, data: str) -> None:
+def test_a_single_rate_needs_no_search_and_none_is_the_recipes_at_the_full_scale(
+    chosen: Study, data: str
+) -> None:
     given = Plan(chosen, request_for(data, rates=(0.07,)))
     given.check()
     assert given.search == []
@@ -52,13 +56,17 @@ def test_a_single_rate_needs_no_search_and_none_is_the_recipes_at_the_full_scale
         ((), 5.0, 0.08, (0.08,) * 6),  # those below diverged
     ],
 )
-def test_each_arm_takes_its_own_best_rate(best: Any, otherwise: float, diverged: float, wanted: Any) -> None:
+def test_each_arm_takes_its_own_best_rate(
+    best: Any, otherwise: float, diverged: float, wanted: Any
+) -> None:
     whole, keys = Plan(ABLATION, request_for(epochs=4)), [arm.key for arm in ABLATION.arms]
     high = dict(zip(keys, best, strict=False))
     found = []
     for job in whole.search:
         stored = stored_run(job, top1=90.0 if rate_of(job) == high.get(job.arm.key) else otherwise)
-        found.append(stored | ({"diverged": "not finite", "results": []} if rate_of(job) < diverged else {}))
+        found.append(
+            stored | ({"diverged": "not finite", "results": []} if rate_of(job) < diverged else {})
+        )
     rates = whole.best_rates(found)
     assert rates == dict(zip(keys, wanted, strict=True))
     final = whole.final_jobs(rates)
@@ -70,10 +78,19 @@ def test_epochs_at_equal_time_cost_what_the_plain_arm_costs() -> None:
     request, costs = request_for(epochs=20), costs_for(ABLATION.arms)
     timed = Plan(ABLATION, request, costs)
     # terms cost a second each: 1, 2, 2, 3, 3, 4 an image, so 20 epochs of one are 10, 10, 7, 7, 5 of the others
-    assert [timed.lengths_of(arm) for arm in ABLATION.arms] == [[20], [20, 10], [20, 10], [20, 7], [20, 7], [20, 5]]
+    assert [timed.lengths_of(arm) for arm in ABLATION.arms] == [
+        [20],
+        [20, 10],
+        [20, 10],
+        [20, 7],
+        [20, 7],
+        [20, 5],
+    ]
     assert len(jobs_of(ABLATION, request, costs)) == 3 * (1 + 5 * 2)
     assert timed.relative_time(ABLATION.arms[3], 7) == pytest.approx(7 * 3 / 20)
-    assert all(Plan(ABLATION, request_for(epochs=1), costs).lengths_of(arm) == [1] for arm in ABLATION.arms)
+    assert all(
+        Plan(ABLATION, request_for(epochs=1), costs).lengths_of(arm) == [1] for arm in ABLATION.arms
+    )
 
 
 def test_learning_curves_train_every_length_anew() -> None:
@@ -98,10 +115,20 @@ def test_whatever_decides_a_result_is_in_the_identity() -> None:
 
 def test_the_cost_is_that_of_what_is_left(tmp_path: Path) -> None:
     request, costs = request_for(epochs=20, seeds=(0, 1)), costs_for(ABLATION.arms)
-    jobs, work = jobs_of(ABLATION, request, costs), Work(ABLATION, replace(request, out=tmp_path), costs)
+    jobs, work = (
+        jobs_of(ABLATION, request, costs),
+        Work(ABLATION, replace(request, out=tmp_path), costs),
+    )
     storage.write(storage.job_file(tmp_path, jobs[0].name), jobs[0].record)
     first, adversarial, *_ = work.lines(jobs)
-    assert first == {"": "final", "arm": "Std", "epochs": 20, "runs": 2, "done": 1, "time left": 20 * 1000 * 1.0}
+    assert first == {
+        "": "final",
+        "arm": "Std",
+        "epochs": 20,
+        "runs": 2,
+        "done": 1,
+        "time left": 20 * 1000 * 1.0,
+    }
     assert (adversarial["done"], adversarial["time left"]) == (0, 2 * 20 * 1000 * 2.0)
     assert replace(work, costs=None).lines(jobs)[1]["image passes"] == 2 * 20 * 1000 * 2
 
@@ -125,15 +152,23 @@ def test_a_field_of_a_hard_example_is_for_the_arms_that_have_it() -> None:
     found = {arm.name: plan.experiment_of(arm, request).hard_examples for arm in ABLATION.arms}
     assert found["Std"] == {}
     assert set(found["Std+Cmx"]) == {"cutmix"}
-    assert {hard["adversarial"].epsilon for hard in found.values() if "adversarial" in hard} == {2.0}  # type: ignore[attr-defined]
-    with pytest.raises(UserError, match="no arm of ablation has that hard example; there are adversarial, cutmix"):
+    assert {hard["adversarial"].epsilon for hard in found.values() if "adversarial" in hard} == {
+        2.0
+    }  # type: ignore[attr-defined]
+    with pytest.raises(
+        UserError, match="no arm of ablation has that hard example; there are adversarial, cutmix"
+    ):
         Plan(ABLATION, request_for(fields={"hard_examples.mixup.weight": "1"})).check()
 
 
 def test_published_rates_and_lengths_are_kept() -> None:
-    with pytest.raises(UserError, match="--rates: table1 at the full scale searches for no rate; give a single one"):
+    with pytest.raises(
+        UserError, match="--rates: table1 at the full scale searches for no rate; give a single one"
+    ):
         Plan(FULL, request_for("folder:imagenet", rates=(0.03, 0.06))).check()
-    with pytest.raises(UserError, match="--epochs: arms of table1 at the full scale have published ones"):
+    with pytest.raises(
+        UserError, match="--epochs: arms of table1 at the full scale have published ones"
+    ):
         Plan(FULL, request_for("folder:imagenet", epochs=10)).check()
     Plan(study("ablation", scale="full"), request_for("folder:imagenet", epochs=10)).check()
     Plan(ABLATION, request_for(rates=(0.03, 0.06), epochs=10)).check()

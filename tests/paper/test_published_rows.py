@@ -32,7 +32,9 @@ PUBLISHED = {
     ("Jigsaw", 200): Made("jigsaw", 256, (57, 114, 171, 190)),
     ("CPC-v2", 200): Made("cpc", 512),
     ("CMC", 200): Made("cmc", 128, (120, 160)),
-    ("SimCLR", 200): Made("simclr", 256),  # 61.9 is of 256 images, 66.6 of 8192 (Chen et al. 2020b, table 2)
+    ("SimCLR", 200): Made(
+        "simclr", 256
+    ),  # 61.9 is of 256 images, 66.6 of 8192 (Chen et al. 2020b, table 2)
     ("SimCLR", 1000): Made("simclr", 4096),
     ("MoCo", 200): Made("moco", 256, (120, 160)),
     ("PIRL", 800): Made("pirl", 1024),
@@ -83,7 +85,9 @@ def as_published(made: Experiment, method: str, epochs: int) -> None:
     if found := re.search(r"B=(\d+)", method):
         assert made.batch_size == int(found[1])
     if made.method.name in (CLUSTERS, "swav"):
-        assert made.views.total_views == (8 if "8-crop" in method or made.method.name == "swav" else 2)
+        assert made.views.total_views == (
+            8 if "8-crop" in method or made.method.name == "swav" else 2
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if name != "low-shot-curve"])
@@ -102,11 +106,17 @@ def test_every_arm_is_of_its_row_and_recipes_know_the_same_row() -> None:
     for arm in arms:
         as_published(recipes.get(arm.recipe), *arm.published)
     linear = {(row.method, row.epochs) for row in published.LINEAR.rows}
-    assert {arm.recipe: arm.published for arm in arms if arm.published in linear} == published.COUNTERPARTS
+    assert {
+        arm.recipe: arm.published for arm in arms if arm.published in linear
+    } == published.COUNTERPARTS
 
 
 @pytest.mark.parametrize(("recipe", "said"), [("cmc", "about 63"), ("cpc", "four sides")])
 def test_what_a_number_is_of_is_said_where_it_stands(recipe: str, said: str) -> None:
     """CMC's 66.2 is not of L and ab, and CPC-v2's 63.8 is of four directions."""
-    assert said in {one["name"]: one["expected"] for one in recipes.describe()}[f"imagenet-{recipe}"]
-    assert said in next(line for line in paper.page(RECORD).splitlines() if f"imagenet-{recipe} " in line)
+    assert (
+        said in {one["name"]: one["expected"] for one in recipes.describe()}[f"imagenet-{recipe}"]
+    )
+    assert said in next(
+        line for line in paper.page(RECORD).splitlines() if f"imagenet-{recipe} " in line
+    )

@@ -33,14 +33,23 @@ ROWS: dict[str, tuple[float | None, ...]] = {
     "SimCLR + PGD-5": (72.9, None, None, 48.0, 16.8, 934),
 }
 WITHOUT = {"DeACL (its authors)", "AdvCL", "SimCLR + PGD-5"}
-TINY = {"network.widths": [8, 16], "training.device": "cpu", "training.precision": "fp32", "batch_size": 8}
+TINY = {
+    "network.widths": [8, 16],
+    "training.device": "cpu",
+    "training.precision": "fp32",
+    "batch_size": 8,
+}
 CHEAP = {"autoattack": {"steps": 1, "targets": 1, "queries": 1}, "pgd": {"steps": 1, "restarts": 1}}
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> str:
-    parts = [(split, label, count) for split, count in (("train", 8), ("test", 2)) for label in "ab"]
-    files = [f"{split}/{label}/{number}.png" for split, label, count in parts for number in range(count)]
+    parts = [
+        (split, label, count) for split, count in (("train", 8), ("test", 2)) for label in "ab"
+    ]
+    files = [
+        f"{split}/{label}/{number}.png" for split, label, count in parts for number in range(count)
+    ]
     return noise_images(tmp_path_factory.mktemp("images"), dict.fromkeys(files, (32, 32)))
 
 
@@ -62,7 +71,9 @@ def carry_out(out: Path, images: str, **changes: Any) -> Path:
     return reproduce("robust", images, out=out, **(TINY | {"seeds": (0,), "epochs": 1} | changes))
 
 
-def test_the_plan_lists_every_row(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_lists_every_row(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def absent(*_: object) -> None:
         raise UserError("no such images")
 
@@ -75,15 +86,21 @@ def test_the_plan_lists_every_row(capsys: pytest.CaptureFixture[str], monkeypatc
         line = next(line for line in said.splitlines() if line.startswith(f"{method}  "))
         numbers = line.removeprefix(method).split()[: len(values)]
         assert [None if one == "–" else float(one) for one in numbers] == list(values)
-        ours = next(line for line in said.splitlines() if line.startswith(f"{method}: ")).removeprefix(f"{method}: ")
+        ours = next(
+            line for line in said.splitlines() if line.startswith(f"{method}: ")
+        ).removeprefix(f"{method}: ")
         if method in WITHOUT:
             assert ours.startswith("– ")
             assert len(ours) > 5
         else:
             assert recipes.get(ours.split()[2]).epochs == int(ours.split("--epochs ")[1].split()[0])
     for teacher, student, begins in (("simclr", "deacl", False), ("dynacl", "dynacl-pp", True)):
-        taught = next(line for line in said.splitlines() if f" -m hexa pretrain cifar10-{student} " in line)
-        made = next(line for line in said.splitlines() if f" -m hexa pretrain cifar10-{teacher} " in line)
+        taught = next(
+            line for line in said.splitlines() if f" -m hexa pretrain cifar10-{student} " in line
+        )
+        made = next(
+            line for line in said.splitlines() if f" -m hexa pretrain cifar10-{teacher} " in line
+        )
         run = made.split("--out ")[1]
         assert taught.split("--method.teacher ")[1].split()[0] == run
         fields = f"--start.weights {run} --start.branch aux --start.batch_norm follow --start.freeze_backbone 10"
@@ -108,21 +125,39 @@ def test_a_tiny_run_writes_the_table_and_nothing_is_made_twice(
 ) -> None:
     out = carry_out(tmp_path / "out", images)
     page = (out / "table.md").read_text()
-    assert all(f"| {name} | 1 |" in page for name in ("SimCLR", "RoCL", "ACL", "DynACL", "DynACL++", "DeACL", "CF-AMC"))
+    assert all(
+        f"| {name} | 1 |" in page
+        for name in ("SimCLR", "RoCL", "ACL", "DynACL", "DynACL++", "DeACL", "CF-AMC")
+    )
     assert all(f"\n| {method} |" in page.split("## Published")[1] for method in ROWS)
     found = json.loads((out / storage.RESULT).read_text())
-    columns = ["linear head top1", "linear head corrupted", "AutoAttack", "PGD robust@4", "PGD robust@8"]
+    columns = [
+        "linear head top1",
+        "linear head corrupted",
+        "AutoAttack",
+        "PGD robust@4",
+        "PGD robust@8",
+    ]
     assert [list(row["scores"]) for row in found["summary"]] == [columns] * 7
     dual = {Path(one["backbone"]).name.split("-")[0] for one in calls if one.get("branch") == "aux"}
     assert dual == {"acl", "dynacl"}
     assert (
-        f"teacher: {out}/runs/simclr-1ep-lr0.03-seed0" in (out / "runs/deacl-1ep-lr0.12-seed0/config.yaml").read_text()
+        f"teacher: {out}/runs/simclr-1ep-lr0.03-seed0"
+        in (out / "runs/deacl-1ep-lr0.12-seed0/config.yaml").read_text()
     )
-    begun = yaml.safe_load((out / "runs/dynacl-pp-1ep-lr0.03-seed0/config.yaml").read_text())["start"]
-    expected = (f"{out}/runs/dynacl-1ep-lr0.03-seed0", "aux", 0)  # an attack from the first of one epoch on
+    begun = yaml.safe_load((out / "runs/dynacl-pp-1ep-lr0.03-seed0/config.yaml").read_text())[
+        "start"
+    ]
+    expected = (
+        f"{out}/runs/dynacl-1ep-lr0.03-seed0",
+        "aux",
+        0,
+    )  # an attack from the first of one epoch on
     assert (begun["weights"], begun["branch"], begun["freeze_backbone"]) == expected
     for column in columns:
-        assert (out / f"figures/robust-{'-'.join(column.lower().replace('@', ' ').split())}.png").is_file()
+        assert (
+            out / f"figures/robust-{'-'.join(column.lower().replace('@', ' ').split())}.png"
+        ).is_file()
     carry_out(tmp_path / "out", images)
     assert len(calls) == 21
 
@@ -150,7 +185,13 @@ def test_a_teacher_that_diverged_is_told_of(
 def result(preset: str, metrics: dict[str, float], **options: Any) -> dict[str, Any]:
     facts = {"fit": {"images": 50_000}, "test": {"known_as": "CIFAR-10", "images": 10_000}}
     given = {"head": "slf", "images": None, **options}
-    return {"protocol": f"robust/{preset}", "preset": preset, "metrics": metrics, "data_facts": facts, "options": given}
+    return {
+        "protocol": f"robust/{preset}",
+        "preset": preset,
+        "metrics": metrics,
+        "data_facts": facts,
+        "options": given,
+    }
 
 
 def test_a_result_stands_beside_the_leaderboard() -> None:
@@ -169,20 +210,35 @@ def test_columns_go_by_the_evaluation_and_not_by_its_protocol() -> None:
     metrics = dict.fromkeys(("top1", "robust@4", "robust@8"), 1.0)
     one = {"title": "AutoAttack on a", "protocol": "robust/made-up", "metrics": metrics}
     assert metrics_of(chosen, one) == {"robust@8": "AutoAttack on a"}
-    assert metrics_of(chosen, one | {"title": "PGD"}) == {"robust@4": "PGD robust@4", "robust@8": "PGD robust@8"}
+    assert metrics_of(chosen, one | {"title": "PGD"}) == {
+        "robust@4": "PGD robust@4",
+        "robust@8": "PGD robust@8",
+    }
 
 
 def test_published_values_stand_beside_ours() -> None:
-    given = Request("cifar10", targets=(Target("cifar10", known_as="CIFAR-10"),), seeds=(0,), num_images=50_000)
+    given = Request(
+        "cifar10", targets=(Target("cifar10", known_as="CIFAR-10"),), seeds=(0,), num_images=50_000
+    )
     metrics = dict.fromkeys(("top1", "corrupted", "robust@4", "robust@8"), 1.0)
     titles = {"corruptions": "linear head", "autoattack": "AutoAttack", "pgd": "PGD"}
     results = [result(preset, metrics) | {"title": title} for preset, title in titles.items()]
     shown = {}
     for arm, epochs in (("cf-amc", 10), ("acl", 1000)):
-        run = {"arm": arm, "epochs": epochs, "seed": 0, "rate": 1.0, "pretrain_seconds": None, "results": results}
+        run = {
+            "arm": arm,
+            "epochs": epochs,
+            "seed": 0,
+            "rate": 1.0,
+            "pretrain_seconds": None,
+            "results": results,
+        }
         (row,) = rows_of(Plan(studies.study("robust", scale="full"), given), [run])
         shown[arm] = [score["published"] for score in row["scores"].values()]
-    assert shown == {"cf-amc": [75.9, None, None, 56.0, 33.3], "acl": [78.2, 70.7, 39.2, None, None]}
+    assert shown == {
+        "cf-amc": [75.9, None, None, 56.0, 33.3],
+        "acl": [78.2, 70.7, 39.2, None, None],
+    }
 
 
 def test_other_studies_list_no_rows() -> None:

@@ -20,7 +20,11 @@ from tests.paper.conftest import costs_for, request_for, stored_run
 
 
 def published_of(row: Outcome) -> dict[str, float]:
-    return {name: one["published"] for name, one in row["scores"].items() if one["published"] is not None}
+    return {
+        name: one["published"]
+        for name, one in row["scores"].items()
+        if one["published"] is not None
+    }
 
 
 def collected(name: str, data: str = "digits", **changes: object):  # type: ignore[no-untyped-def]
@@ -65,7 +69,10 @@ def test_times_of_interrupted_runs_are_not_taken_for_measured() -> None:
     rows = rows_of(plan, runs)
     by_epochs = [row for row in rows if row["comparison"] == EPOCHS]
     assert [(row["minutes"], row["interrupted"]) for row in by_epochs] == [([10.0], 1), ([], 2)]
-    assert [writing.cells(row, by_epochs).get("one run took") for row in by_epochs] == ["10 min 0 s", None]
+    assert [writing.cells(row, by_epochs).get("one run took") for row in by_epochs] == [
+        "10 min 0 s",
+        None,
+    ]
     notes = writing.notes_of(plan, rows, [], runs)
     said = [note for note in notes if "interrupted" in note]
     assert any(note.startswith(f"{plain.name}, 2 epochs: 1 of 2 runs interrupted") for note in said)
@@ -85,7 +92,10 @@ def test_the_published_value_stands_beside_where_there_is_one() -> None:
     *_, rows = collected("table1", data="cifar10", epochs=4)
     shown = {row["arm"]: published_of(row) for row in rows}
     assert shown == {"MoCo-v2": {"linear top-1": 89.4}, "HEXA-MoCo": {"linear top-1": 90.4}}
-    for name, data in (("table1", "digits"), ("table3", "cifar10")):  # the latter was published on ImageNet alone
+    for name, data in (
+        ("table1", "digits"),
+        ("table3", "cifar10"),
+    ):  # the latter was published on ImageNet alone
         *_, rows = collected(name, data=data, epochs=4)
         assert all(published_of(row) == {} for row in rows)
     assert "10 % of the labels top5" in rows[0]["scores"]
@@ -107,7 +117,8 @@ def test_what_missed_the_time_is_not_compared_at_equal_time() -> None:
     timed = {row["key"]: row for row in rows if row["comparison"] == TIME}
     assert {key for key, row in timed.items() if not in_time(row)} == {"iv", "v"}
     best = max(
-        (row for row in timed.values() if in_time(row)), key=lambda row: np.mean(row["scores"]["k-NN top-1"]["values"])
+        (row for row in timed.values() if in_time(row)),
+        key=lambda row: np.mean(row["scores"]["k-NN top-1"]["values"]),
     )
     page = writing.markdown(plan, rows, []).partition("## At equal time")[2]
     (line,) = (line for line in page.splitlines() if line.startswith(f"| {best['arm']} |"))
@@ -121,16 +132,26 @@ def test_what_missed_the_time_is_not_compared_at_equal_time() -> None:
 
 def test_runs_of_other_seeds_are_left_out() -> None:
     plan, runs, _ = collected("ablation", epochs=4, seeds=(0, 1, 2))
-    assert all(row["seeds"] == [1] for row in rows_of(replace(plan, request=request_for(epochs=4, seeds=(1,))), runs))
+    assert all(
+        row["seeds"] == [1]
+        for row in rows_of(replace(plan, request=request_for(epochs=4, seeds=(1,))), runs)
+    )
 
 
 def diverge(run: dict[str, Any]) -> dict[str, Any]:
-    return run | {"diverged": "step 2: the loss of 'std' is not finite", "results": [], "pretrain_seconds": None}
+    return run | {
+        "diverged": "step 2: the loss of 'std' is not finite",
+        "results": [],
+        "pretrain_seconds": None,
+    }
 
 
 def test_a_diverged_seed_is_named_and_the_others_are_the_mean() -> None:
     plan, runs, _ = collected("table1", epochs=4, seeds=(0, 1, 2), rates=(0.03,))
-    runs = [diverge(run) if (run["arm"], run["seed"]) == ("ii", 1) and run["epochs"] == 4 else run for run in runs]
+    runs = [
+        diverge(run) if (run["arm"], run["seed"]) == ("ii", 1) and run["epochs"] == 4 else run
+        for run in runs
+    ]
     rows = rows_of(plan, runs)
     row = next(row for row in rows if row["key"] == "ii" and row["comparison"] == EPOCHS)
     assert (row["seeds"], row["diverged"]) == ([0, 2], [1])
@@ -142,16 +163,26 @@ def test_a_diverged_seed_is_named_and_the_others_are_the_mean() -> None:
     assert list(row["scores"]["k-NN top-1"]["values"]) == values
     assert len(values) == 2
     notes = writing.notes_of(plan, rows, [], runs)
-    assert any("HEXA-MoCo, 4 epochs: 1 of 3 seeds diverged (1) at rate 0.03" in note for note in notes)
+    assert any(
+        "HEXA-MoCo, 4 epochs: 1 of 3 seeds diverged (1) at rate 0.03" in note for note in notes
+    )
     page = writing.markdown(plan, rows, notes)
-    assert all(one in page for one in (f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}", "1 of 3"))
+    assert all(
+        one in page for one in (f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}", "1 of 3")
+    )
     parsed = csv.DictReader(io.StringIO(writing.csv_text(rows)))
-    assert [line["diverged"] for line in parsed] == [str(len(row["diverged"])) for row in rows for _ in row["scores"]]
+    assert [line["diverged"] for line in parsed] == [
+        str(len(row["diverged"])) for row in rows for _ in row["scores"]
+    ]
 
 
-@pytest.mark.parametrize("name", ["table1", "table2", "attack-grid", "beta-study", "learning-curves"])
+@pytest.mark.parametrize(
+    "name", ["table1", "table2", "attack-grid", "beta-study", "learning-curves"]
+)
 @pytest.mark.parametrize("left", [(), ("i",)])
-def test_tables_and_figures_stand_without_the_arms_that_diverged(name: str, left: tuple[str, ...]) -> None:
+def test_tables_and_figures_stand_without_the_arms_that_diverged(
+    name: str, left: tuple[str, ...]
+) -> None:
     plan, runs, _ = collected(name, epochs=4, seeds=(0,))
     runs = [run if run["arm"] in left else diverge(run) for run in runs]
     rows = rows_of(plan, runs)

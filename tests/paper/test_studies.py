@@ -34,8 +34,16 @@ TERMS = {
 
 def terms_of(experiment: Experiment) -> set[str]:
     """What an experiment trains on, in the paper's words, told by kind and source."""
-    words = {("adversarial", "std"): "Adv", ("cutmix", "std"): "Cmx", ("cutmix", "adversarial"): "CmxA"}
-    return {words[hard.kind, hard.source] for hard in experiment.hard_examples.values() if hard.weight > 0}
+    words = {
+        ("adversarial", "std"): "Adv",
+        ("cutmix", "std"): "Cmx",
+        ("cutmix", "adversarial"): "CmxA",
+    }
+    return {
+        words[hard.kind, hard.source]
+        for hard in experiment.hard_examples.values()
+        if hard.weight > 0
+    }
 
 
 def experiments_of(study: Study, data: str = "cifar10") -> dict[str, Experiment]:
@@ -43,11 +51,15 @@ def experiments_of(study: Study, data: str = "cifar10") -> dict[str, Experiment]
 
 
 @pytest.mark.parametrize("method", OWN)
-@pytest.mark.parametrize(("scale", "data"), [("small", "digits"), ("small", "cifar10"), ("full", "cifar10")])
+@pytest.mark.parametrize(
+    ("scale", "data"), [("small", "digits"), ("small", "cifar10"), ("full", "cifar10")]
+)
 def test_the_ablation_has_the_six_schemes(method: str, scale: str, data: str) -> None:
     made = experiments_of(studies.study("ablation", method=method, scale=scale, data=data), data)
     assert {name: terms_of(experiment) for name, experiment in made.items()} == TERMS
-    assert {hard.weight for experiment in made.values() for hard in experiment.hard_examples.values()} == {1.0}
+    assert {
+        hard.weight for experiment in made.values() for hard in experiment.hard_examples.values()
+    } == {1.0}
     if scale == "small":  # arms differ by their hard examples alone
         rest = [experiment.model_dump(exclude={"hard_examples"}) for experiment in made.values()]
         assert all(fields == rest[0] for fields in rest)
@@ -72,7 +84,9 @@ def test_published_settings_are_the_recipes(method: str) -> None:
     for arm in study.arms:
         made = plan.experiment_of(arm, request_for("folder:imagenet"))
         written = recipes.get(arm.recipe)
-        assert made.model_dump(exclude={"training", "monitor"}) == written.model_dump(exclude={"training", "monitor"})
+        assert made.model_dump(exclude={"training", "monitor"}) == written.model_dump(
+            exclude={"training", "monitor"}
+        )
     assert not study.search
     assert plan.Plan(study, request_for("folder:imagenet")).search == []
 
@@ -80,7 +94,12 @@ def test_published_settings_are_the_recipes(method: str) -> None:
 @pytest.mark.parametrize(
     ("name", "method"),
     [
-        *((name, method) for name in studies.EXPERIMENTS for method in METHODS if method in OWN or name in TABLES),
+        *(
+            (name, method)
+            for name in studies.EXPERIMENTS
+            for method in METHODS
+            if method in OWN or name in TABLES
+        ),
         ("robust", None),
     ],
 )
@@ -98,7 +117,8 @@ def test_every_experiment_can_be_planned(name: str, method: str | None, scale: s
     known = protocols.every()
     for measure in (measure for measure in study.measures if measure.protocol in known):
         known[measure.protocol].options(
-            measure.options.get("preset"), {k: v for k, v in measure.options.items() if k != "preset"}
+            measure.options.get("preset"),
+            {k: v for k, v in measure.options.items() if k != "preset"},
         )
     for arm in study.arms:
         assert terms_of(plan.experiment_of(arm, request)) == TERMS[SCHEMES[arm.scheme].title]
@@ -108,7 +128,9 @@ def test_the_grid_shares_runs_of_equal_attacks() -> None:
     study = studies.study("attack-grid")
     assert study.method == "dcluster"
     attacks = [plan.experiment_of(arm, request_for("cifar10")).hard_examples for arm in study.arms]
-    moved = [(hard["adversarial"].epsilon, hard["adversarial"].step_size) for hard in attacks if hard]  # type: ignore[attr-defined]
+    moved = [
+        (hard["adversarial"].epsilon, hard["adversarial"].step_size) for hard in attacks if hard
+    ]  # type: ignore[attr-defined]
     assert moved == [(1, 1), (2, 2), (3, 3)]
     assert any("seed noise" in note for note in study.notes)
 

@@ -27,12 +27,16 @@ VOC = Target("voc:V", several=True, known_as="VOC07")
 def cifar(out: Path, *, voc: bool = True, epochs: int = 1, **changes: Any) -> Whole:
     """With costs of a second a term for a thousand images."""
     targets = Target("cifar10", known_as="CIFAR-10"), *((VOC,) * voc)
-    one = Whole(Request("cifar10", out=out, targets=targets, num_images=1000, **changes), epochs=epochs)
+    one = Whole(
+        Request("cifar10", out=out, targets=targets, num_images=1000, **changes), epochs=epochs
+    )
     schemes = {name: (1.0 + len(terms)) / 1000 for name, terms in SCHEMES.items()}
     return replace(one, costs={arm.recipe: schemes for arm in one.arms.values()})
 
 
-def test_runs_that_studies_share_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_studies_share_are_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts = ("table1", "table2", "table3", "table4", "table5", "ablation")
     monkeypatch.setattr(whole_plan, "PARTS", [(part, "moco") for part in parts])
     one = cifar(tmp_path, seeds=(0, 1), epochs=8)
@@ -41,18 +45,32 @@ def test_runs_that_studies_share_are_counted_once(tmp_path: Path, monkeypatch: p
     naive: dict[str, plan.Job] = {}
     for job in jobs:  # by everything that moves a number
         fields = job.experiment.model_dump(mode="json")
-        naive.setdefault(json.dumps([fields[name] for name in fields if name not in ("training", "monitor")]), job)
+        naive.setdefault(
+            json.dumps([fields[name] for name in fields if name not in ("training", "monitor")]),
+            job,
+        )
     lines = one.lines()[1:]
-    assert sum(line["of them new"] for line in lines) == len(naive) == len({job.run for job in jobs})
+    assert (
+        sum(line["of them new"] for line in lines) == len(naive) == len({job.run for job in jobs})
+    )
     assert sum(line["runs"] for line in lines) == len(jobs) > 2 * len(naive)
     terms = sum(1 + len(SCHEMES[PUBLISHED[job.arm.scheme].name]) for job in naive.values())
-    assert sum(line["training"] for line in lines) == pytest.approx(8 * terms + whole_plan._RUN_SECONDS * len(naive))
-    plain = {part for part, made in by_part.items() for job in made if "moco-v2+small-std-8ep-seed0" in job.run}
+    assert sum(line["training"] for line in lines) == pytest.approx(
+        8 * terms + whole_plan._RUN_SECONDS * len(naive)
+    )
+    plain = {
+        part
+        for part, made in by_part.items()
+        for job in made
+        if "moco-v2+small-std-8ep-seed0" in job.run
+    }
     assert plain == {f"{part}-moco" for part in parts}
 
 
 def test_every_arm_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_plan, "PARTS", (("table1", "moco"), ("table2", "moco"), ("ablation", "moco")))
+    monkeypatch.setattr(
+        whole_plan, "PARTS", (("table1", "moco"), ("table2", "moco"), ("ablation", "moco"))
+    )
     one = cifar(tmp_path, epochs=8)
     jobs = one.search.search
     assert len(jobs) == 4 * len(one.arms)
@@ -60,11 +78,17 @@ def test_every_arm_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert all(measure.holdout == plan.HOLDOUT for job in jobs for measure in job.measures)
     assert replace(one, epochs=whole_plan.SEARCHED - 1).search.search == []
     rates = dict.fromkeys(one.arms, 0.07)
-    found = {job.experiment.optimizer.learning_rate for part in one.parts(rates).values() for job in part.final}
+    found = {
+        job.experiment.optimizer.learning_rate
+        for part in one.parts(rates).values()
+        for job in part.final
+    }
     assert found == {0.07}
 
 
-def test_more_time_never_gives_fewer_epochs_and_the_plan_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_time_never_gives_fewer_epochs_and_the_plan_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(whole_plan, "PARTS", (("learning-curves", "moco"), ("table1", "moco")))
     one, lengths = cifar(tmp_path, seeds=(0,)), []
     for seconds in (60, 100, 10**6):
@@ -74,14 +98,18 @@ def test_more_time_never_gives_fewer_epochs_and_the_plan_fits(tmp_path: Path, mo
     assert lengths == sorted(lengths)
     assert lengths[0] < lengths[-1]
     assert lengths[-1] == 20  # the recipes'
-    with pytest.raises(UserError, match=r"--time 9.0 s is too short for one epoch .* 1 seed: give at least \d+m"):
+    with pytest.raises(
+        UserError, match=r"--time 9.0 s is too short for one epoch .* 1 seed: give at least \d+m"
+    ):
         replace(one, seconds=9.0).decide()
 
 
 def test_evaluations_are_no_longer_than_runs() -> None:
     for passes in range(1, 21):
         for share in (1, 10, 100):
-            epochs = shortened(Measure("", "semi-supervised", {"percent": share}), passes).options["epochs"]
+            epochs = shortened(Measure("", "semi-supervised", {"percent": share}), passes).options[
+                "epochs"
+            ]
             assert epochs == max(one for one in range(1, 21) if one * share <= 100 * passes)
         assert shortened(Measure("", "fine-tune"), passes).options["epochs"] == passes
     assert shortened(PROBE, 3) == PROBE
@@ -101,14 +129,22 @@ def test_what_needs_voc_is_left_out_with_its_reason(tmp_path: Path) -> None:
         (["--time", "1h", "--epochs", "2"], "exclude each other"),
         (["--until", "60"], "--until applies to a single"),
         (["--hard_examples.mixup.weight", "1"], "no arm of all has that hard example"),
-        (["table1", "--time", "1h"], "--time: is for all experiments together; for table1 give --epochs"),
+        (
+            ["table1", "--time", "1h"],
+            "--time: is for all experiments together; for table1 give --epochs",
+        ),
     ],
 )
 def test_mistakes_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], message: str
 ) -> None:
     experiment = ["all"] if given[0].startswith("--") else []
-    assert cli.main(["reproduce", *experiment, *given, "--data", "digits", "--out", str(tmp_path / "all")]) == 2
+    assert (
+        cli.main(
+            ["reproduce", *experiment, *given, "--data", "digits", "--out", str(tmp_path / "all")]
+        )
+        == 2
+    )
     said = capsys.readouterr().err
     assert message in said
     assert len(said.splitlines()) == 1
@@ -121,7 +157,9 @@ def test_mistakes_are_one_line(
 Made = list[tuple[str, str, int]]
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, when: Callable[[Job, str], bool], error: BaseException) -> Any:
+def failing(
+    monkeypatch: pytest.MonkeyPatch, when: Callable[[Job, str], bool], error: BaseException
+) -> Any:
     """Let jobs fail by themselves and the folder of their part. Returns what carries them out well."""
     works = whole.run_jobs
 
@@ -154,7 +192,9 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Made:
     monkeypatch.setattr(whole_plan, "evaluate", evaluate)
     monkeypatch.setattr(whole, "run_jobs", run_jobs)
     monkeypatch.setattr(drawing, "draw", lambda *_: None)
-    monkeypatch.setattr(whole_plan, "PARTS", (("table1", "moco"), ("table5", "moco"), ("ablation", "dcluster")))
+    monkeypatch.setattr(
+        whole_plan, "PARTS", (("table1", "moco"), ("table5", "moco"), ("ablation", "dcluster"))
+    )
     return made
 
 
@@ -165,25 +205,37 @@ def carry_out(out: Path, **options: Any) -> Any:
 
 def reasons(record: Any) -> dict[tuple[str, str], str]:
     """Why arms have less than was planned, by part and arm."""
-    return {(part, arm["arm"]): arm["reason"] for part, one in record["parts"].items() for arm in one["arms"]}
+    return {
+        (part, arm["arm"]): arm["reason"]
+        for part, one in record["parts"].items()
+        for arm in one["arms"]
+    }
 
 
 @pytest.mark.usefixtures("made_up")
-def test_learners_from_labels_stand_in_table_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learners_from_labels_stand_in_table_3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scored from random weights, for as many passes over the unlabelled images as runs have, in their own rows."""
     asked: list[dict[str, Any]] = []
 
     def evaluate(protocol: str, backbone: object, data: str, **options: Any) -> dict[str, Any]:
         asked.append(options)
         score = 10.0 * options.get("percent", 0) + len(options.get("learner", ""))
-        return {"protocol": f"{protocol}/made-up", "data": data, "metrics": {"top1": score, "top5": 99.0}}
+        return {
+            "protocol": f"{protocol}/made-up",
+            "data": data,
+            "metrics": {"top1": score, "top5": 99.0},
+        }
 
     monkeypatch.setattr(whole_plan, "PARTS", (("table3", "moco"),))
     monkeypatch.setattr(whole_plan, "evaluate", evaluate)
     record = carry_out(tmp_path / "all", epochs=3)
     steps = {options["learner"]: options["steps"] for options in asked if options.get("learner")}
     ratios = {"pseudo-label": 1, "vat": 1, "s4l": 1, "uda": 7, "fixmatch": 7}
-    assert steps == {learner: 3 * record["images"] // (64 * ratio) for learner, ratio in ratios.items()}
+    assert steps == {
+        learner: 3 * record["images"] // (64 * ratio) for learner, ratio in ratios.items()
+    }
     arms = {arm["arm"]: arm for arm in record["parts"]["table3-moco"]["arms"]}
     assert arms["VAT"]["row"] == ["VAT", None]
     assert arms["VAT"]["results"][0]["scores"]["1 % of the labels top1"] == [13.0, 13.0]
@@ -194,7 +246,9 @@ def test_learners_from_labels_stand_in_table_3(tmp_path: Path, monkeypatch: pyte
     assert "| FixMatch, 2 seeds | – | – | 108.0 ± 0.0 |" in line
 
 
-def test_stopped_anywhere_the_same_call_goes_on(tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_anywhere_the_same_call_goes_on(
+    tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One seed for everything before the next, and nothing twice."""
     out = tmp_path / "all"
     works = failing(monkeypatch, lambda *_: len(made_up) == 3, KeyboardInterrupt())
@@ -209,13 +263,19 @@ def test_stopped_anywhere_the_same_call_goes_on(tmp_path: Path, made_up: Made, m
     seeds = [seed for _, _, seed in made_up]
     assert seeds == sorted(seeds)
     first = [part for part, _, seed in made_up if seed == 0]
-    assert list(dict.fromkeys(first)) == list(record["parts"]) == ["table1-moco", "table5-moco", "ablation-dcluster"]
+    assert (
+        list(dict.fromkeys(first))
+        == list(record["parts"])
+        == ["table1-moco", "table5-moco", "ablation-dcluster"]
+    )
     count = len(made_up)
     carry_out(out)
     assert len(made_up) == count
 
 
-def test_a_resumed_folder_decides_nothing_anew(tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_folder_decides_nothing_anew(
+    tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "all"
     monkeypatch.setattr(whole_plan, "PARTS", (("table1", "moco"), ("table5", "moco")))
     first = carry_out(out, epochs=None, time="1h")
@@ -233,8 +293,12 @@ def test_a_resumed_folder_decides_nothing_anew(tmp_path: Path, made_up: Made, mo
         carry_out(out, epochs=1)
 
 
-def test_out_of_time_the_first_seeds_are_whole(tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hexa.training.clock.Clock.total", property(lambda clock: 10.0 * len(made_up)))
+def test_out_of_time_the_first_seeds_are_whole(
+    tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "hexa.training.clock.Clock.total", property(lambda clock: 10.0 * len(made_up))
+    )
     out, few = tmp_path / "all", 10
     monkeypatch.setattr(whole_plan, "PARTS", (("table1", "moco"), ("table5", "moco")))
     monkeypatch.setattr(whole_plan, "_SHARE", 1e9)
@@ -249,7 +313,9 @@ def test_out_of_time_the_first_seeds_are_whole(tmp_path: Path, made_up: Made, mo
 @pytest.mark.usefixtures("made_up")
 def test_what_fails_stops_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, error = tmp_path / "all", RuntimeError("no room for it\nand more")
-    works = failing(monkeypatch, lambda job, part: (part, job.arm.scheme) == ("table5-moco", "ii"), error)
+    works = failing(
+        monkeypatch, lambda job, part: (part, job.arm.scheme) == ("table5-moco", "ii"), error
+    )
     found = {key: reason for key, reason in reasons(carry_out(out)).items() if reason}
     assert found == {("table5-moco", "HEXA-MoCo"): "not finished: 0 of 2 runs; no room for it"}
     assert "no room for it" in (out / "paper.md").read_text()
@@ -259,11 +325,20 @@ def test_what_fails_stops_nothing_else(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("made_up")
-def test_an_arm_without_a_searched_rate_is_not_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arm_without_a_searched_rate_is_not_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(whole_plan, "PARTS", (("table1", "moco"),))
-    failing(monkeypatch, lambda job, part: part == "search" and "std+adv-" in job.arm.key, UserError("not searched"))
+    failing(
+        monkeypatch,
+        lambda job, part: part == "search" and "std+adv-" in job.arm.key,
+        UserError("not searched"),
+    )
     found = reasons(carry_out(tmp_path / "all", epochs=4))
-    assert found["table1-moco", "HEXA-MoCo"] == "not finished: 0 of 2 runs; the search for its learning rate failed"
+    assert (
+        found["table1-moco", "HEXA-MoCo"]
+        == "not finished: 0 of 2 runs; the search for its learning rate failed"
+    )
     assert found["table1-moco", "MoCo-v2"] == ""
 
 
@@ -275,7 +350,19 @@ def test_the_digits_through_the_command_line(
     monkeypatch.setattr("hexa_paper.costs._REPEATS", 1)
     out = tmp_path / "all"
     fields = [f"--{name}={value}" for name, value in TINY.items()]
-    command = ["reproduce", "all", "--data", "digits", "--seeds", "0", "--epochs", "1", "--out", str(out), *fields]
+    command = [
+        "reproduce",
+        "all",
+        "--data",
+        "digits",
+        "--seeds",
+        "0",
+        "--epochs",
+        "1",
+        "--out",
+        str(out),
+        *fields,
+    ]
     assert cli.main([*command, "--plan"]) == 0
     assert "of them new" in capsys.readouterr().out
     assert not (out / "runs").exists()
@@ -286,6 +373,10 @@ def test_the_digits_through_the_command_line(
     assert set(reasons(record).values()) == {""}
     for part in record["parts"].values():
         for arm in part["arms"]:
-            assert all(len(values) == 1 for result in arm["results"] for values in result["scores"].values())
+            assert all(
+                len(values) == 1
+                for result in arm["results"]
+                for values in result["scores"].values()
+            )
     assert KNN.title in record["parts"]["learning-curves-moco"]["arms"][0]["results"][0]["scores"]
     assert (out / "figures/view-space.png").is_file()

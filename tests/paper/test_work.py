@@ -42,7 +42,12 @@ def _known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def carry_out(out: Path, experiment: str = "ablation", **changes: Any) -> Path:
-    return reproduce(experiment, "digits", out=out, **(TINY | {"seeds": (0,), "epochs": 1, "rates": (0.03,)} | changes))
+    return reproduce(
+        experiment,
+        "digits",
+        out=out,
+        **(TINY | {"seeds": (0,), "epochs": 1, "rates": (0.03,)} | changes),
+    )
 
 
 def begin(out: Path, experiment: str = "ablation", **changes: Any) -> Work:
@@ -67,7 +72,9 @@ def result(out: Path) -> dict[str, Any]:
     return json.loads((out / storage.RESULT).read_text())
 
 
-def test_stopped_anywhere_the_same_call_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_anywhere_the_same_call_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     evaluate, calls = running.evaluate, []
 
     def stopped_at_fifth(*given: Any, **options: Any) -> Any:
@@ -94,7 +101,12 @@ def test_stopped_anywhere_the_same_call_goes_on(tmp_path: Path, monkeypatch: pyt
     whole = result(out)
     names = [arm.name for arm in study("ablation", data="digits").arms]
     assert [row["arm"] for row in whole["summary"] if row["comparison"] == "equal epochs"] == names
-    for name in ("table.md", "table.csv", "figures/ablation-k-nn-top-1.png", "figures/ablation-k-nn-top-1.svg"):
+    for name in (
+        "table.md",
+        "table.csv",
+        "figures/ablation-k-nn-top-1.png",
+        "figures/ablation-k-nn-top-1.svg",
+    ):
         assert (out / name).stat().st_size > 0
     for run in whole["runs"]:
         of_run = json.loads((out / "runs" / run["name"] / "results.json").read_text())
@@ -104,20 +116,33 @@ def test_stopped_anywhere_the_same_call_goes_on(tmp_path: Path, monkeypatch: pyt
     assert len(calls) == 13
 
 
-def test_runs_trained_elsewhere_are_evaluated_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_trained_elsewhere_are_evaluated_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As the plan of a full scale has it: runs lie in the folder before the study is begun."""
     for job in first_jobs():
         pretrain(job.experiment, tmp_path / "runs" / job.name)
     monkeypatch.setattr(running, "pretrain", None)
-    assert {row["arm"] for row in result(carry_out(tmp_path, "table2"))["summary"]} == {"MoCo-v2", "HEXA-MoCo"}
+    assert {row["arm"] for row in result(carry_out(tmp_path, "table2"))["summary"]} == {
+        "MoCo-v2",
+        "HEXA-MoCo",
+    }
 
 
 def test_runs_end_once_they_have_reached_an_accuracy(tmp_path: Path) -> None:
-    given = {"epochs": 2, "rates": (0.01, 0.03), "until": 30.0, "monitor.knn_every": 1, "monitor.k": 20}
+    given = {
+        "epochs": 2,
+        "rates": (0.01, 0.03),
+        "until": 30.0,
+        "monitor.knn_every": 1,
+        "monitor.k": 20,
+    }
     out = carry_out(tmp_path / "soon", "table2", **given)
     jobs = [job for path in (out / "jobs").glob("*.json") if (job := storage.read(path))]
     searched = [job["experiment"]["monitor"] for job in jobs if job["phase"] == "search"]
-    assert {(one["until"], one["holdout"]) for one in searched} == {(None, 0)}  # which is not cut short
+    assert {(one["until"], one["holdout"]) for one in searched} == {
+        (None, 0)
+    }  # which is not cut short
     found = result(out)
     assert found["until"] == 30
     assert {row["comparison"] for row in found["summary"]} == {"equal epochs"}
@@ -130,7 +155,9 @@ def test_runs_end_once_they_have_reached_an_accuracy(tmp_path: Path) -> None:
         journal = [json.loads(line) for line in (out / f"runs/{job['name']}/metrics.jsonl").open()]
         assert journal[-1]["step"] == 9  # 1,212 images are trained on, in steps of 128
         last = {line["event"]: line["seconds"] for line in journal if "seconds" in line}
-        assert 0 < job["reached"]["seconds"] == last["ended"] < last["monitor"]  # whose own time is not counted
+        assert (
+            0 < job["reached"]["seconds"] == last["ended"] < last["monitor"]
+        )  # whose own time is not counted
 
 
 def test_what_was_never_reached_is_said(tmp_path: Path) -> None:
@@ -159,7 +186,9 @@ def test_another_study_is_not_mixed_in(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"file: is a file"):
         begun(tmp_path / "file")
     # what is not named is not set
-    assert storage.check(out, {"experiment": "ablation", "method": "dcluster", "epochs": None, "fields": {}})
+    assert storage.check(
+        out, {"experiment": "ablation", "method": "dcluster", "epochs": None, "fields": {}}
+    )
     other = tmp_path / "other"
     (other / "sub").mkdir(parents=True)
     with pytest.raises(UserError, match="something other than a study"):
@@ -181,10 +210,16 @@ def test_a_plan_gives_way_to_another(tmp_path: Path) -> None:
 
 def test_further_seeds_join(tmp_path: Path) -> None:
     out = carry_out(tmp_path / "study", "table2")
-    first, drawn, own = result(out), set((out / "figures").iterdir()), out / "figures" / "table2-mine.png"
+    first, drawn, own = (
+        result(out),
+        set((out / "figures").iterdir()),
+        out / "figures" / "table2-mine.png",
+    )
     own.write_text("")
     begin(out, "table2", seeds=(1,)).measured().collect(figures=False)
-    assert set((out / "figures").iterdir()) == {own}  # those of fewer runs are removed, and nothing else
+    assert set((out / "figures").iterdir()) == {
+        own
+    }  # those of fewer runs are removed, and nothing else
     joined = result(carry_out(out, "table2", seeds=(1,)))
     assert set((out / "figures").iterdir()) == drawn | {own}
     assert (first["seeds"], joined["seeds"]) == ([0], [0, 1])
@@ -202,12 +237,20 @@ def test_further_seeds_join(tmp_path: Path) -> None:
         ({"rates": (0.0,)}, "above 0"),
         ({"evaluate_on": ("folder:nowhere",)}, "nowhere"),
         ({"optimizer.learning_rate": 1}, "--rates"),
-        ({"until": 60.0, "experiment": "learning-curves"}, "--until: learning-curves compares lengths of training"),
-        ({"until": 60.0, "monitor.knn_every": 1, "monitor.holdout": 0}, "--until measures on held-out training images"),
+        (
+            {"until": 60.0, "experiment": "learning-curves"},
+            "--until: learning-curves compares lengths of training",
+        ),
+        (
+            {"until": 60.0, "monitor.knn_every": 1, "monitor.holdout": 0},
+            "--until measures on held-out training images",
+        ),
         ({"method.tau": 1}, "method.tau: unknown field"),
     ],
 )
-def test_mistakes_are_told_before_any_work(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_mistakes_are_told_before_any_work(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         carry_out(tmp_path / "study", **changes)
     assert not (tmp_path / "study").exists()
@@ -217,7 +260,9 @@ def test_published_settings_are_planned_without_images_but_not_run_here(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "full"
-    command = f"reproduce ablation --data folder:{tmp_path}/imagenet --scale full --out {out}".split()
+    command = (
+        f"reproduce ablation --data folder:{tmp_path}/imagenet --scale full --out {out}".split()
+    )
     assert cli.main([*command, "--seeds", "0", "--plan"]) == 0
     said = capsys.readouterr().out
     scheme = "ablate-moco+adversarial+cutmix+cutmix-adversarial"
@@ -225,7 +270,8 @@ def test_published_settings_are_planned_without_images_but_not_run_here(
     given = fields.split(line.split(" pretrain ")[1].split(), ["--out"])[1]
     own = {"data": f"folder:{tmp_path}/imagenet"}
     made, written = (
-        override(recipes.get(scheme), {name: value.strip("'") for name, value in one.items()}) for one in (given, own)
+        override(recipes.get(scheme), {name: value.strip("'") for name, value in one.items()})
+        for one in (given, own)
     )
     assert made.essence({"training", "monitor"}) == written.essence({"training", "monitor"})
     assert "1.0e+08" in said  # 20 epochs of 1,281,167 images and four terms
@@ -235,14 +281,24 @@ def test_published_settings_are_planned_without_images_but_not_run_here(
     assert "need GPUs" in capsys.readouterr().err
 
 
-def test_the_costs_are_measured_once_for_the_same_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_costs_are_measured_once_for_the_same_fields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
-    monkeypatch.setattr("hexa_paper.costs.benchmark", lambda *given, **_: calls.append(given) or MEASURED)
+    monkeypatch.setattr(
+        "hexa_paper.costs.benchmark", lambda *given, **_: calls.append(given) or MEASURED
+    )
     arms = study("table1", method="dcluster").arms
-    for given, measured in (({}, 2), ({}, 2), ({"batch_size": 32}, 4)):  # two recipes, of two and of six crops
+    for given, measured in (
+        ({}, 2),
+        ({}, 2),
+        ({"batch_size": 32}, 4),
+    ):  # two recipes, of two and of six crops
         found = costs_of(arms, given, tmp_path)
         assert len(calls) == measured
-    assert found == {arm.recipe: dict.fromkeys(SCHEMES, pytest.approx(1 / 1000 + 1 / 1e4)) for arm in arms}
+    assert found == {
+        arm.recipe: dict.fromkeys(SCHEMES, pytest.approx(1 / 1000 + 1 / 1e4)) for arm in arms
+    }
     said = f"of 2024-05-06 07:08 on a fast one, 3 threads, kept in {tmp_path / storage.COSTS}; to measure anew, remove"
     assert said in origin_of(tmp_path)
 
@@ -254,7 +310,9 @@ def test_a_scheme_that_was_not_measured_is(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("hexa_paper.costs.benchmark", measure)
     for name in ("table2", "ablation"):
         arms = study(name, data="digits").arms
-        assert {SCHEMES_OF[arm.scheme].name for arm in arms} <= costs_of(arms, {}, tmp_path)["digits-moco-v2"].keys()
+        assert {SCHEMES_OF[arm.scheme].name for arm in arms} <= costs_of(arms, {}, tmp_path)[
+            "digits-moco-v2"
+        ].keys()
 
 
 def test_costs_that_others_measured_until_the_lock_was_free_are_taken(
@@ -262,7 +320,9 @@ def test_costs_that_others_measured_until_the_lock_was_free_are_taken(
 ) -> None:
     @contextmanager
     def waited(out: Path) -> Iterator[None]:
-        storage.write(out / storage.COSTS, {"digits-moco-v2": MEASURED | {"fields": {"batch_size": 32}}})
+        storage.write(
+            out / storage.COSTS, {"digits-moco-v2": MEASURED | {"fields": {"batch_size": 32}}}
+        )
         yield
 
     monkeypatch.setattr("hexa_paper.costs.benchmark", None)
@@ -270,26 +330,48 @@ def test_costs_that_others_measured_until_the_lock_was_free_are_taken(
     assert costs_of(study("ablation", data="digits").arms, {"batch_size": 32}, tmp_path)
 
 
-def test_final_runs_that_diverge_do_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = carry_out(tmp_path / "study", "table2", rates=(1e30,), **{"optimizer.name": "sgd"})  # Muon keeps norms
+def test_final_runs_that_diverge_do_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = carry_out(
+        tmp_path / "study", "table2", rates=(1e30,), **{"optimizer.name": "sgd"}
+    )  # Muon keeps norms
     found = result(out)
     assert {row["arm"] for row in found["summary"]} == {"MoCo-v2", "HEXA-MoCo"}
-    assert all((row["seeds"], row["diverged"], row["scores"]) == ([], [0], {}) for row in found["summary"])
-    assert "1 of 1 seed diverged (0) at rate 1e+30; --rates gives lower ones" in (out / "table.md").read_text()
+    assert all(
+        (row["seeds"], row["diverged"], row["scores"]) == ([], [0], {}) for row in found["summary"]
+    )
+    assert (
+        "1 of 1 seed diverged (0) at rate 1e+30; --rates gives lower ones"
+        in (out / "table.md").read_text()
+    )
     assert "diverged, step" in capsys.readouterr().err
 
 
-def test_what_another_process_works_on_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_process_works_on_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(running, "_PATIENCE_SECONDS", 0.0)
-    run, said = storage.lock_file(begun(tmp_path, "table2"), "i-1ep-lr0.03-seed0"), f"process {os.getpid()} on .* "
-    with locked(run, ""), pytest.raises(UserError, match=rf"{said}trains .*i-1ep-lr0.03-seed0 still; wait"):
+    run, said = (
+        storage.lock_file(begun(tmp_path, "table2"), "i-1ep-lr0.03-seed0"),
+        f"process {os.getpid()} on .* ",
+    )
+    with (
+        locked(run, ""),
+        pytest.raises(UserError, match=rf"{said}trains .*i-1ep-lr0.03-seed0 still; wait"),
+    ):
         carry_out(tmp_path, "table2")
-    with storage.at_work(tmp_path), pytest.raises(UserError, match=f"{said}works on {tmp_path} already"):
+    with (
+        storage.at_work(tmp_path),
+        pytest.raises(UserError, match=f"{said}works on {tmp_path} already"),
+    ):
         carry_out(tmp_path, "table2")
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_that_another_process_finished_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_another_process_finished_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = first_jobs()[0]
     storage.write(storage.job_file(tmp_path, job.name), job.record | {"results": ["found"]})
     monkeypatch.setattr(running, "pretrain", None)
@@ -298,7 +380,9 @@ def test_a_run_that_another_process_finished_is_found(tmp_path: Path, monkeypatc
 
 @pytest.mark.slow
 def test_several_workers_find_what_one_finds(tmp_path: Path) -> None:
-    one, two = (result(carry_out(tmp_path / str(workers), "table2", workers=workers)) for workers in (1, 2))
+    one, two = (
+        result(carry_out(tmp_path / str(workers), "table2", workers=workers)) for workers in (1, 2)
+    )
     assert [row["scores"] for row in one["summary"]] == [row["scores"] for row in two["summary"]]
     assert {row["arm"] for row in one["summary"]} == {"MoCo-v2", "HEXA-MoCo"}
 
@@ -319,7 +403,9 @@ def two_at_work(out: Path) -> tuple[subprocess.Popen[str], list[Path]]:
     command = [sys.executable, "-m", *f"hexa reproduce ablation --data digits --out {out}".split()]
     command += ["--seeds", "0", "--epochs", "60", "--rates", "0.03", "--workers", "2"]
     command += [f"--{path}={value}" for path, value in TINY.items()]
-    storage.write(out / storage.COSTS, {"digits-moco-v2": MEASURED | {"fields": work.request.plain_fields}})
+    storage.write(
+        out / storage.COSTS, {"digits-moco-v2": MEASURED | {"fields": work.request.plain_fields}}
+    )
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     logs = [out / "runs" / f"{key}-60ep-lr0.03-seed0" / "metrics.jsonl" for key in ("i", "ii")]
     while not all(log.exists() and '"train"' in log.read_text() for log in logs):
@@ -346,14 +432,18 @@ def test_a_signal_ends_all_runs_at_once_and_loses_none(tmp_path: Path, numbers: 
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's end on Linux alone")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the kernel tells of a parent's end on Linux alone"
+)
 def test_runs_save_and_end_when_their_study_is_killed(tmp_path: Path) -> None:
     out = tmp_path / "study"
     process, logs = two_at_work(out)
     process.kill()
     process.communicate()
     for log in logs:
-        with locked(storage.lock_file(out, log.parent.name), "lives on", patience=60):  # they let go of their runs
+        with locked(
+            storage.lock_file(out, log.parent.name), "lives on", patience=60
+        ):  # they let go of their runs
             assert '"event": "interrupted"' in log.read_text()
             assert list((log.parent / "checkpoints").iterdir())
     with storage.at_work(out):

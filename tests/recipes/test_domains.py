@@ -55,7 +55,9 @@ def test_an_unknown_domain_names_the_nearest() -> None:
 def test_on_the_command_line(tmp_path: Path, says: Says) -> None:
     words = ["pretrain", "digits-moco-v2", "--domain", "aerial", "--views.hue", "0.3", "--help"]
     shown = says(*words).out
-    assert [part in shown for part in ("--views.quarter_turn_probability 0.75 ", "--views.hue 0.3 ")] == [True, True]
+    assert [
+        part in shown for part in ("--views.quarter_turn_probability 0.75 ", "--views.hue 0.3 ")
+    ] == [True, True]
     assert "--views.randaugment_ops 0 " in says(*words, "--views.recipe", "infomin").out
     (tmp_path / "run").mkdir()
     picture = ["--domain", "aerial", "--out", str(tmp_path / "x.png")]

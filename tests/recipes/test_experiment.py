@@ -24,8 +24,14 @@ def refused(said: str, fields: dict[str, Any], recipe: str = "digits-moco-v2") -
 
 def test_overrides_by_text_and_by_value() -> None:
     plain = recipes.get("digits-moco-v2")
-    changed = override(plain, {"method.temperature": "1e-1", "epochs": 3, "training.precision": "fp32"})
-    assert (changed.method.temperature, changed.epochs, changed.training.precision) == (0.1, 3, "fp32")
+    changed = override(
+        plain, {"method.temperature": "1e-1", "epochs": 3, "training.precision": "fp32"}
+    )
+    assert (changed.method.temperature, changed.epochs, changed.training.precision) == (
+        0.1,
+        3,
+        "fp32",
+    )
     assert changed.method.queue_size == plain.method.queue_size
     assert override(plain, {"data": "folder:a: b"}).data == "folder:a: b"
 
@@ -33,13 +39,17 @@ def test_overrides_by_text_and_by_value() -> None:
 @pytest.mark.parametrize("text", ["[{count: 4, size: 16, scale: [0.05, 0.14]}]", "[]", "none"])
 def test_groups_of_crops_are_given_as_help_shows_them(text: str, tmp_path: Path) -> None:
     changed = override(recipes.get("digits-moco-v2"), {"views.extra_crops": text})
-    assert changed.views.extra_crops == ((Crops(count=4, size=16, scale=(0.05, 0.14)),) if "count" in text else ())
+    assert changed.views.extra_crops == (
+        (Crops(count=4, size=16, scale=(0.05, 0.14)),) if "count" in text else ()
+    )
     dump(changed, tmp_path / "config.yaml")
     assert load(tmp_path / "config.yaml") == changed
     help_text = fields.describe(fields.of_experiment(changed))
     (line,) = (line for line in help_text.splitlines() if line.startswith("  --views.extra_crops "))
     option, kind = line.rsplit("  (", 1)
-    asked = "size: integer or none, scale: [number, number] or none, blur_probability: number or none"
+    asked = (
+        "size: integer or none, scale: [number, number] or none, blur_probability: number or none"
+    )
     asked += ", solarize_probability: number or none, high_frequencies: number or none"
     assert kind == f"[{{count: integer, {asked}}}, …])"
     _, given = option.split(maxsplit=1)
@@ -60,7 +70,10 @@ def test_hard_examples_come_and_go_by_naming_them() -> None:
     [
         ("method.temperture", r"method\.temperture: unknown field; did you mean 'temperature'"),
         ("metod.temperature", r"unknown field 'metod'; did you mean 'method'"),
-        ("hard_examples.adversarial.epsilom", r"adversarial\.epsilom: unknown field; did you mean 'epsilon'"),
+        (
+            "hard_examples.adversarial.epsilom",
+            r"adversarial\.epsilom: unknown field; did you mean 'epsilon'",
+        ),
         ("epochs.x", r"'epochs'; it has no fields"),
         ("hard_examples.cutmx.weight", r"cutmx\.kind: unknown kind 'cutmx'; did you mean 'cutmix'"),
         ("method.name", r"method\.name: unknown name '7'"),
@@ -79,12 +92,20 @@ def test_wrong_values_name_their_field() -> None:
 
 
 def test_sources_in_a_circle_are_refused() -> None:
-    circle = {"hard_examples.a.kind": "cutmix", "hard_examples.a.source": "b", "hard_examples.b.kind": "cutmix"}
+    circle = {
+        "hard_examples.a.kind": "cutmix",
+        "hard_examples.a.source": "b",
+        "hard_examples.b.kind": "cutmix",
+    }
     refused("each other", {**circle, "hard_examples.b.source": "a"})
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    for text, said in ((None, r"mine\.yaml: No such file"), ("just words", "holds no fields"), ("a: [", "not YAML")):
+    for text, said in (
+        (None, r"mine\.yaml: No such file"),
+        ("just words", "holds no fields"),
+        ("a: [", "not YAML"),
+    ):
         path = tmp_path / "mine.yaml"
         if text is not None:
             path.write_text(text)
@@ -93,12 +114,20 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_another_method_comes_with_its_defaults() -> None:
-    changed = override(recipes.get("digits-moco-v2"), {"method.temperature": "0.5", "method.name": "simclr"})
+    changed = override(
+        recipes.get("digits-moco-v2"), {"method.temperature": "0.5", "method.name": "simclr"}
+    )
     assert changed.method == SimCLRConfig(temperature=0.5)
-    nested = override(recipes.get("digits-moco-v2"), {"method.name": "jigsaw", "method.puzzle.grid": "2"})
+    nested = override(
+        recipes.get("digits-moco-v2"), {"method.name": "jigsaw", "method.puzzle.grid": "2"}
+    )
     assert nested.method == JigsawConfig(puzzle=PuzzleConfig(grid=2))
-    refused(r"method\.name: unknown name 'simclar'; did you mean 'simclr'", {"method.name": "simclar"})
-    refused(r"method\.queue_size: unknown field", {"method.name": "simclr", "method.queue_size": "64"})
+    refused(
+        r"method\.name: unknown name 'simclar'; did you mean 'simclr'", {"method.name": "simclar"}
+    )
+    refused(
+        r"method\.queue_size: unknown field", {"method.name": "simclr", "method.queue_size": "64"}
+    )
     same = override(recipes.get("digits-moco-v2"), {"method.name": "moco", "method.dim": "64"})
     assert same.method == recipes.get("digits-moco-v2").method.model_copy(update={"dim": 64})
 
@@ -111,11 +140,20 @@ ATTACK, MIX = {"kind": "adversarial"}, {"kind": "cutmix"}
     [
         ({"x": ATTACK, "y": MIX}, {"y": ATTACK, "x": MIX}, False),
         ({"x": ATTACK, "y": MIX}, {"y": MIX, "x": ATTACK}, True),
-        ({"chain": {"steps": [MIX, ATTACK]}}, {"chain": {"steps": [{"kind": "unmix"}, ATTACK]}}, False),
+        (
+            {"chain": {"steps": [MIX, ATTACK]}},
+            {"chain": {"steps": [{"kind": "unmix"}, ATTACK]}},
+            False,
+        ),
     ],
 )
 def test_the_essence_tells_kinds_apart_and_not_their_order(
     one: dict[str, Any], other: dict[str, Any], same: bool
 ) -> None:
-    essences = [override(recipes.get("digits-moco-v2"), {"hard_examples": of}).essence(set()) for of in (one, other)]
-    assert (json.dumps(essences[0], sort_keys=True) == json.dumps(essences[1], sort_keys=True)) == same
+    essences = [
+        override(recipes.get("digits-moco-v2"), {"hard_examples": of}).essence(set())
+        for of in (one, other)
+    ]
+    assert (
+        json.dumps(essences[0], sort_keys=True) == json.dumps(essences[1], sort_keys=True)
+    ) == same

@@ -15,7 +15,9 @@ from hexa.recipes.modifiers import MODIFIERS
 
 def test_modifiers_commute_and_the_name_is_in_their_order() -> None:
     given = ("cutmix-adversarial", "small", "adversarial")
-    made = [recipes.get("+".join(["cifar10-simclr", *order])) for order in itertools.permutations(given)]
+    made = [
+        recipes.get("+".join(["cifar10-simclr", *order])) for order in itertools.permutations(given)
+    ]
     assert all(one == made[0] for one in made)
     assert made[0].recipe == "cifar10-simclr+small+adversarial+cutmix-adversarial"
     assert list(made[0].hard_examples) == ["adversarial", "cutmix_adversarial"]
@@ -31,7 +33,9 @@ def test_every_recipe_takes_every_modifier(name: str) -> None:
             with pytest.raises(UserError, match="leave out other hard examples"):
                 recipes.get(f"{name}+split")
             continue
-        made = recipes.get(f"{name}+{modifier}{'+adversarial' * (modifier in ('cutmix-adversarial', 'late'))}")
+        made = recipes.get(
+            f"{name}+{modifier}{'+adversarial' * (modifier in ('cutmix-adversarial', 'late'))}"
+        )
         assert recipes.get(made.recipe) == made
 
 
@@ -40,12 +44,19 @@ def test_small_recipes_have_the_records_network_and_optimizer(method: str) -> No
     made, record = (recipes.get(f"cifar10-{name}+small") for name in (method, "moco-v2"))
     assert (made.network, made.optimizer) == (record.network, record.optimizer)
     assert made.views.size == (32 if method == "jigsaw" else 24)
-    assert made.views.scale[0] == {"deepcluster-v2-6crop": 0.25, "rotation": 0.5, "jigsaw": 0.5}.get(method, 0.2)
+    assert made.views.scale[0] == {
+        "deepcluster-v2-6crop": 0.25,
+        "rotation": 0.5,
+        "jigsaw": 0.5,
+    }.get(method, 0.2)
 
 
 def test_robust_is_n_fgsm_through_the_only_batch_norms() -> None:
     strong = Adversarial(epsilon=8.0, step_size=8.0, random_start=2.0, project=False, branch="main")
-    assert recipes.get("cifar10-moco-v2+robust+cutmix-adversarial").hard_examples["adversarial"] == strong
+    assert (
+        recipes.get("cifar10-moco-v2+robust+cutmix-adversarial").hard_examples["adversarial"]
+        == strong
+    )
 
 
 def test_late_has_every_hard_example_set_in_half_way() -> None:
@@ -75,5 +86,9 @@ def test_another_hard_example_is_not_what_is_mixed() -> None:
 
 
 def test_what_is_said_of_a_recipe_is_whole() -> None:
-    said = [(row["name"], row[fact]) for row in recipes.describe() for fact in ("summary", "expected", "cost")]
+    said = [
+        (row["name"], row[fact])
+        for row in recipes.describe()
+        for fact in ("summary", "expected", "cost")
+    ]
     assert not [name for name, text in said if not text.endswith((".", ")"))]

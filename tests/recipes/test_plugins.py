@@ -38,7 +38,11 @@ def wrong():
     ("source", "function", "said"),
     [
         ("x = (\n", "recipe", r"line 1: SyntaxError"),
-        ("import os\nimport notthere\n", "recipe", "line 2: ModuleNotFoundError: No module named 'notthere'"),
+        (
+            "import os\nimport notthere\n",
+            "recipe",
+            "line 2: ModuleNotFoundError: No module named 'notthere'",
+        ),
         (GOOD, "asks", "a recipe is a function without arguments"),
         (GOOD, "recipee", "has no function 'recipee'; did you mean 'recipe'"),
         (GOOD, "wrong", "returned int"),
@@ -63,7 +67,9 @@ def test_an_error_in_the_users_code_is_told_as_such(tmp_path: Path, says: Says) 
     ("base", "field", "name", "own"),
     [("MethodConfig", "name", "moco", "MoCoConfig"), ("HardExample", "kind", "vat", "VAT")],
 )
-def test_a_name_of_hexas_own_is_refused_in_one_line(tmp_path: Path, base: str, field: str, name: str, own: str) -> None:
+def test_a_name_of_hexas_own_is_refused_in_one_line(
+    tmp_path: Path, base: str, field: str, name: str, own: str
+) -> None:
     file = tmp_path / f"mine_{field}.py"
     mine = f"class Mine({base}):\n    {field}: Literal['{name}'] = '{name}'\n"
     file.write_text(f"from typing import Literal\nfrom hexa.core import {base}\n{mine}{GOOD}")
@@ -101,7 +107,11 @@ class Stored:
     """A run whose method came from a file of the user's. This process never imports it: its copies do."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.file, self.config = folder, folder / "own_method.py", folder / "run" / "config.yaml"
+        self.folder, self.file, self.config = (
+            folder,
+            folder / "own_method.py",
+            folder / "run" / "config.yaml",
+        )
         self.config.parent.mkdir()
         self.file.write_text(OWN)
         made = override(recipes.get("digits-moco-v2"), {"data": "folder:nowhere"})
@@ -142,11 +152,15 @@ def test_the_file_that_a_run_names_is_imported_with_trust_alone(stored: Stored) 
         ["figure", "view-space", "run", "--data", "digits", "--out", "views.png"],
     ],
 )
-def test_commands_import_it_with_trust_alone(stored: Stored, command: list[str], says: Says) -> None:
+def test_commands_import_it_with_trust_alone(
+    stored: Stored, command: list[str], says: Says
+) -> None:
     seen = stored.folder / "imported"
     assert "add --trust" in says(*command, status=2).err
     assert not seen.exists()
-    forked(lambda: cli.main([*command, "--trust"]))  # fails later: the run has no checkpoint, and there are no images
+    forked(
+        lambda: cli.main([*command, "--trust"])
+    )  # fails later: the run has no checkpoint, and there are no images
     assert seen.exists()
 
 
@@ -161,6 +175,12 @@ def test_a_run_that_needs_nothing_of_the_file_needs_no_trust(stored: Stored) -> 
 def test_a_file_that_cannot_be_one_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "loop.py").symlink_to("loop.py")
     (tmp_path / "folder.py").mkdir()
-    for name in (f"{tmp_path}/loop.py", f"{tmp_path}/folder.py", "\0.py", "/dev/zero.py", "x" * 300 + ".py"):
+    for name in (
+        f"{tmp_path}/loop.py",
+        f"{tmp_path}/folder.py",
+        "\0.py",
+        "/dev/zero.py",
+        "x" * 300 + ".py",
+    ):
         with one_line("."):
             experiment_of(f"{name}:f")

@@ -19,7 +19,9 @@ from hexa.reporting.runs import Run, read_run
 MakeRun = Callable[..., Path]
 
 
-def write_run(folder: Path, *, seed: int = 0, epochs: int = 30, finished: bool = True, **fields: Any) -> Path:
+def write_run(
+    folder: Path, *, seed: int = 0, epochs: int = 30, finished: bool = True, **fields: Any
+) -> Path:
     """A run of MoCo with adversarial and cut-mixed views whose curves are made up."""
     folder.mkdir(parents=True)
     config = {
@@ -40,36 +42,76 @@ def write_run(folder: Path, *, seed: int = 0, epochs: int = 30, finished: bool =
         **fields,
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    environment = {"device": "Some CPU", "precision": "fp32", "versions": {"torch": "2.15.0"}, "processes": 1}
+    environment = {
+        "device": "Some CPU",
+        "precision": "fp32",
+        "versions": {"torch": "2.15.0"},
+        "processes": 1,
+    }
     (folder / "environment.json").write_text(json.dumps(environment))
     draw = random.Random(seed)
     terms = ["std", *config["hard_examples"]]
-    lines: list[dict[str, Any]] = [{"event": "start", "step": 0, "time": "2026-01-02T03:04:05+00:00"}]
+    lines: list[dict[str, Any]] = [
+        {"event": "start", "step": 0, "time": "2026-01-02T03:04:05+00:00"}
+    ]
     last = epochs if finished else epochs // 2
     for step in range(5, 10 * last + 1, 5):
         decay = math.exp(-step / 90)
-        line: dict[str, Any] = {"event": "train", "step": step, "epoch": step / 10, "seconds": step * 0.31}
+        line: dict[str, Any] = {
+            "event": "train",
+            "step": step,
+            "epoch": step / 10,
+            "seconds": step * 0.31,
+        }
         for number, term in enumerate(terms):
             line[f"loss/{term}"] = 4.2 + 0.5 * number + 2.6 * decay + draw.gauss(0, 0.08)
-            line[f"accuracy/{term}"] = min(1.0, max(0.0, 0.75 - 0.1 * number - 0.7 * decay + draw.gauss(0, 0.03)))
+            line[f"accuracy/{term}"] = min(
+                1.0, max(0.0, 0.75 - 0.1 * number - 0.7 * decay + draw.gauss(0, 0.03))
+            )
         line["loss"] = sum(line[f"loss/{term}"] for term in terms)
-        line |= {"perturbation/adversarial": 0.9 + draw.gauss(0, 0.01), "zero_gradient/adversarial": 0.02}
+        line |= {
+            "perturbation/adversarial": 0.9 + draw.gauss(0, 0.01),
+            "zero_gradient/adversarial": 0.02,
+        }
         line |= {"lambda/cutmix": 0.74 + draw.gauss(0, 0.05)}
         line["learning_rate"] = 0.03 * (1 + math.cos(math.pi * step / (10 * epochs)))
-        line |= {"images_per_second": 410 + draw.gauss(0, 6), "data_wait": 0.011, "feature_std": 0.8 - 0.3 * decay}
+        line |= {
+            "images_per_second": 410 + draw.gauss(0, 6),
+            "data_wait": 0.011,
+            "feature_std": 0.8 - 0.3 * decay,
+        }
         line["effective_rank"] = 40 - 30 * decay
         lines.append(line)
         if step % 50 == 0:
             knn = 97 - 30 * decay + draw.gauss(0, 0.3)
-            lines.append({"event": "monitor", "step": step, "epoch": step / 10, "seconds": step * 0.31, "knn": knn})
+            lines.append(
+                {
+                    "event": "monitor",
+                    "step": step,
+                    "epoch": step / 10,
+                    "seconds": step * 0.31,
+                    "knn": knn,
+                }
+            )
     lines.append(
-        {"event": "end" if finished else "interrupted", "step": 10 * last, "time": "2026-01-02T03:09:05+00:00"}
+        {
+            "event": "end" if finished else "interrupted",
+            "step": 10 * last,
+            "time": "2026-01-02T03:09:05+00:00",
+        }
     )
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if finished:
         results = [
-            _result("knn/k200-t0.07", "default", {"top1": 96.4 + draw.gauss(0, 0.4), "top5": 99.5}, seed),
-            _result("linear/moco", "moco", {"top1": 97.1 + draw.gauss(0, 0.4), "top1_last": 96.9, "top5": 99.8}, seed),
+            _result(
+                "knn/k200-t0.07", "default", {"top1": 96.4 + draw.gauss(0, 0.4), "top5": 99.5}, seed
+            ),
+            _result(
+                "linear/moco",
+                "moco",
+                {"top1": 97.1 + draw.gauss(0, 0.4), "top1_last": 96.9, "top5": 99.8},
+                seed,
+            ),
         ]
         (folder / "results.json").write_text(json.dumps(results))
     made_up_gallery().store(folder / "gallery.npz")
@@ -82,7 +124,12 @@ def _result(protocol: str, preset: str, metrics: dict[str, float], seed: int) ->
         "preset": preset,
         "metrics": metrics,
         "backbone": "runs/mine",
-        "backbone_facts": {"network": "resnet18", "encoder": "query", "branch": "main", "step": 300},
+        "backbone_facts": {
+            "network": "resnet18",
+            "encoder": "query",
+            "branch": "main",
+            "step": 300,
+        },
         "data": "digits",
         "seed": seed,
         "versions": {"torch": "2.15.0"},

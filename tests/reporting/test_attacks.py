@@ -14,15 +14,25 @@ from tests.reporting.conftest import MakeRun, run_with
 PGD = "robust/pgd20x2-eps1,8"
 
 
-def attacked(folder: Path, metrics: dict[str, Any], protocol: str = PGD, branch: str = "main") -> Run:
-    result = {"protocol": protocol, "preset": "pgd", "metrics": metrics, "data": "digits", "branch": branch}
+def attacked(
+    folder: Path, metrics: dict[str, Any], protocol: str = PGD, branch: str = "main"
+) -> Run:
+    result = {
+        "protocol": protocol,
+        "preset": "pgd",
+        "metrics": metrics,
+        "data": "digits",
+        "branch": branch,
+    }
     return run_with(folder, *json.loads((folder / "results.json").read_text()), result)
 
 
 def test_arms_stand_side_by_side(make_run: MakeRun) -> None:
     plain = attacked(make_run("plain"), {"top1": 90.0, "robust@8": 20.0, "robust@1": 80.0})
     hexa = attacked(make_run("hexa"), {"top1": 88.0, "robust@1": 84.0, "robust@8": 40.0})
-    hexa = attacked(hexa.folder, {"top1": 80.0, "robust@1": 79.0, "robust@8": 60.0}, f"{PGD}-branchaux", "aux")
+    hexa = attacked(
+        hexa.folder, {"top1": 80.0, "robust@1": 79.0, "robust@8": 60.0}, f"{PGD}-branchaux", "aux"
+    )
     (chart,) = attacks.charts([plain, hexa], ["plain", "hexa"])
     assert chart.values.header == ("ε in grey levels", "plain", "hexa")
     assert chart.values.rows == (("0", "90", "88"), ("1", "80", "84"), ("8", "20", "40"))
@@ -36,7 +46,9 @@ def test_branches_of_one_run_are_curves_of_a_chart_for_each_attack(make_run: Mak
     attacked(folder, {"top1": 90.0, "robust@8": 20.0})  # again: the newest counts
     attacked(folder, {"top1": 70.0, "robust@8": 30.0}, f"{PGD}-branchaux", "aux")
     attacked(folder, {"top1": 90.0, "robust@8": 25.0}, "robust/pgd2x1-eps8")
-    run = attacked(folder, {"top1": 90.0, "robust@much": 1.0, "robust@nan": 2.0, "robust@inf": 3.0}, "robust/x")
+    run = attacked(
+        folder, {"top1": 90.0, "robust@much": 1.0, "robust@nan": 2.0, "robust@inf": 3.0}, "robust/x"
+    )
     chart, other = attacks.charts([run], ["run"])  # what is no attack has none
     assert (chart.about, other.about) == (f"{PGD} on digits", "robust/pgd2x1-eps8 on digits")
     assert chart.values.header == ("ε in grey levels", "main", "aux")

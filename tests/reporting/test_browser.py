@@ -22,7 +22,14 @@ from tests.reporting.conftest import append, run_with, write_run
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
-QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+QUIET = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+]
 QUIET += ["--disable-background-networking", "--disable-component-update"]
 LIGHT, DARK = 1, 0
 
@@ -31,14 +38,18 @@ SCRIPTS: dict[str, tuple[str, int]] = {}
 """Name: function body with the page's `d` (document) and `w` (window), and the width of the frame it runs in."""
 
 
-def look(page: Path, scheme: int, folder: Path, scripts: dict[str, tuple[str, int]]) -> dict[str, Any]:
+def look(
+    page: Path, scheme: int, folder: Path, scripts: dict[str, tuple[str, int]]
+) -> dict[str, Any]:
     """What every script returns, each in a frame of its own."""
     frame = html.escape(page.read_text(encoding="utf-8"))
     frames = "".join(
         f'<iframe id="{name}" style="border:0;width:{width}px;height:900px" srcdoc="{frame}"></iframe>'
         for name, (_, width) in scripts.items()
     )
-    bodies = ",".join(f"{json.dumps(name)}: (d, w) => {{{script}}}" for name, (script, _) in scripts.items())
+    bodies = ",".join(
+        f"{json.dumps(name)}: (d, w) => {{{script}}}" for name, (script, _) in scripts.items()
+    )
     host = folder / "host.html"
     host.write_text(
         f'{frames}<pre id="found"></pre><script>const scripts = {{{bodies}}}, found = {{}};'
@@ -49,7 +60,12 @@ def look(page: Path, scheme: int, folder: Path, scripts: dict[str, tuple[str, in
         "document.getElementById('found').textContent = JSON.stringify(found); };</script>",
         encoding="utf-8",
     )
-    command = [str(CHROMIUM), *QUIET, f"--user-data-dir={folder / 'profile'}", "--window-size=1400,1000"]
+    command = [
+        str(CHROMIUM),
+        *QUIET,
+        f"--user-data-dir={folder / 'profile'}",
+        "--window-size=1400,1000",
+    ]
     command += [f"--blink-settings=preferredColorScheme={scheme}", "--dump-dom", host.as_uri()]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     found = re.search(r'<pre id="found">(.+?)</pre>', shown, re.DOTALL)
@@ -66,7 +82,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folders = [write_run(root / "a"), other, write_run(root / "c", hard_examples={})]
     append(folders[0], {"event": "warning", "step": 40, "message": "the loss is stuck"})
     voc = {"test": {"known_as": "VOC07", "images": 4952, "fingerprint": "x"}}
-    shots = {"protocol": "low-shot/pcl", "metrics": {f"mAP@{n}": 40.0 + n for n in (2, 4, 8, 16, 32)}}
+    shots = {
+        "protocol": "low-shot/pcl",
+        "metrics": {f"mAP@{n}": 40.0 + n for n in (2, 4, 8, 16, 32)},
+    }
     run_with(folders[1], shots | {"data_facts": voc, "data": "voc:somewhere/VOCdevkit"})
     return report(folders, root / "report.html")
 

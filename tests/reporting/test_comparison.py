@@ -27,7 +27,9 @@ def run_of(experiment: Experiment, tmp_path: Path) -> Run:
 
 def options(command: str) -> dict[str, str]:
     words = shlex.split(command.replace("\\\n", " "))
-    return {name.removeprefix("--"): value for name, value in zip(words[3::2], words[4::2], strict=True)}
+    return {
+        name.removeprefix("--"): value for name, value in zip(words[3::2], words[4::2], strict=True)
+    }
 
 
 @pytest.mark.parametrize(
@@ -35,7 +37,12 @@ def options(command: str) -> dict[str, str]:
     [
         {},
         {"seed": "3"},
-        {"data": "folder:my photos", "epochs": "7", "batch_size": "64", "network.widths": "[8, 16]"},
+        {
+            "data": "folder:my photos",
+            "epochs": "7",
+            "batch_size": "64",
+            "network.widths": "[8, 16]",
+        },
         {"hard_examples.adversarial": "none"},
         {"hard_examples.cutmix.weight": "0.5"},
         {"hard_examples.mix.kind": "cutmix"},
@@ -60,26 +67,56 @@ def test_a_recipe_that_is_not_here_falls_back_on_the_file(make_run: MakeRun) -> 
     assert shlex.split(comparison.command(run))[3].endswith("a run/config.yaml")
 
 
-def test_a_command_to_be_copied_is_quoted_whole_and_runs_no_code_to_be_found(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_command_to_be_copied_is_quoted_whole_and_runs_no_code_to_be_found(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
     stranger = make_run("stranger", **{"x; touch sang #": 1, "data": "$(touch sang)"})
     words = shlex.split(comparison.command(read_run(stranger)).replace("\\\n", " "))
     assert [part in words for part in ("--x; touch sang #", "$(touch sang)")] == [True, True]
-    assert comparison.command(read_run(make_run("control", data="a\x1b[31m"))).startswith("hexa pretrain --config")
+    assert comparison.command(read_run(make_run("control", data="a\x1b[31m"))).startswith(
+        "hexa pretrain --config"
+    )
     (tmp_path / "mine.py").write_text("open('sang', 'w')")
     own = make_run("own", recipe=f"{tmp_path}/mine.py:f")
     assert comparison.command(read_run(own)).startswith("hexa pretrain --config")
     assert not list(tmp_path.glob("**/sang"))
 
 
-def test_the_command_of_an_adaptation_is_quoted_too_and_a_forged_request_falls_back(make_run: MakeRun) -> None:
-    request: dict[str, Any] = {"backbone": "my start", "data": "$(touch sang)", "labelled": None, "domain": None}
+def test_the_command_of_an_adaptation_is_quoted_too_and_a_forged_request_falls_back(
+    make_run: MakeRun,
+) -> None:
+    request: dict[str, Any] = {
+        "backbone": "my start",
+        "data": "$(touch sang)",
+        "labelled": None,
+        "domain": None,
+    }
     request |= {"seconds": 3e6, "fields": {"epochs": "3"}}
     run = read_run(make_run())
-    words = shlex.split(comparison.command(replace(run, adaptation={"request": request})).replace("\\\n", " "))
-    given = {"--data": "$(touch sang)", "--time": "50000m", "--epochs": "3", "--out": str(run.folder)}
-    assert words == ["hexa", "adapt", "my start", *(word for option in given.items() for word in option)]
-    for wrong in ({}, request | {"seconds": "soon"}, request | {"fields": [1]}, request | {"data": "a\x1b[31m"}):
-        assert comparison.command(replace(run, adaptation={"request": wrong})).startswith("hexa pretrain --config")
+    words = shlex.split(
+        comparison.command(replace(run, adaptation={"request": request})).replace("\\\n", " ")
+    )
+    given = {
+        "--data": "$(touch sang)",
+        "--time": "50000m",
+        "--epochs": "3",
+        "--out": str(run.folder),
+    }
+    assert words == [
+        "hexa",
+        "adapt",
+        "my start",
+        *(word for option in given.items() for word in option),
+    ]
+    for wrong in (
+        {},
+        request | {"seconds": "soon"},
+        request | {"fields": [1]},
+        request | {"data": "a\x1b[31m"},
+    ):
+        assert comparison.command(replace(run, adaptation={"request": wrong})).startswith(
+            "hexa pretrain --config"
+        )
 
 
 def test_facts_say_hard_examples_with_source_and_weight(make_run: MakeRun) -> None:
@@ -90,12 +127,20 @@ def test_facts_say_hard_examples_with_source_and_weight(make_run: MakeRun) -> No
     facts = dict(comparison.facts(read_run(make_run(hard_examples=hard))))
     assert facts["Hard examples"] == "adversarial, late (of adversarial, weight 0.5)"
     assert facts["Learning rate"] == "0.06"
-    assert dict(comparison.facts(read_run(make_run("plain", hard_examples={}))))["Hard examples"] == "none"
+    assert (
+        dict(comparison.facts(read_run(make_run("plain", hard_examples={}))))["Hard examples"]
+        == "none"
+    )
 
 
 def test_only_differences_are_listed_by_part(make_run: MakeRun) -> None:
-    first, second = ({"optimizer": {"learning_rate": 0.1, "momentum": momentum}} for momentum in (0.9, 0.8))
-    runs = [read_run(run) for run in (make_run("a"), make_run("b", seed=1, **first), make_run("c", **second))]
+    first, second = (
+        {"optimizer": {"learning_rate": 0.1, "momentum": momentum}} for momentum in (0.9, 0.8)
+    )
+    runs = [
+        read_run(run)
+        for run in (make_run("a"), make_run("b", seed=1, **first), make_run("c", **second))
+    ]
     table = comparison.differences(runs, "abc")
     assert table.header == ("field", "a", "b", "c")
     assert table.rows == (
@@ -119,9 +164,20 @@ def test_a_part_that_some_lack_is_one_row(make_run: MakeRun) -> None:
 
 def test_environments_differ_in_what_they_are_not_when_they_were(make_run: MakeRun) -> None:
     folders = [make_run("a"), make_run("b")]
-    fields = {"device": "Some CPU", "time": "2026-01-02", "versions": {"torch": "2.11.0", "numpy": "2"}, "processes": 1}
+    fields = {
+        "device": "Some CPU",
+        "time": "2026-01-02",
+        "versions": {"torch": "2.11.0", "numpy": "2"},
+        "processes": 1,
+    }
     (folders[0] / "environment.json").write_text(json.dumps(fields))
-    fields |= {"time": "2026-01-03", "versions": {"torch": "2.15.0", "numpy": "2"}, "command": ["hexa"]}
+    fields |= {
+        "time": "2026-01-03",
+        "versions": {"torch": "2.15.0", "numpy": "2"},
+        "command": ["hexa"],
+    }
     (folders[1] / "environment.json").write_text(json.dumps(fields))
     runs = [read_run(folder) for folder in folders]
-    assert comparison.other_environments(runs, "ab").rows == (("versions.torch", "2.11.0", "2.15.0"),)
+    assert comparison.other_environments(runs, "ab").rows == (
+        ("versions.torch", "2.11.0", "2.15.0"),
+    )

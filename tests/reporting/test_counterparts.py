@@ -8,7 +8,9 @@ from hexa.reporting import counterparts
 from tests.reporting.conftest import MakeRun, run_with
 
 
-def result(protocol: str, metrics: dict[str, float], known_as: str, images: int, **more: Any) -> dict[str, Any]:
+def result(
+    protocol: str, metrics: dict[str, float], known_as: str, images: int, **more: Any
+) -> dict[str, Any]:
     return {
         "protocol": protocol,
         "metrics": metrics,
@@ -43,6 +45,10 @@ def test_results_of_several_runs_share_the_table_and_its_columns(make_run: MakeR
 
 def test_the_row_that_a_recipe_repeats_is_marked(make_run: MakeRun) -> None:
     recipe = "imagenet-hexa-dcluster-200"
-    done = run_with(make_run("a", recipe=recipe), result("linear/swav", {"top1": 60.0}, "ImageNet", 50_000))
+    done = run_with(
+        make_run("a", recipe=recipe), result("linear/swav", {"top1": 60.0}, "ImageNet", 50_000)
+    )
     (table,) = counterparts.tables([done], ["a"])
-    assert [row[:2] for row in table.rows if "repeated" in row[0]] == [("HEXA-D (repeated by the recipe)", "200")]
+    assert [row[:2] for row in table.rows if "repeated" in row[0]] == [
+        ("HEXA-D (repeated by the recipe)", "200")
+    ]

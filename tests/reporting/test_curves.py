@@ -24,28 +24,45 @@ def test_one_run_gives_a_chart_a_group_with_a_curve_a_term(make_run: MakeRun) ->
     charts = {chart.key: chart for chart in curves.charts([run])}
     assert list(charts)[:3] == ["knn", "loss", "accuracy"]
     assert [name for name, _, _ in charts["loss"].legend] == ["std", "adversarial", "cutmix"]
-    assert {"total loss", "perturbation", "zero_gradient", "lambda", "learning_rate", "data_wait"} <= set(charts)
+    assert {
+        "total loss",
+        "perturbation",
+        "zero_gradient",
+        "lambda",
+        "learning_rate",
+        "data_wait",
+    } <= set(charts)
     slots = {name: slot for name, _, slot in charts["loss"].legend}
     assert charts["perturbation"].legend[0][2] == slots["adversarial"]
     assert charts["lambda"].legend[0][2] == slots["cutmix"]
-    assert charts["accuracy"].legend[0][1] == f"{100 * run.train[-1]['accuracy/std']:.1f} %"  # a share, in percent
+    assert (
+        charts["accuracy"].legend[0][1] == f"{100 * run.train[-1]['accuracy/std']:.1f} %"
+    )  # a share, in percent
 
 
 def test_an_unknown_quantity_gets_a_chart_too(make_run: MakeRun) -> None:
     folder = make_run()
-    append(folder, *({"event": "train", "step": step, "prototype_entropy/mine": step / 7} for step in (5, 10)))
+    append(
+        folder,
+        *({"event": "train", "step": step, "prototype_entropy/mine": step / 7} for step in (5, 10)),
+    )
     charts = {chart.key: chart for chart in curves.charts([read_run(folder)])}
     assert charts["prototype_entropy"].title == "Prototype entropy"
     assert charts["prototype_entropy"].values.header == ("epoch", "mine")
 
 
 def test_several_runs_give_a_chart_a_key_with_a_curve_a_run(make_run: MakeRun) -> None:
-    runs = [read_run(make_run("a", epochs=30)), read_run(make_run("b", seed=1, epochs=10, hard_examples={}))]
+    runs = [
+        read_run(make_run("a", epochs=30)),
+        read_run(make_run("b", seed=1, epochs=10, hard_examples={})),
+    ]
     charts = {chart.key: chart for chart in curves.charts(runs)}
     assert [name for name, _, _ in charts["loss/std"].legend] == ["a", "b"]
     assert [name for name, _, _ in charts["loss/cutmix"].legend] == ["a"]
     assert charts["knn over time"].values.header[0] == "minutes"
-    assert charts["knn over time"].values.rows[-1][0] == "1.55"  # 300 steps of 0.31 s, by the journal's own clock
+    assert (
+        charts["knn over time"].values.rows[-1][0] == "1.55"
+    )  # 300 steps of 0.31 s, by the journal's own clock
     assert charts["knn over steps"].values.header[0] == "step"
     assert charts["knn over steps"].values.rows[-1][0] == "300"
     assert charts["loss/std"].values.rows[-1][2] == "–"  # b ended before
@@ -60,7 +77,10 @@ def test_runs_of_one_name_are_told_apart(make_run: MakeRun) -> None:
 
 def test_nothing_is_drawn_of_a_single_point_or_of_no_numbers(make_run: MakeRun) -> None:
     folder = make_run()
-    lines = ({"event": "train", "loss/std": None, "note": "text"} | more for more in ({"step": 1, "a": 1}, {"step": 2}))
+    lines = (
+        {"event": "train", "loss/std": None, "note": "text"} | more
+        for more in ({"step": 1, "a": 1}, {"step": 2})
+    )
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert curves.charts([read_run(folder)]) == []
 

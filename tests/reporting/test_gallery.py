@@ -29,7 +29,9 @@ class Network(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
+        )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.layers(images).flatten(1)
@@ -38,7 +40,10 @@ class Network(nn.Module):
 def objective(**hard_examples: HardExample) -> Objective:
     torch.manual_seed(0)
     setting = Setting(data_size=64, batch_size=16, branches=("main", "aux"))
-    return Objective(MoCoConfig(dim=8, queue_size=32, bn_groups=1).build(Network(), setting).train(), hard_examples)
+    return Objective(
+        MoCoConfig(dim=8, queue_size=32, bn_groups=1).build(Network(), setting).train(),
+        hard_examples,
+    )
 
 
 def a_batch(size: int = 16, count: int = 16) -> Batch:
@@ -56,7 +61,11 @@ def pixels(images: torch.Tensor) -> np.ndarray:
 
 
 def test_columns_follow_from_the_objective() -> None:
-    grid = gallery(objective(attack=Adversarial(), mix=CutMix(), late=CutMix(source="attack")), a_batch(), num_images=5)
+    grid = gallery(
+        objective(attack=Adversarial(), mix=CutMix(), late=CutMix(source="attack")),
+        a_batch(),
+        num_images=5,
+    )
     assert grid.heads == ("view", "perturbation × 64", "attack", "mix", "late of attack")
     assert grid.tiles.shape == (5, 5, 16, 16, 3)
 
@@ -77,7 +86,9 @@ def test_the_perturbation_is_mid_grey_where_nothing_moved() -> None:
     saturated = (batch.crops[0] > 0.5).float()
     batch = replace(batch, crops=(saturated, batch.crops[1]))
     made = objective(attack=Adversarial())
-    delta = pixels(made.examples(batch)["attack"].crops[0]).astype(int) - pixels(saturated).astype(int)
+    delta = pixels(made.examples(batch)["attack"].crops[0]).astype(int) - pixels(saturated).astype(
+        int
+    )
     shown = gallery(made, batch, num_images=16, gain=50).tiles[:, 1]
     assert 0.2 < (delta == 0).mean() < 0.8
     assert (shown[delta == 0] == MID_GREY).all()
@@ -156,12 +167,17 @@ def test_pictures_captions_and_frames_are_drawn_in_their_places() -> None:
     assert [ax.get_ylabel() for ax in axes] == ["x", "", "y", "", "z", ""]
     for shown, tile in zip(axes, tiles.reshape(6, 4, 4, 3), strict=True):
         assert np.array_equal(np.asarray(shown.images[0].get_array()), tile)
-    framed = [ax.spines["left"].get_visible() and same_color(ax.spines["left"].get_edgecolor(), "red") for ax in axes]
+    framed = [
+        ax.spines["left"].get_visible() and same_color(ax.spines["left"].get_edgecolor(), "red")
+        for ax in axes
+    ]
     assert framed == [False, True] + [False] * 4
 
 
 def test_long_heads_stay_above_their_pictures() -> None:
-    drawn = Gallery(np.zeros((1, 2, 4, 4, 3), np.uint8), ("cutmix", "cutmix_adversarial of adversarial")).draw(side=1.7)
+    drawn = Gallery(
+        np.zeros((1, 2, 4, 4, 3), np.uint8), ("cutmix", "cutmix_adversarial of adversarial")
+    ).draw(side=1.7)
     drawn.draw_without_rendering()
     for ax in drawn.axes:
         assert ax.title.get_window_extent().x0 >= 0

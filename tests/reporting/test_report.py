@@ -22,7 +22,17 @@ from hexa.reporting.report import Makers, report
 from tests.reporting.conftest import MakeRun, append, made_up_gallery
 
 VOID = {"meta", "img", "br", "wbr", "hr", "input", "link", "base", "source", "path"}
-LOADS = {"src", "href", "srcset", "data", "poster", "action", "xlink:href", "formaction", "background"}
+LOADS = {
+    "src",
+    "href",
+    "srcset",
+    "data",
+    "poster",
+    "action",
+    "xlink:href",
+    "formaction",
+    "background",
+}
 EVIL = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp; {{ 7*7 }}"
 
 
@@ -39,7 +49,9 @@ class Page(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        assert len({name for name, _ in attributes}) == len(attributes), f"an attribute twice in <{tag}>"
+        assert len({name for name, _ in attributes}) == len(attributes), (
+            f"an attribute twice in <{tag}>"
+        )
         self.elements.append((tag, {name: value or "" for name, value in attributes}))
         if tag not in VOID:
             self.open.append(tag)
@@ -61,7 +73,9 @@ class Page(HTMLParser):
 
 
 def page_of(folders: list[Path], tmp_path: Path, makers: Makers | None = None) -> Page:
-    return Page(report(folders, tmp_path / "out" / "report.html", makers).read_text(encoding="utf-8"))
+    return Page(
+        report(folders, tmp_path / "out" / "report.html", makers).read_text(encoding="utf-8")
+    )
 
 
 def charts(page: Page) -> dict[str, list[str]]:
@@ -78,11 +92,24 @@ def charts(page: Page) -> dict[str, list[str]]:
 
 def test_what_ran_is_said(make_run: MakeRun, tmp_path: Path) -> None:
     page = page_of([make_run("mine")], tmp_path)
-    for text in ("digits-hexa-moco", "moco", "adversarial, cutmix (weight 0.5)", "finished", "Some CPU", "128", "0.06"):
+    for text in (
+        "digits-hexa-moco",
+        "moco",
+        "adversarial, cutmix (weight 0.5)",
+        "finished",
+        "Some CPU",
+        "128",
+        "0.06",
+    ):
         assert text in page.text
-    assert any(tag == "code" and text.startswith("hexa pretrain digits-hexa-moco") for tag, text in page.texts)
+    assert any(
+        tag == "code" and text.startswith("hexa pretrain digits-hexa-moco")
+        for tag, text in page.texts
+    )
     assert "knn/k200-t0.07" in page.text
-    assert any("temperature: 0.2" in text for tag, text in page.texts if tag == "code")  # the full configuration
+    assert any(
+        "temperature: 0.2" in text for tag, text in page.texts if tag == "code"
+    )  # the full configuration
     assert "versions.torch" in page.text
     assert "Beside published" not in page.text
     assert (tmp_path / "out" / "report.html").stat().st_size < 300_000
@@ -93,7 +120,10 @@ def test_published_rows_stand_beside_their_recipe(make_run: MakeRun, tmp_path: P
     cells = [text for tag, text in page.texts if tag in ("td", "th")]
     at = cells.index("HEXA-MoCo (repeated by the recipe)")
     assert cells[at + 1 : at + 6] == ["200", "68.9", "85.0", "90.4", "71.5"]
-    assert "(not evaluated so yet; 20 epochs, the published row 200: they are not comparable)" in page.text
+    assert (
+        "(not evaluated so yet; 20 epochs, the published row 200: they are not comparable)"
+        in page.text
+    )
     assert "BYOL" not in page.text
 
 
@@ -113,14 +143,18 @@ def test_nothing_is_loaded_from_anywhere(make_run: MakeRun, tmp_path: Path) -> N
 
 
 def test_texts_of_files_are_escaped(make_run: MakeRun, tmp_path: Path) -> None:
-    folder = make_run("a", recipe=EVIL, data=EVIL, hard_examples={EVIL: {"kind": EVIL, "weight": 2}})
+    folder = make_run(
+        "a", recipe=EVIL, data=EVIL, hard_examples={EVIL: {"kind": EVIL, "weight": 2}}
+    )
     (folder / "environment.json").write_text(json.dumps({"device": EVIL, EVIL: [EVIL]}))
     append(folder, {"event": "warning", "step": EVIL, "message": EVIL})
     append(folder, {"event": "train", "step": 400, f"loss/{EVIL}": 1.0, EVIL: 2.0})
     result = {"protocol": EVIL, "preset": EVIL, "data": EVIL, "metrics": {EVIL: 12.0, "top1": EVIL}}
     (folder / "results.json").write_text(json.dumps([result]))
     texts: dict[str, Any] = {"heads": (EVIL,), "captions": [(EVIL,)] * 5, "labels": (EVIL,) * 5}
-    replace(made_up_gallery(), tiles=made_up_gallery().tiles[:, :1], **texts).store(folder / "gallery.npz")
+    replace(made_up_gallery(), tiles=made_up_gallery().tiles[:, :1], **texts).store(
+        folder / "gallery.npz"
+    )
     for folders in ([folder], [folder, make_run("b")]):
         page = page_of(folders, tmp_path)
         assert len(page.all("script")) == 1
@@ -139,7 +173,9 @@ def test_the_gallery_is_inside(make_run: MakeRun, tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(first))), grid.tiles[0, 1])
 
 
-def test_the_page_has_a_language_and_unique_places_and_charts_have_words(make_run: MakeRun, tmp_path: Path) -> None:
+def test_the_page_has_a_language_and_unique_places_and_charts_have_words(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
     """Also where no browser can look at it (test_browser.py)."""
     page = page_of([make_run()], tmp_path)
     assert page.all("html")[0]["lang"] == "en"
@@ -152,8 +188,12 @@ def test_the_page_has_a_language_and_unique_places_and_charts_have_words(make_ru
     assert all(after <= before + 1 for before, after in pairwise(levels))
 
 
-@pytest.mark.parametrize("missing", [("metrics.jsonl", "gallery.npz"), ("config.yaml", "results.json")])
-def test_a_missing_file_costs_its_part_only(make_run: MakeRun, tmp_path: Path, missing: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "missing", [("metrics.jsonl", "gallery.npz"), ("config.yaml", "results.json")]
+)
+def test_a_missing_file_costs_its_part_only(
+    make_run: MakeRun, tmp_path: Path, missing: tuple[str, ...]
+) -> None:
     folder = make_run(recipe="not-a-recipe")
     for name in missing:
         (folder / name).unlink()
@@ -175,7 +215,9 @@ def test_broken_files_are_told(make_run: MakeRun, tmp_path: Path) -> None:
         (folder / name).write_text("{: broken")
     (folder / "gallery.npz").write_bytes(b"not a picture")
     with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"event": "warning", "step": 40, "message": "the loss is stuck at ln(1 + K)"}\n{"event": "tra')
+        file.write(
+            '{"event": "warning", "step": 40, "message": "the loss is stuck at ln(1 + K)"}\n{"event": "tra'
+        )
     page = page_of([folder], tmp_path)
     for name in ("config.yaml", "environment.json", "results.json"):
         assert f"{name} cannot be parsed" in page.text
@@ -191,16 +233,22 @@ def test_the_run_with_most_to_see_is_open_and_an_interrupted_one_says_how_to_go_
     plain, hard = make_run("plain", hard_examples={}), make_run("hard", finished=False)
     some = made_up_gallery()
     two = [row[:2] for row in some.captions]
-    replace(some, tiles=some.tiles[:, :2], heads=some.heads[:2], captions=two).store(plain / "gallery.npz")
+    replace(some, tiles=some.tiles[:, :2], heads=some.heads[:2], captions=two).store(
+        plain / "gallery.npz"
+    )
     page = page_of([plain, hard], tmp_path)
     assert ["open" in attributes for attributes in page.all("details")].count(True) == 1
     html = (tmp_path / "out" / "report.html").read_text()
     assert "hard</summary>" in html[html.index('<details class="fold card" open>') :][:200]
-    assert [text for tag, text in page.texts if text.startswith("hexa resume")] == [f"hexa resume {hard}"]
+    assert [text for tag, text in page.texts if text.startswith("hexa resume")] == [
+        f"hexa resume {hard}"
+    ]
 
 
 def test_several_runs_are_compared(make_run: MakeRun, tmp_path: Path) -> None:
-    page = page_of([make_run("a"), make_run("b", seed=1), make_run("plain", hard_examples={})], tmp_path)
+    page = page_of(
+        [make_run("a"), make_run("b", seed=1), make_run("plain", hard_examples={})], tmp_path
+    )
     drawn = charts(page)
     assert drawn["loss/std"] == ["a", "b", "plain"]
     assert drawn["loss/cutmix"] == ["a", "b"]
@@ -215,7 +263,9 @@ def test_an_evaluation_alone_is_compared_with_runs_and_without_a_run_is_no_repor
     make_run: MakeRun, tmp_path: Path
 ) -> None:
     alone = tmp_path / "resnet50.json"
-    alone.write_text(json.dumps({"protocol": "knn/k200-t0.07", "data": "digits", "metrics": {"top1": 12.25}}))
+    alone.write_text(
+        json.dumps({"protocol": "knn/k200-t0.07", "data": "digits", "metrics": {"top1": 12.25}})
+    )
     page = page_of([make_run("a"), alone], tmp_path)
     assert "12.2" in [text for tag, text in page.texts if tag in ("td", "th")]
     assert "evaluated" in [text for tag, text in page.texts if tag == "span"]
@@ -241,7 +291,9 @@ def test_a_report_makes_the_gallery_of_a_run_that_lacks_it_of_images_it_is_given
     opened: list[str] = []
     for module in (visualize, data):
         monkeypatch.setattr(
-            module, "open_source", lambda spec, *_, real=module.open_source: (opened.append(spec), real(spec))[1]
+            module,
+            "open_source",
+            lambda spec, *_, real=module.open_source: (opened.append(spec), real(spec))[1],
         )
     left_out: list[str] = []
     report([run], tmp_path / "page.html", left_out=left_out)
@@ -264,7 +316,9 @@ def test_a_run_that_remembers_its_images_is_shown_with_these_alone(
     from hexa.run import visualize
     from tests.run.test_visualize import a_run, tiny
 
-    run = a_run(tmp_path / "run", override(tiny(), {"method.name": "instdisc", "views.num_views": 1}))
+    run = a_run(
+        tmp_path / "run", override(tiny(), {"method.name": "instdisc", "views.num_views": 1})
+    )
     monkeypatch.setattr(visualize, "_own_source", pytest.fail)
     page = page_of([run], tmp_path, visualize.makers("digits#test"))
     assert "its method remembers every image it was trained on; give these with --data" in page.text
@@ -275,10 +329,15 @@ def test_a_page_of_very_long_journals_is_small(
 ) -> None:
     monkeypatch.setattr("hexa.reporting.runs._LONG_JOURNAL", 300_000)
     folder = make_run(epochs=2)
-    lines = [{"event": "train", "step": step, "epoch": step / 10, "loss": 1.5} for step in range(100, 10_000)]
+    lines = [
+        {"event": "train", "step": step, "epoch": step / 10, "loss": 1.5}
+        for step in range(100, 10_000)
+    ]
     lines += [{"event": "warning", "step": 1, "message": f"m{number}"} for number in range(500)]
     append(folder, *lines)
     page = page_of([folder], tmp_path)
-    assert re.search(r"metrics\.jsonl is long: one in [34] of its training lines is shown", page.text)
+    assert re.search(
+        r"metrics\.jsonl is long: one in [34] of its training lines is shown", page.text
+    )
     assert "500 warnings, of which the first 100 are shown" in page.text
     assert (tmp_path / "out" / "report.html").stat().st_size < 400_000

@@ -30,7 +30,12 @@ def test_a_complete_run(make_run: MakeRun) -> None:
 
 def test_the_last_event_decides_the_state(make_run: MakeRun) -> None:
     folder = make_run(finished=False)
-    states = {"end": "finished", "interrupted": "interrupted", "resume": "unfinished", "non-finite": "stopped"}
+    states = {
+        "end": "finished",
+        "interrupted": "interrupted",
+        "resume": "unfinished",
+        "non-finite": "stopped",
+    }
     for last, state in states.items():
         append(folder, {"event": last, "step": 1}, {"event": "checkpoint", "step": 1})
         assert read_run(folder).state == state
@@ -75,7 +80,11 @@ def test_repeated_steps_of_a_resumed_run_count_once(make_run: MakeRun) -> None:
 
 def test_a_warning_is_kept_once_with_its_count(make_run: MakeRun) -> None:
     folder = make_run()
-    for event, step, message in (("warning", 40, "a"), ("warning", 60, "a"), ("non-finite", 61, "the loss is nan")):
+    for event, step, message in (
+        ("warning", 40, "a"),
+        ("warning", 60, "a"),
+        ("non-finite", 61, "the loss is nan"),
+    ):
         append(folder, {"event": event, "step": step, "message": message})
     nan = {"message": "the loss is nan", "step": 61, "count": 1}
     assert read_run(folder).warnings == [{"message": "a", "step": 40, "count": 2}, nan]
@@ -105,5 +114,8 @@ def test_what_is_no_run_folder_is_refused(tmp_path: Path, make_run: MakeRun) -> 
 
 
 def test_numbers_and_flattening() -> None:
-    assert [is_number(v) for v in (1, 0.5, True, None, "1", float("nan"), float("inf"))] == [True, True] + [False] * 5
+    assert [is_number(v) for v in (1, 0.5, True, None, "1", float("nan"), float("inf"))] == [
+        True,
+        True,
+    ] + [False] * 5
     assert flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": {}}) == {"a.b": 1, "a.c.d": [2]}

@@ -12,7 +12,16 @@ from tests.reporting.conftest import MakeRun, run_with
 def test_one_run_lists_every_evaluation_with_its_protocol(make_run: MakeRun) -> None:
     run = read_run(make_run())
     grid = scores.evaluations([run], ["run"])
-    assert grid.header == ("protocol", "data", "encoder", "top1", "top5", "top1_last", "seed", "time")
+    assert grid.header == (
+        "protocol",
+        "data",
+        "encoder",
+        "top1",
+        "top5",
+        "top1_last",
+        "seed",
+        "time",
+    )
     assert grid.leading == 3
     first = dict(zip(grid.header, grid.rows[0], strict=True))
     assert first["protocol"] == "knn/k200-t0.07"
@@ -60,11 +69,17 @@ def test_a_later_evaluation_of_the_same_kind_replaces_the_earlier(make_run: Make
         base | {"metrics": {"top1": 80.0}, "data": "other"},
     )
     assert [result["metrics"]["top1"] for result in scores.newest(run)] == [60.0, 70.0, 80.0]
-    assert scores.evaluations([run, run], ["a", "b"]).rows[0][3] == f"65.0 ± {statistics.stdev([60, 70]):.1f}"
+    assert (
+        scores.evaluations([run, run], ["a", "b"]).rows[0][3]
+        == f"65.0 ± {statistics.stdev([60, 70]):.1f}"
+    )
 
 
 def test_a_spread_stands_beside_its_metric(make_run: MakeRun) -> None:
-    few = {"protocol": "probe/few", "metrics": {"top1": 91.25, "top1_std": 1.5, "top1_interval": 2.5, "odd_std": 3.0}}
+    few = {
+        "protocol": "probe/few",
+        "metrics": {"top1": 91.25, "top1_std": 1.5, "top1_interval": 2.5, "odd_std": 3.0},
+    }
     run = run_with(make_run(), few | {"deviations": {"epochs": [100, 5]}})
     grid = scores.evaluations([run], ["run"])
     assert dict(zip(grid.header, grid.rows[0], strict=True)) == {
@@ -73,18 +88,32 @@ def test_a_spread_stands_beside_its_metric(make_run: MakeRun) -> None:
         "top1": "91.25 ± 1.50",
         "odd_std": "3.00",
     }
-    assert scores.evaluations([run, run], ["a", "b"]).rows[0] == ("probe/few", "", "top1", "91.2 ± 1.5", "91.2 ± 1.5")
+    assert scores.evaluations([run, run], ["a", "b"]).rows[0] == (
+        "probe/few",
+        "",
+        "top1",
+        "91.2 ± 1.5",
+        "91.2 ± 1.5",
+    )
 
 
 def test_encoders_are_told_apart_where_there_are_several(make_run: MakeRun) -> None:
-    one = {"protocol": "knn", "metrics": {"top1": 1.0}} | {"backbone_facts": {"encoder": "query", "branch": "main"}}
-    two = {"protocol": "knn", "metrics": {"top1": 2.0}, "backbone_facts": {"encoder": "key", "branch": "main"}}
+    one = {"protocol": "knn", "metrics": {"top1": 1.0}} | {
+        "backbone_facts": {"encoder": "query", "branch": "main"}
+    }
+    two = {
+        "protocol": "knn",
+        "metrics": {"top1": 2.0},
+        "backbone_facts": {"encoder": "key", "branch": "main"},
+    }
     run = run_with(make_run(), one, two)
     rows = scores.evaluations([run, run], ["a", "b"]).rows
     assert [row[0] for row in rows] == ["knn (query · main)", "knn (key · main)"]
 
 
-def test_methods_meet_in_one_row_though_their_encoders_and_sources_have_other_names(make_run: MakeRun) -> None:
+def test_methods_meet_in_one_row_though_their_encoders_and_sources_have_other_names(
+    make_run: MakeRun,
+) -> None:
     def run(name: str, top1: float, source: str, encoder: str, fingerprint: str = "abc") -> Run:
         result = {
             "protocol": "knn",
@@ -101,15 +130,27 @@ def test_methods_meet_in_one_row_though_their_encoders_and_sources_have_other_na
         run("c", 3.0, "parquet:here", "query", "another"),
     ]
     rows = scores.evaluations(runs, ["a", "b", "c"]).rows
-    assert rows == (("knn", "CIFAR-10", "top1", "1.0", "2.0", "–"), ("knn", "CIFAR-10", "top1", "–", "–", "3.0"))
+    assert rows == (
+        ("knn", "CIFAR-10", "top1", "1.0", "2.0", "–"),
+        ("knn", "CIFAR-10", "top1", "–", "–", "3.0"),
+    )
 
 
 def test_few_labels_are_compared_draw_by_draw(make_run: MakeRun) -> None:
     def few(draws: dict[str, list[float]], seed: int = 0) -> dict[str, object]:
         details = {labels: {"draws": scores} for labels, scores in draws.items()}
-        return {"protocol": "knn/few", "data": "d", "seed": seed, "metrics": {"top1@1": 1.0}, "details": details}
+        return {
+            "protocol": "knn/few",
+            "data": "d",
+            "seed": seed,
+            "metrics": {"top1@1": 1.0},
+            "details": details,
+        }
 
-    first, second = {"1": [10.0, 20.0, 30.0], "8": [60.0, 61.0, 62.0]}, {"1": [11.0, 22.0, 33.0], "4": [1.0, 2.0]}
+    first, second = (
+        {"1": [10.0, 20.0, 30.0], "8": [60.0, 61.0, 62.0]},
+        {"1": [11.0, 22.0, 33.0], "4": [1.0, 2.0]},
+    )
     runs = [run_with(make_run(name), few(draws)) for name, draws in (("a", first), ("b", second))]
     runs.append(run_with(make_run("c"), few({"1": [10.0, 20.0, 30.0]}, seed=1)))
     grid = scores.few_labels(runs, list("abc"))
@@ -118,5 +159,7 @@ def test_few_labels_are_compared_draw_by_draw(make_run: MakeRun) -> None:
     # t(2 degrees of freedom, 97.5 %) = 4.3027, of a table: 4.3027 · 10 / √3, · 11 / √3 and · 1 / √3
     assert rows["1"] == ("20.0 ± 24.8", "22.0 ± 27.3", "20.0 ± 24.8", "+2.0 ± 2.5", "–")
     assert rows["8"][1:] == rows["4"][:1] + ("–",) * 3 == ("–",) * 4
-    assert [row[-1] for row in scores.few_labels(runs[1::-1], ["b", "a"]).rows if row[2] == "1"] == ["−2.0 ± 2.5"]
+    assert [
+        row[-1] for row in scores.few_labels(runs[1::-1], ["b", "a"]).rows if row[2] == "1"
+    ] == ["−2.0 ± 2.5"]
     assert scores.few_labels([read_run(make_run("plain"))], ["plain"]).rows == ()

@@ -28,7 +28,15 @@ def test_mean_and_sample_deviation() -> None:
 
 
 def test_numbers() -> None:
-    shown = {0: "0", 0.06: "0.06", 3.14159: "3.14", 100.0: "100", 123456.0: "123,456", 1e-5: "1e-05", -0.5: "-0.5"}
+    shown = {
+        0: "0",
+        0.06: "0.06",
+        3.14159: "3.14",
+        100.0: "100",
+        123456.0: "123,456",
+        1e-5: "1e-05",
+        -0.5: "-0.5",
+    }
     assert {value: format_number(value) for value in shown} == shown
     for value in (1.5e9, 2.25e-7, 1e20, -3e-9):
         assert float(format_number(value, 4)) == pytest.approx(value)

@@ -31,17 +31,26 @@ def test_branches(changes: dict[str, object], branches: tuple[str, ...]) -> None
 
 
 def test_weights_depend_on_the_seed_alone() -> None:
-    experiment = override(recipes.get("digits-moco-v2"), {"training.device": "cpu", "network.widths": [4, 8]})
+    experiment = override(
+        recipes.get("digits-moco-v2"), {"training.device": "cpu", "network.widths": [4, 8]}
+    )
     states = []
     for seed in (0, 0, 1):
         chosen = override(experiment, {"seed": seed})
-        states.append(build_method(chosen, setting_of(chosen, 1347), Machine.of(chosen)).state_dict())
+        states.append(
+            build_method(chosen, setting_of(chosen, 1347), Machine.of(chosen)).state_dict()
+        )
     assert all(value.equal(states[1][name]) for name, value in states[0].items())
-    assert not any(states[0][name].equal(states[2][name]) for name in ("query.backbone.conv1.weight", "queue"))
+    assert not any(
+        states[0][name].equal(states[2][name]) for name in ("query.backbone.conv1.weight", "queue")
+    )
 
 
 def test_depthwise_networks_learn_in_fp32_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precisions, "has_native_bf16", lambda device: True)
     experiment = override(recipes.get("digits-moco-v2"), {"training.device": "cpu"})
     assert Machine.of(experiment).precision == "bf16"
-    assert Machine.of(override(experiment, {"network": {"name": "mobilenetv3_small_050"}})).precision == "fp32"
+    assert (
+        Machine.of(override(experiment, {"network": {"name": "mobilenetv3_small_050"}})).precision
+        == "fp32"
+    )

@@ -52,7 +52,13 @@ def data(tmp_path: Path) -> str:
 
 
 def _loader(source: Any, **options: Any) -> PretrainLoader:
-    views = {"size": SIDE, "saturation": 0, "hue": 0, "grayscale_probability": 0, "vertical_flip_probability": 0.5}
+    views = {
+        "size": SIDE,
+        "saturation": 0,
+        "hue": 0,
+        "grayscale_probability": 0,
+        "vertical_flip_probability": 0.5,
+    }
     made = Views(ViewsConfig.model_validate(views))
     return PretrainLoader(source, made, 16, Stream(0), num_workers=0, tolerance=0.1, **options)
 
@@ -61,8 +67,12 @@ def test_sixteen_bits_are_kept_on_the_device_and_from_workers(data: str) -> None
     source = open_source(data, "train", channels=BANDS)
     resident, decoded = _loader(source), _loader(source, resident_limit_bytes=0)
     assert resident.store.images.dtype == torch.uint16
-    floats = _loader(ArraySource(torch.stack([source.decode(n) for n in range(COUNT)]).float() / 65535))
-    for left, right, exact in zip(resident.epoch(0), decoded.epoch(0), floats.epoch(0), strict=True):
+    floats = _loader(
+        ArraySource(torch.stack([source.decode(n) for n in range(COUNT)]).float() / 65535)
+    )
+    for left, right, exact in zip(
+        resident.epoch(0), decoded.epoch(0), floats.epoch(0), strict=True
+    ):
         assert torch.equal(left.index, right.index)
         for views in zip(left.crops, right.crops, exact.crops, strict=True):
             assert views[0].shape == (16, BANDS, SIDE, SIDE)
@@ -73,21 +83,31 @@ def test_sixteen_bits_are_kept_on_the_device_and_from_workers(data: str) -> None
 
 def test_evaluation_sees_all_bits(data: str) -> None:
     source = open_source(data, "test", channels=BANDS)
-    ((images, _, index),) = evaluation_batches(source, EvaluationTransform(SIDE), COUNT, num_workers=0)
+    ((images, _, index),) = evaluation_batches(
+        source, EvaluationTransform(SIDE), COUNT, num_workers=0
+    )
     for image, place in zip(images, index.tolist(), strict=True):
         assert torch.equal(image, source.decode(place).float() / 65535)
     enlarged = EvaluationTransform(2 * SIDE, interpolation="bicubic")(source.decode(0))
     assert enlarged.dtype == torch.float32
     assert 0 <= float(enlarged.min()) <= float(enlarged.max()) <= 1
     strip = torch.rand(BANDS, 4, 4 * 17)
-    middle = torch.nn.functional.interpolate(strip[None, ..., 2:66], (9, 144), mode="bilinear", antialias=True)
-    torch.testing.assert_close(EvaluationTransform(8)(strip), middle[0, :, :8, 68:76], atol=1e-5, rtol=0)
+    middle = torch.nn.functional.interpolate(
+        strip[None, ..., 2:66], (9, 144), mode="bilinear", antialias=True
+    )
+    torch.testing.assert_close(
+        EvaluationTransform(8)(strip), middle[0, :, :8, 68:76], atol=1e-5, rtol=0
+    )
 
 
 def test_images_of_several_types_are_brought_together(tmp_path: Path, data: str) -> None:
     for number, kind in enumerate(("uint8", "float32", "uint16", "float64")):
         values = _values(number, "float64")
-        values = (values * np.iinfo(kind).max).astype(kind) if kind.startswith("u") else values.astype(kind)
+        values = (
+            (values * np.iinfo(kind).max).astype(kind)
+            if kind.startswith("u")
+            else values.astype(kind)
+        )
         for copy in range(8):
             np.save(tmp_path / f"{copy}{number}.npy", values)
     source = open_source(f"folder:{tmp_path}", channels=BANDS)
@@ -103,7 +123,9 @@ def test_images_of_several_types_are_brought_together(tmp_path: Path, data: str)
             torch.testing.assert_close(image, exact, atol=1 / 255, rtol=0)
 
 
-def test_every_command_takes_them(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_takes_them(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = pretrain(
         override(recipes.get("digits-hexa-moco"), {**TINY, "data": data, "views.hue": 0.2}),
         tmp_path / "run",
@@ -123,7 +145,9 @@ def test_every_command_takes_them(data: str, tmp_path: Path, capsys: pytest.Capt
     assert load_backbone(tmp_path / "x.safetensors")(torch.rand(2, BANDS, SIDE, SIDE)).shape[0] == 2
     with pytest.raises(UserError, match="--to torchvision: no other library has small-resnet"):
         export(run, "torchvision", tmp_path / "x.pth")
-    with pytest.raises(UserError, match="data 'digits': its images have 3 channels, but the network takes 5"):
+    with pytest.raises(
+        UserError, match="data 'digits': its images have 3 channels, but the network takes 5"
+    ):
         hexa.evaluate("knn", run, "digits")
     with pytest.raises(UserError, match="mean must be 5 numbers, one per channel"):
         load_backbone(run, mean="0.1,0.2")
@@ -132,7 +156,10 @@ def test_every_command_takes_them(data: str, tmp_path: Path, capsys: pytest.Capt
 
 
 def test_bands_that_differ_are_named_with_the_file(data: str, tmp_path: Path) -> None:
-    np.save(next((tmp_path / "data" / "train" / "class0").iterdir()), np.zeros((SIDE, SIDE, 3), np.uint16))
+    np.save(
+        next((tmp_path / "data" / "train" / "class0").iterdir()),
+        np.zeros((SIDE, SIDE, 3), np.uint16),
+    )
     (problem,) = _loader(open_source(data, "train", channels=BANDS)).problems
     assert problem.endswith("3 bands where 5 are expected (network.channels)")
     assert problem.startswith("class0/")
@@ -148,19 +175,25 @@ def test_timms_networks_take_any_number(name: str, channels: int, tmp_path: Path
     images = torch.rand(2, channels, 32, 32)
     assert torch.equal(again(images), backbone.eval()(images))
     assert again.network_config == config
-    timm.create_model(name, num_classes=0, in_chans=channels, **small).load_state_dict(backbone.network.state_dict())
+    timm.create_model(name, num_classes=0, in_chans=channels, **small).load_state_dict(
+        backbone.network.state_dict()
+    )
     made = export(backbone, "timm", tmp_path / "x.pth")
     namespace: dict[str, Any] = {}
     exec(made["load"], namespace)
     torch.testing.assert_close(namespace["network"].eval()((images - 0.5) / 0.25), backbone(images))
     if name == "resnet18":
-        stem = build(NetworkConfig(name=name, small_stem=True, channels=channels, **statistics)).conv1
+        stem = build(
+            NetworkConfig(name=name, small_stem=True, channels=channels, **statistics)
+        ).conv1
         assert stem.weight.shape == (64, channels, 3, 3)
 
 
 @pytest.mark.parametrize("channels", [1, 5])
 def test_a_start_of_three_channels_is_inflated_as_timm_does(channels: int, tmp_path: Path) -> None:
-    weights = save_backbone(random_backbone(NetworkConfig(name="resnet18"), 32, seed=3), tmp_path / "x.safetensors")
+    weights = save_backbone(
+        random_backbone(NetworkConfig(name="resnet18"), 32, seed=3), tmp_path / "x.safetensors"
+    )
     given = {
         "network.channels": channels,
         "network.mean": "auto",
@@ -173,17 +206,26 @@ def test_a_start_of_three_channels_is_inflated_as_timm_does(channels: int, tmp_p
     network = start.begun(experiment.network, experiment.start)
     before = load_backbone(weights).network.state_dict()
     after = network.state_dict()
-    assert torch.equal(after["conv1.weight"], timm.models.adapt_input_conv(channels, before["conv1.weight"]))
+    assert torch.equal(
+        after["conv1.weight"], timm.models.adapt_input_conv(channels, before["conv1.weight"])
+    )
     assert all(torch.equal(after[name], before[name]) for name in before if name != "conv1.weight")
     if channels == 1:  # grey gives what RGB of three equal channels gave
         grey = torch.rand(2, 1, 32, 32)
         torch.testing.assert_close(
-            network.eval()(grey), load_backbone(weights).network(grey.expand(-1, 3, -1, -1)), atol=1e-4, rtol=1e-4
+            network.eval()(grey),
+            load_backbone(weights).network(grey.expand(-1, 3, -1, -1)),
+            atol=1e-4,
+            rtol=1e-4,
         )
     without = {name: value for name, value in given.items() if name != "network.mean"}
-    with pytest.raises(UserError, match=r"network.mean: 3 numbers for \d channels; give one per channel, or auto"):
+    with pytest.raises(
+        UserError, match=r"network.mean: 3 numbers for \d channels; give one per channel, or auto"
+    ):
         begin_from_weights(override(recipes.get("digits-moco-v2"), given), without)
-    four = random_backbone(NetworkConfig(name="resnet18", channels=4, mean=(0.5,) * 4, std=(0.5,) * 4), 32)
+    four = random_backbone(
+        NetworkConfig(name="resnet18", channels=4, mean=(0.5,) * 4, std=(0.5,) * 4), 32
+    )
     save_backbone(four, weights)
     with pytest.raises(UserError, match=r"of another shape are conv1\.weight"):
         start.begun(experiment.network, StartConfig(weights=str(weights)))

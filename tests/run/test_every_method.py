@@ -25,7 +25,9 @@ from tests.laws.cases import CROPS, NETWORK, SMALL, nested
 
 METHODS = sorted(choices(MethodConfig, "name", "hexa.methods"))
 UNMIXABLE = sorted(
-    name for name, config in choices(MethodConfig, "name", "hexa.methods").items() if config.model_construct().unmixable
+    name
+    for name, config in choices(MethodConfig, "name", "hexa.methods").items()
+    if config.model_construct().unmixable
 )
 CLUSTERING = {"deepcluster-v2", "pcl-v2"}
 QUIET = Console(file=io.StringIO())
@@ -45,7 +47,9 @@ def experiment(name: str, hard: tuple[str, ...] = ("adversarial",), **changes: A
         "network.widths": [4, 8],
         "batch_size": 256,
         "epochs": 2,
-        "views.extra_crops": [{"count": 2, "size": 8, "scale": [0.1, 0.3]}] if 8 in CROPS.get(name, ()) else [],
+        "views.extra_crops": [{"count": 2, "size": 8, "scale": [0.1, 0.3]}]
+        if 8 in CROPS.get(name, ())
+        else [],
         "views.num_views": 3 if name == "infomin" else min(2, len(CROPS.get(name, (0, 0)))),
         "hard_examples": {kind: {"kind": kind} for kind in hard},
         "training.log_every": 2,
@@ -66,7 +70,9 @@ def stopped(whole: Path, folder: Path, step: int) -> Path:
 
 
 @pytest.fixture(scope="module", params=METHODS)
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+def run(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp("every") / request.param
     pretrain(experiment(request.param), folder, console=QUIET)
     return request.param, folder
@@ -74,9 +80,14 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def test_metrics_are_complete_and_attacks_move_a_grey_level(run: tuple[str, Path]) -> None:
     name, folder = run
-    lines = [line for line in map(json.loads, (folder / METRICS).open()) if line["event"] == "train"]
+    lines = [
+        line for line in map(json.loads, (folder / METRICS).open()) if line["event"] == "train"
+    ]
     assert lines
-    assert all(("effective_rank" in line) == (name not in ("rotation", "jigsaw", "clusterfit")) for line in lines)
+    assert all(
+        ("effective_rank" in line) == (name not in ("rotation", "jigsaw", "clusterfit"))
+        for line in lines
+    )
     for line in lines:
         assert all(math.isfinite(line[key]) for key in ("loss/std", "loss/adversarial", "loss"))
         assert 0 <= line["accuracy/std"] <= 1
@@ -95,7 +106,10 @@ def test_a_run_goes_on_bit_identically(run: tuple[str, Path], tmp_path: Path) ->
 
 
 def test_pictures_of_other_images_are_attacked(run: tuple[str, Path]) -> None:
-    assert abs(Look.at(run[1], "digits#test").gallery(3, gain=1).tiles[:, 1].astype(int) - 128).max() == 1
+    assert (
+        abs(Look.at(run[1], "digits#test").gallery(3, gain=1).tiles[:, 1].astype(int) - 128).max()
+        == 1
+    )
 
 
 @pytest.mark.parametrize("name", UNMIXABLE)
@@ -116,22 +130,49 @@ def test_benchmark_covers_what_combines(name: str, monkeypatch: pytest.MonkeyPat
     fields = {"batch_size": 8, "views.size": 16, "training.precision": "fp32"}
     fields |= {"method.queue_size": 0} if name == "swav" else {}
     measured = benchmark(experiment(name, **fields), repeats=1)
-    assert list(measured["schemes"]) == [scheme for scheme in SCHEMES if name not in UNMIXABLE or "cmx" not in scheme]
+    assert list(measured["schemes"]) == [
+        scheme for scheme in SCHEMES if name not in UNMIXABLE or "cmx" not in scheme
+    ]
 
 
-def test_benchmark_covers_terms_with_batch_norms_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_covers_terms_with_batch_norms_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("hexa.measure.benchmark.LEAST_SECONDS", 0.0)
-    fields = {"batch_size": 8, "views.size": 16, "training.precision": "fp32", "hard_examples.mixup.branch": "mixed"}
-    assert benchmark(experiment("moco", ("mixup",), **fields), repeats=1)["end_to_end_images_per_second"] > 0
+    fields = {
+        "batch_size": 8,
+        "views.size": 16,
+        "training.precision": "fp32",
+        "hard_examples.mixup.branch": "mixed",
+    }
+    assert (
+        benchmark(experiment("moco", ("mixup",), **fields), repeats=1)[
+            "end_to_end_images_per_second"
+        ]
+        > 0
+    )
 
 
 def test_a_vit_is_told_that_it_has_one_branch(tmp_path: Path) -> None:
     said = io.StringIO()
     options = {"img_size": 16, "patch_size": 8, "embed_dim": 12, "depth": 1, "num_heads": 2}
     network = {"name": "vit_tiny_patch16_224", "options": options, "widths": []}
-    made = experiment("dino", **{"network": network, "views.size": 16, "views.extra_crops": [], "epochs": 1})
+    made = experiment(
+        "dino", **{"network": network, "views.size": 16, "views.extra_crops": [], "epochs": 1}
+    )
     out = pretrain(made, tmp_path / "run", console=Console(file=said, width=200))
-    assert said.getvalue().count("the backbone has no batch-norm: aux examples go through it as clean ones do") == 1
-    assert load_backbone(out).content_hash() == load_backbone(out / "checkpoints" / "step-00000005.pt").content_hash()
+    assert (
+        said.getvalue().count(
+            "the backbone has no batch-norm: aux examples go through it as clean ones do"
+        )
+        == 1
+    )
+    assert (
+        load_backbone(out).content_hash()
+        == load_backbone(out / "checkpoints" / "step-00000005.pt").content_hash()
+    )
     with pytest.raises(UserError, match=r"network\.options.*'patches'"):
-        pretrain(experiment("dino", **{"network": {**network, "options": {"patches": 3}}}), tmp_path / "other")
+        pretrain(
+            experiment("dino", **{"network": {**network, "options": {"patches": 3}}}),
+            tmp_path / "other",
+        )

@@ -27,12 +27,16 @@ from .test_run import events, quiet, tiny
 RUN = {"config.yaml", "environment.json", "metrics.jsonl", "checkpoints", "backbone.safetensors"}
 
 
-def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_trained_by_one_process_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(folders, "PATIENCE", 0.0)
     monkeypatch.setattr("hexa.run.run.open_source", None)  # it is found out before any data is read
     folder, stopped = tmp_path / "run", tmp_path / "stopped"
     with mine(folder):
-        with pytest.raises(UserError, match=rf"^process {os.getpid()} on .* is already training in {folder}; wait"):
+        with pytest.raises(
+            UserError, match=rf"^process {os.getpid()} on .* is already training in {folder}; wait"
+        ):
             pretrain(tiny(), folder, console=quiet())
         results.append({"metrics": {}}, folder / "results.json")  # evaluations may go on
         (folder / "config.yaml").write_text("recipe: x")
@@ -44,14 +48,18 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path, monkeypatch: 
     assert not stopped.exists()
 
 
-def test_a_helper_of_several_processes_takes_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_helper_of_several_processes_takes_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RANK", "1")
     with mine(tmp_path / "run") as is_main:
         assert not is_main
         assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_was_killed_before_it_had_a_configuration_is_begun_anew_past_its_lock(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_before_it_had_a_configuration_is_begun_anew_past_its_lock(
+    tmp_path: Path,
+) -> None:
     environment = tmp_path / "environment.json"
     environment.write_text(json.dumps({"process": {**asdict(Peer.here(0)), "started": "0"}}))
     (tmp_path / ".config.yaml.123.tmp").write_text("recipe: di")
@@ -73,7 +81,9 @@ def test_half_written_files_of_killed_processes_are_removed(copied: Path) -> Non
     assert {path.name for path in folder.iterdir()} == {*RUN, "results.json"}
 
 
-@pytest.mark.parametrize("name", ["environment.json", "config.yaml", "step-00000020.pt", "backbone.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["environment.json", "config.yaml", "step-00000020.pt", "backbone.safetensors"]
+)
 def test_a_full_disk_is_one_line_and_the_run_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, name: str
 ) -> None:
@@ -92,7 +102,9 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_where_it_was(
     assert f"/{name}: " in said
     assert "\n" not in said
     begun = name not in ("environment.json", "config.yaml")
-    assert said.endswith(f"go on with: hexa resume {folder}" if begun else f"{folder} has nothing to continue from")
+    assert said.endswith(
+        f"go on with: hexa resume {folder}" if begun else f"{folder} has nothing to continue from"
+    )
     assert ("step-00000010.pt" in said) == (name == "step-00000020.pt")
     monkeypatch.undo()
     if begun:
@@ -106,7 +118,10 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_where_it_was(
 def test_a_line_that_the_disk_refuses_ends_the_run_and_is_not_tried_again(tmp_path: Path) -> None:
     journal = Journal(tmp_path).open()
     journal.write("train", 1, loss=1.0)
-    with Path("/dev/full").open("ab", buffering=0) as journal._file, pytest.raises(OSError, match="No space") as caught:
+    with (
+        Path("/dev/full").open("ab", buffering=0) as journal._file,
+        pytest.raises(OSError, match="No space") as caught,
+    ):
         journal.write("train", 2, loss=1.0)
     journal.close()
     assert caught.value.filename == str(tmp_path / "metrics.jsonl")
@@ -125,13 +140,21 @@ def test_reports_and_trackers_that_fail_are_warnings(
     assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()
     assert [event for event in events(folder) if event != "warning"] == events(whole)
     said = [line["message"] for line in metric_lines(folder, "warning")]
-    assert ["TensorBoard failed" in said[0], "report.html failed" in said[1], len(said)] == [True, True, 2]
+    assert ["TensorBoard failed" in said[0], "report.html failed" in said[1], len(said)] == [
+        True,
+        True,
+        2,
+    ]
     assert console.file.getvalue().count("No space") == 2  # type: ignore[attr-defined]
 
 
 def test_the_lines_of_a_journal_may_be_anything(copied: Path, whole: Path) -> None:
     """Of a run that is gone on with: what isn't a line of ours is dropped."""
     with (copied / "metrics.jsonl").open("ab") as file:
-        file.write(b'{"event": "train", "step": "x"}\n{"event": "train"}\n[1]\nnull\n\xff\xfe\n' + 9999 * b"[" + b"\n")
+        file.write(
+            b'{"event": "train", "step": "x"}\n{"event": "train"}\n[1]\nnull\n\xff\xfe\n'
+            + 9999 * b"["
+            + b"\n"
+        )
     resume(copied, console=quiet())
     assert events(copied) == [*events(whole), "resume", "end"]

@@ -25,7 +25,11 @@ from .test_run import quiet, tiny
 
 
 def features(backbone: Backbone, split: str) -> tuple[Any, Any]:
-    found = list(evaluation_batches(open_source("digits", split), EvaluationTransform(backbone.image_size), 512))
+    found = list(
+        evaluation_batches(
+            open_source("digits", split), EvaluationTransform(backbone.image_size), 512
+        )
+    )
     with torch.no_grad():
         rows = torch.cat([backbone(images) for images, _, _ in found]).double().numpy()
     labels = torch.cat([labels for _, labels, _ in found if labels is not None]).numpy()
@@ -41,13 +45,22 @@ def few(kind: type[ArraySource]) -> Any:
 def monitor_of(source: ArraySource, **changes: Any) -> Any:
     experiment = tiny(**{"monitor__knn_every": 1, **changes})
     machine = Machine.of(experiment)
-    return KnnMonitor.of(experiment, source, build_method(experiment, setting_of(experiment, 200), machine), machine)
+    return KnnMonitor.of(
+        experiment, source, build_method(experiment, setting_of(experiment, 200), machine), machine
+    )
 
 
 def test_it_votes_as_published_and_leaves_the_run_as_it_is(tmp_path: Path, whole: Path) -> None:
-    with_it = pretrain(tiny(monitor__knn_every=1, monitor__k=20, views__test_scale=3), tmp_path / "a", console=quiet())
+    with_it = pretrain(
+        tiny(monitor__knn_every=1, monitor__k=20, views__test_scale=3),
+        tmp_path / "a",
+        console=quiet(),
+    )
     backbone = load_backbone(with_it)
-    assert (backbone.content_hash(), backbone.image_size) == (load_backbone(whole).content_hash(), 24)
+    assert (backbone.content_hash(), backbone.image_size) == (
+        load_backbone(whole).content_hash(),
+        24,
+    )
     found = [line["knn"] for line in metric_lines(with_it, "monitor")]
     (bank, bank_labels), (queries, labels) = features(backbone, "train"), features(backbone, "test")
     right = 0
@@ -103,7 +116,10 @@ def test_without_labels_there_is_none() -> None:
     assert monitor_of(ArraySource(labelled.images)) is None
     assert monitor_of(labelled, monitor__knn_every=0) is None
     for asked in ({"monitor__until": 60.0}, {"monitor__holdout": 0.2}):
-        with pytest.raises(UserError, match=r"monitor\.(until|holdout): .* has no labels; give labelled monitor\.data"):
+        with pytest.raises(
+            UserError,
+            match=r"monitor\.(until|holdout): .* has no labels; give labelled monitor\.data",
+        ):
             monitor_of(ArraySource(labelled.images), **asked)
 
 

@@ -24,7 +24,10 @@ SAYS = Console(file=io.StringIO(), width=300)
 
 
 def table(path: Path, groups: int = 300, prefix: str = "") -> str:
-    rows = [f"{name},{prefix}{number % groups}" for number, name in enumerate(open_source("digits", "train").paths)]
+    rows = [
+        f"{name},{prefix}{number % groups}"
+        for number, name in enumerate(open_source("digits", "train").paths)
+    ]
     path.write_text("\n".join(["path,group", *rows]))
     return str(path)
 
@@ -42,7 +45,9 @@ def paired(of: str, method: str = "moco", **changes: Any) -> Experiment:
     ids=["workers", "multi-crop"],
 )
 def test_a_run_resumes_bit_for_bit(tmp_path: Path, method: str, changes: dict[str, Any]) -> None:
-    whole = pretrain(paired(table(tmp_path / "a.csv"), method, **changes), tmp_path / "whole", console=SAYS)
+    whole = pretrain(
+        paired(table(tmp_path / "a.csv"), method, **changes), tmp_path / "whole", console=SAYS
+    )
     cut = stopped(whole, tmp_path / "cut", 3)
     resume(cut, console=SAYS)
     assert load_backbone(cut).content_hash() == load_backbone(whole).content_hash()
@@ -72,10 +77,28 @@ def test_methods_of_one_view_refuse(method: str) -> None:
 
 
 def test_the_command_says_who_belongs_together(tmp_path: Path, says: Says) -> None:
-    arguments = ["pretrain", "digits-moco-v2", "--epochs", "1", "--network.widths", "[4,8]", "--device", "cpu"]
-    arguments += ["--out", str(tmp_path / "run"), "--training.report", "false", "--monitor.knn_every", "0"]
+    arguments = [
+        "pretrain",
+        "digits-moco-v2",
+        "--epochs",
+        "1",
+        "--network.widths",
+        "[4,8]",
+        "--device",
+        "cpu",
+    ]
+    arguments += [
+        "--out",
+        str(tmp_path / "run"),
+        "--training.report",
+        "false",
+        "--monitor.knn_every",
+        "0",
+    ]
     said = says(*arguments, "--pairs", table(tmp_path / "a.csv"), "--pairs.probability", "0.3").out
-    assert "pairs: 1,347 of 1,347 images are in 300 groups of two or more; " in " ".join(said.split())
+    assert "pairs: 1,347 of 1,347 images are in 300 groups of two or more; " in " ".join(
+        said.split()
+    )
 
 
 def test_a_measured_step_reads_pairs_as_a_run_does(tmp_path: Path) -> None:

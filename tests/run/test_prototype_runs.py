@@ -34,14 +34,18 @@ def experiment(name: str, **changes: Any) -> Experiment:
 
 
 @pytest.fixture(scope="module", params=METHODS)
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, str]:
+def run(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path, str]:
     said = io.StringIO()
     folder = tmp_path_factory.mktemp("prototypes") / request.param
     pretrain(experiment(request.param), folder, console=Console(file=said, width=200))
     return request.param, folder, said.getvalue()
 
 
-def test_memory_is_stated_first_and_the_health_of_clusters_is_logged(run: tuple[str, Path, str]) -> None:
+def test_memory_is_stated_first_and_the_health_of_clusters_is_logged(
+    run: tuple[str, Path, str],
+) -> None:
     name, folder, said = run
     epochs = metric_lines(folder, "epoch")
     assert said.index(" MB more") < said.index("step 2/10")
@@ -50,18 +54,28 @@ def test_memory_is_stated_first_and_the_health_of_clusters_is_logged(run: tuple[
     assert ("clusters/nmi_previous" in epochs[-1]) == (name == "deepcluster-v2")
 
 
-def test_a_picture_of_other_images_says_if_the_own_are_needed(run: tuple[str, Path, str], tmp_path: Path) -> None:
+def test_a_picture_of_other_images_says_if_the_own_are_needed(
+    run: tuple[str, Path, str], tmp_path: Path
+) -> None:
     _, folder, _ = run
     other = tmp_path / "moved"
     shutil.copytree(folder, other)
     config = other / "config.yaml"
     config.write_text(config.read_text().replace("data: digits", "data: folder:/nowhere"))
-    with pytest.raises(UserError, match="remembers every image it was trained on, and their source 'folder:/nowhere'"):
+    with pytest.raises(
+        UserError,
+        match="remembers every image it was trained on, and their source 'folder:/nowhere'",
+    ):
         visualize(other, "digits#test", tmp_path / "a.png", num_images=3)
 
 
 def test_benchmark_measures_what_comes_after_the_warm_up() -> None:
-    changes = {"batch_size": 8, "views.size": 8, "method.warmup_epochs": 20, "method.num_negatives": 4}
+    changes = {
+        "batch_size": 8,
+        "views.size": 8,
+        "method.warmup_epochs": 20,
+        "method.num_negatives": 4,
+    }
     made = of_every("pcl-v2", **changes)
     bench = Bench(made, Machine.of(made))
     for batch in (bench._next(), next(bench.batches)):
@@ -92,5 +106,9 @@ def test_ctrl_c_in_a_pass_between_epochs_stops_there_and_loses_nothing(
 
 def test_images_beyond_the_clean_share_keep_their_last_embedding(tmp_path: Path) -> None:
     changes = {"objective.clean_fraction": 0.5, "method.num_prototypes": [700], "epochs": 2}
-    out = pretrain(experiment("deepcluster-v2", **changes), tmp_path / "run", console=Console(file=io.StringIO()))
+    out = pretrain(
+        experiment("deepcluster-v2", **changes),
+        tmp_path / "run",
+        console=Console(file=io.StringIO()),
+    )
     assert len(metric_lines(out, "epoch")) == 2

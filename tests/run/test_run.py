@@ -32,7 +32,13 @@ from hexa.weights.pretrained import load_backbone
 from tests.end_to_end.endings import ALONE
 from tests.refusals import one_line
 
-TINY = ALONE | {"batch_size": 64, "epochs": 1, "views.size": 8, "network.widths": [4, 8], "method.queue_size": 256}
+TINY = ALONE | {
+    "batch_size": 64,
+    "epochs": 1,
+    "views.size": 8,
+    "network.widths": [4, 8],
+    "method.queue_size": 256,
+}
 TINY["training.log_every"] = 5
 
 
@@ -46,7 +52,9 @@ def quiet() -> Console:
 
 
 def events(folder: Path) -> list[str]:
-    return [json.loads(line)["event"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)["event"] for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
 
 
 def test_a_run_leaves_nothing_in_memory(tmp_path: Path) -> None:
@@ -61,9 +69,24 @@ def test_a_run_leaves_nothing_in_memory(tmp_path: Path) -> None:
 
 def test_a_run_describes_itself(whole: Path) -> None:
     names = {path.name for path in whole.iterdir()}
-    assert names == {"config.yaml", "environment.json", "metrics.jsonl", "checkpoints", "backbone.safetensors"}
+    assert names == {
+        "config.yaml",
+        "environment.json",
+        "metrics.jsonl",
+        "checkpoints",
+        "backbone.safetensors",
+    }
     assert experiments.load(whole / "config.yaml") == tiny()
-    assert events(whole) == ["start", "train", "train", "train", "train", "train", "checkpoint", "end"]
+    assert events(whole) == [
+        "start",
+        "train",
+        "train",
+        "train",
+        "train",
+        "train",
+        "checkpoint",
+        "end",
+    ]
     text = (whole.parent / "said.txt").read_text()
     assert [part in text for part in ("digits-hexa-moco", "images/s")] == [True, True]
 
@@ -85,7 +108,9 @@ def test_the_backbone_is_the_trained_query_network_with_main_statistics(whole: P
 
 def test_a_cosine_stem_is_not_learned(tmp_path: Path) -> None:
     run = pretrain(tiny(network__stem="cosine"), tmp_path / "run", console=quiet())
-    assert torch.equal(load_backbone(run).network.get_parameter("conv1.weight"), cosine_filters(4, 3))
+    assert torch.equal(
+        load_backbone(run).network.get_parameter("conv1.weight"), cosine_filters(4, 3)
+    )
 
 
 def test_the_same_experiment_gives_the_same_weights(tmp_path: Path, whole: Path) -> None:
@@ -98,17 +123,25 @@ def test_the_same_experiment_gives_the_same_weights(tmp_path: Path, whole: Path)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"batch_size": 2000, "method__queue_size": 2000}, "batch_size: 2000 is more than the 1347 images"),
+        (
+            {"batch_size": 2000, "method__queue_size": 2000},
+            "batch_size: 2000 is more than the 1347 images",
+        ),
         ({"method__queue_size": 100}, "method.queue_size"),
         ({"data": "folder:nowhere"}, "nowhere"),
         ({"data": "digits#valid"}, "no split 'valid'"),
         ({"schedule__warmup_epochs": 1, "schedule__warmup_at_most": 1.0}, "schedule.warmup_epochs"),
         ({"network__name": "resnet19"}, "resnet19"),
-        ({"network__name": "vit_tiny_patch16_224", "views__size": 224, "views__test_scale": 1.5}, "size 336"),
+        (
+            {"network__name": "vit_tiny_patch16_224", "views__size": 224, "views__test_scale": 1.5},
+            "size 336",
+        ),
         ({"training__device": "tpu0x"}, "tpu0x"),
     ],
 )
-def test_a_mistake_leaves_nothing_behind(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_a_mistake_leaves_nothing_behind(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
     with one_line(words):
         pretrain(tiny(**changes), tmp_path / "run", console=quiet())
     assert not (tmp_path / "run").exists()
@@ -126,7 +159,9 @@ def test_a_folder_that_is_taken_is_refused_with_a_remedy(tmp_path: Path) -> None
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_on_a_full_disk_resume_names_no_option_that_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_full_disk_resume_names_no_option_that_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "config.yaml").write_text("recipe: x")
     full = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / ".lock"))
     monkeypatch.setattr("hexa.runtime.lock.os.open", Mock(side_effect=full))
@@ -137,24 +172,38 @@ def test_on_a_full_disk_resume_names_no_option_that_it_lacks(tmp_path: Path, mon
     assert "--" not in str(caught.value).replace(str(tmp_path), "")
 
 
-def test_resuming_a_finished_run_trains_nothing_and_keeps_what_began_it(copied: Path, whole: Path) -> None:
+def test_resuming_a_finished_run_trains_nothing_and_keeps_what_began_it(
+    copied: Path, whole: Path
+) -> None:
     (copied / "backbone.safetensors").unlink()
     resume(copied, console=(console := quiet()))
     assert "nothing is left to train: step 21 of 21" in console.file.getvalue()  # type: ignore[attr-defined]
     assert load_backbone(copied).content_hash() == load_backbone(whole).content_hash()
     assert events(copied) == [*events(whole), "resume", "end"]
-    before, after = (json.loads((folder / "environment.json").read_text()) for folder in (whole, copied))
+    before, after = (
+        json.loads((folder / "environment.json").read_text()) for folder in (whole, copied)
+    )
     assert after["time"] == before["time"]
     assert len(after["resumed"]) == 1
 
 
-def test_the_best_weights_are_exported_until_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_weights_are_exported_until_turned_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hexa.run.monitor.KnnMonitor.__call__", Mock(side_effect=(90.0, 80.0)))
-    run = pretrain(tiny(epochs=2, monitor__knn_every=1, monitor__keep_best="knn"), tmp_path / "run", console=quiet())
+    run = pretrain(
+        tiny(epochs=2, monitor__knn_every=1, monitor__keep_best="knn"),
+        tmp_path / "run",
+        console=quiet(),
+    )
     kept = load_backbone(run).content_hash()
     experiments.dump(tiny(epochs=2), run / "config.yaml")
     resume(run, console=quiet())
-    assert load_backbone(run).content_hash() != kept == load_backbone(run / "best.safetensors").content_hash()
+    assert (
+        load_backbone(run).content_hash()
+        != kept
+        == load_backbone(run / "best.safetensors").content_hash()
+    )
 
 
 def test_a_run_without_a_checkpoint_yet_starts_anew(tmp_path: Path, whole: Path) -> None:
@@ -165,7 +214,9 @@ def test_a_run_without_a_checkpoint_yet_starts_anew(tmp_path: Path, whole: Path)
     assert events(tmp_path).count("train") == 5
 
 
-def test_an_edited_config_is_refused_and_no_intact_checkpoint_is_no_silent_restart(copied: Path) -> None:
+def test_an_edited_config_is_refused_and_no_intact_checkpoint_is_no_silent_restart(
+    copied: Path,
+) -> None:
     experiments.dump(tiny(method__temperature=0.5), copied / "config.yaml")
     with pytest.raises(UserError, match=r"config\.yaml has changed"):
         resume(copied, console=quiet())
@@ -201,7 +252,9 @@ def test_a_run_that_diverged_before_its_first_checkpoint_is_begun_anew(
         return forward(self, *arguments) * math.nan
 
     monkeypatch.setattr(MoCo, "loss", diverges)
-    with pytest.raises(NonFiniteError, match=r"step 1: .*; nothing was learned before it.* and start anew$"):
+    with pytest.raises(
+        NonFiniteError, match=r"step 1: .*; nothing was learned before it.* and start anew$"
+    ):
         pretrain(tiny(), folder, console=quiet())
     assert "non-finite" in events(folder)
     monkeypatch.undo()
@@ -218,7 +271,9 @@ def bitmaps(root: Path, first: int = 0) -> str:
     return f"folder:{root}"
 
 
-def test_images_replaced_under_the_same_names_and_sizes_are_not_gone_on_with(tmp_path: Path) -> None:
+def test_images_replaced_under_the_same_names_and_sizes_are_not_gone_on_with(
+    tmp_path: Path,
+) -> None:
     folder = pretrain(tiny(data=bitmaps(tmp_path / "x")), tmp_path / "run", console=quiet())
     for file in (tmp_path / "x").iterdir():
         file.touch()

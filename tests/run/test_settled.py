@@ -22,7 +22,10 @@ AUTO = {"network.mean": "auto", "network.std": "auto"}
 
 
 def _experiment(**changes: Any) -> Experiment:
-    return override(recipes.get("digits-moco-v2"), {name.replace("__", "."): value for name, value in changes.items()})
+    return override(
+        recipes.get("digits-moco-v2"),
+        {name.replace("__", "."): value for name, value in changes.items()},
+    )
 
 
 def test_numbers_take_the_place_of_auto() -> None:
@@ -37,8 +40,19 @@ def test_numbers_take_the_place_of_auto() -> None:
 
 
 def test_a_run_keeps_the_numbers(tmp_path: Path, says: Says) -> None:
-    words = ["pretrain", "digits-moco-v2", "--out", tmp_path / "run", "--epochs", "1", "--device", "cpu"]
-    said = says(*words, "--network.mean", "auto", "--network.std=auto", "--training.report", "false").out
+    words = [
+        "pretrain",
+        "digits-moco-v2",
+        "--out",
+        tmp_path / "run",
+        "--epochs",
+        "1",
+        "--device",
+        "cpu",
+    ]
+    said = says(
+        *words, "--network.mean", "auto", "--network.std=auto", "--training.report", "false"
+    ).out
     assert "measured on the images" in said
     kept = experiments.load(tmp_path / "run" / "config.yaml")
     assert kept == settled(override(kept, AUTO), open_source("digits", "train"))[0]
@@ -53,7 +67,9 @@ def test_a_constant_channel_is_named() -> None:
 
 
 def test_one_number_is_for_all_channels_and_two_are_not() -> None:
-    with pytest.raises(ConfigError, match=r"network\.std: 2 numbers for 3 channels; give one per channel, or auto"):
+    with pytest.raises(
+        ConfigError, match=r"network\.std: 2 numbers for 3 channels; give one per channel, or auto"
+    ):
         _experiment(network__std=[0.5, 0.5])
     network = _experiment(network__channels=2, network__mean="0.5", network__std=0.25).network
     assert (network.mean, network.std) == ((0.5, 0.5), (0.25, 0.25))
@@ -62,10 +78,23 @@ def test_one_number_is_for_all_channels_and_two_are_not() -> None:
 
 
 def test_what_has_no_colours_is_not_recoloured() -> None:
-    changes = {"network__channels": 4, "network__mean": [0.5] * 4, "network__std": [0.25] * 4, "views__stain": 0.1}
-    made, notes = settled(_experiment(**changes), ArraySource(torch.zeros(8, 4, 5, 5, dtype=torch.uint8)))
+    changes = {
+        "network__channels": 4,
+        "network__mean": [0.5] * 4,
+        "network__std": [0.25] * 4,
+        "views__stain": 0.1,
+    }
+    made, notes = settled(
+        _experiment(**changes), ArraySource(torch.zeros(8, 4, 5, 5, dtype=torch.uint8))
+    )
     views = made.views
-    assert (views.stain, views.saturation, views.hue, views.grayscale_probability, views.randaugment_ops) == (0,) * 5
+    assert (
+        views.stain,
+        views.saturation,
+        views.hue,
+        views.grayscale_probability,
+        views.randaugment_ops,
+    ) == (0,) * 5
     assert views.brightness == _experiment().views.brightness
     assert len(notes) == 1
     assert notes[0].startswith("images of 4 channels have no colours: without views.")
@@ -74,9 +103,13 @@ def test_what_has_no_colours_is_not_recoloured() -> None:
 
 def test_crops_that_can_only_be_the_whole_image_are_told_of() -> None:
     images = ArraySource(torch.zeros(4, 3, 40, 64, dtype=torch.uint8))
-    whole, varied = (_experiment(views__magnification=(0.5, 2.0), views__size=size) for size in (80, 64))
+    whole, varied = (
+        _experiment(views__magnification=(0.5, 2.0), views__size=size) for size in (80, 64)
+    )
     (note,) = settled(whole, images)[1]
-    assert note.startswith("views.magnification: crops of the first image, 64 × 40 pixels, are all of it")
+    assert note.startswith(
+        "views.magnification: crops of the first image, 64 × 40 pixels, are all of it"
+    )
     assert settled(varied, images) == (varied, [])
 
 
@@ -85,7 +118,9 @@ def _member() -> str:
     source = ArraySource(torch.arange(3 * 64, dtype=torch.uint8).view(4, 3, 4, 4))
     made, _ = settled(override(_experiment(), AUTO), source)
     with pytest.raises(UserError, match="channel 0 is the same"):
-        settled(override(_experiment(), AUTO), ArraySource(torch.zeros(4, 3, 4, 4, dtype=torch.uint8)))
+        settled(
+            override(_experiment(), AUTO), ArraySource(torch.zeros(4, 3, 4, 4, dtype=torch.uint8))
+        )
     return str(made.network)
 
 

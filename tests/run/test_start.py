@@ -35,7 +35,9 @@ from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, sa
 from tests.end_to_end.endings import ALONE
 from tests.run.test_every_method import stopped
 
-NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4))
+NETWORK = NetworkConfig(
+    name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4)
+)
 TINY = ALONE | {"batch_size": 64, "epochs": 1, "method.queue_size": 256}
 
 
@@ -85,18 +87,33 @@ def test_network_normalisation_and_size_come_with_the_weights_unless_given(weigh
     assert experiment.network.std == NETWORK.std
 
 
-def test_a_run_is_begun_from_through_the_batch_norms_of_its_adversarial_views(weights: Path, tmp_path: Path) -> None:
+def test_a_run_is_begun_from_through_the_batch_norms_of_its_adversarial_views(
+    weights: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     trained(begun(weights, max_steps=3, start__batch_norm="follow"), run)
     made = begun(run, start__branch="aux")
-    found = split(Backbone(start.begun(made.network, made.start), load_backbone(run).preparation, made.network))
+    found = split(
+        Backbone(
+            start.begun(made.network, made.start), load_backbone(run).preparation, made.network
+        )
+    )
     assert all(map(equal, found, split(load_backbone(run, branch="aux"))))
     assert not equal(found[1], split(load_backbone(run))[1])
     # the digest is that of what is loaded, and not that of the run's weights
-    assert made.start.sha256 == load_backbone(run, branch="aux").content_hash() != begun(run).start.sha256
-    with pytest.raises(UserError, match="batch-norms 'aux' are kept only in the checkpoints of a run; give its folder"):
+    assert (
+        made.start.sha256
+        == load_backbone(run, branch="aux").content_hash()
+        != begun(run).start.sha256
+    )
+    with pytest.raises(
+        UserError,
+        match="batch-norms 'aux' are kept only in the checkpoints of a run; give its folder",
+    ):
         begun("random:resnet10t", start__branch="aux")
-    with pytest.raises(UserError, match="its backbone has no batch-norms 'other'; give the branch main"):
+    with pytest.raises(
+        UserError, match="its backbone has no batch-norms 'other'; give the branch main"
+    ):
         begun(run, start__branch="other")
 
 
@@ -127,10 +144,14 @@ def test_what_holds_no_weights_is_refused_and_other_fields_need_weights() -> Non
         ("cifar10-deepcluster-v2+small+adversarial", 1),
     ],
 )
-def test_backbone_twin_and_further_batch_norms_are_filled(weights: Path, recipe: str, encoders: int) -> None:
+def test_backbone_twin_and_further_batch_norms_are_filled(
+    weights: Path, recipe: str, encoders: int
+) -> None:
     given = {"start.weights": str(weights), "training.device": "cpu", "training.precision": "fp32"}
     experiment = begin_from_weights(experiments.override(recipes.get(recipe), given), given)
-    method = build_method(experiment, setting_of(experiment, 50_000), Machine(torch.device("cpu"), "fp32"))
+    method = build_method(
+        experiment, setting_of(experiment, 50_000), Machine(torch.device("cpu"), "fp32")
+    )
     source = load_backbone(weights).network.state_dict()
     checked = 0
     for path, value in method.state_dict().items():
@@ -165,12 +186,17 @@ def test_statistics_are_kept_or_follow(weights: Path, tmp_path: Path) -> None:
     kept = split(trained(begun(weights), tmp_path / "keep"))
     assert equal(kept[1], statistics)
     assert not equal(kept[0], parameters)
-    assert not equal(split(trained(begun(weights, start__batch_norm="follow"), tmp_path / "follow"))[1], statistics)
+    assert not equal(
+        split(trained(begun(weights, start__batch_norm="follow"), tmp_path / "follow"))[1],
+        statistics,
+    )
 
 
 def test_a_frozen_backbone_stays_until_its_epoch(weights: Path, tmp_path: Path) -> None:
     parameters, _ = split(load_backbone(weights))
-    assert equal(split(trained(begun(weights, start__freeze_backbone=1), tmp_path / "one"))[0], parameters)
+    assert equal(
+        split(trained(begun(weights, start__freeze_backbone=1), tmp_path / "one"))[0], parameters
+    )
     thawed = trained(begun(weights, start__freeze_backbone=1, epochs=2), tmp_path / "two")
     assert not equal(split(thawed)[0], parameters)
 
@@ -184,14 +210,18 @@ def test_only_the_last_stages_learn(weights: Path, tmp_path: Path) -> None:
 
 def test_rates_fall_by_stage(weights: Path) -> None:
     experiment = begun(weights, start__backbone_rate=0.5, start__layer_decay=0.1)
-    method = build_method(experiment, setting_of(experiment, 1347), Machine(torch.device("cpu"), "fp32"))
+    method = build_method(
+        experiment, setting_of(experiment, 1347), Machine(torch.device("cpu"), "fp32")
+    )
     rates = start.rates(method, experiment.start)
     encoder = method.query  # type: ignore[attr-defined]
     named = {name: rates[p] for name, p in encoder.backbone.named_parameters()}
     assert named["layer2.0.conv1.weight"] == pytest.approx(0.5)
     assert named["layer1.0.bn1.aux.weight"] == pytest.approx(0.05)
     assert named["conv1.weight"] == pytest.approx(0.005)
-    assert set(rates) == set(encoder.backbone.parameters())  # neither the head nor the momentum twin
+    assert set(rates) == set(
+        encoder.backbone.parameters()
+    )  # neither the head nor the momentum twin
 
 
 def test_the_optimizer_steps_at_each_pace() -> None:
@@ -216,17 +246,32 @@ def test_stages_of_timms_networks() -> None:
 # -- resuming ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_resumed_run_needs_its_start_no_more_and_ends_the_same(weights: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_needs_its_start_no_more_and_ends_the_same(
+    weights: Path, tmp_path: Path
+) -> None:
     fields = {"epochs": 2, "training__checkpoint_every_steps": 4, "training__keep": 20}
-    whole = trained(begun(weights, start__freeze_backbone=1, start__layer_decay=0.5, **fields), tmp_path / "whole")
+    whole = trained(
+        begun(weights, start__freeze_backbone=1, start__layer_decay=0.5, **fields),
+        tmp_path / "whole",
+    )
     cut = stopped(tmp_path / "whole", tmp_path / "cut", 12)
     weights.unlink()
     resume(cut, console=Console(file=io.StringIO()))
     assert load_backbone(cut).content_hash() == whole.content_hash()
 
 
-REPEATING = {"data": "digits", "epochs": 5, "batch_size": 256, "views.size": 8, "start.view_sets": 2}
-REPEATING |= {"start.trainable_stages": 1, "start.freeze_backbone": 1, "training.checkpoint_every_steps": 1}
+REPEATING = {
+    "data": "digits",
+    "epochs": 5,
+    "batch_size": 256,
+    "views.size": 8,
+    "start.view_sets": 2,
+}
+REPEATING |= {
+    "start.trainable_stages": 1,
+    "start.freeze_backbone": 1,
+    "training.checkpoint_every_steps": 1,
+}
 
 
 def repeating(weights: Path, **changes: Any) -> Experiment:
@@ -239,7 +284,9 @@ def test_maps_below_the_stages_that_learn_are_computed_once(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int | None
 ) -> None:
     """Ten of 25 batches, or all but two where there is room for one; resumed, with none in memory, it ends the same."""
-    limits = {} if room is None else {"training.resident_limit_bytes": room, "training.num_workers": 0}
+    limits = (
+        {} if room is None else {"training.resident_limit_bytes": room, "training.num_workers": 0}
+    )
     made, called = repeating(weights, **limits), Mock(side_effect=Trunk.__call__, autospec=True)
     monkeypatch.setattr(Trunk, "__call__", lambda self, batch: called(self, batch))
     whole = trained(made, tmp_path / "whole")
@@ -249,7 +296,9 @@ def test_maps_below_the_stages_that_learn_are_computed_once(
     resume(cut, console=Console(file=io.StringIO()))
     assert load_backbone(cut).content_hash() == whole.content_hash()
     before, after = load_backbone(weights).network.state_dict(), whole.network.state_dict()
-    assert {name.split(".")[0] for name in after if not torch.equal(before[name], after[name])} == {"layer2"}
+    assert {name.split(".")[0] for name in after if not torch.equal(before[name], after[name])} == {
+        "layer2"
+    }
     if room is None:  # on pixels it is the same, within rounding
         monkeypatch.setattr(Trunk, "of", lambda *_: None)
         plain = trained(made, tmp_path / "plain").network.state_dict()
@@ -258,10 +307,16 @@ def test_maps_below_the_stages_that_learn_are_computed_once(
         assert fresh.content_hash() != whole.content_hash()
 
 
-@pytest.mark.parametrize("field", [{}, {"start.batch_norm": "follow"}, {"method.average": 0.9}], ids=str)
-def test_maps_are_remembered_only_where_they_never_change(weights: Path, field: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "field", [{}, {"start.batch_norm": "follow"}, {"method.average": 0.9}], ids=str
+)
+def test_maps_are_remembered_only_where_they_never_change(
+    weights: Path, field: dict[str, Any]
+) -> None:
     made, machine = repeating(weights, **field), Machine(torch.device("cpu"), "fp32")
-    assert (remembering(made, build_method(made, setting_of(made, 1347), machine), machine) is None) == bool(field)
+    assert (
+        remembering(made, build_method(made, setting_of(made, 1347), machine), machine) is None
+    ) == bool(field)
 
 
 @pytest.mark.parametrize(
@@ -277,12 +332,16 @@ def test_maps_are_remembered_only_where_they_never_change(weights: Path, field: 
 def test_a_trunk_is_found_where_a_network_is_a_sequence(
     name: str, options: dict[str, Any], learns: str, modules: int | None
 ) -> None:
-    config = NetworkConfig(name=name, options=options, widths=(4, 8) if name == "small-resnet" else ())
+    config = NetworkConfig(
+        name=name, options=options, widths=(4, 8) if name == "small-resnet" else ()
+    )
     method = SimCLRConfig().build(backbones.build(config), Setting(64, 8, keep_statistics=True))
     of = {parameter: path for path, parameter in method.encoder.backbone.named_parameters()}
     pixels = torch.rand(3, 3, 32, 32)
     expected = method.encoder.eval().features(pixels)
-    trunk = Trunk.of(method, lambda parameter: of[parameter].startswith(learns), pixels, contextlib.nullcontext)
+    trunk = Trunk.of(
+        method, lambda parameter: of[parameter].startswith(learns), pixels, contextlib.nullcontext
+    )
     assert (None if trunk is None else len(trunk.modules)) == modules
     if trunk is not None:
         maps = trunk(Batch((pixels,), torch.arange(3), Stream(0)))
@@ -306,8 +365,25 @@ def test_a_moved_start_is_the_same_experiment(weights: Path, tmp_path: Path) -> 
     assert fingerprint(begun(weights.rename(tmp_path / "moved.safetensors")), source) == here
 
 
-def test_on_the_command_line(weights: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_on_the_command_line(
+    weights: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     fields = [word for name, value in TINY.items() for word in (f"--{name}", str(value).lower())]
-    assert main(["pretrain", "digits-moco-v2", "--start", str(weights), "--out", str(tmp_path / "run"), *fields]) == 0
+    assert (
+        main(
+            [
+                "pretrain",
+                "digits-moco-v2",
+                "--start",
+                str(weights),
+                "--out",
+                str(tmp_path / "run"),
+                *fields,
+            ]
+        )
+        == 0
+    )
     assert f"starts from {weights}: small-resnet at 8 px" in capfd.readouterr().out
-    assert load_backbone(tmp_path / "run").info["start_sha256"] == start.digest(str(weights), load_backbone(weights))
+    assert load_backbone(tmp_path / "run").info["start_sha256"] == start.digest(
+        str(weights), load_backbone(weights)
+    )

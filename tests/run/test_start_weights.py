@@ -48,9 +48,16 @@ def test_code_that_the_user_names_runs_once_and_no_file_names_it(
 ) -> None:
     code = tmp_path / "own.py"
     code.write_text(OWN)
-    given = TINY | {"views.size": 8, "max_steps": 4, "training.checkpoint_every_steps": 2, "training.keep": 20}
+    given = TINY | {
+        "views.size": 8,
+        "max_steps": 4,
+        "training.checkpoint_every_steps": 2,
+        "training.keep": 20,
+    }
     given |= {"data": "digits", "start.weights": f"python:{code}:known"}
-    experiment = begin_from_weights(experiments.override(recipes.get("cifar10-moco-v2+small"), given), given)
+    experiment = begin_from_weights(
+        experiments.override(recipes.get("cifar10-moco-v2+small"), given), given
+    )
     code.unlink()
     assert (experiment.network.name, experiment.views.test_size) == ("resnet18", 8)
     assert experiment.network.mean == (0.485, 0.456, 0.406)
@@ -66,12 +73,18 @@ def test_code_that_the_user_names_runs_once_and_no_file_names_it(
 
 def test_networks_that_code_gives_and_some_that_cannot_be_built_again(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
-    for function, mean, size in (("fed_otherwise", 0.1, 64), ("of_torchvision#resnet18", 0.485, 224)):
+    for function, mean, size in (
+        ("fed_otherwise", 0.1, 64),
+        ("of_torchvision#resnet18", 0.485, 224),
+    ):
         made = start.made_by_code(f"python:{tmp_path}/own.py:{function}")
         assert (made.network_config.name, made.mean[0], made.image_size) == ("resnet18", mean, size)
         assert not any(key.startswith("fc.") for key in made.state_dict())
     for function, words in (
-        ("unknown", r"no network is recognised .*; if timm has this network, name it: python:.*unknown#NETWORK"),
+        (
+            "unknown",
+            r"no network is recognised .*; if timm has this network, name it: python:.*unknown#NETWORK",
+        ),
         ("unknown#resnot18", "timm has no network 'resnot18'; did you mean 'resnet18'"),
         ("other_patches", "not the state of this network: of another shape are pos_embed"),
     ):
@@ -81,12 +94,20 @@ def test_networks_that_code_gives_and_some_that_cannot_be_built_again(tmp_path: 
 
 def test_a_configuration_runs_no_code() -> None:
     """Only what the user typed does: an experiment that came from a file or a recipe names weights, not code."""
-    experiment = experiments.override(recipes.get("digits-moco-v2"), {"start.weights": "python:antigravity:fly"})
-    with pytest.raises(UserError, match="which a file must not name; use --start python:antigravity:fly"):
+    experiment = experiments.override(
+        recipes.get("digits-moco-v2"), {"start.weights": "python:antigravity:fly"}
+    )
+    with pytest.raises(
+        UserError, match="which a file must not name; use --start python:antigravity:fly"
+    ):
         begin_from_weights(experiment, {"epochs": 1})
     noted = experiments.override(experiment, {"start.sha256": "0" * 64})
     with pytest.raises(UserError, match="is code, which a file must not name"):
-        pretrain(begin_from_weights(noted, {"start.weights"}), "nowhere", console=Console(file=io.StringIO()))
+        pretrain(
+            begin_from_weights(noted, {"start.weights"}),
+            "nowhere",
+            console=Console(file=io.StringIO()),
+        )
     assert "antigravity" not in sys.modules
 
 
@@ -104,7 +125,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vit = random_backbone(NetworkConfig(name="vit_tiny_patch16_224", options=VIT), 32)
     save_backbone(vit, folder / "vit.safetensors")
     torch.save(vit.network.state_dict(), folder / "vit.pt")
-    cut = {f"cut-{name}": (folder / name).read_bytes()[:50_000] for name in ("resnet18.pt", "vit.safetensors")}
+    cut = {
+        f"cut-{name}": (folder / name).read_bytes()[:50_000]
+        for name in ("resnet18.pt", "vit.safetensors")
+    }
     for name, content in (cut | {"text.pt": b"hello\n", "image.pt": b"\xff\xd8\xff"}).items():
         (folder / name).write_bytes(content)
     np.savez(folder / "features.npz", features=np.ones(3))
@@ -116,15 +140,47 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("resnet18.pt", {"network.name": "resnet50"}, "is resnet18; leave it out"),
         ("resnet18.pt", {"network.stem": "cosine"}, "is learned; leave it out"),
-        ("resnet18.pt", {"network.small_stem": True}, r"of another shape are conv1\.weight .*; leave out what you set"),
-        ("resnet18.pt#resnet50", {}, r"it lacks layer1\.0\.conv3\.weight.*; name the timm network .*18\.pt#NETWORK"),
-        ("vit.safetensors", {"network.options": VIT | {"depth": 3}}, r"it lacks blocks\.2.*; leave out what you set"),
-        ("vit.pt", {}, r"no network is recognised .*; if timm has this network, name it: .*vit\.pt#NETWORK"),
-        ("vit.pt#vit_tiny_patch16_224", {}, r"it lacks blocks\.2.*; name the timm network that it was saved from"),
-        ("cut-resnet18.pt", {}, r"not a complete checkpoint \(.*\); give a file of weights, or copy this one again"),
+        (
+            "resnet18.pt",
+            {"network.small_stem": True},
+            r"of another shape are conv1\.weight .*; leave out what you set",
+        ),
+        (
+            "resnet18.pt#resnet50",
+            {},
+            r"it lacks layer1\.0\.conv3\.weight.*; name the timm network .*18\.pt#NETWORK",
+        ),
+        (
+            "vit.safetensors",
+            {"network.options": VIT | {"depth": 3}},
+            r"it lacks blocks\.2.*; leave out what you set",
+        ),
+        (
+            "vit.pt",
+            {},
+            r"no network is recognised .*; if timm has this network, name it: .*vit\.pt#NETWORK",
+        ),
+        (
+            "vit.pt#vit_tiny_patch16_224",
+            {},
+            r"it lacks blocks\.2.*; name the timm network that it was saved from",
+        ),
+        (
+            "cut-resnet18.pt",
+            {},
+            r"not a complete checkpoint \(.*\); give a file of weights, or copy this one again",
+        ),
         ("cut-vit.safetensors", {}, r"not a complete safetensors file \(.*\); copy it again"),
-        ("head.pt", {}, r"has only a head \(fc\.weight, fc\.bias\); give a file with the whole network"),
-        ("features.npz", {}, r"not in a format that torch writes\); give a file of weights, or copy this one again"),
+        (
+            "head.pt",
+            {},
+            r"has only a head \(fc\.weight, fc\.bias\); give a file with the whole network",
+        ),
+        (
+            "features.npz",
+            {},
+            r"not in a format that torch writes\); give a file of weights, or copy this one again",
+        ),
         ("text.pt", {}, "not a checkpoint: it begins with b'hello.*; give a file of weights"),
         ("image.pt", {}, "image.pt: not a checkpoint; give a file of weights"),
     ],
@@ -133,7 +189,9 @@ def test_what_does_not_fit_is_one_line_that_says_what_to_do(
     files: Path, file: str, given: dict[str, object], words: str
 ) -> None:
     with one_line(words) as raised:
-        experiment = begun(files / file, "digits-moco-v2", **{k.replace(".", "__"): v for k, v in given.items()})
+        experiment = begun(
+            files / file, "digits-moco-v2", **{k.replace(".", "__"): v for k, v in given.items()}
+        )
         start.begun(experiment.network, experiment.start)
     assert len(str(raised.value)) < 700
 
@@ -141,5 +199,7 @@ def test_what_does_not_fit_is_one_line_that_says_what_to_do(
 def test_a_norm_that_is_called_a_head_is_kept(files: Path) -> None:
     """timm's ConvNeXts have their last normalisation in `head`, beside the classifier."""
     made = load_backbone(f"{files}/convnext.pt#convnext_atto").state_dict()
-    assert torch.equal(made["head.norm.weight"], torch.load(files / "convnext.pt")["head.norm.weight"])
+    assert torch.equal(
+        made["head.norm.weight"], torch.load(files / "convnext.pt")["head.norm.weight"]
+    )
     assert "head.fc.weight" not in made

@@ -23,7 +23,9 @@ def test_an_unfinished_run_is_named(tmp_path: Path, says: Says) -> None:
     again = ("export", tmp_path / "out.safetensors", "--to", "timm", "--out", tmp_path / "b.pth")
     assert "unfinished" not in says(*again, status=2).out
     shutil.copy(tmp_path / "out.safetensors", run / "backbone.safetensors")
-    (run / "adapt.json").write_text('{"verdict": "no", "kept": "start", "table": {"header": ["", "", "", ""]}}')
+    (run / "adapt.json").write_text(
+        '{"verdict": "no", "kept": "start", "table": {"header": ["", "", "", ""]}}'
+    )
     assert f"end of training; its winner is {run}/winner.safetensors" in says(*embedding).out
 
 
@@ -31,7 +33,12 @@ def test_pictures_tell_their_stages_and_count_images(
     tmp_path: Path, says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = (a_run(tmp_path / "run", tiny()), "--data", "digits", "--out", tmp_path / "out.png")
-    assert says("visualize", *given).err == "opening the images …\nmaking hard examples …\ndrawing …\n"
-    assert says("figure", "hard-examples", *given).err == "opening the images …\nmaking views of them …\n"
+    assert (
+        says("visualize", *given).err == "opening the images …\nmaking hard examples …\ndrawing …\n"
+    )
+    assert (
+        says("figure", "hard-examples", *given).err
+        == "opening the images …\nmaking views of them …\n"
+    )
     monkeypatch.setattr("hexa.runtime.progress.ProgressBar.PAUSE", 0.0)
     assert "extracting features: 1,347 of 1,347" in says("figure", "neighbours", *given).err

@@ -21,7 +21,12 @@ from hexa.runtime import checkpoints
 from tests.conftest import Says
 from tests.evaluation.given import plain_images
 
-TINY = {"network.widths": "[4, 8]", "batch_size": "32", "method.bn_groups": "2", "method.queue_size": "64"}
+TINY = {
+    "network.widths": "[4, 8]",
+    "batch_size": "32",
+    "method.bn_groups": "2",
+    "method.queue_size": "64",
+}
 
 
 def tiny(**changes: str) -> Experiment:
@@ -49,7 +54,10 @@ def test_a_recipe_by_name(tmp_path: Path) -> None:
 
 
 def test_the_picture_is_a_function_of_the_seed_and_the_only_file(tmp_path: Path) -> None:
-    made = [visualize(tiny(), "digits", tmp_path / f"{n}.png", seed=s).read_bytes() for n, s in enumerate((0, 0, 1))]
+    made = [
+        visualize(tiny(), "digits", tmp_path / f"{n}.png", seed=s).read_bytes()
+        for n, s in enumerate((0, 0, 1))
+    ]
     assert made[0] == made[1]
     assert made[0] != made[2]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.png", "1.png", "2.png"]
@@ -103,12 +111,20 @@ def test_the_views_are_those_of_the_configuration() -> None:
 
 def test_broken_images_are_passed_over_and_counted(tmp_path: Path, says: Says) -> None:
     sizes = [(60, 40), (30, 30), (33, 90), (40, 40), (7, 9), (8, 8)]
-    data = plain_images(tmp_path / "photos", {f"{number}.png": size for number, size in enumerate(sizes)})
+    data = plain_images(
+        tmp_path / "photos", {f"{number}.png": size for number, size in enumerate(sizes)}
+    )
 
     def look(*broken: int, status: int) -> Any:
         for number in broken:
             (tmp_path / "photos" / f"{number}.png").write_bytes(b"broken")
-        options = ("--data", data, "--out", tmp_path / "a.png", *(f"--{name}={value}" for name, value in TINY.items()))
+        options = (
+            "--data",
+            data,
+            "--out",
+            tmp_path / "a.png",
+            *(f"--{name}={value}" for name, value in TINY.items()),
+        )
         return says("visualize", "digits-hexa-moco", *options, status=status)
 
     said = look(1, 4, status=0).out

@@ -26,9 +26,15 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def _faults(*given: str, **environment: str) -> int:
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MALLOC_", "GLIBC_"))
+    }
     command = [sys.executable, "-c", SCRIPT, *given]
-    return int(subprocess.run(command, env=variables | environment, check=True, capture_output=True).stdout)
+    return int(
+        subprocess.run(command, env=variables | environment, check=True, capture_output=True).stdout
+    )
 
 
 @pytest.mark.skipif(not keep_freed_memory(), reason="not glibc, or malloc was set by the user")

@@ -22,14 +22,21 @@ def refused(path: Path, said: str = "") -> None:
 
 def state(seed: int = 0) -> checkpoints.State:
     generator = torch.Generator().manual_seed(seed)
-    parameter = torch.nn.Parameter(torch.randn(8, 3, 3, 3, generator=generator).to(memory_format=torch.channels_last))
+    parameter = torch.nn.Parameter(
+        torch.randn(8, 3, 3, 3, generator=generator).to(memory_format=torch.channels_last)
+    )
     optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
     for _ in range(2):
         parameter.grad = torch.randn(8, 3, 3, 3, generator=generator)
         optimizer.step()
     half, count = torch.randn(3, generator=generator).bfloat16(), torch.tensor(7)
     method = {"weight": parameter.detach(), "half": half, "count": count}
-    return {"method": method, "optimizer": optimizer.state_dict(), "epoch": 1.5, "window": {"names": ["a"], "count": 2}}
+    return {
+        "method": method,
+        "optimizer": optimizer.state_dict(),
+        "epoch": 1.5,
+        "window": {"names": ["a"], "count": 2},
+    }
 
 
 def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
@@ -47,7 +54,9 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
 def test_some_stay_whatever_is_newer(tmp_path: Path) -> None:
     for step in range(10, 80, 10):
         checkpoints.save(tmp_path, step, state(step), keep=1, stays=30)
-    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"step-000000{step}.pt" for step in (30, 60, 70)]
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [
+        f"step-000000{step}.pt" for step in (30, 60, 70)
+    ]
 
 
 def test_a_later_bad_file_does_not_push_out_good_ones(tmp_path: Path) -> None:
@@ -90,7 +99,9 @@ def test_foreign_files_are_recognised(tmp_path: Path) -> None:
 
 def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
     path = checkpoints.path_of(tmp_path, 5)
-    torch.save({"format": checkpoints.FORMAT, "trap": Calls(os.mkdir, str(tmp_path / "made"))}, path)
+    torch.save(
+        {"format": checkpoints.FORMAT, "trap": Calls(os.mkdir, str(tmp_path / "made"))}, path
+    )
     refused(path)
     assert list(tmp_path.iterdir()) == [path]
 
@@ -103,7 +114,9 @@ def test_no_checkpoint_at_all(tmp_path: Path) -> None:
     assert len(said) == 1
 
 
-def test_a_failed_save_leaves_the_folder_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_leaves_the_folder_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoints.save(tmp_path, 1, state())
     monkeypatch.setattr("os.fsync", Mock(side_effect=OSError("No space left on device")))
     with pytest.raises(OSError, match="No space"):
@@ -125,7 +138,10 @@ BY_HAND: dict[str, Callable[[], object]] = {
 def test_what_was_made_by_hand_ends(tmp_path: Path, name: str) -> None:
     path = checkpoints.path_of(tmp_path, 1)
     if name in BY_HAND:
-        torch.save({"format": checkpoints.FORMAT, "step": 1, "checksum": "0" * 64, "x": BY_HAND[name]()}, path)
+        torch.save(
+            {"format": checkpoints.FORMAT, "step": 1, "checksum": "0" * 64, "x": BY_HAND[name]()},
+            path,
+        )
     else:  # pickle itself can't write it
         path.write_bytes(b"\x80\x02}" + b"X\x01\x00\x00\x00x}" * 100_000 + b"s" * 100_000 + b".")
     refused(path, "damaged")

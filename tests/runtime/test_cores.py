@@ -20,20 +20,32 @@ from tests.conftest import Says
     ("own", "files", "expected"),
     [
         ("0::/\n", {"cpu.max": "150000 100000"}, [1.5]),
-        ("0::/jobs/one\n", {"jobs/cpu.max": "200000 100000", "jobs/one/cpu.max": "max 100000"}, [2.0]),
-        ("3:cpu,cpuacct:/a\n0::/\n", {"cpu/a/cpu.cfs_quota_us": "50000", "cpu/a/cpu.cfs_period_us": "100000"}, [0.5]),
+        (
+            "0::/jobs/one\n",
+            {"jobs/cpu.max": "200000 100000", "jobs/one/cpu.max": "max 100000"},
+            [2.0],
+        ),
+        (
+            "3:cpu,cpuacct:/a\n0::/\n",
+            {"cpu/a/cpu.cfs_quota_us": "50000", "cpu/a/cpu.cfs_period_us": "100000"},
+            [0.5],
+        ),
         ("3:cpu:/a\n", {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, []),
         ("5:memory:/a\n", {"cpu.max": "150000 100000"}, []),
         ("0::/gone\n", {"cpu.max": "damaged"}, []),
     ],
 )
-def test_quotas_of_containers(tmp_path: Path, own: str, files: dict[str, str], expected: list[float]) -> None:
+def test_quotas_of_containers(
+    tmp_path: Path, own: str, files: dict[str, str], expected: list[float]
+) -> None:
     (tmp_path / "own").write_text(own)
     for name, text in files.items():
         path = tmp_path / "groups" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
-    assert [quota for quota in cores._quotas(tmp_path / "groups", tmp_path / "own") if quota < 1000] == expected
+    assert [
+        quota for quota in cores._quotas(tmp_path / "groups", tmp_path / "own") if quota < 1000
+    ] == expected
 
 
 @pytest.mark.parametrize(
@@ -60,7 +72,9 @@ def test_idle_cores_are_counted_among_those_allowed(monkeypatch: pytest.MonkeyPa
     first = "cpu 9 9\ncpu0 0 0 0 0 0 0 0 0 0\ncpu1 10 0 0 50 0 0 0 0 0\ncpu2 0 0 0 0 0 0 0 0 7\nintr 5\n"
     second = "cpu 9 9\ncpu0 0 0 0 99 0 0 0 0 0\ncpu1 60 10 5 80 0 5 0 0 0\ncpu2 40 0 0 20 40 0 0 0 9\nintr 6\n"
     monkeypatch.setattr(cores, "allowed_cores", lambda: [1, 2])
-    assert cores._idle(0.0, SimpleNamespace(read_text=iter((first, second)).__next__)) == pytest.approx(0.9)
+    assert cores._idle(
+        0.0, SimpleNamespace(read_text=iter((first, second)).__next__)
+    ) == pytest.approx(0.9)
     assert cores._idle(0.0, Path("nowhere")) == 2.0
 
 
@@ -75,7 +89,11 @@ def test_idle_cores_are_counted_among_those_allowed(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_beside_other_programs_what_ends_by_the_clock_takes_idle_cores_alone(
-    monkeypatch: pytest.MonkeyPatch, says: Says, command: list[str], given: str | None, threads: str | None
+    monkeypatch: pytest.MonkeyPatch,
+    says: Says,
+    command: list[str],
+    given: str | None,
+    threads: str | None,
 ) -> None:
     monkeypatch.setattr(os, "environ", dict(os.environ))
     os.environ.pop("OMP_NUM_THREADS", None)
@@ -83,12 +101,16 @@ def test_beside_other_programs_what_ends_by_the_clock_takes_idle_cores_alone(
     monkeypatch.setattr(cores, "allowed_cores", lambda: [0, 1, 2, 3])
     monkeypatch.setattr(cores, "_idle", lambda: 2.7)
     monkeypatch.setattr(cores, "_DEVICES", Path("nowhere"))
-    monkeypatch.setitem(COMMANDS, command[0], dataclasses.replace(COMMANDS[command[0]], run=lambda given, extra: 0))
+    monkeypatch.setitem(
+        COMMANDS, command[0], dataclasses.replace(COMMANDS[command[0]], run=lambda given, extra: 0)
+    )
     assert ("other programs use the cores" in says(*command).err) == (given is None)
     assert os.environ.get("OMP_NUM_THREADS") == threads
 
 
-@pytest.mark.parametrize(("idle", "device", "said"), [(2.7, "null", 1), (3.65, "null", 0), (2.7, "nvidia0", 0)])
+@pytest.mark.parametrize(
+    ("idle", "device", "said"), [(2.7, "null", 1), (3.65, "null", 0), (2.7, "nvidia0", 0)]
+)
 def test_little_noise_is_no_other_program_and_a_gpu_needs_no_threads(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, idle: float, device: str, said: int
 ) -> None:
@@ -116,5 +138,7 @@ cli.main(["pretrain", "digits-moco-v2", "--out", "nowhere"])
 """
     left_out = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
-    found = subprocess.run([sys.executable, "-c", watch], env=environment, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", watch], env=environment, capture_output=True, text=True, check=False
+    )
     assert found.stderr.strip() == "10000"

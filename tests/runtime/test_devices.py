@@ -22,26 +22,38 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, n
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert pick_device("cuda") == torch.device("cuda", 1)
     monkeypatch.setenv("LOCAL_RANK", "3")
-    with pytest.raises(UserError, match="'cuda:3' is not available: 2 GPUs are seen; start at most 2 processes"):
+    with pytest.raises(
+        UserError, match="'cuda:3' is not available: 2 GPUs are seen; start at most 2 processes"
+    ):
         pick_device(name)
 
 
 @pytest.mark.parametrize("name", ["meta", "mps", "xpu"])
-def test_a_device_without_data_or_support_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_data_or_support_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if name != "meta":  # which some machine has
-        monkeypatch.setattr(torch, "zeros", Mock(side_effect=AssertionError("Torch not compiled with it enabled")))
-    with pytest.raises(UserError, match=f"^device '{name}' cannot be used here .*; use auto, cpu or cuda$"):
+        monkeypatch.setattr(
+            torch, "zeros", Mock(side_effect=AssertionError("Torch not compiled with it enabled"))
+        )
+    with pytest.raises(
+        UserError, match=f"^device '{name}' cannot be used here .*; use auto, cpu or cuda$"
+    ):
         pick_device(name)
 
 
 def test_a_number_of_processes_without_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(UserError, match="environment variable RANK expected, but not set; start with torchrun"):
+    with pytest.raises(
+        UserError, match="environment variable RANK expected, but not set; start with torchrun"
+    ):
         processes.initialize(torch.device("cpu"))
 
 
-def test_depthwise_networks_learn_in_fp32_on_a_cpu_and_are_used_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_depthwise_networks_learn_in_fp32_on_a_cpu_and_are_used_in_bf16(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(precision, "has_native_bf16", lambda device: True)
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     with torch.device("meta"):
@@ -54,7 +66,9 @@ def test_depthwise_networks_learn_in_fp32_on_a_cpu_and_are_used_in_bf16(monkeypa
     assert precision.resolve("fp32", gpu) == "fp32"
 
 
-def test_weights_of_five_dimensions_stay_as_they_are_where_those_of_four_become_channels_last() -> None:
+def test_weights_of_five_dimensions_stay_as_they_are_where_those_of_four_become_channels_last() -> (
+    None
+):
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv3d(1, 4, 3))
     with unchanged(network):
         assert precision.place(network, torch.device("cpu")) is network

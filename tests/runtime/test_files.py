@@ -47,7 +47,13 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_what_killed_processes_left_is_swept_away(tmp_path: Path) -> None:
     left = [".one.json.123.tmp", ".two[1].pt.4.tmp", ".two[1].pt.55.tmp"]
-    kept = ["one.json", ".one.json.tmp", ".one.json.12a.tmp", "one.json.123.tmp", ".one.json.123.tmp.bak"]
+    kept = [
+        "one.json",
+        ".one.json.tmp",
+        ".one.json.12a.tmp",
+        "one.json.123.tmp",
+        ".one.json.123.tmp.bak",
+    ]
     for name in left + kept:
         (tmp_path / name).touch()
     sweep(tmp_path, "two[1].pt", "absent")

@@ -49,12 +49,17 @@ def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(lock)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         child = int(holder.stdout.readline())
-        with pytest.raises(UserError, match=f"^process {holder.pid} on .* works$"), locked(lock, "works"):
+        with (
+            pytest.raises(UserError, match=f"^process {holder.pid} on .* works$"),
+            locked(lock, "works"),
+        ):
             pass
         holder.kill()
         holder.wait()
         os.kill(child, 0)  # it lives
-        with locked(lock, "works", patience=20):  # a child that was only just forked may not have let go yet
+        with locked(
+            lock, "works", patience=20
+        ):  # a child that was only just forked may not have let go yet
             assert lock.read_text().startswith(f"{os.getpid()} on ")
     with locked(lock, "works"):
         pass
@@ -91,17 +96,28 @@ def test_threads_of_one_process_keep_each_other_out(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("make", [Path.touch, lambda place: place.symlink_to("nowhere")], ids=["file", "dangling link"])
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, make: Callable[[Path], object]) -> None:
+@pytest.mark.parametrize(
+    "make", [Path.touch, lambda place: place.symlink_to("nowhere")], ids=["file", "dangling link"]
+)
+def test_a_folder_that_cannot_be_made_is_told(
+    tmp_path: Path, make: Callable[[Path], object]
+) -> None:
     make(tmp_path / "new")
     with pytest.raises(FileExistsError), locked(tmp_path / "new" / "lock", "works"):
         pass
 
 
-def test_a_disk_without_locks_is_said_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+def test_a_disk_without_locks_is_said_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
+    )
     said: list[str] = []
-    with locked(tmp_path / "new" / "lock", "works", say=said.append), locked(tmp_path / "new" / "lock", "works"):
+    with (
+        locked(tmp_path / "new" / "lock", "works", say=said.append),
+        locked(tmp_path / "new" / "lock", "works"),
+    ):
         assert list((tmp_path / "new").iterdir()) == []
     assert len(said) == 1
     assert "no file locks" in said[0]
@@ -119,7 +135,9 @@ def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "precious").read_text() == "content"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's end on Linux alone")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the kernel tells of a parent's end on Linux alone"
+)
 def test_a_child_ends_when_its_parent_is_killed() -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE)
     assert parent.stdout.readline() == b"ready\n"

@@ -28,7 +28,9 @@ def unread() -> int:
     return writing
 
 
-@pytest.mark.parametrize("opened", [unread, lambda: os.open("/dev/full", os.O_WRONLY)], ids=["no reader", "full disk"])
+@pytest.mark.parametrize(
+    "opened", [unread, lambda: os.open("/dev/full", os.O_WRONLY)], ids=["no reader", "full disk"]
+)
 def test_a_reader_that_has_gone_and_a_full_disk_are_no_errors(opened: Callable[[], int]) -> None:
     with os.fdopen(opened(), "w") as stream:  # whose buffer is flushed once more when it is closed
         forgiving = cast(TextIO, Forgiving(lambda: stream))
@@ -38,7 +40,9 @@ def test_a_reader_that_has_gone_and_a_full_disk_are_no_errors(opened: Callable[[
         print("three", file=forgiving, flush=True)
 
 
-def test_streams_are_replaced_for_a_while_and_write_whole_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_streams_are_replaced_for_a_while_and_write_whole_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     before = sys.stdout
     with output.forgiving():
         print("seen")

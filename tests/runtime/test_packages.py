@@ -44,7 +44,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wheel_takes_the_packages_of_an_extra_by_name(installed: None) -> None:
     words = shlex.split(packages.install_extra("onnx"))
-    assert words == ["/venv/bin/python", "-m", "pip", "install", "onnx>=1.17", "onnxruntime[gpu]<2,>=1.20"]
+    assert words == [
+        "/venv/bin/python",
+        "-m",
+        "pip",
+        "install",
+        "onnx>=1.17",
+        "onnxruntime[gpu]<2,>=1.20",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -58,11 +65,15 @@ def test_a_wheel_takes_the_packages_of_an_extra_by_name(installed: None) -> None
 def test_what_is_in_the_environment_installs_more(
     installed: None, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], command: str
 ) -> None:
-    monkeypatch.setattr(metadata, "distributions", lambda: [SimpleNamespace(name=name) for name in there])
+    monkeypatch.setattr(
+        metadata, "distributions", lambda: [SimpleNamespace(name=name) for name in there]
+    )
     assert packages.install("timm") == command
 
 
-def test_a_checkout_installs_itself(installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_installs_itself(
+    installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "my checkout"
     (root / "src").mkdir(parents=True)
     (root / "pyproject.toml").touch()
@@ -74,20 +85,26 @@ def test_a_checkout_installs_itself(installed: None, tmp_path: Path, monkeypatch
     assert packages.install_extra("hf") == ".venv/bin/python -m pip install -e '.[hf]'"
 
 
-def test_without_metadata_the_name_is_ours(monkeypatch: pytest.MonkeyPatch, installed: None) -> None:
+def test_without_metadata_the_name_is_ours(
+    monkeypatch: pytest.MonkeyPatch, installed: None
+) -> None:
     monkeypatch.setattr(metadata, "distribution", Mock(side_effect=metadata.PackageNotFoundError))
     assert packages.install_extra("onnx") == "/venv/bin/python -m pip install 'hexa-ssl[onnx]'"
 
 
 def test_a_missing_package_is_one_line(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(UserError, match=r"^--to onnx needs the package onnx; install it: .*'onnx>=1\.17'"):
+    with pytest.raises(
+        UserError, match=r"^--to onnx needs the package onnx; install it: .*'onnx>=1\.17'"
+    ):
         packages.import_extra("onnx", "onnx", "--to onnx")
 
 
 def test_nothing_says_to_install_the_other_project() -> None:
     for path in [*PAGES, *(ROOT / "src").rglob("*.py")]:
-        assert not re.search(r"hexa\[|install '?hexa(?!-ssl)", path.read_text(encoding="utf-8")), path
+        assert not re.search(r"hexa\[|install '?hexa(?!-ssl)", path.read_text(encoding="utf-8")), (
+            path
+        )
 
 
 def test_a_copy_names_the_commit_that_it_is_told_and_what_it_holds(

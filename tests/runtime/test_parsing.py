@@ -30,10 +30,14 @@ def test_what_we_write_is_read_as_it_was(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", ["2024-01-01", "=", "<<", "yes", "1e5", "0o7", "folder:a: b", "folder:\udcff", "a\nb", "µ"]
+    "data",
+    ["2024-01-01", "=", "<<", "yes", "1e5", "0o7", "folder:a: b", "folder:\udcff", "a\nb", "µ"],
 )
 def test_text_that_looks_like_something_else_stays_text(data: str, tmp_path: Path) -> None:
-    dump(override(recipes.get("digits-moco-v2"), {}).model_copy(update={"data": data}), tmp_path / "config.yaml")
+    dump(
+        override(recipes.get("digits-moco-v2"), {}).model_copy(update={"data": data}),
+        tmp_path / "config.yaml",
+    )
     assert load(tmp_path / "config.yaml").data == data
 
 
@@ -103,13 +107,37 @@ def test_only_regular_files_of_a_bounded_size_in_their_folder_are_read(tmp_path:
         assert read_text(folder / name, MOST_YAML, within=folder) == "a: 2"
     assert read_text(folder / "out", MOST_YAML) == "a: 1"
     assert read_text(folder / "bom", MOST_YAML) == "a: 1"
-    for name, said in (("out", "links out"), ("pipe", "not a file"), ("large", "too large"), ("utf16", "UTF-8")):
+    for name, said in (
+        ("out", "links out"),
+        ("pipe", "not a file"),
+        ("large", "too large"),
+        ("utf16", "UTF-8"),
+    ):
         with pytest.raises(UserError, match=said):
             read_text(folder / name, MOST_YAML, within=folder)
 
 
 def test_times() -> None:
-    assert [seconds_of(text) for text in ("90s", "1.5h", "1h30m", "1d 1s", 300)] == [90, 5400, 5400, 86401, 300]
-    for text in ("30", "m", "0m", "-1m", "1w", "1e9m", "", "1h30", "9" * 400 + "s", 0, -1.0, float("inf")):
+    assert [seconds_of(text) for text in ("90s", "1.5h", "1h30m", "1d 1s", 300)] == [
+        90,
+        5400,
+        5400,
+        86401,
+        300,
+    ]
+    for text in (
+        "30",
+        "m",
+        "0m",
+        "-1m",
+        "1w",
+        "1e9m",
+        "",
+        "1h30",
+        "9" * 400 + "s",
+        0,
+        -1.0,
+        float("inf"),
+    ):
         with pytest.raises(UserError, match="must be a number > 0 followed by"):
             seconds_of(text)

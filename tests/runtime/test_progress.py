@@ -16,7 +16,11 @@ def test_lines_come_now_and_then_and_tell_the_time_left(monkeypatch: pytest.Monk
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     written = io.StringIO()
     with progress.ProgressBar(Console(file=written, width=200)) as bar:
-        for label, resumed in (("training", 500), ("detecting", 0), ("detecting", 0)):  # the last once more
+        for label, resumed in (
+            ("training", 500),
+            ("detecting", 0),
+            ("detecting", 0),
+        ):  # the last once more
             for done in range(resumed + 1, resumed + 21):
                 clock[0] += 3
                 bar(label, done, resumed + 100)
@@ -49,19 +53,28 @@ def test_names_are_text_whatever_the_console() -> None:
     bar = progress.ProgressBar(console)
     bar.PAUSE = 0.0
     bar("of [/b]\x1b[2J", 1, 10)
-    assert written.getvalue() == "run[old] [/b] :smile: " + "x" * 60 + "\\nhexa: done\nof [/b]\\x1b[2J: 1 of 10\n"
+    assert (
+        written.getvalue()
+        == "run[old] [/b] :smile: " + "x" * 60 + "\\nhexa: done\nof [/b]\\x1b[2J: 1 of 10\n"
+    )
 
 
-def test_a_stage_is_told_at_once_and_a_bar_tells_steps_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_is_told_at_once_and_a_bar_tells_steps_and_the_time_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     written = io.StringIO()
     progress.ProgressBar(Console(file=written, width=200))("drawing", 0, 0)
     assert written.getvalue() == "drawing …\n"
     clock = [0.0]
     bars = progress._progress(console := Console(file=io.StringIO(), force_terminal=True, width=80))
     bars.get_time = lambda: clock[0]
-    task = bars.add_task("epoch 0.1 · loss 4.123 · 12 images/s · 34% waiting", total=400, unit="step ")
+    task = bars.add_task(
+        "epoch 0.1 · loss 4.123 · 12 images/s · 34% waiting", total=400, unit="step "
+    )
     for step in range(7):
         clock[0] = 10.0 * step
         bars.update(task, completed=step)
     console.print(bars.make_tasks_table(bars.tasks))
-    assert re.search(r"^epoch 0\.1 .*… .* step 6 of 400 · 1:05:40 left *\n$", console.file.getvalue())
+    assert re.search(
+        r"^epoch 0\.1 .*… .* step 6 of 400 · 1:05:40 left *\n$", console.file.getvalue()
+    )

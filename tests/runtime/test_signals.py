@@ -18,7 +18,9 @@ ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def usual() -> Iterator[list[int]]:
     """What reaches the handlers that were there before."""
     seen: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: seen.append(number)) for number in ALL}
+    before = {
+        number: signal.signal(number, lambda number, _: seen.append(number)) for number in ALL
+    }
     yield seen
     for number, handler in before.items():
         signal.signal(number, handler)

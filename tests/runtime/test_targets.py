@@ -22,7 +22,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["a.json", "new/deep/a.json", "\udcff.json", "[b].json", "file.json", "é\n.json"])
+@pytest.mark.parametrize(
+    "name", ["a.json", "new/deep/a.json", "\udcff.json", "[b].json", "file.json", "é\n.json"]
+)
 def test_what_can_be_written_is_told_so(here: Path, name: str) -> None:
     before = sorted(here.rglob("*"))
     assert targets.check(name, (".json",)) == Path(name)

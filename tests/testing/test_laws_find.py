@@ -18,7 +18,9 @@ from tests.conftest import Says
 from tests.laws.cases import Case
 
 #: `hexa check` hides a GPU, but here torch has seen it.
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a law forks, and beside a GPU autograd does not")
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="a law forks, and beside a GPU autograd does not"
+)
 
 
 def impure(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +63,9 @@ def brighter(real: Callable[..., Any]) -> Callable[..., Any]:
 def unweighed(real: Callable[..., Any]) -> Callable[..., Any]:
     def made(self: CutMix, source: Example, stream: Any) -> Example:
         mixed = real(self, source, stream)
-        return replace(mixed, mixture=tuple((labels, 0.9995 * weight) for labels, weight in mixed.mixture))
+        return replace(
+            mixed, mixture=tuple((labels, 0.9995 * weight) for labels, weight in mixed.mixture)
+        )
 
     return made
 
@@ -69,17 +73,40 @@ def unweighed(real: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("law", "of", "name", "fault", "said"),
     [
-        ("nothing_changes_before_commit", BYOL, "loss", impure, "`encoder.* changed before `commit`"),
+        (
+            "nothing_changes_before_commit",
+            BYOL,
+            "loss",
+            impure,
+            "`encoder.* changed before `commit`",
+        ),
         ("loss_is_pure", BYOL, "loss", impure, "`loss` changed `encoder"),
         ("losses_follow_their_images", BYOL, "loss", misordered, "losses of reordered images"),
         ("a_resumed_method_goes_on", BYOL, "loss", remembered_by_itself, "after a checkpoint"),
-        ("two_processes_equal_one", BYOL, "loss", of_this_process, "of two processes beside that of one"),
+        (
+            "two_processes_equal_one",
+            BYOL,
+            "loss",
+            of_this_process,
+            "of two processes beside that of one",
+        ),
         ("hard_examples_are_valid_pixels", CutMix, "__call__", brighter, "pixels of cutmix range"),
-        ("mixture_weights_sum_to_one", CutMix, "__call__", unweighed, "the sum of the weights of cutmix"),
+        (
+            "mixture_weights_sum_to_one",
+            CutMix,
+            "__call__",
+            unweighed,
+            "the sum of the weights of cutmix",
+        ),
     ],
 )
 def test_a_law_finds_its_fault(
-    monkeypatch: pytest.MonkeyPatch, law: str, of: type, name: str, fault: Callable[..., Any], said: str
+    monkeypatch: pytest.MonkeyPatch,
+    law: str,
+    of: type,
+    name: str,
+    fault: Callable[..., Any],
+    said: str,
 ) -> None:
     case = Case("byol", {}, {"cutmix": {}} if of is CutMix else {}).made()
     LAWS[law](case)

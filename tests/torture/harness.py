@@ -61,12 +61,23 @@ class Tally:
 
     def groups(self) -> list[dict[str, Any]]:
         rows = sorted(self.counts.items())
-        return [{"kind": kind, "group": group, "tried": n[0], "survived": n[1]} for (kind, group), n in rows]
+        return [
+            {"kind": kind, "group": group, "tried": n[0], "survived": n[1]}
+            for (kind, group), n in rows
+        ]
 
     def write(self, path: Path, status: int) -> None:
         """The counts and what they were made with. commit: ends in -dirty if files differ. status: 0 if all is well."""
-        made = {"date": datetime.date.today().isoformat(), "commit": commit(), "command": "make torture"}
-        made |= {"status": status, "cores": len(os.sched_getaffinity(0)), "torch": torch.__version__}
+        made = {
+            "date": datetime.date.today().isoformat(),
+            "commit": commit(),
+            "command": "make torture",
+        }
+        made |= {
+            "status": status,
+            "cores": len(os.sched_getaffinity(0)),
+            "torch": torch.__version__,
+        }
         content = json.dumps({**made, "groups": self.groups()}, indent=2, ensure_ascii=False)
         path.write_text(content + "\n", encoding="utf-8")
 
@@ -90,7 +101,12 @@ class Ended:
         return None
 
 
-def hexa(*arguments: object, limits: Mapping[int, int] | None = None, seconds: float = 120, **options: Any) -> Ended:
+def hexa(
+    *arguments: object,
+    limits: Mapping[int, int] | None = None,
+    seconds: float = 120,
+    **options: Any,
+) -> Ended:
     """Run the real command line. limits: of `resource`, such as {RLIMIT_FSIZE: bytes}; options: of subprocess.run."""
 
     def confine() -> None:
@@ -99,9 +115,17 @@ def hexa(*arguments: object, limits: Mapping[int, int] | None = None, seconds: f
 
     options["env"] = {**os.environ, "OMP_NUM_THREADS": "1", **options.pop("environment", {})}
     command = [sys.executable, "-m", "hexa", *map(str, arguments)]
-    given = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": seconds, "preexec_fn": confine}
+    given = {
+        "stdin": subprocess.DEVNULL,
+        "capture_output": True,
+        "timeout": seconds,
+        "preexec_fn": confine,
+    }
     done = subprocess.run(command, **given, **options)
-    return Ended(done.returncode, *(text.decode(errors="backslashreplace") for text in (done.stdout, done.stderr)))
+    return Ended(
+        done.returncode,
+        *(text.decode(errors="backslashreplace") for text in (done.stdout, done.stderr)),
+    )
 
 
 @dataclass(frozen=True)

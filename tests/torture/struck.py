@@ -96,7 +96,9 @@ class Started:
         multiprocessing.set_forkserver_preload(PRELOADED)
         context = multiprocessing.get_context("forkserver")
         self._said, theirs = context.Pipe(duplex=False)
-        self._process = context.Process(target=_work, args=([str(one) for one in arguments], strike, theirs))
+        self._process = context.Process(
+            target=_work, args=([str(one) for one in arguments], strike, theirs)
+        )
         self._process.start()
         theirs.close()
 

@@ -40,15 +40,23 @@ def events(run: Path) -> list[str]:
     return []
 
 
-SHELL = ("{} >/dev/full 2>/dev/full", "{} >&- 2>&- <&-", "{{ {}; echo $? >status; }} 2>&1 | true; exit $(cat status)")
+SHELL = (
+    "{} >/dev/full 2>/dev/full",
+    "{} >&- 2>&- <&-",
+    "{{ {}; echo $? >status; }} 2>&1 | true; exit $(cat status)",
+)
 
 
 @pytest.mark.parametrize("line", SHELL)
 def test_commands_end_as_ever(line: str, tmp_path: Path, tally: Tally) -> None:
     training = " ".join(f"'{word}'" for word in pretrain("run", epochs=1, training__log_every=10))
-    for arguments, expected in [("pretrian", 2), ("--help", 0), (training, 0)][: 3 if line is SHELL[1] else 2]:
+    for arguments, expected in [("pretrian", 2), ("--help", 0), (training, 0)][
+        : 3 if line is SHELL[1] else 2
+    ]:
         command = line.format(f"{sys.executable} -m hexa {arguments}")
-        done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=120)
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=120
+        )
         said = b"Traceback" in done.stderr or b"Exception" in done.stderr
         tally.fault(GROUP, done.returncode == expected and not said, done)
     # no file of the run has become standard output
@@ -61,7 +69,9 @@ ODD = os.fsdecode(b"[b] \xff\x1b[31m:smile:")
 
 
 def clean(text: str) -> bool:
-    return "Traceback" not in text and not any(ord(letter) < 32 and letter not in "\n\t" for letter in text)
+    return "Traceback" not in text and not any(
+        ord(letter) < 32 and letter not in "\n\t" for letter in text
+    )
 
 
 @pytest.mark.slow
@@ -73,9 +83,21 @@ def test_a_run_of_names_that_are_not_text(tmp_path: Path, tally: Tally) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (12, 12), (200 * (number % 2), number * 5, 90)).save(path)
     path.write_bytes(b"no picture")
-    looking = options(training__report=True, training__tensorboard=True, monitor__knn_every=1, epochs=2)
-    tiny = ["--batch-size", "16", "--method.queue-size", "32", "--training.max-corrupt-share", "0.5"]
-    out = {kind: str(tmp_path / f"{ODD}.{kind}") for kind in ("json", "npz", "html", "safetensors", "png", "svg")}
+    looking = options(
+        training__report=True, training__tensorboard=True, monitor__knn_every=1, epochs=2
+    )
+    tiny = [
+        "--batch-size",
+        "16",
+        "--method.queue-size",
+        "32",
+        "--training.max-corrupt-share",
+        "0.5",
+    ]
+    out = {
+        kind: str(tmp_path / f"{ODD}.{kind}")
+        for kind in ("json", "npz", "html", "safetensors", "png", "svg")
+    }
     commands: list[list[str]] = [
         ["pretrain", "digits-moco-v2", *looking, *tiny, "--data", data, "--out", str(run)],
         ["resume", str(run)],
@@ -87,10 +109,15 @@ def test_a_run_of_names_that_are_not_text(tmp_path: Path, tally: Tally) -> None:
         ["figure", "neighbours", str(run), "--data", data, "--out", out["svg"]],
         ["evaluate", "knn", str(tmp_path / "nowhere" / ODD), "--data", data],
     ]
-    for environment in ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
+    for environment in (
+        {"PYTHONIOENCODING": "ascii"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ):
         for arguments in commands if "LC_ALL" in environment else commands[-1:]:
             done = hexa(*arguments, cwd=tmp_path, environment=environment)
-            fine = done.code == (2 if "nowhere" in " ".join(arguments) else 0) and clean(done.out + done.err)
+            fine = done.code == (2 if "nowhere" in " ".join(arguments) else 0) and clean(
+                done.out + done.err
+            )
             tally.input("names that are not text", fine, (arguments[0], done))
     with np.load(out["npz"]) as arrays:
         assert all("\\udcff" in str(path) for path in arrays["paths"])
@@ -115,15 +142,34 @@ def test_names_are_printed_as_they_are(
 
 def test_a_disk_that_fills_up_at_the_end_loses_no_result(tmp_path: Path, tally: Tally) -> None:
     out = tmp_path / "result.json"
-    arguments = ["evaluate", "knn", "pixels:8", "--data", "digits", "--device", "cpu", "--out", str(out)]
-    done = hexa(*arguments, limits={resource.RLIMIT_FSIZE: 1500}, environment={"PYTHONDONTWRITEBYTECODE": "1"})
-    told = done.complaint is None and f"{out}: the limit on the size of files is reached" in done.err
+    arguments = [
+        "evaluate",
+        "knn",
+        "pixels:8",
+        "--data",
+        "digits",
+        "--device",
+        "cpu",
+        "--out",
+        str(out),
+    ]
+    done = hexa(
+        *arguments,
+        limits={resource.RLIMIT_FSIZE: 1500},
+        environment={"PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    told = (
+        done.complaint is None and f"{out}: the limit on the size of files is reached" in done.err
+    )
     tally.fault("a target that cannot be written", told and '"top1": 9' in done.out, done)
     assert not list(tmp_path.iterdir())
 
 
 TARGETS = {
-    "/proc/x": ("evaluate knn pixels:8 --data digits --out {}.json", "embed pixels:8 --data digits --out {}.npz"),
+    "/proc/x": (
+        "evaluate knn pixels:8 --data digits --out {}.json",
+        "embed pixels:8 --data digits --out {}.npz",
+    ),
     "file/x": ("visualize digits-moco-v2 --out {}.png", "report . --out {}.html"),
     "loop/x": ("figure clusters pixels:8 --data digits --out {}.svg", "demo --out {}"),
     "nowhere/x": ("export random:small-resnet-4-8 --to safetensors --out {}.safetensors",),
@@ -131,7 +177,9 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize(("place", "line"), [(place, line) for place, lines in TARGETS.items() for line in lines])
+@pytest.mark.parametrize(
+    ("place", "line"), [(place, line) for place, lines in TARGETS.items() for line in lines]
+)
 def test_a_target_that_cannot_be_written_is_told_before_the_work(
     place: str,
     line: str,
@@ -147,13 +195,29 @@ def test_a_target_that_cannot_be_written_is_told_before_the_work(
     before = sorted(tmp_path.rglob("*"))
     status, err = cli.main(line.format(place).split()), capsys.readouterr().err
     said = status == 2 and err.startswith("hexa: error: ") and err.count("\n") == 1
-    tally.fault("a target that cannot be written", said and sorted(tmp_path.rglob("*")) == before, err)
+    tally.fault(
+        "a target that cannot be written", said and sorted(tmp_path.rglob("*")) == before, err
+    )
 
 
 # -- values and packages ----------------------------------------------------------------------------------------------
 
 #: Values, and fields to give them to; every field with every value: benchmarks/fuzz.py.
-NASTY = ["", "none", "x", "[", "{a: 1}", "!!x y", "*a", "-1", "0.5", "1e999", ".nan", "\0", "\udcff"]
+NASTY = [
+    "",
+    "none",
+    "x",
+    "[",
+    "{a: 1}",
+    "!!x y",
+    "*a",
+    "-1",
+    "0.5",
+    "1e999",
+    ".nan",
+    "\0",
+    "\udcff",
+]
 NASTY += ["9" * 5000, "[" * 200]
 _PATHS = """epochs views.size optimizer.learning_rate network.widths data method.name method a..b hard_examples
 hard_examples..x hard_examples.adversarial.weight network.options.x"""
@@ -163,7 +227,9 @@ PATHS = ("", *_PATHS.split())
 def told_in_a_line(error: Exception | None) -> bool:
     """No mistake was made, or it is told in one line."""
     said = "" if error is None else str(error)
-    return (error is None or isinstance(error, UserError)) and "\n" not in said and len(said) < 20_000
+    return (
+        (error is None or isinstance(error, UserError)) and "\n" not in said and len(said) < 20_000
+    )
 
 
 @pytest.mark.parametrize("value", NASTY, ids=lambda value: repr(value[:9]))
@@ -171,9 +237,13 @@ def test_values_are_taken_or_refused_in_one_line(value: str, tally: Tally) -> No
     experiment, given = recipes.get("digits-hexa-moco"), EvaluationRequest.model_fields
     known = protocols.every()["linear"]
     tries = [lambda path=path: override(experiment, {path: value}) for path in PATHS]
-    tries += [lambda name=name: EvaluationRequest.from_fields({name: from_option(value)}) for name in given]
     tries += [
-        lambda name=name: known.options(None, {name: from_option(value)}, tuple(given)) for name in ("epochs", "k ")
+        lambda name=name: EvaluationRequest.from_fields({name: from_option(value)})
+        for name in given
+    ]
+    tries += [
+        lambda name=name: known.options(None, {name: from_option(value)}, tuple(given))
+        for name in ("epochs", "k ")
     ]
     for attempt in tries:
         error = None
@@ -189,9 +259,13 @@ def test_doctor_names_each_missing_package(tmp_path: Path, tally: Tally) -> None
         sys.modules[doctor._MODULES.get(name, name)] = None  # type: ignore[assignment]
         return doctor.diagnose(tmp_path)
 
-    assert not doctor.failed(doctor.diagnose(tmp_path))  # which imports everything once: children begin with it
+    assert not doctor.failed(
+        doctor.diagnose(tmp_path)
+    )  # which imports everything once: children begin with it
     for name in doctor.REQUIRED:
         ended = forked(lambda name=name: without(name), seconds=60)  # type: ignore[misc]
         found = {finding.name: finding for finding in ended.value or []}
-        told = name in found and "install" in found[name].remedy and {"python", "disk"} <= set(found)
+        told = (
+            name in found and "install" in found[name].remedy and {"python", "disk"} <= set(found)
+        )
         tally.input("missing packages", told, ended)

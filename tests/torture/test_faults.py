@@ -31,14 +31,19 @@ WORKERS = {"training__resident_limit_bytes": 0, "training__num_workers": 2}
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing happens to."""
     named = {name.replace("__", "."): value for name, value in MONITORED.items()}
-    return pretrain(experiments.override(recipes.get(RECIPE), FIELDS | named), tmp_path_factory.mktemp("whole") / "run")
+    return pretrain(
+        experiments.override(recipes.get(RECIPE), FIELDS | named),
+        tmp_path_factory.mktemp("whole") / "run",
+    )
 
 
 def go_on(folder: Path, strike: Strike | None = None, **changes: object) -> Ended:
     """What a user does next: resume a run, or begin one that has not got so far."""
     if (folder / "config.yaml").exists():
         return struck("resume", folder, strike=strike)
-    return struck("pretrain", RECIPE, "--out", folder, *options(**MONITORED, **changes), strike=strike)
+    return struck(
+        "pretrain", RECIPE, "--out", folder, *options(**MONITORED, **changes), strike=strike
+    )
 
 
 def finish(folder: Path, whole: Path) -> str | None:
@@ -58,7 +63,9 @@ def test_killed_where_it_hurts(tmp_path: Path, whole: Path, tally: Tally) -> Non
     ends = [go_on(folder, Strike(kill, at, draw.randrange(*calls))) for at, *calls in moments]
     left = finish(folder, whole)
     for end in ends:
-        tally.fault("kill -9 while training", left is None and end.code == -signal.SIGKILL, (left, end))
+        tally.fault(
+            "kill -9 while training", left is None and end.code == -signal.SIGKILL, (left, end)
+        )
 
 
 def test_a_full_disk(tmp_path: Path, whole: Path, tally: Tally) -> None:
@@ -90,20 +97,35 @@ def test_damaged_checkpoints(tmp_path: Path, whole: Path, tally: Tally) -> None:
 def test_a_run_folder_that_is_removed(tmp_path: Path, at: str, call: int, tally: Tally) -> None:
     """… is not made again, neither for a checkpoint nor for the weights that were best so far."""
     folder = tmp_path / "run"
-    end = go_on(folder, Strike(partial(shutil.rmtree, folder, ignore_errors=True), at, call), monitor__keep_best="knn")
+    end = go_on(
+        folder,
+        Strike(partial(shutil.rmtree, folder, ignore_errors=True), at, call),
+        monitor__keep_best="knn",
+    )
     tally.fault("a run folder that is removed", end.complaint is None and not folder.exists(), end)
 
 
 def test_two_trainings_into_one_folder(tmp_path: Path, tally: Tally) -> None:
     """… of which one is told so, before anything of the other is touched."""
     folder = tmp_path / "run"
-    both = [Started(*("pretrain", RECIPE, "--out", folder, *options(epochs=1)), "--seed", seed) for seed in (1, 2)]
+    both = [
+        Started(*("pretrain", RECIPE, "--out", folder, *options(epochs=1)), "--seed", seed)
+        for seed in (1, 2)
+    ]
     ends = [one.ended() for one in both]
     won = [seed for seed, end in zip((1, 2), ends, strict=True) if not end.code]
     seeds = [experiments.load(folder / "config.yaml").seed, int(load_backbone(folder).info["seed"])]
     starts = (folder / "metrics.jsonl").read_text().count('"event": "start"')
-    refused = [end for end in ends if end.complaint is None and ("already" in end.err or "holds a run" in end.err)]
-    tally.fault("two trainings into one folder", seeds == 2 * won and starts == len(refused) == 1, (ends, seeds))
+    refused = [
+        end
+        for end in ends
+        if end.complaint is None and ("already" in end.err or "holds a run" in end.err)
+    ]
+    tally.fault(
+        "two trainings into one folder",
+        seeds == 2 * won and starts == len(refused) == 1,
+        (ends, seeds),
+    )
 
 
 @pytest.mark.slow
@@ -131,7 +153,9 @@ MOMENTS = (
 )
 
 
-def test_kill_9_while_a_detector_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tally: Tally) -> None:
+def test_kill_9_while_a_detector_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tally: Tally
+) -> None:
     """It ends in the same figures."""
     monkeypatch.setattr(scoring, "_CHUNK", 3)
     data, given = squares(tmp_path), {**TINY, "precise_bn": 3, "out": tmp_path / "found.json"}
@@ -142,9 +166,13 @@ def test_kill_9_while_a_detector_is_measured(tmp_path: Path, monkeypatch: pytest
             if (label, done) == last:
                 kill()
 
-        ended = forked(lambda: evaluate("detect", NETWORK, data, progress=killed, **given), seconds=120)
+        ended = forked(
+            lambda: evaluate("detect", NETWORK, data, progress=killed, **given), seconds=120
+        )
         went: list[tuple[str, int, int]] = []
-        again = evaluate("detect", NETWORK, data, progress=lambda *said, went=went: went.append(said), **given)  # type: ignore[misc]
+        again = evaluate(
+            "detect", NETWORK, data, progress=lambda *said, went=went: went.append(said), **given
+        )  # type: ignore[misc]
         same = (again["metrics"], again["details"]) == (whole["metrics"], whole["details"])
         fine = ended.signal == signal.SIGKILL and same and went[0][:2] == first
         tally.fault("kill -9 while a detector is measured", fine, (ended, went[0]))

@@ -34,7 +34,9 @@ def test_a_child_that_dies_hangs_raises_or_grows_is_seen() -> None:
 def test_only_one_line_with_status_two_is_a_refusal() -> None:
     assert Ended(2, "", "hexa: error: x: no such file\n").complaint is None
     assert Ended(1, "", "hexa: error: x\n").complaint is not None
-    assert Ended(2, "", "Traceback (most recent call last):\nhexa: error: x\n").complaint is not None
+    assert (
+        Ended(2, "", "Traceback (most recent call last):\nhexa: error: x\n").complaint is not None
+    )
 
 
 def test_counts_add_up_over_processes_and_name_what_they_were_made_with(tmp_path: Path) -> None:
@@ -44,8 +46,14 @@ def test_counts_add_up_over_processes_and_name_what_they_were_made_with(tmp_path
     tally.input("images", True)
     with pytest.raises(AssertionError, match="died"):
         tally.fault("kill -9", False, "it died")
-    for output in ({"workeroutput": {"tally": tally.groups()}}, {"workeroutput": {"tally": tally.groups()[:1]}}, {}):
-        conftest.pytest_testnodedown(SimpleNamespace(config=config, **output), None)  # the last process died
+    for output in (
+        {"workeroutput": {"tally": tally.groups()}},
+        {"workeroutput": {"tally": tally.groups()[:1]}},
+        {},
+    ):
+        conftest.pytest_testnodedown(
+            SimpleNamespace(config=config, **output), None
+        )  # the last process died
     config.stash[conftest._TALLY].write(tmp_path / "a.json", 0)
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["groups"] == [

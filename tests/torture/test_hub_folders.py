@@ -27,7 +27,9 @@ OUTSIDE = "which is outside of the data set"
 NAMED = "only files inside the folder are read"
 
 
-def card(files: object = "*.bmp", file: str = "README.md", config: str = "", **fields: object) -> Callable[[Path], str]:
+def card(
+    files: object = "*.bmp", file: str = "README.md", config: str = "", **fields: object
+) -> Callable[[Path], str]:
     """A folder of one image whose card names these data files; `secret` lies beside it. ROOT stands for both."""
 
     def make(root: Path) -> str:
@@ -37,7 +39,10 @@ def card(files: object = "*.bmp", file: str = "README.md", config: str = "", **f
             (folder / "a.bmp").write_bytes(bitmap(1))
         configs: list[dict[str, Any]] = [{"config_name": "default", "data_files": files, **fields}]
         if config:
-            configs = [{"config_name": "a", "data_files": "*.bmp"}, {**configs[0], "config_name": config}]
+            configs = [
+                {"config_name": "a", "data_files": "*.bmp"},
+                {**configs[0], "config_name": config},
+            ]
         text = json.dumps({"configs": configs}).replace("ROOT", str(root))  # JSON is YAML
         (place / file).write_text(f"---\n{text}\n---\n" if file == "README.md" else text)
         return f"hf:{place}{':' * bool(config)}{config}"
@@ -53,7 +58,9 @@ def rows(*paths: str) -> Callable[[Path], str]:
     """Rows of a Parquet file that name files instead of holding their bytes; ROOT stands for the folder above it."""
 
     def write(place: Path) -> None:
-        images = [{"bytes": None, "path": path.replace("ROOT", str(place.parent))} for path in paths]
+        images = [
+            {"bytes": None, "path": path.replace("ROOT", str(place.parent))} for path in paths
+        ]
         table = pa.table({"image": pa.array(images, IMAGE)})
         pq.write_table(table.replace_schema_metadata(FEATURES), place / "train.parquet")
 
@@ -78,13 +85,17 @@ def download(root: Path) -> str:
     return f"hf:{place}"
 
 
-def saved(change: Callable[[Path], object], labels: tuple[int | None, ...] = (0, 1)) -> Callable[[Path], str]:
+def saved(
+    change: Callable[[Path], object], labels: tuple[int | None, ...] = (0, 1)
+) -> Callable[[Path], str]:
     """A folder as `save_to_disk` writes it, then changed."""
 
     def make(root: Path) -> str:
         kinds = datasets.Features({"image": datasets.Image(), "label": datasets.Value("uint64")})
         images = [*ROWS, None][: len(labels)]
-        datasets.Dataset.from_dict({"image": images, "label": labels}, features=kinds).save_to_disk(root / "set")
+        datasets.Dataset.from_dict({"image": images, "label": labels}, features=kinds).save_to_disk(
+            root / "set"
+        )
         change(root / "set")
         return f"hf:{root / 'set'}"
 
@@ -92,32 +103,66 @@ def saved(change: Callable[[Path], object], labels: tuple[int | None, ...] = (0,
 
 
 def state(file: str) -> Callable[[Path], object]:
-    return lambda place: (place / "state.json").write_text(json.dumps({"_data_files": [{"filename": file}]}))
+    return lambda place: (place / "state.json").write_text(
+        json.dumps({"_data_files": [{"filename": file}]})
+    )
 
 
 CASES = {
     "its own file": (card(), "^1 images, 0 unreadable"),
     "out": (card("../secret/*.bmp"), f"^refused: .*README.md names '../secret/\\*.bmp'; {NAMED}"),
-    "out by a detour": (card([{"split": "train", "path": ["a.bmp", "x/../../secret/a.bmp"]}]), f"'x/.*; {NAMED}"),
-    "an absolute path": (card("ROOT/secret/a.bmp"), f"^refused: .*names '/.*/secret/a.bmp'; {NAMED}"),
-    "a file's address": (card("file://ROOT/secret/a.bmp"), f"^refused: .*names 'file://.*/secret/a.bmp'; {NAMED}"),
-    "an archive elsewhere": (card("zip://*::ROOT/secret.zip"), f"^refused: .*names 'zip://\\*::/.*'; {NAMED}"),
+    "out by a detour": (
+        card([{"split": "train", "path": ["a.bmp", "x/../../secret/a.bmp"]}]),
+        f"'x/.*; {NAMED}",
+    ),
+    "an absolute path": (
+        card("ROOT/secret/a.bmp"),
+        f"^refused: .*names '/.*/secret/a.bmp'; {NAMED}",
+    ),
+    "a file's address": (
+        card("file://ROOT/secret/a.bmp"),
+        f"^refused: .*names 'file://.*/secret/a.bmp'; {NAMED}",
+    ),
+    "an archive elsewhere": (
+        card("zip://*::ROOT/secret.zip"),
+        f"^refused: .*names 'zip://\\*::/.*'; {NAMED}",
+    ),
     "a folder above": (card("secret/*.bmp", data_dir=".."), f"^refused: .*names '\\.\\.'; {NAMED}"),
-    "settings": (card("../secret/a.bmp", ".huggingface.yaml"), f"^refused: .*.huggingface.yaml names '.*'; {NAMED}"),
-    "a second config": (card("../secret/a.bmp", config="b"), f"^refused: .*names '../secret/a.bmp'; {NAMED}"),
+    "settings": (
+        card("../secret/a.bmp", ".huggingface.yaml"),
+        f"^refused: .*.huggingface.yaml names '.*'; {NAMED}",
+    ),
+    "a second config": (
+        card("../secret/a.bmp", config="b"),
+        f"^refused: .*names '../secret/a.bmp'; {NAMED}",
+    ),
     "lists in lists": (
-        then(card(), lambda place: (place / "README.md").write_text(f"---\nconfigs: {'[' * 3000}\n---\n")),
+        then(
+            card(),
+            lambda place: (place / "README.md").write_text(f"---\nconfigs: {'[' * 3000}\n---\n"),
+        ),
         "^refused: .*cannot be read",
     ),
     "a link out": (linked("link.bmp", "../secret/a.bmp"), f"^refused: .*link.bmp, {OUTSIDE}"),
     "a linked folder out": (linked("more", "../secret", "more/*.bmp"), f"^refused: .*, {OUTSIDE}"),
     "a link inside": (linked("link.bmp", "a.bmp"), "^2 images, 0 unreadable"),
     "a download of the hub": (download, "^1 images, 0 unreadable"),
-    "a row out": (rows("ROOT/set/a.bmp", "ROOT/secret/a.bmp"), f"^refused: .*a row names /.*/secret/a.bmp, {OUTSIDE}"),
-    "a row where the program runs": (rows("README.md"), f"^refused: .*a row names README.md, {OUTSIDE}"),
-    "rows inside and nowhere": (rows("ROOT/set/a.bmp", "ROOT/set/gone.bmp"), "^2 images, 1 unreadable"),
+    "a row out": (
+        rows("ROOT/set/a.bmp", "ROOT/secret/a.bmp"),
+        f"^refused: .*a row names /.*/secret/a.bmp, {OUTSIDE}",
+    ),
+    "a row where the program runs": (
+        rows("README.md"),
+        f"^refused: .*a row names README.md, {OUTSIDE}",
+    ),
+    "rows inside and nowhere": (
+        rows("ROOT/set/a.bmp", "ROOT/set/gone.bmp"),
+        "^2 images, 1 unreadable",
+    ),
     "metadata out": (
-        without_card(lambda place: (place / "metadata.csv").write_text("file_name,text\n../secret/a.bmp,x\n")),
+        without_card(
+            lambda place: (place / "metadata.csv").write_text("file_name,text\n../secret/a.bmp,x\n")
+        ),
         "^refused: ",
     ),
     "gigabytes": (
@@ -125,10 +170,15 @@ CASES = {
         "^refused: .*train.parquet unpacks to more than .* bytes, the limit; write it as several smaller files",
     ),
     "splits elsewhere": (
-        without_card(lambda place: (place / "dataset_dict.json").write_text('{"splits": ["../secret"]}')),
+        without_card(
+            lambda place: (place / "dataset_dict.json").write_text('{"splits": ["../secret"]}')
+        ),
         f"^refused: .*, {OUTSIDE}",
     ),
-    "saved without image and label": (saved(lambda place: None, (1, None, 2)), "^3 images, 1 unreadable, no labels"),
+    "saved without image and label": (
+        saved(lambda place: None, (1, None, 2)),
+        "^3 images, 1 unreadable, no labels",
+    ),
     "saved with a deep description": (
         saved(lambda place: (place / "dataset_info.json").write_text("[" * 200_000)),
         "^refused: .*cannot be read",

@@ -35,8 +35,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained_in(folder: Path) -> Path:
-    run = pretrain(override(recipes.get("digits-hexa-moco"), FIELDS | {"epochs": 1}), folder / "run")
-    (run / "results.json").write_text(json.dumps([{"protocol": "knn", "data": "digits", "metrics": {"top1": 50.0}}]))
+    run = pretrain(
+        override(recipes.get("digits-hexa-moco"), FIELDS | {"epochs": 1}), folder / "run"
+    )
+    (run / "results.json").write_text(
+        json.dumps([{"protocol": "knn", "data": "digits", "metrics": {"top1": 50.0}}])
+    )
     return run
 
 
@@ -62,7 +66,9 @@ def fields(**changes: Any) -> Spoil:
             place = found
             for part in parents:
                 place = place[part]
-            place[last] = value.format(run=run, beside=run.parent) if isinstance(value, str) else value
+            place[last] = (
+                value.format(run=run, beside=run.parent) if isinstance(value, str) else value
+            )
         (run / "config.yaml").write_text(yaml.safe_dump(found, sort_keys=False))
 
     return spoil
@@ -83,7 +89,9 @@ def made(make: Callable[[Path], Any], *names: str) -> Spoil:
 
     def spoil(run: Path) -> None:
         for name in names or FILES:
-            shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink(missing_ok=True)
+            shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink(
+                missing_ok=True
+            )
             make(run / name)
 
     return spoil
@@ -94,7 +102,9 @@ def several(*spoils: Spoil) -> Spoil:
 
 
 def link(to: str, *names: str) -> Spoil:
-    return made(lambda path: path.symlink_to(to.format(beside=path.parent.parent, name=path.name)), *names)
+    return made(
+        lambda path: path.symlink_to(to.format(beside=path.parent.parent, name=path.name)), *names
+    )
 
 
 def results(*entries: Any) -> Spoil:
@@ -102,7 +112,9 @@ def results(*entries: Any) -> Spoil:
 
 
 def journal(**values: Any) -> Spoil:
-    return added("metrics.jsonl", json.dumps({"event": "train", "step": 7, "epoch": 1, **values}) + "\n")
+    return added(
+        "metrics.jsonl", json.dumps({"event": "train", "step": 7, "epoch": 1, **values}) + "\n"
+    )
 
 
 def checkpoint(content: bytes | dict[str, Any]) -> Spoil:
@@ -121,14 +133,35 @@ def checkpoint(content: bytes | dict[str, Any]) -> Spoil:
 
 
 EVIL = "<script>alert(1)</script>\x1b]0;owned\x07\x1b[31m\r\nhexa: error: \udcff\u202e"
-NUMBERS = ("1e308", "-1e308", "1" + "0" * 400, "NaN", "-Infinity", '"x"', "[1]", "null", "true", "5e-324", "9" * 5000)
-STRANGE = '{"device": {"a": [1]}, "resumed": 3, "precision": [], "process": {"rank": "x", "host": []}}'
-CANARY = {"protocol": "knn", "metrics": {"top1": 1.0}, "backbone": "python:canary:f", "data": "python:canary:f"}
+NUMBERS = (
+    "1e308",
+    "-1e308",
+    "1" + "0" * 400,
+    "NaN",
+    "-Infinity",
+    '"x"',
+    "[1]",
+    "null",
+    "true",
+    "5e-324",
+    "9" * 5000,
+)
+STRANGE = (
+    '{"device": {"a": [1]}, "resumed": 3, "precision": [], "process": {"rank": "x", "host": []}}'
+)
+CANARY = {
+    "protocol": "knn",
+    "metrics": {"top1": 1.0},
+    "backbone": "python:canary:f",
+    "data": "python:canary:f",
+}
 
 #: Would run code if anything could.
 CODE: dict[str, Spoil] = {
     "recipe beside it": fields(recipe="{run}/../canary.py:f"),
-    "method of a recipe beside it": fields(recipe="{beside}/canary.py:f", method={"name": "canary"}),
+    "method of a recipe beside it": fields(
+        recipe="{beside}/canary.py:f", method={"name": "canary"}
+    ),
     "python network": fields(network={"name": "python:canary:f"}),
     "python backbone in results": results(CANARY),
     "object": text("!!python/object/apply:os.system ['touch sang']\n", "config.yaml"),
@@ -141,7 +174,10 @@ LOOKS: dict[str, Spoil] = {
     "links to a device": link("/dev/zero", *FILES[1:]),
     "pipes": made(os.mkfifo, *FILES, "gallery.npz"),
     "folders": made(Path.mkdir, *FILES, "gallery.npz"),
-    **{f"all {one[:8]!r}": text(one) for one in ("", "[1, 2]", "null", "[" * 100_000, "x: 1\n" * 100_000)},
+    **{
+        f"all {one[:8]!r}": text(one)
+        for one in ("", "[1, 2]", "null", "[" * 100_000, "x: 1\n" * 100_000)
+    },
     "binary": text(bytes(range(256)) * 40, *FILES, "gallery.npz"),
     "harmful texts": several(
         fields(data=EVIL, recipe=EVIL, hard_examples={EVIL: {"kind": EVIL, EVIL: 1}}),
@@ -150,21 +186,57 @@ LOOKS: dict[str, Spoil] = {
     ),
     "all numbers": added(
         "metrics.jsonl",
-        "".join(f'{{"event": "train", "step": {a}, "epoch": 1, "loss": {b}}}\n' for a in NUMBERS for b in NUMBERS),
+        "".join(
+            f'{{"event": "train", "step": {a}, "epoch": 1, "loss": {b}}}\n'
+            for a in NUMBERS
+            for b in NUMBERS
+        ),
     ),
     "too much of all": several(
         journal(**{f"k{n}": n for n in range(4000)}),
         added(
-            "metrics.jsonl", "".join(f'{{"event": "warning", "step": 1, "message": "w{n}"}}\n' for n in range(20_000))
+            "metrics.jsonl",
+            "".join(
+                f'{{"event": "warning", "step": 1, "message": "w{n}"}}\n' for n in range(20_000)
+            ),
         ),
-        added("metrics.jsonl", '{"event": ["train"], "step": {}}\n{"event": null}\n{"step": 5}\n' + "x" * 20_000_000),
+        added(
+            "metrics.jsonl",
+            '{"event": ["train"], "step": {}}\n{"event": null}\n{"step": 5}\n' + "x" * 20_000_000,
+        ),
         results(*({"metrics": {f"m{n}": 1.0}} for n in range(5000))),
     ),
     "metrics of all kinds": results(
-        {"metrics": {"a": 1e308, "b": float("nan"), "c": "x", "d": [1], "e": {}, "f": None, "g": True, "a_std": "x"}},
-        {"metrics": {"top1": 10**400, "top1_std": -1}, "protocol": 7, "data": [], "seed": {}, "seconds": 1e300},
-        {"metrics": {"top1": 5.0}, "data_facts": {"test": {"known_as": {"a": 1}, "fingerprint": []}}, "notes": 3},
-        {"metrics": {"top1": 5.0}, "protocol": "linear/moco", "preset": [], "deviations": {"a": {"b": 1}}},
+        {
+            "metrics": {
+                "a": 1e308,
+                "b": float("nan"),
+                "c": "x",
+                "d": [1],
+                "e": {},
+                "f": None,
+                "g": True,
+                "a_std": "x",
+            }
+        },
+        {
+            "metrics": {"top1": 10**400, "top1_std": -1},
+            "protocol": 7,
+            "data": [],
+            "seed": {},
+            "seconds": 1e300,
+        },
+        {
+            "metrics": {"top1": 5.0},
+            "data_facts": {"test": {"known_as": {"a": 1}, "fingerprint": []}},
+            "notes": 3,
+        },
+        {
+            "metrics": {"top1": 5.0},
+            "protocol": "linear/moco",
+            "preset": [],
+            "deviations": {"a": {"b": 1}},
+        },
     ),
     "other environment": text(STRANGE, "environment.json"),
 }
@@ -214,32 +286,49 @@ def complaint(run: Path, what: str) -> str | None:
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
         sys.path.insert(0, str(run.parent))
         try:
-            return cli.main([word.format(run=run, out=run.parent / "made") for word in LOOK[what].split()])
+            return cli.main(
+                [word.format(run=run, out=run.parent / "made") for word in LOOK[what].split()]
+            )
         finally:
             sys.stdout.flush(), sys.stderr.flush()
 
     ended = forked(work, seconds=60)
-    out, err = (path.read_text(errors="replace") if path.exists() else "" for path in streams.values())
+    out, err = (
+        path.read_text(errors="replace") if path.exists() else "" for path in streams.values()
+    )
     lines = [line for line in err.splitlines() if line.startswith("hexa: ")]
     if (run.parent / "sang").exists():
         return "code was run"
     if ended.value not in (0, 2) or "Traceback" in err or (ended.value == 2 and len(lines) != 1):
         return f"{ended}: {err[-3000:]}"
-    if any(ord(letter) < 32 and letter not in "\n\t" for letter in out + err) or "\u202e" in out + err:
+    if (
+        any(ord(letter) < 32 and letter not in "\n\t" for letter in out + err)
+        or "\u202e" in out + err
+    ):
         return f"control characters: {(out + err)!r}"
     page = run.parent / "made.html"
     content = page.read_text() if page.exists() else "<script"
     if SECRET in content:
         return "a file from outside is in the report"
-    return "markup, or too much" if len(re.findall("<script", content)) != 1 or len(content) > 8_000_000 else None
+    return (
+        "markup, or too much"
+        if len(re.findall("<script", content)) != 1 or len(content) > 8_000_000
+        else None
+    )
 
 
-TRIED = [(name, what) for name in CODE for what in ("report", "evaluate" if "network" in name else "resume")]
+TRIED = [
+    (name, what)
+    for name in CODE
+    for what in ("report", "evaluate" if "network" in name else "resume")
+]
 TRIED += [(name, "report") for name in LOOKS] + [(name, "resume") for name in WORKS]
 
 
 @pytest.mark.parametrize(("name", "what"), TRIED)
-def test_a_command_ends_in_order(name: str, what: str, trained: Path, tmp_path: Path, tally: Tally) -> None:
+def test_a_command_ends_in_order(
+    name: str, what: str, trained: Path, tmp_path: Path, tally: Tally
+) -> None:
     """Every command with every spoiled folder: benchmarks/fuzz.py."""
     found = complaint(spoilt(name, trained, tmp_path), what)
     tally.input("run folders", found is None, found)

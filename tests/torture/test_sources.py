@@ -91,7 +91,9 @@ def _no_lists(root: Path) -> None:
         file.unlink()
 
 
-def _set(make: Callable[[Path], object], name: str, file: str, content: bytes) -> Callable[[Path], str]:
+def _set(
+    make: Callable[[Path], object], name: str, file: str, content: bytes
+) -> Callable[[Path], str]:
     """A set of torchvision, one of whose lists is another."""
 
     def made(root: Path) -> str:
@@ -107,10 +109,22 @@ _DTD = "<!DOCTYPE x [{}]><annotation><size>{}</size></annotation>"
 _NOT_VALID = "boxes refused: .*not a valid VOC annotation"
 _AIRCRAFT = "fgvc-aircraft-2013b/data/images_variant_trainval.txt"
 FOLDERS: list[Case] = [
-    ("not files", partial(_folder, _not_files), r"^2 images, 0 unreadable, labels \[0, 1\] of \['a', 'b'\]$"),
+    (
+        "not files",
+        partial(_folder, _not_files),
+        r"^2 images, 0 unreadable, labels \[0, 1\] of \['a', 'b'\]$",
+    ),
     ("not images", partial(_folder, _not_images), "^7 images, 5 unreadable"),
-    ("names that are not text", partial(_folder, _odd_names), r"^4 images, 0 .* of \['a', 'b', '\\udcff'\]"),
-    ("a name that is too long", lambda root: f"folder:{root}/{'x' * 5000}", "^refused: .*File name too long"),
+    (
+        "names that are not text",
+        partial(_folder, _odd_names),
+        r"^4 images, 0 .* of \['a', 'b', '\\udcff'\]",
+    ),
+    (
+        "a name that is too long",
+        lambda root: f"folder:{root}/{'x' * 5000}",
+        "^refused: .*File name too long",
+    ),
     ("a name that no file can have", lambda root: "folder:photos\0", "^refused: .*zero byte"),
     (
         "binary lists",
@@ -119,20 +133,61 @@ FOLDERS: list[Case] = [
     ),
     (
         "a label of two billion",
-        _set(pets, "pets", "oxford-iiit-pet/annotations/trainval.txt", b"Boxer_1 2000000001 1 1\nRagdoll_1 2 1 1\n"),
+        _set(
+            pets,
+            "pets",
+            "oxford-iiit-pet/annotations/trainval.txt",
+            b"Boxer_1 2000000001 1 1\nRagdoll_1 2 1 1\n",
+        ),
         "^refused: .*the label 2000000000 .* is not a class number",
     ),
-    ("boxes: a billion laughs", _boxes(_DTD.format(f'<!ENTITY n0 "laugh">{_LAUGHS}', "&n11;")), _NOT_VALID),
-    ("boxes: a file", _boxes(_DTD.format('<!ENTITY n SYSTEM "file:///etc/hostname">', "&n;")), _NOT_VALID),
+    (
+        "boxes: a billion laughs",
+        _boxes(_DTD.format(f'<!ENTITY n0 "laugh">{_LAUGHS}', "&n11;")),
+        _NOT_VALID,
+    ),
+    (
+        "boxes: a file",
+        _boxes(_DTD.format('<!ENTITY n SYSTEM "file:///etc/hostname">', "&n;")),
+        _NOT_VALID,
+    ),
     ("boxes: elements in elements", _boxes("<a>" * 200_000 + "</a>" * 200_000), _NOT_VALID),
-    ("boxes: an unknown encoding", _boxes('<?xml version="1.0" encoding="klingon"?><annotation/>'), _NOT_VALID),
-    ("boxes: an infinite number", _boxes(ANNOTATION.replace("<xmax>12<", "<xmax>1e400<")), "extends beyond the image"),
-    ("boxes: no width", _boxes(ANNOTATION.replace("<width>12<", "<width>0<")), "an image of 0 x 8 pixels"),
-    ("boxes: a pipe", partial(_voc, partial(pipe, "Annotations/trainval0.xml")), "boxes refused: .*regular file"),
-    ("VOC: an image is a pipe", partial(_voc, partial(pipe, "JPEGImages/trainval0.jpg")), "1 listed images"),
-    ("VOC: a label of 5000 digits", _lists(f"trainval0 {'9' * 5000}\n"), "^refused: .*cat_trainval.txt is not a list"),
+    (
+        "boxes: an unknown encoding",
+        _boxes('<?xml version="1.0" encoding="klingon"?><annotation/>'),
+        _NOT_VALID,
+    ),
+    (
+        "boxes: an infinite number",
+        _boxes(ANNOTATION.replace("<xmax>12<", "<xmax>1e400<")),
+        "extends beyond the image",
+    ),
+    (
+        "boxes: no width",
+        _boxes(ANNOTATION.replace("<width>12<", "<width>0<")),
+        "an image of 0 x 8 pixels",
+    ),
+    (
+        "boxes: a pipe",
+        partial(_voc, partial(pipe, "Annotations/trainval0.xml")),
+        "boxes refused: .*regular file",
+    ),
+    (
+        "VOC: an image is a pipe",
+        partial(_voc, partial(pipe, "JPEGImages/trainval0.jpg")),
+        "1 listed images",
+    ),
+    (
+        "VOC: a label of 5000 digits",
+        _lists(f"trainval0 {'9' * 5000}\n"),
+        "^refused: .*cat_trainval.txt is not a list",
+    ),
     ("VOC: an empty list", _lists(""), "^refused: .*list different images"),
-    ("VOC: a long name", _lists(f"{'x' * 5000} 1\n", "cat", "dog"), "^refused: .*(too long|list different images)"),
+    (
+        "VOC: a long name",
+        _lists(f"{'x' * 5000} 1\n", "cat", "dog"),
+        "^refused: .*(too long|list different images)",
+    ),
     ("VOC: no lists", partial(_voc, _no_lists), "^refused: .*has no split"),
 ]
 
@@ -143,7 +198,9 @@ def check(group: str, spec: object, said: str, tally: Tally) -> None:
     tally.input(group, wrong is None and re.search(said, found), wrong or found)
 
 
-@pytest.mark.parametrize(("make", "said"), [pytest.param(*rest, id=name) for name, *rest in FOLDERS])
+@pytest.mark.parametrize(
+    ("make", "said"), [pytest.param(*rest, id=name) for name, *rest in FOLDERS]
+)
 def test_folders(make: Callable[[Path], object], said: str, tmp_path: Path, tally: Tally) -> None:
     check("folders of images", make(tmp_path), said, tally)
 

@@ -66,18 +66,30 @@ def metadata(network: Any = None, **changes: Any) -> Make:
         path = save_backbone(random_backbone(SMALL, 16), folder / "x.safetensors")
         with safetensors.safe_open(path, framework="pt") as file:
             found = file.metadata()
-        text = network if isinstance(network, str) else json.dumps(json.loads(found["network"]) | (network or {}))
-        kept = {name: value for name, value in (found | changes | {"network": text}).items() if value is not None}
+        text = (
+            network
+            if isinstance(network, str)
+            else json.dumps(json.loads(found["network"]) | (network or {}))
+        )
+        kept = {
+            name: value
+            for name, value in (found | changes | {"network": text}).items()
+            if value is not None
+        }
         safetensors.torch.save_file(small_state(), path, kept)
         return path
 
     return make
 
 
-def header(content: bytes | list[tuple[str, list[int], list[int]]], length: int | None = None) -> Make:
+def header(
+    content: bytes | list[tuple[str, list[int], list[int]]], length: int | None = None
+) -> Make:
     """A safetensors file of 64 bytes with this header, or one of these tensors: (name, shape, [begin, end])."""
     if not isinstance(content, bytes):  # JSON by hand, since a dictionary has no key twice
-        parts = (f'"{n}": {{"dtype": "F32", "shape": {s}, "data_offsets": {o}}}' for n, s, o in content)
+        parts = (
+            f'"{n}": {{"dtype": "F32", "shape": {s}, "data_offsets": {o}}}' for n, s, o in content
+        )
         content = ("{" + ", ".join(parts) + "}").encode()
     size = (len(content) if length is None else length).to_bytes(8, "little")
     return written(size + content + bytes(64), "x.safetensors")
@@ -90,10 +102,16 @@ def checkpoint(make: Callable[[], Any]) -> Make:
 def run_of(folder: Path, change: Callable[[Tensor], Tensor] | None = None, **fields: Any) -> Path:
     """The folder of a run of one checkpoint. change: of one tensor of its network; fields: of its network."""
     (folder / "checkpoints").mkdir(parents=True)
-    config = {"recipe": "r", "network": SMALL.model_dump(mode="json") | fields, "views": {"size": 16}}
+    config = {
+        "recipe": "r",
+        "network": SMALL.model_dump(mode="json") | fields,
+        "views": {"size": 16},
+    }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     state = {f"query.backbone.{name}": value for name, value in small_state().items()}
-    checkpoints.save(folder / "checkpoints", 3, {"method": state, "optimizer": {"state": torch.ones(64)}})
+    checkpoints.save(
+        folder / "checkpoints", 3, {"method": state, "optimizer": {"state": torch.ones(64)}}
+    )
     if change is not None:
         state["query.backbone.conv1.weight"] = change(state["query.backbone.conv1.weight"])
         torch.save({"method": state}, folder / "checkpoints" / "step-00000003.pt")
@@ -109,9 +127,16 @@ def zip_bomb(folder: Path) -> Path:
     """400 MB in 2 MB."""
     content = io.BytesIO()
     torch.save({"state_dict": {"conv1.weight": torch.zeros(64, 3, 7, 7)}}, content)
-    with zipfile.ZipFile(content) as old, zipfile.ZipFile(folder / "x.pth", "w", zipfile.ZIP_DEFLATED) as new:
+    with (
+        zipfile.ZipFile(content) as old,
+        zipfile.ZipFile(folder / "x.pth", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
         for name in old.namelist():
-            new.writestr(name, bytes(4 * 10**8) if name.endswith("data/0") else old.read(name), compresslevel=1)
+            new.writestr(
+                name,
+                bytes(4 * 10**8) if name.endswith("data/0") else old.read(name),
+                compresslevel=1,
+            )
     return folder / "x.pth"
 
 
@@ -122,58 +147,138 @@ def pickled(tensor: Any) -> Make:
 DEEP = "[" * 100_000 + "]" * 100_000
 RESNET, VIT = {"name": "resnet18"}, {"name": "vit_tiny_patch16_224"}
 NETWORKS: list[Any] = [
-    *({"widths": widths} for widths in ([0, 8], [-4, 8], [100_000, 100_000], [4] * 100, [], "wide")),
-    *({"name": name} for name in ("resnet18", "r" * 1_000_000, "hf-hub:stranger/network", "local-dir:/tmp", "python")),
-    *({**RESNET, "options": one} for one in ({"checkpoint_path": "x"}, {"features_only": True}, {"stem_type": "/"})),
-    *({**VIT, "options": one} for one in ({"depth": 1_000_000}, {"embed_dim": 10**12}, {"depth": "x"})),
+    *(
+        {"widths": widths}
+        for widths in ([0, 8], [-4, 8], [100_000, 100_000], [4] * 100, [], "wide")
+    ),
+    *(
+        {"name": name}
+        for name in (
+            "resnet18",
+            "r" * 1_000_000,
+            "hf-hub:stranger/network",
+            "local-dir:/tmp",
+            "python",
+        )
+    ),
+    *(
+        {**RESNET, "options": one}
+        for one in ({"checkpoint_path": "x"}, {"features_only": True}, {"stem_type": "/"})
+    ),
+    *(
+        {**VIT, "options": one}
+        for one in ({"depth": 1_000_000}, {"embed_dim": 10**12}, {"depth": "x"})
+    ),
     *({"stem_stride": 0}, {"d" * 1_000_000: 3}, "[1, 2]", DEEP),
 ]
 FIELDS: list[dict[str, Any]] = [
     *({"image_size": size} for size in ("0", "60000", "nan", "9" * 5000)),
     *({"mean": value} for value in ("[NaN, 0, 0]", '["0.5", "0.5", "0.5"]', "[1, 1]", "[", DEEP)),
     *({"std": value} for value in ("[0, 1, 1]", "[1, -1, 1]", "[1e-320, 1, 1]", None)),
-    *({"crop": "0"}, {"interpolation": "magic"}, {"origins": "[1, 2]"}, {"info": "7"}, {"content": "0" * 16}),
+    *(
+        {"crop": "0"},
+        {"interpolation": "magic"},
+        {"origins": "[1, 2]"},
+        {"info": "7"},
+        {"content": "0" * 16},
+    ),
 ]
 HEADERS: list[tuple[Any, int | None]] = [
     *((b"{}", length) for length in (None, 2**60, 2**64 - 1, 500)),
-    *((content, None) for content in (b"not JSON", DEEP.encode(), b'{"a": {"dtype": "F4", "shape": [1]}}')),
-    *(([(name, shape, [0, 64])], None) for name, shape in (("a", [10**9, 10**9]), ("a", [-16]), ("\\ud800", [16]))),
+    *(
+        (content, None)
+        for content in (b"not JSON", DEEP.encode(), b'{"a": {"dtype": "F4", "shape": [1]}}')
+    ),
+    *(
+        ([(name, shape, [0, 64])], None)
+        for name, shape in (("a", [10**9, 10**9]), ("a", [-16]), ("\\ud800", [16]))
+    ),
     ([("a", [16], [0, 64]), ("b", [16], [0, 64])], None),
     ([("a", [8], [0, 32]), ("a", [8], [32, 64])], None),
     ([("a", [1024], [0, 4096])], None),
 ]
 TENSORS: list[Callable[[Tensor], Tensor]] = [
-    *(lambda v: v * float("nan"), Tensor.half, Tensor.int, Tensor.to_sparse, lambda v: v.to(torch.complex64)),
-    *(lambda v: torch.quantize_per_tensor(v, 0.1, 0, torch.quint8), lambda v: v.to("meta"), lambda v: v[:0]),
-    *(lambda v: torch.nested.nested_tensor([v]), Tensor.sum, Tensor.flatten, lambda v: v.transpose(2, 3)),
+    *(
+        lambda v: v * float("nan"),
+        Tensor.half,
+        Tensor.int,
+        Tensor.to_sparse,
+        lambda v: v.to(torch.complex64),
+    ),
+    *(
+        lambda v: torch.quantize_per_tensor(v, 0.1, 0, torch.quint8),
+        lambda v: v.to("meta"),
+        lambda v: v[:0],
+    ),
+    *(
+        lambda v: torch.nested.nested_tensor([v]),
+        Tensor.sum,
+        Tensor.flatten,
+        lambda v: v.transpose(2, 3),
+    ),
 ]
-NAMES = ("\ud800.x", 3, "n" * 1_000_000, "\x1b[2J.weight", "_feature_blocks.", f"backbone.{'9' * 5000}.0.conv1.weight")
+NAMES = (
+    "\ud800.x",
+    3,
+    "n" * 1_000_000,
+    "\x1b[2J.weight",
+    "_feature_blocks.",
+    f"backbone.{'9' * 5000}.0.conv1.weight",
+)
 CHECKPOINTS: list[Make] = [
     checkpoint(lambda: itself("state_dict", torch.ones(1))),
-    *(checkpoint(lambda name=name: {name: torch.ones(1), "conv1.weight": torch.ones(3)}) for name in NAMES),
+    *(
+        checkpoint(lambda name=name: {name: torch.ones(1), "conv1.weight": torch.ones(3)})
+        for name in NAMES
+    ),
     checkpoint(lambda: {"_conv_stem.weight": torch.ones(1), "_blocks.².a.b": torch.ones(1)}),
     checkpoint(lambda: {"stem.conv1.weight": torch.ones(1), "res9": torch.ones(1)}),
     checkpoint(lambda: {"conv1.weight": torch.ones(1).expand(10**6, 10**6, 3, 3)}),
-    *(checkpoint(lambda made=made: made) for made in ([torch.ones(1)], torch.ones(1), {"state_dict": {"a": 1}})),
+    *(
+        checkpoint(lambda made=made: made)
+        for made in ([torch.ones(1)], torch.ones(1), {"state_dict": {"a": 1}})
+    ),
     *(checkpoint(lambda: doubled(60)), zip_bomb, written(b"PK\x05\x06" + bytes(18))),
     written(b"\x80\x02" + b"}U\x05model" * 100_000 + b"}" + b"s" * 100_000 + b"."),
-    *(written(text, f"x.{kind}") for text in (b"", b"<!DOCTYPE html>") for kind in ("pth", "safetensors", "pkl")),
+    *(
+        written(text, f"x.{kind}")
+        for text in (b"", b"<!DOCTYPE html>")
+        for kind in ("pth", "safetensors", "pkl")
+    ),
 ]
 ARRAYS: list[Make] = [
-    *(pickled(Calls(*call)) for call in ((np.ndarray, (10**13,), "f4"), (np.dtype, "V1000000000"), (eval, "1"))),
-    *(pickled(array) for array in (np.ones((4, 3, 3, 3), ">f4"), np.array([{}], object), np.array(["a"]))),
-    *(written(content, "x.pkl") for content in (b"\x80\x02}r\xff\xff\xff\xff.", b"\x80\x04\x8e" + bytes(7) + b"\x10.")),
+    *(
+        pickled(Calls(*call))
+        for call in ((np.ndarray, (10**13,), "f4"), (np.dtype, "V1000000000"), (eval, "1"))
+    ),
+    *(
+        pickled(array)
+        for array in (np.ones((4, 3, 3, 3), ">f4"), np.array([{}], object), np.array(["a"]))
+    ),
+    *(
+        written(content, "x.pkl")
+        for content in (b"\x80\x02}r\xff\xff\xff\xff.", b"\x80\x04\x8e" + bytes(7) + b"\x10.")
+    ),
     written(pickle.dumps(itself("model", np.ones(1))), "x.pkl"),
 ]
 #: What a parser refuses: tests/runtime/test_parsing.py.
 CONFIGS = ("[" * 100_000, "- 1", "network: !!python/object/apply:os.system [x]")
 RUNS: list[Make] = [
     *(run(lambda folder, text=text: (folder / "config.yaml").write_text(text)) for text in CONFIGS),
-    *(run(lambda folder, make=make: make(folder / "backbone.safetensors")) for make in (os.mkfifo, Path.mkdir)),
+    *(
+        run(lambda folder, make=make: make(folder / "backbone.safetensors"))
+        for make in (os.mkfifo, Path.mkdir)
+    ),
     run(lambda folder: (folder / "backbone.safetensors").symlink_to("backbone.safetensors")),
     run(lambda folder: (folder / "backbone.safetensors").write_bytes(b"<html>")),
-    *(run(lambda folder, make=make: make(folder / "checkpoints/step-00000009.pt")) for make in (os.mkfifo, Path.mkdir)),
-    *(run(**fields) for fields in ({"name": "hf-hub:a/b"}, {"mean": [float("nan")] * 3}, {"widths": [4, 8, 16]})),
+    *(
+        run(lambda folder, make=make: make(folder / "checkpoints/step-00000009.pt"))
+        for make in (os.mkfifo, Path.mkdir)
+    ),
+    *(
+        run(**fields)
+        for fields in ({"name": "hf-hub:a/b"}, {"mean": [float("nan")] * 3}, {"widths": [4, 8, 16]})
+    ),
 ]
 ZOO: dict[str, list[Make]] = {
     "safetensors files made by hand": [
@@ -222,14 +327,18 @@ def damaged_weights(
     for name, content in damages(good):
         (home / name).write_bytes(content)
         ended = loaded(f"{home}/{GOOD[name]}")
-        fine = survived(ended) and (name == "old.pth" or ended.value[0] == "refused" or ended.value == meant[name])
+        fine = survived(ended) and (
+            name == "old.pth" or ended.value[0] == "refused" or ended.value == meant[name]
+        )
         yield name, None if fine else ended
         (home / name).write_bytes(good[name])
 
 
 def test_damaged_files(tmp_path: Path, tally: Tally) -> None:
     def damages(good: dict[str, bytes]) -> list[tuple[str, bytes]]:
-        return [(name, damage(content)) for name, content in good.items() for damage in DAMAGES.values()]
+        return [
+            (name, damage(content)) for name, content in good.items() for damage in DAMAGES.values()
+        ]
 
     for name, wrong in damaged_weights(tmp_path, damages):
         tally.input("damaged weight files", wrong is None, (name, wrong))

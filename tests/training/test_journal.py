@@ -65,6 +65,12 @@ def test_environment_says_what_a_result_depends_on(tmp_path: Path) -> None:
 def test_what_comes_before_an_epoch_is_dropped_where_the_run_goes_on(tmp_path: Path) -> None:
     path = tmp_path / METRICS
     lines = [("epoch", 0), ("train", 3), ("epoch", 5), ("train", 5)]
-    path.write_text("".join(json.dumps({"event": event, "step": step}) + "\n" for event, step in lines))
+    path.write_text(
+        "".join(json.dumps({"event": event, "step": step}) + "\n" for event, step in lines)
+    )
     journals.truncate(path, 5)
-    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["epoch", "train", "train"]
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == [
+        "epoch",
+        "train",
+        "train",
+    ]

@@ -12,7 +12,9 @@ from hexa.training.monitor import STUCK_LINES, Watch, effective_rank, feature_st
 
 
 def test_feature_std_is_one_on_the_sphere_and_zero_at_a_point() -> None:
-    spread = F.normalize(torch.randn(1, 4000, 32, generator=torch.Generator().manual_seed(0)), dim=-1)
+    spread = F.normalize(
+        torch.randn(1, 4000, 32, generator=torch.Generator().manual_seed(0)), dim=-1
+    )
     assert float(feature_std(spread)) == pytest.approx(1.0, abs=0.02)
     assert float(feature_std(spread[:, :1].expand(1, 50, 32))) == pytest.approx(0.0, abs=1e-6)
 
@@ -21,7 +23,9 @@ def test_effective_rank_counts_equal_directions() -> None:
     # ± the first r axes: centred, with r equal singular values
     for rank in (1, 3, 7):
         axes = torch.eye(8)[:rank]
-        assert float(effective_rank(torch.cat([axes, -axes])[None])) == pytest.approx(rank, rel=1e-5)
+        assert float(effective_rank(torch.cat([axes, -axes])[None])) == pytest.approx(
+            rank, rel=1e-5
+        )
     values = torch.tensor([3.0, 1.0])
     share = values / values.sum()
     expected = math.exp(-float((share * share.log()).sum()))
@@ -31,7 +35,13 @@ def test_effective_rank_counts_equal_directions() -> None:
 
 
 def healthy(**values: float) -> dict[str, float]:
-    return {"feature_std": 0.9, "effective_rank": 60.0, "loss/std": 5.0, "accuracy/std": 0.5, **values}
+    return {
+        "feature_std": 0.9,
+        "effective_rank": 60.0,
+        "loss/std": 5.0,
+        "accuracy/std": 0.5,
+        **values,
+    }
 
 
 def test_a_healthy_run_is_not_warned_about() -> None:
@@ -42,9 +52,12 @@ def test_a_healthy_run_is_not_warned_about() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "words"), [({"feature_std": 0.01}, "hardly varies"), ({"effective_rank": 1.4}, "1.4 of 127")]
+    ("values", "words"),
+    [({"feature_std": 0.01}, "hardly varies"), ({"effective_rank": 1.4}, "1.4 of 127")],
 )
-def test_collapse_is_said_once_and_again_when_it_comes_back(values: dict[str, float], words: str) -> None:
+def test_collapse_is_said_once_and_again_when_it_comes_back(
+    values: dict[str, float], words: str
+) -> None:
     watch = Watch(None, None)
     assert words in watch.train(healthy(**values), 127)[0]
     assert watch.train(healthy(**values), 127) == []

@@ -59,7 +59,9 @@ def test_larc_follows_its_formula_and_leaves_zero_norms_unscaled() -> None:
             p.grad = gradient.clone()
             size, slope = theta[p].norm(), gradient.norm()
             if size > 0 and slope > 0:
-                gradient = (gradient + 1e-2 * theta[p]) * 0.001 * size / (slope + 1e-2 * size + 1e-8)
+                gradient = (
+                    (gradient + 1e-2 * theta[p]) * 0.001 * size / (slope + 1e-2 * size + 1e-8)
+                )
             velocity[p] = 0.9 * velocity[p] + gradient
             theta[p] = theta[p] - 0.5 * velocity[p]
         optimizer.step()
@@ -72,7 +74,8 @@ def test_muon_turns_convolutions_and_follows_sgd_elsewhere(shape: tuple[int, ...
     """Against singular vectors: singular values end near 1; a step has the given angle, and keeps the norm."""
     generator = torch.Generator().manual_seed(0)
     kernel, weight, plain = (
-        nn.Parameter(torch.randn(size, generator=generator, dtype=torch.float64)) for size in (shape, (4, 3), (4, 3))
+        nn.Parameter(torch.randn(size, generator=generator, dtype=torch.float64))
+        for size in (shape, (4, 3), (4, 3))
     )
     plain.data.copy_(weight)
     muon = OptimizerConfig(name="muon", learning_rate=0.05, other_rate=0.1, weight_decay=0.01)
@@ -91,7 +94,9 @@ def test_muon_turns_convolutions_and_follows_sgd_elsewhere(shape: tuple[int, ...
         velocity = 0.9 * velocity + kernel.grad
         ahead = (kernel.grad + 0.9 * velocity).flatten(1)
         left, _, right = torch.linalg.svd(ahead, full_matrices=False)
-        made, alone = (orthogonalised([ahead[:, 1:], ahead.mT, ahead], together=t)[-1] for t in (True, False))
+        made, alone = (
+            orthogonalised([ahead[:, 1:], ahead.mT, ahead], together=t)[-1] for t in (True, False)
+        )
         torch.testing.assert_close(made, alone, rtol=1e-12, atol=1e-12)
         found = torch.linalg.svd(made)
         assert 0.3 < float(found.S.min()) <= float(found.S.max()) < 1.3
@@ -102,7 +107,9 @@ def test_muon_turns_convolutions_and_follows_sgd_elsewhere(shape: tuple[int, ...
         sgd.step()
         torch.testing.assert_close(weight, plain, rtol=1e-12, atol=1e-12)
         expected = before - 0.05 * before.norm() * (made / made.norm()).view(shape)
-        torch.testing.assert_close(kernel.detach(), expected * before.norm() / expected.norm(), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            kernel.detach(), expected * before.norm() / expected.norm(), rtol=1e-9, atol=1e-12
+        )
         torch.testing.assert_close(kernel.norm(), before.norm(), rtol=1e-9, atol=0)
 
 
@@ -112,19 +119,28 @@ def test_lars_and_adamw_leave_batch_norms_and_biases_alone(decay: float) -> None
     weight, bias = nn.Parameter(torch.tensor([[3.0, 4.0]])), nn.Parameter(torch.tensor([2.0]))
     config = OptimizerConfig(name="lars", learning_rate=0.5, momentum=0.0, weight_decay=decay)
     optimizer = build([weight, bias], config, 1)
-    assert [(one["decayed"], one["weight_decay"]) for one in optimizer.param_groups] == [(True, decay), (False, 0)]
+    assert [(one["decayed"], one["weight_decay"]) for one in optimizer.param_groups] == [
+        (True, decay),
+        (False, 0),
+    ]
     weight.grad, bias.grad = torch.tensor([[0.0, 2.0]]), torch.tensor([1.0])
     optimizer.step()
     rate = 0.5 * 0.001 * 5 / (2 + decay * 5 + 1e-8)
-    torch.testing.assert_close(weight.detach(), torch.tensor([[3 - rate * decay * 3, 4 - rate * (2 + decay * 4)]]))
+    torch.testing.assert_close(
+        weight.detach(), torch.tensor([[3 - rate * decay * 3, 4 - rate * (2 + decay * 4)]])
+    )
     torch.testing.assert_close(bias.detach(), torch.tensor([1.5]))
-    spared = build([weight, bias], OptimizerConfig(name="adamw", weight_decay=decay), 1).param_groups
+    spared = build(
+        [weight, bias], OptimizerConfig(name="adamw", weight_decay=decay), 1
+    ).param_groups
     assert sorted(group["weight_decay"] for group in spared) == [0.0, decay]
 
 
 def test_weight_decay_goes_along_half_a_cosine() -> None:
     config = OptimizerConfig(weight_decay=0.04, final_weight_decay=0.4)
-    assert [config.weight_decay_at(share) for share in (0, 0.5, 1)] == pytest.approx([0.04, 0.22, 0.4])
+    assert [config.weight_decay_at(share) for share in (0, 0.5, 1)] == pytest.approx(
+        [0.04, 0.22, 0.4]
+    )
     assert OptimizerConfig(weight_decay=0.04).weight_decay_at(0.7) == 0.04
 
 
@@ -140,13 +156,17 @@ def test_each_gradient_is_clipped_on_its_own() -> None:
 def test_other_rate_of_muon_scales_as_its_learning_rate_and_thaws_nothing() -> None:
     kernel, weight = nn.Parameter(torch.ones(2, 2, 3, 3)), nn.Parameter(torch.ones(2))
     config = OptimizerConfig(name="muon", learning_rate=0.02, other_rate=0.08, base_batch_size=256)
-    scheduled = ScheduledOptimizer(build([kernel, weight], config, 128), config, ScheduleConfig(kind="constant"), 2, 3)
+    scheduled = ScheduledOptimizer(
+        build([kernel, weight], config, 128), config, ScheduleConfig(kind="constant"), 2, 3
+    )
     weight.requires_grad_(False)
     scheduled.thaw(0)
     assert not weight.requires_grad
     kernel.grad = torch.ones_like(kernel)
     scheduled.step(0)
-    rates = {len(group["params"][0].shape): group["lr"] for group in scheduled.optimizer.param_groups}
+    rates = {
+        len(group["params"][0].shape): group["lr"] for group in scheduled.optimizer.param_groups
+    }
     assert rates == {4: pytest.approx(0.01), 1: pytest.approx(0.04)}
     with pytest.raises(ValueError, match="nesterov is for sgd, larc and lars"):
         OptimizerConfig(name="muon", nesterov=True)

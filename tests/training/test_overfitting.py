@@ -30,11 +30,19 @@ from tests.modules import unchanged
         ({"epsilon": [1, 4], "step_size": 4}, False),
     ],
 )
-def test_one_large_sign_step_is_judged_by_ten_in_its_ball(fields: dict[str, Any], judged: bool) -> None:
+def test_one_large_sign_step_is_judged_by_ten_in_its_ball(
+    fields: dict[str, Any], judged: bool
+) -> None:
     judge = Adversarial.model_validate(fields).judge()
     assert (judge is not None) == judged
     if judge is not None:
-        assert (judge.steps, judge.epsilon, judge.step_size, judge.random_start, judge.project) == (10, 4, 1, 1, True)
+        assert (judge.steps, judge.epsilon, judge.step_size, judge.random_start, judge.project) == (
+            10,
+            4,
+            1,
+            1,
+            True,
+        )
 
 
 def test_losses_are_those_of_the_attacks_and_nothing_is_moved() -> None:
@@ -62,14 +70,19 @@ def test_the_warning_comes_once_until_it_has_passed() -> None:
     again = Watch(None, None)
     again.state = watch.state  # a resumed run
     (said,) = again.attacked("adversarial", 0.4, 3.1)
-    assert "loss to 3.1, after 2 in an earlier epoch, but the one step that is trained on to 0.4, after 0.8" in said
+    assert (
+        "loss to 3.1, after 2 in an earlier epoch, but the one step that is trained on to 0.4, after 0.8"
+        in said
+    )
     assert "hard_examples.adversarial" in said
     assert again.attacked("adversarial", 0.3, 3.1) == []
     assert again.attacked("adversarial", 0.3, 2.9) == []
     assert len(again.attacked("adversarial", 0.3, 3.1)) == 1
 
 
-def test_a_run_warns_at_the_end_of_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_warns_at_the_end_of_an_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[int] = []
 
     def overfitted(objective: Objective, data: Any) -> dict[str, tuple[float, float]]:
@@ -80,4 +93,6 @@ def test_a_run_warns_at_the_end_of_an_epoch(tmp_path: Path, monkeypatch: pytest.
     small = ALONE | {"network.widths": [4, 8], "views.size": 8}
     run = hexa.pretrain("digits-moco-v2", epochs=2, out=tmp_path / "run", **small)
     assert seen == [9, 19]
-    assert [line["step"] for line in metric_lines(run, "warning") if "catastrophic" in line["message"]] == [20]
+    assert [
+        line["step"] for line in metric_lines(run, "warning") if "catastrophic" in line["message"]
+    ] == [20]

@@ -13,7 +13,9 @@ from hexa.training.schedules import ScheduleConfig, learning_rate_share
 
 
 def rates(config: ScheduleConfig, epochs: int, steps: int, base: float = 1.0) -> list[float]:
-    return [base * learning_rate_share(config, step, epochs, steps) for step in range(epochs * steps)]
+    return [
+        base * learning_rate_share(config, step, epochs, steps) for step in range(epochs * steps)
+    ]
 
 
 def test_cosine_per_epoch_agrees_with_torchs_scheduler() -> None:
@@ -33,7 +35,9 @@ def test_cosine_per_step_with_warm_up_is_swavs() -> None:
     length = (epochs - warm) * steps
     for t in range(length):
         expected.append(final + 0.5 * (base - final) * (1 + math.cos(math.pi * t / length)))
-    config = ScheduleConfig(per="step", final_share=final / base, warmup_epochs=warm, warmup_start_share=start / base)
+    config = ScheduleConfig(
+        per="step", final_share=final / base, warmup_epochs=warm, warmup_start_share=start / base
+    )
     assert rates(config, epochs, steps, base) == pytest.approx(expected, rel=1e-12)
 
 

@@ -38,7 +38,9 @@ class FakeWandb(types.ModuleType):
     def init(self, **options: Any) -> Any:
         if self.unreachable:
             raise ConnectionError("no\nroute to host")
-        kept = self.runs.setdefault(options["id"], {"options": options, "log": [], "summary": {}, "exits": []})
+        kept = self.runs.setdefault(
+            options["id"], {"options": options, "log": [], "summary": {}, "exits": []}
+        )
         assert options["resume"] == "allow"
 
         def log(values: dict[str, float], step: int) -> None:
@@ -47,7 +49,9 @@ class FakeWandb(types.ModuleType):
             kept["log"].append((step, values))
 
         return types.SimpleNamespace(
-            log=log, summary=kept["summary"], finish=lambda exit_code: kept["exits"].append(exit_code)
+            log=log,
+            summary=kept["summary"],
+            finish=lambda exit_code: kept["exits"].append(exit_code),
         )
 
 
@@ -63,7 +67,9 @@ def logged(folder: Path, event: str) -> dict[int, dict[str, float]]:
 
 
 def test_metrics_configuration_and_results_arrive(wandb: FakeWandb, tmp_path: Path) -> None:
-    folder = pretrain(tiny(training__tracker="wandb", monitor__knn_every=1), tmp_path / "my run", console=quiet())
+    folder = pretrain(
+        tiny(training__tracker="wandb", monitor__knn_every=1), tmp_path / "my run", console=quiet()
+    )
     (run,) = wandb.runs.values()
     assert run["options"]["name"] == "my run"
     assert run["options"]["project"] == "hexa"
@@ -87,37 +93,57 @@ def test_metrics_configuration_and_results_arrive(wandb: FakeWandb, tmp_path: Pa
     assert run["summary"]["results/knn/k200/digits/top1"] == 50.5
 
 
-def test_a_tracker_that_fails_in_the_middle_is_given_up_with_one_warning(wandb: FakeWandb, tmp_path: Path) -> None:
+def test_a_tracker_that_fails_in_the_middle_is_given_up_with_one_warning(
+    wandb: FakeWandb, tmp_path: Path
+) -> None:
     wandb.broken = True
     plain = pretrain(tiny(), tmp_path / "plain", console=quiet())
-    folder = pretrain(tiny(training__tracker="wandb"), tmp_path / "run", console=(console := quiet()))
+    folder = pretrain(
+        tiny(training__tracker="wandb"), tmp_path / "run", console=(console := quiet())
+    )
     assert [event for event in events(folder) if event != "warning"] == events(plain)
     (warning,) = logged(folder, "warning").values()
-    assert "Wandb failed (TimeoutError: the server is gone); the run goes on without it" in str(warning["message"])
+    assert "Wandb failed (TimeoutError: the server is gone); the run goes on without it" in str(
+        warning["message"]
+    )
     assert console.file.getvalue().count("the server is gone") == 1  # type: ignore[attr-defined]
     assert load_backbone(plain).content_hash() == load_backbone(folder).content_hash()
 
 
-def test_one_that_cannot_begin_stops_a_new_run_but_not_one_that_goes_on(wandb: FakeWandb, tmp_path: Path) -> None:
+def test_one_that_cannot_begin_stops_a_new_run_but_not_one_that_goes_on(
+    wandb: FakeWandb, tmp_path: Path
+) -> None:
     folder = pretrain(tiny(training__tracker="wandb"), tmp_path / "run", console=quiet())
     (folder / "backbone.safetensors").unlink()
     wandb.unreachable = True
     resume(folder, console=(console := quiet()))
     assert (folder / "backbone.safetensors").is_file()
     assert "no route to host" in console.file.getvalue()  # type: ignore[attr-defined]
-    with pytest.raises(UserError, match=r"training\.tracker: wandb can't begin \(no route to host\); log in with"):
+    with pytest.raises(
+        UserError, match=r"training\.tracker: wandb can't begin \(no route to host\); log in with"
+    ):
         pretrain(tiny(training__tracker="wandb"), tmp_path / "other", console=quiet())
     assert not (tmp_path / "other" / "metrics.jsonl").exists()
 
 
-def test_a_missing_package_is_said_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_said_before_anything_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda *_: None)
-    with pytest.raises(ConfigError, match=r"training\.tracker: wandb is not installed; install it .*\[wandb\]"):
-        pretrain(tiny(training__tracker="wandb", data="folder:nowhere"), tmp_path / "run", console=quiet())
+    with pytest.raises(
+        ConfigError, match=r"training\.tracker: wandb is not installed; install it .*\[wandb\]"
+    ):
+        pretrain(
+            tiny(training__tracker="wandb", data="folder:nowhere"),
+            tmp_path / "run",
+            console=quiet(),
+        )
     assert not (tmp_path / "run").exists()
 
 
-def test_only_finite_numbers_are_told_and_a_failure_at_the_end_is_a_warning_too(tmp_path: Path) -> None:
+def test_only_finite_numbers_are_told_and_a_failure_at_the_end_is_a_warning_too(
+    tmp_path: Path,
+) -> None:
     values = {"a": 1, "b": float("nan"), "c": "text", "d": True, "e": None, "f": 0.5}
     assert trackers.numbers(values) == {"a": 1.0, "f": 0.5}
     fail = Mock(side_effect=OSError("disk full"))
@@ -143,11 +169,15 @@ def test_mlflow_for_real_without_a_server(tmp_path: Path, monkeypatch: pytest.Mo
     run = client.get_run(first.identity)
     assert run.info.status == "FINISHED"
     assert len(run.data.params) == 150
-    history = [(one.step, one.value) for one in client.get_metric_history(first.identity, "run/loss")]
+    history = [
+        (one.step, one.value) for one in client.get_metric_history(first.identity, "run/loss")
+    ]
     assert history == [(10, 2.0), (20, 1.0)]
     assert run.data.metrics["loss/std"] == 1.5
     assert run.data.metrics["results/knn/k200/digits/top1"] == 50.0
-    assert trackers.start("mlflow", tmp_path, {}).identity != first.identity  # begun anew, not resumed
+    assert (
+        trackers.start("mlflow", tmp_path, {}).identity != first.identity
+    )  # begun anew, not resumed
 
 
 def test_wandb_for_real_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

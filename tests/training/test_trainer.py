@@ -43,7 +43,10 @@ class Kill(BaseException):
 
 
 def final(made: Trainer) -> dict[str, Any]:
-    return {"method": made.objective.method.state_dict(), "optimizer": made.optimizer.optimizer.state_dict()}
+    return {
+        "method": made.objective.method.state_dict(),
+        "optimizer": made.optimizer.optimizer.state_dict(),
+    }
 
 
 def test_the_loop_is_the_one_of_the_design(tmp_path: Path) -> None:
@@ -68,7 +71,9 @@ def test_the_loop_is_the_one_of_the_design(tmp_path: Path) -> None:
                 p.grad = None
             objective.commit(batch)
     for name, value in plain.state_dict().items():
-        torch.testing.assert_close(made.objective.method.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            made.objective.method.state_dict()[name], value, rtol=1e-4, atol=1e-5
+        )
     assert [line["loss"] for line in metrics(tmp_path)] == pytest.approx(losses, rel=1e-4)
 
 
@@ -88,7 +93,9 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
 
 @pytest.mark.parametrize(
     ("hard", "stop"),
-    [("now", stop) for stop in (1, STEPS, STEPS + 2)] + [("late", stop) for stop in (4, 5, 8)] + [("free", 4)],
+    [("now", stop) for stop in (1, STEPS, STEPS + 2)]
+    + [("late", stop) for stop in (4, 5, 8)]
+    + [("free", 4)],
 )
 def test_resuming_equals_never_having_stopped_bit_for_bit(
     tmp_path: Path, hard: str, stop: int, uninterrupted: Uninterrupted
@@ -99,7 +106,9 @@ def test_resuming_equals_never_having_stopped_bit_for_bit(
         if step == stop:
             raise Kill
 
-    first = trainer(tmp_path / "stopped", ToyLoader(kill), hard=HARD[hard], checkpoint_every_steps=1)
+    first = trainer(
+        tmp_path / "stopped", ToyLoader(kill), hard=HARD[hard], checkpoint_every_steps=1
+    )
     with pytest.raises(Kill):
         first.run()
     state = newest(tmp_path / "stopped")
@@ -115,9 +124,16 @@ def test_every_promised_metric_is_there(uninterrupted: Uninterrupted) -> None:
     folder, _ = uninterrupted()
     lines = metrics(folder)
     assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12, 14, 15]
-    raw = next(line for line in map(json.loads, (folder / METRICS).open()) if line["event"] == "train")
+    raw = next(
+        line for line in map(json.loads, (folder / METRICS).open()) if line["event"] == "train"
+    )
     terms = ("std", "adversarial", "cutmix")
-    for name in (*(f"loss/{t}" for t in terms), *(f"accuracy/{t}" for t in terms), "loss", *TIMES - {"time"}):
+    for name in (
+        *(f"loss/{t}" for t in terms),
+        *(f"accuracy/{t}" for t in terms),
+        "loss",
+        *TIMES - {"time"},
+    ):
         assert isinstance(raw[name], float), name
     facts = "perturbation/adversarial zero_gradient/adversarial lambda/cutmix feature_std effective_rank"
     assert all(raw[name] >= 0 for name in facts.split())
@@ -126,7 +142,9 @@ def test_every_promised_metric_is_there(uninterrupted: Uninterrupted) -> None:
     assert lines[3]["learning_rate"] == pytest.approx(0.05 * 0.75)
 
 
-def test_a_term_is_logged_from_where_it_sets_in_and_is_a_mean_over_its_own_steps(tmp_path: Path) -> None:
+def test_a_term_is_logged_from_where_it_sets_in_and_is_a_mean_over_its_own_steps(
+    tmp_path: Path,
+) -> None:
     made, said = trainer(tmp_path / "each", hard=LATE, log_every=1), list[str]()
     made.journal.reporter.say = said.append  # type: ignore[method-assign]
     made.run()
@@ -144,7 +162,9 @@ def test_a_term_is_logged_from_where_it_sets_in_and_is_a_mean_over_its_own_steps
 
 
 @pytest.mark.parametrize("term", ["std", "adversarial", "cutmix"])
-def test_a_loss_that_is_not_finite_stops_before_the_weights_change(tmp_path: Path, term: str) -> None:
+def test_a_loss_that_is_not_finite_stops_before_the_weights_change(
+    tmp_path: Path, term: str
+) -> None:
     made = trainer(tmp_path, checkpoint_every_steps=2)
     poison(made, term, float("nan"))
     with pytest.raises(NonFiniteError) as caught:
@@ -158,7 +178,11 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_change(tmp_path: Pat
     state = newest(tmp_path)
     assert state["step"] == 6
     # batch-norm statistics move in the forward passes of the step that failed; everything else must not
-    moved = {name: value for name, value in state["method"].items() if "running_" in name or "num_batches" in name}
+    moved = {
+        name: value
+        for name, value in state["method"].items()
+        if "running_" in name or "num_batches" in name
+    }
     assert_identical(state["method"], made.objective.method.state_dict() | moved)
     assert metrics(tmp_path, "non-finite")[0]["step"] == 7
 
@@ -169,21 +193,29 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     def spoil(step: int) -> None:
         if step == 2 * STEPS - 1:
             with torch.no_grad():
-                next(iter(made.optimizer.optimizer.state.values()))["momentum_buffer"].fill_(float("inf"))
+                next(iter(made.optimizer.optimizer.state.values()))["momentum_buffer"].fill_(
+                    float("inf")
+                )
 
     made.loader.before = spoil  # type: ignore[attr-defined]
     with pytest.raises(NonFiniteError, match="weights"):
         made.run()
-    assert [path.name for path in checkpoints.checkpoints(tmp_path / "checkpoints")] == ["step-00000005.pt"]
+    assert [path.name for path in checkpoints.checkpoints(tmp_path / "checkpoints")] == [
+        "step-00000005.pt"
+    ]
 
 
 @pytest.mark.usefixtures("hears_hang_ups")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_finishes_the_step_and_saves(
     tmp_path: Path, number: signal.Signals, code: int, uninterrupted: Uninterrupted
 ) -> None:
     before = signal.getsignal(number)
-    made = trainer(tmp_path, ToyLoader(lambda step: signal.raise_signal(number) if step == 6 else None))
+    made = trainer(
+        tmp_path, ToyLoader(lambda step: signal.raise_signal(number) if step == 6 else None)
+    )
     with pytest.raises(Interrupted) as caught:
         made.run()
     assert caught.value.exit_code == code
@@ -210,7 +242,9 @@ def test_another_experiment_or_other_data_is_refused(tmp_path: Path) -> None:
         restore(trainer(loader=ToyLoader(steps_per_epoch=7)), state)
 
 
-def test_the_monitor_runs_at_its_epochs_and_at_the_end(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
+def test_the_monitor_runs_at_its_epochs_and_at_the_end(
+    tmp_path: Path, uninterrupted: Uninterrupted
+) -> None:
     made = trainer(tmp_path, epochs=3)
     made.scoring.every = 2
 
@@ -238,8 +272,14 @@ def monitored(folder: Path, monitor: Callable[[Trainer], float], state: Any = No
 
 
 def test_the_best_weights_are_kept_and_a_run_that_has_passed_them_ends(tmp_path: Path) -> None:
-    made, kept = monitored(tmp_path, lambda made: 60.0 - 20 * made.step / STEPS), list[int]()  # 40, 20
-    made.scoring.best, made.scoring.keep = Best(keeps=True, patience=1), lambda: kept.append(made.step)
+    made, kept = (
+        monitored(tmp_path, lambda made: 60.0 - 20 * made.step / STEPS),
+        list[int](),
+    )  # 40, 20
+    made.scoring.best, made.scoring.keep = (
+        Best(keeps=True, patience=1),
+        lambda: kept.append(made.step),
+    )
     made.run()
     assert (kept, made.step) == ([STEPS], 2 * STEPS)
     (ended,) = metrics(tmp_path, "ended")
@@ -249,7 +289,9 @@ def test_the_best_weights_are_kept_and_a_run_that_has_passed_them_ends(tmp_path:
 def judged(made: Trainer) -> float:
     """A function of the weights; poor, so that the watch has something to say."""
     made.watch.accuracy = 1.0
-    return float(10 + sum(p.detach().double().sum() for p in made.objective.method.parameters()).tanh())
+    return float(
+        10 + sum(p.detach().double().sum() for p in made.objective.method.parameters()).tanh()
+    )
 
 
 def test_a_run_ends_where_its_accuracy_is_reached(tmp_path: Path) -> None:
@@ -282,12 +324,17 @@ def test_a_monitor_that_fails_is_one_warning_and_tried_again(tmp_path: Path) -> 
     monitored(tmp_path, monitor).run()
     (warning,) = [line for line in metrics(tmp_path, "warning") if "monitor" in line["message"]]
     assert warning["step"] == STEPS
-    assert warning["message"] == "the k-NN monitor failed (ValueError: no such file); the run is not affected"
+    assert (
+        warning["message"]
+        == "the k-NN monitor failed (ValueError: no such file); the run is not affected"
+    )
     assert [line["step"] for line in metrics(tmp_path, "monitor")] == [3 * STEPS]
 
 
 @pytest.mark.parametrize(("when", "epoch"), [("before", 1), ("after", 3)])
-def test_a_run_that_is_killed_at_the_monitor_makes_up_for_it(tmp_path: Path, when: str, epoch: int) -> None:
+def test_a_run_that_is_killed_at_the_monitor_makes_up_for_it(
+    tmp_path: Path, when: str, epoch: int
+) -> None:
     """… once, and the watch remembers what it said of it, whether or not its line was written."""
     whole = monitored(tmp_path / "whole", judged)
     whole.run()
@@ -316,7 +363,9 @@ def test_a_run_that_is_killed_at_the_monitor_makes_up_for_it(tmp_path: Path, whe
     again = monitored(tmp_path / "stopped", judged, state)
     again.run()
     assert_identical(final(whole), final(again))
-    assert metrics(tmp_path / "whole", "train", "monitor") == metrics(tmp_path / "stopped", "train", "monitor")
+    assert metrics(tmp_path / "whole", "train", "monitor") == metrics(
+        tmp_path / "stopped", "train", "monitor"
+    )
     assert whole.watch.state == again.watch.state
     assert "shortcut" in whole.watch.given
 
@@ -325,7 +374,9 @@ def test_unreadable_images_are_listed_at_the_end_of_their_epoch(tmp_path: Path) 
     loader = ToyLoader()
     loader.before = lambda step: loader.problems.append("broken.jpg: empty") if step == 1 else None
     trainer(tmp_path, loader, epochs=2).run()
-    about = [line for line in metrics(tmp_path, "warning") if "could not be read" in line["message"]]
+    about = [
+        line for line in metrics(tmp_path, "warning") if "could not be read" in line["message"]
+    ]
     assert [line["step"] for line in about] == [STEPS]
     assert "broken.jpg: empty" in about[0]["message"]
 
@@ -340,7 +391,9 @@ def test_images_per_second_are_global(tmp_path: Path, monkeypatch: pytest.Monkey
     assert line["images_per_second"] in {STEPS * BATCH / n for n in (1.0, 2.0)}
 
 
-def test_decay_and_rate_follow_their_groups_and_long_gradients_are_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decay_and_rate_follow_their_groups_and_long_gradients_are_scaled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = trainer(epochs=1)
     config = OptimizerConfig(weight_decay=0.1, final_weight_decay=0.3, max_gradient_norm=1e-3)
     made.optimizer.config, inner = config, made.optimizer.optimizer
@@ -352,7 +405,12 @@ def test_decay_and_rate_follow_their_groups_and_long_gradients_are_scaled(monkey
 
     def watched() -> None:
         norm = torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).max()
-        seen.append((float(norm), *(group[key] for group in inner.param_groups for key in ("lr", "weight_decay"))))
+        seen.append(
+            (
+                float(norm),
+                *(group[key] for group in inner.param_groups for key in ("lr", "weight_decay")),
+            )
+        )
         step()
 
     monkeypatch.setattr(inner, "step", watched)
@@ -397,7 +455,10 @@ def test_the_length_is_fitted_to_the_time(
     assert made.optimizer.learning_rate(made.step - 1) == 0.05 * learning_rate_share(
         made.optimizer.schedule, (made.step - 1) * epochs * STEPS // made.step, epochs, STEPS
     )
-    assert (made.loader.sets, sets is None or made.step > 60) == (2 if seconds == 60 else sets, True)
+    assert (made.loader.sets, sets is None or made.step > 60) == (
+        2 if seconds == 60 else sets,
+        True,
+    )
     again = trainer(tmp_path, epochs=epochs, hard={}, max_seconds=seconds)
     restore(again, newest(tmp_path))
     assert (again.total_steps, again.loader.sets) == (made.step, made.loader.sets)

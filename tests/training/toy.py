@@ -29,14 +29,21 @@ from hexa.training.trainer import Trainer
 BATCH, SIZE, STEPS = 8, 12, 5
 #: Hard examples from the first step on; and some that set in at the steps 4 and 7 of 15, or replay batches.
 NOW: dict[str, HardExample] = {"adversarial": Adversarial(), "cutmix": CutMix()}
-FREE: dict[str, HardExample] = {"adversarial": Adversarial(start=0.25, replays=3, epsilon=2, random_start=1)}
-LATE: dict[str, HardExample] = {"adversarial": Adversarial(start=0.25), "cutmix": CutMix(start=0.45)}
+FREE: dict[str, HardExample] = {
+    "adversarial": Adversarial(start=0.25, replays=3, epsilon=2, random_start=1)
+}
+LATE: dict[str, HardExample] = {
+    "adversarial": Adversarial(start=0.25),
+    "cutmix": CutMix(start=0.45),
+}
 
 
 class ToyLoader:
     """Noise around two prototypes, a function of the step alone. `before` is called with every batch's global step."""
 
-    def __init__(self, before: Callable[[int], None] = lambda step: None, steps_per_epoch: int = STEPS) -> None:
+    def __init__(
+        self, before: Callable[[int], None] = lambda step: None, steps_per_epoch: int = STEPS
+    ) -> None:
         self.steps_per_epoch = steps_per_epoch
         self.batch_size = BATCH
         self.wait_seconds, self.sets = 0.0, None
@@ -63,7 +70,11 @@ def method(dtype: torch.dtype = torch.float32) -> Method:
     torch.manual_seed(0)
     network = build(NetworkConfig(name="small-resnet", widths=(4, 8)))
     setting = Setting(64, BATCH, world_size=processes.world_size(), branches=("main", "aux"))
-    return MoCoConfig(queue_size=32, dim=8, bn_groups=2, momentum=0.9).build(network, setting).to(dtype)
+    return (
+        MoCoConfig(queue_size=32, dim=8, bn_groups=2, momentum=0.9)
+        .build(network, setting)
+        .to(dtype)
+    )
 
 
 def scheduled(model: Method, epochs: int, steps: int) -> ScheduledOptimizer:

@@ -30,7 +30,9 @@ from tests.weights.test_pretrained import run_folder
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
 RESNET, STEM = NetworkConfig(name="resnet18"), NetworkConfig(name="resnet18", small_stem=True)
-VIT = NetworkConfig(name="vit_tiny_patch16_224", options={"img_size": 32, "patch_size": 8, "depth": 2})
+VIT = NetworkConfig(
+    name="vit_tiny_patch16_224", options={"img_size": 32, "patch_size": 8, "depth": 2}
+)
 
 
 def trained(config: NetworkConfig, size: int = 32) -> Backbone:
@@ -71,9 +73,12 @@ def test_the_line_that_is_printed_loads_the_file_without_hexa(
 
 
 @pytest.mark.parametrize(
-    ("config", "classes"), [(RESNET, 1000), (VIT, 7), (NetworkConfig(name="tf_efficientnet_lite0"), 1000)]
+    ("config", "classes"),
+    [(RESNET, 1000), (VIT, 7), (NetworkConfig(name="tf_efficientnet_lite0"), 1000)],
 )
-def test_the_line_for_timm_takes_a_new_head(tmp_path: Path, config: NetworkConfig, classes: int) -> None:
+def test_the_line_for_timm_takes_a_new_head(
+    tmp_path: Path, config: NetworkConfig, classes: int
+) -> None:
     backbone = trained(config)
     line = export(backbone, "timm", tmp_path / "out.safetensors")["load"]
     names: dict[str, Any] = {}
@@ -81,7 +86,9 @@ def test_the_line_for_timm_takes_a_new_head(tmp_path: Path, config: NetworkConfi
     network, images = names["network"].eval(), torch.rand(2, 3, 32, 32)
     with torch.no_grad():
         assert network(images).shape == (2, classes)
-        features = network.forward_head(network.forward_features(by_hand(backbone, images)), pre_logits=True)
+        features = network.forward_head(
+            network.forward_features(by_hand(backbone, images)), pre_logits=True
+        )
         assert_same(features, backbone(images))
     prepared, own = timm.data.resolve_model_data_config(network), backbone.preparation
     assert prepared["input_size"] == (3, own.size, own.size)
@@ -110,13 +117,17 @@ def test_detectron2_gets_arrays_under_its_names(tmp_path: Path) -> None:
     assert content["matching_heuristics"] is True
     assert len(content["model"]) == 100, "all but the counters, which Detectron2 has not"
     weight = content["model"]["res5.1.conv2.norm.running_var"]
-    assert torch.equal(torch.from_numpy(weight), backbone.network.state_dict()["layer4.1.bn2.running_var"])
+    assert torch.equal(
+        torch.from_numpy(weight), backbone.network.state_dict()["layer4.1.bn2.running_var"]
+    )
     images = torch.rand(2, 3, 32, 32)
     torch.testing.assert_close(load_backbone(tmp_path / "out.pkl")(images), backbone(images))
 
 
 @pytest.mark.parametrize("config", [SMALL, VIT], ids=["small", "vit"])
-def test_pixels_go_into_a_graph_and_features_come_out(tmp_path: Path, config: NetworkConfig) -> None:
+def test_pixels_go_into_a_graph_and_features_come_out(
+    tmp_path: Path, config: NetworkConfig
+) -> None:
     runtime = pytest.importorskip("onnxruntime")
     backbone = trained(config)
     report = export(backbone, "onnx", tmp_path / "out.onnx")
@@ -126,7 +137,10 @@ def test_pixels_go_into_a_graph_and_features_come_out(tmp_path: Path, config: Ne
     exec(report["load"], names)
     assert isinstance(names["session"], runtime.InferenceSession)
     said = names["session"].get_modelmeta().custom_metadata_map
-    assert said["input"] == "images: float32 [batch, 3, 32, 32], RGB, pixels in 0 ... 1; normalised inside"
+    assert (
+        said["input"]
+        == "images: float32 [batch, 3, 32, 32], RGB, pixels in 0 ... 1; normalised inside"
+    )
     assert NetworkConfig.model_validate_json(said["network"]) == config
     for count in (1, 3):
         images = torch.rand(count, 3, 32, 32)
@@ -205,6 +219,8 @@ def test_law_8_a_trained_method_and_its_export_give_the_same_features(tmp_path: 
     plain.load_state_dict(safetensors.torch.load_file(out), strict=True)
     normalised = by_hand(load_backbone(out), torch.rand(5, 3, 12, 12))
     with torch.no_grad(), use_branch(method.query):
-        torch.testing.assert_close(plain.eval()(normalised), method.backbone(normalised), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            plain.eval()(normalised), method.backbone(normalised), rtol=1e-5, atol=1e-5
+        )
     with torch.no_grad(), use_branch(method.query, Branch("aux")):
         assert not torch.allclose(plain(normalised), method.backbone(normalised), rtol=1e-3)

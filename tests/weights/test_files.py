@@ -21,8 +21,14 @@ from tests.weights.test_pretrained import SMALL, run_folder
 def run_of(folder: Path, steps: dict[int, dict[str, Tensor]], **beside: Any) -> Path:
     run_folder(folder)
     for step, state in steps.items():
-        method = {f"query.backbone.{name}": value for name, value in state.items()} | beside.get("method", {})
-        checkpoints.save(folder / "checkpoints", step, {"method": method, "optimizer": beside.get("optimizer", {})})
+        method = {f"query.backbone.{name}": value for name, value in state.items()} | beside.get(
+            "method", {}
+        )
+        checkpoints.save(
+            folder / "checkpoints",
+            step,
+            {"method": method, "optimizer": beside.get("optimizer", {})},
+        )
     return folder
 
 
@@ -41,7 +47,12 @@ def flip(path: Path, value: Tensor) -> None:
 
 def test_optimizer_and_banks_stay_on_the_disk(tmp_path: Path) -> None:
     large = torch.zeros(50_000_000)
-    run = run_of(tmp_path / "run", {3: state_of(0)}, method={"bank.embeddings": large}, optimizer={"momentum": large})
+    run = run_of(
+        tmp_path / "run",
+        {3: state_of(0)},
+        method={"bank.embeddings": large},
+        optimizer={"momentum": large},
+    )
     found = forked(lambda: load_backbone(run).content_hash())
     assert found.value == random_backbone(SMALL, 16).content_hash()
     assert found.megabytes < 100
@@ -55,7 +66,9 @@ def test_damage_in_the_network_is_noticed_and_elsewhere_does_not_matter(tmp_path
     assert load_backbone(run).info["step"] == 6
     flip(newest, states[6]["layer2.0.conv1.weight"])
     assert load_backbone(run).info["step"] == 3
-    with pytest.raises(UserError, match=r"damaged: layer2\.0\.conv1\.weight does not match its checksum"):
+    with pytest.raises(
+        UserError, match=r"damaged: layer2\.0\.conv1\.weight does not match its checksum"
+    ):
         load_backbone(newest)
 
 
@@ -65,7 +78,9 @@ def test_files_without_sums_are_read(tmp_path: Path) -> None:
         torch.save(state_of(0), tmp_path / "x.pth")
     finally:
         torch.serialization.set_crc32_options(True)
-    with pytest.raises(UserError, match="not the state of this network"):  # read, and of another network
+    with pytest.raises(
+        UserError, match="not the state of this network"
+    ):  # read, and of another network
         load_backbone(f"{tmp_path / 'x.pth'}#resnet18")
 
 

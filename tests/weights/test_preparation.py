@@ -61,16 +61,23 @@ def test_a_named_network_is_fed_as_timm_says_of_it_or_of_its_weights(tmp_path: P
 
 def test_a_published_layout_wins_over_a_name(tmp_path: Path) -> None:
     path = saved(tmp_path / "x.pth", resnet18(), "module.encoder_q.")
-    assert load_backbone(f"{path}#resnet18").preparation.origins["mean"] == "published with MoCo and PCL"
+    assert (
+        load_backbone(f"{path}#resnet18").preparation.origins["mean"]
+        == "published with MoCo and PCL"
+    )
 
 
 def test_a_file_of_ours_keeps_how_it_is_fed_and_an_old_one_is_as_it_was(tmp_path: Path) -> None:
     save_backbone(load_backbone("random:test_vit"), tmp_path / "new.safetensors")
     assert load_backbone(tmp_path / "new.safetensors").preparation == of_timm("test_vit")
     backbone = random_backbone(SMALL, 16)
-    with safetensors.safe_open(save_backbone(backbone, tmp_path / "b.safetensors"), framework="pt") as file:
+    with safetensors.safe_open(
+        save_backbone(backbone, tmp_path / "b.safetensors"), framework="pt"
+    ) as file:
         metadata = file.metadata()
-    old = {name: metadata[name] for name in ("format", "network", "mean", "std", "image_size", "info")}
+    old = {
+        name: metadata[name] for name in ("format", "network", "mean", "std", "image_size", "info")
+    }
     safetensors.torch.save_file(backbone.network.state_dict(), tmp_path / "old.safetensors", old)
     found = load_backbone(tmp_path / "old.safetensors")
     assert found.preparation == backbone.preparation == Preparation(IMAGENET_MEAN, IMAGENET_STD, 16)
@@ -83,7 +90,10 @@ def test_what_a_user_sets_is_used_and_remembered(given: object) -> None:
     found = backbone.prepared(mean=given, size="8")
     assert (found.mean, found.std, found.image_size) == (HALF, IMAGENET_STD, 8)
     assert found.deviations == {"mean": [list(IMAGENET_MEAN), [0.5] * 3], "size": [16, 8]}
-    assert (found.preparation.origins["mean"], found.preparation.origins["std"]) == ("given", "its own file or run")
+    assert (found.preparation.origins["mean"], found.preparation.origins["std"]) == (
+        "given",
+        "its own file or run",
+    )
     assert found.preparation.said() == (
         "images are prepared with mean 0.5, size 8 (given); std 0.229,0.224,0.225, crop 0.875, interpolation bilinear "
         "(its own file or run); square images of at most 8 px are taken whole"
@@ -96,9 +106,14 @@ def test_what_a_user_sets_is_used_and_remembered(given: object) -> None:
 
 
 def test_setting_what_was_assumed_is_no_deviation(tmp_path: Path) -> None:
-    found = load_backbone(saved(tmp_path / "x.pth", resnet18()), mean=IMAGENET_MEAN, std="0.229,0.224,0.225")
+    found = load_backbone(
+        saved(tmp_path / "x.pth", resnet18()), mean=IMAGENET_MEAN, std="0.229,0.224,0.225"
+    )
     assert found.deviations == {}
-    assert (found.preparation.origins["mean"], found.preparation.origins["size"]) == ("given", "assumed")
+    assert (found.preparation.origins["mean"], found.preparation.origins["size"]) == (
+        "given",
+        "assumed",
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +128,10 @@ def test_setting_what_was_assumed_is_no_deviation(tmp_path: Path) -> None:
         ({"size": float("inf")}, "size must be a number, got inf"),
         ({"size": 15}, "size 15: the network does not accept images of this size"),
         ({"crop": 2}, r"crop must be a share of the image from 0\.1 to 1, got 2"),
-        ({"interpolation": "nearest"}, "interpolation must be one of bilinear, bicubic, got 'nearest'"),
+        (
+            {"interpolation": "nearest"},
+            "interpolation must be one of bilinear, bicubic, got 'nearest'",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_line(given: Any, said: str) -> None:
@@ -122,7 +140,16 @@ def test_what_cannot_be_is_one_line(given: Any, said: str) -> None:
 
 
 def test_an_exported_file_is_fed_as_it_was_asked_for(tmp_path: Path) -> None:
-    export(saved(tmp_path / "x.pth", resnet18()), "safetensors", tmp_path / "out.safetensors", std=0.5, size=64)
+    export(
+        saved(tmp_path / "x.pth", resnet18()),
+        "safetensors",
+        tmp_path / "out.safetensors",
+        std=0.5,
+        size=64,
+    )
     found = load_backbone(tmp_path / "out.safetensors")
     assert (found.std, found.image_size, found.mean) == (HALF, 64, IMAGENET_MEAN)
-    assert (found.preparation.origins["std"], found.preparation.origins["mean"]) == ("given", "assumed")
+    assert (found.preparation.origins["std"], found.preparation.origins["mean"]) == (
+        "given",
+        "assumed",
+    )

@@ -24,7 +24,9 @@ from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, sa
 from tests.pickles import Calls
 from tests.weights.test_layouts import assert_same, stirred
 
-SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.3, 0.4, 0.5), std=(0.2, 0.25, 0.3))
+SMALL = NetworkConfig(
+    name="small-resnet", widths=(4, 8), mean=(0.3, 0.4, 0.5), std=(0.2, 0.25, 0.3)
+)
 
 
 def run_folder(path: Path, network: NetworkConfig = SMALL, size: int = 16) -> Path:
@@ -36,7 +38,9 @@ def run_folder(path: Path, network: NetworkConfig = SMALL, size: int = 16) -> Pa
     return path
 
 
-def checkpoint(run: Path, step: int, network: nn.Module, query: str = "query", key: str = "key") -> Path:
+def checkpoint(
+    run: Path, step: int, network: nn.Module, query: str = "query", key: str = "key"
+) -> Path:
     """As of a momentum method: an encoder with a head, its slow twin with other values, a queue."""
     twin = stirred(SmallResNet(SMALL.widths), seed=9)
     state = {f"{key}.backbone.{name}": value for name, value in twin.state_dict().items()}
@@ -54,7 +58,11 @@ def test_what_is_saved_comes_back_with_all_it_carries(tmp_path: Path) -> None:
     loaded = load_backbone(path)
     images = torch.rand(3, 3, 16, 16)
     assert torch.equal(loaded(images), saved(images))
-    assert (loaded.preparation, loaded.info, loaded.network_config) == (saved.preparation, info, SMALL)
+    assert (loaded.preparation, loaded.info, loaded.network_config) == (
+        saved.preparation,
+        info,
+        SMALL,
+    )
     assert (loaded.num_features, loaded.training) == (8, False)
     assert [path.name for path in tmp_path.iterdir()] == ["b.safetensors"]
     (tmp_path / "other").touch()
@@ -64,7 +72,10 @@ def test_what_is_saved_comes_back_with_all_it_carries(tmp_path: Path) -> None:
 def test_equal_backbones_are_equal_files(tmp_path: Path) -> None:
     """safetensors draws the order of metadata anew for each file."""
     backbone = random_backbone(SMALL, 16)
-    assert len({save_backbone(backbone, tmp_path / f"{n}.safetensors").read_bytes() for n in range(8)}) == 1
+    assert (
+        len({save_backbone(backbone, tmp_path / f"{n}.safetensors").read_bytes() for n in range(8)})
+        == 1
+    )
     with safetensors.safe_open(tmp_path / "0.safetensors", framework="pt") as file:
         assert file.metadata() == metadata_of(backbone)
 
@@ -76,20 +87,32 @@ def test_a_file_that_runs_code_is_refused_and_runs_nothing(tmp_path: Path, name:
         (tmp_path / name).write_bytes(pickle.dumps(content))
     else:
         torch.save(content, tmp_path / name)
-    with pytest.raises(UserError, match=r"would run code \(it names posix.mkdir\); if you trust it, save only its"):
+    with pytest.raises(
+        UserError, match=r"would run code \(it names posix.mkdir\); if you trust it, save only its"
+    ):
         load_backbone(tmp_path / name)
     assert not (tmp_path / "was-run").exists()
 
 
-@pytest.mark.parametrize("names", [("query", "key"), ("teacher", "student"), ("encoder", "momentum")])
-def test_an_unfinished_run_gives_its_newest_good_checkpoint(tmp_path: Path, names: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "names", [("query", "key"), ("teacher", "student"), ("encoder", "momentum")]
+)
+def test_an_unfinished_run_gives_its_newest_good_checkpoint(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
     run = run_folder(tmp_path / "run")
     older, newer = stirred(build(SMALL), 1), stirred(convert(build(SMALL), ("main", "aux")), 2)
     first, newest = checkpoint(run, 5, older, *names), checkpoint(run, 10, newer, *names)
     images = torch.rand(2, 3, 16, 16)
     found = load_backbone(run)
     assert_same(found(images), newer(found.normalize(images)))
-    expected = {"recipe": "a-recipe", "encoder": names[0], "branch": "main", "checkpoint": newest.name, "step": 10}
+    expected = {
+        "recipe": "a-recipe",
+        "encoder": names[0],
+        "branch": "main",
+        "checkpoint": newest.name,
+        "step": 10,
+    }
     assert found.info == expected
     named = load_backbone(first)
     assert_same(named(images), older(named.normalize(images)))
@@ -114,7 +137,10 @@ def test_a_run_is_loaded_with_its_further_batch_norms(tmp_path: Path) -> None:
         assert found.info["branch"] == "aux"
         assert load_backbone(found, branch="aux") is found
     for spec, match in (
-        (run / "backbone.safetensors", "'other' are kept only in the checkpoints of a run; give its folder"),
+        (
+            run / "backbone.safetensors",
+            "'other' are kept only in the checkpoints of a run; give its folder",
+        ),
         ("random:resnet18", "folder"),
         (found, "'other'"),
         (run, "no batch-norms 'other'"),
@@ -127,7 +153,9 @@ def test_a_run_without_checkpoint_or_with_a_foreign_one_says_so(tmp_path: Path) 
     run = run_folder(tmp_path / "run")
     with pytest.raises(UserError, match="hexa resume"):
         load_backbone(run)
-    torch.save({"method": {"conv1.weight": torch.ones(1)}}, run / "checkpoints" / "step-00000001.pt")
+    torch.save(
+        {"method": {"conv1.weight": torch.ones(1)}}, run / "checkpoints" / "step-00000001.pt"
+    )
     with pytest.raises(UserError, match=r"does not have the network in config\.yaml"):
         load_backbone(run)
     (run / "config.yaml").write_text("network: [")
@@ -156,7 +184,9 @@ def test_the_width_of_features_is_that_of_what_comes_out(name: str) -> None:
 
 def test_pixels_as_features(tmp_path: Path) -> None:
     images = torch.rand(2, 3, 8, 8)
-    backbone = load_backbone(save_backbone(load_backbone("pixels:8"), tmp_path / "pixels.safetensors"))
+    backbone = load_backbone(
+        save_backbone(load_backbone("pixels:8"), tmp_path / "pixels.safetensors")
+    )
     assert torch.equal(backbone(images), images.reshape(2, -1))
     assert (backbone.num_features, load_backbone("pixels:8", size=4).num_features) == (192, 48)
 
@@ -182,7 +212,10 @@ def test_the_state_has_the_plain_names_alone_and_inside_another_module() -> None
     plain = timm.create_model("resnet18", num_classes=0)
     plain.load_state_dict(backbone.state_dict(), strict=True)
     assert torch.equal(plain.conv1.weight, backbone.network.conv1.weight)
-    nested, target = nn.Sequential(backbone, nn.Linear(512, 3)), nn.Sequential(other, nn.Linear(512, 3))
+    nested, target = (
+        nn.Sequential(backbone, nn.Linear(512, 3)),
+        nn.Sequential(other, nn.Linear(512, 3)),
+    )
     state: dict[str, Tensor] = nested.state_dict()
     assert "0.conv1.weight" in state
     target.load_state_dict(state, strict=True)

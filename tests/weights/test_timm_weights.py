@@ -29,8 +29,12 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
 
-def test_without_a_network_the_answer_comes_at_once(unreachable: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timm, "create_model", Mock(side_effect=AssertionError("timm would ask again and again")))
+def test_without_a_network_the_answer_comes_at_once(
+    unreachable: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        timm, "create_model", Mock(side_effect=AssertionError("timm would ask again and again"))
+    )
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *given, **options: None)
     begin = time.monotonic()
     with pytest.raises(
@@ -61,12 +65,16 @@ def test_a_name_that_is_looked_up_for_ever_is_given_up(monkeypatch: pytest.Monke
     waiting.set()
 
 
-def test_stored_weights_need_no_network(unreachable: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_weights_need_no_network(
+    unreachable: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(3)
     network = timm.create_model("test_resnet")
     path = tmp_path / "model.safetensors"
     safetensors.torch.save_file(network.state_dict(), path)
-    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *given, **options: str(path))
+    monkeypatch.setattr(
+        huggingface_hub, "try_to_load_from_cache", lambda *given, **options: str(path)
+    )
     found = load_backbone("timm:test_resnet.r160_in1k")
     assert torch.equal(found.network.conv1[0].weight, network.conv1[0].weight)
     assert found.preparation.origins["mean"] == "timm's configuration of test_resnet.r160_in1k"
@@ -75,7 +83,10 @@ def test_stored_weights_need_no_network(unreachable: None, tmp_path: Path, monke
 def test_whatever_a_server_says_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
     assert not timm_weights._answers(NOWHERE)
-    for said in (HTTPError(NOWHERE, 404, "Not Found", Message(), None), OSError("SSL: CERTIFICATE_VERIFY_FAILED")):
+    for said in (
+        HTTPError(NOWHERE, 404, "Not Found", Message(), None),
+        OSError("SSL: CERTIFICATE_VERIFY_FAILED"),
+    ):
         monkeypatch.setattr("urllib.request.urlopen", Mock(side_effect=said))
         assert timm_weights._answers(NOWHERE)
 

@@ -48,15 +48,28 @@ def choose(
     learning = sorted((stages for stages in costs.steps if stages), reverse=True)
     size = sizes[0]
     for smaller in sizes[1:]:
-        if (six(costs, size, learning[0], images) <= SPARE * room(size) and size <= shorter_side) or not keeps(smaller):
+        if (
+            six(costs, size, learning[0], images) <= SPARE * room(size) and size <= shorter_side
+        ) or not keeps(smaller):
             break
         size = smaller
-    stages = next((few for few in learning if six(costs, size, few, images) <= SPARE * room(size)), learning[-1])
-    images = max(0, bisect_right(range(images + 1), SPARE * room(size), key=lambda n: six(costs, size, stages, n)) - 1)
+    stages = next(
+        (few for few in learning if six(costs, size, few, images) <= SPARE * room(size)),
+        learning[-1],
+    )
+    images = max(
+        0,
+        bisect_right(
+            range(images + 1), SPARE * room(size), key=lambda n: six(costs, size, stages, n)
+        )
+        - 1,
+    )
     left = room(size) / max(1, images) - costs.train(size, 0)
     passes = 1 + left / costs.train(size, stages)
     if stages in costs.again and images and passes < _ENOUGH:
-        sets = min(max(math.ceil(_DRAWN * passes), _LEAST_SETS), _room_for(costs, size, stages, images))
+        sets = min(
+            max(math.ceil(_DRAWN * passes), _LEAST_SETS), _room_for(costs, size, stages, images)
+        )
         repeated = (left - (sets - 1) * costs.train(size, stages)) / costs.repeat(size, stages)
         if sets >= _LEAST_SETS and sets + repeated > passes:
             return Choice(size, stages, images, sets + repeated, sets)
@@ -67,7 +80,9 @@ def six(costs: Costs, size: int, stages: int, images: int) -> float:
     """Seconds for six passes over the images. Two of them repeat views where the maps of four can be remembered."""
     each = costs.train(size, 0) + (PASSES - 1) * costs.train(size, stages)
     if _room_for(costs, size, stages, images) >= _LEAST_SETS:
-        each -= (PASSES - _LEAST_SETS) * max(0.0, costs.train(size, stages) - costs.repeat(size, stages))
+        each -= (PASSES - _LEAST_SETS) * max(
+            0.0, costs.train(size, stages) - costs.repeat(size, stages)
+        )
     return images * each
 
 

@@ -39,7 +39,11 @@ from hexa.weights.pretrained import Backbone, load_backbone
 
 #: Options that only the verdict depends on: for others it is made anew, by this number of images at most. Labels that
 #: choose the best state or end the run are an exception.
-_JUDGING, _MOST, _DECIDING = {"--labelled", "--groups", "--price"}, 2000, {"monitor.keep_best", "monitor.until"}
+_JUDGING, _MOST, _DECIDING = (
+    {"--labelled", "--groups", "--price"},
+    2000,
+    {"monitor.keep_best", "monitor.until"},
+)
 #: What ADAPTATION holds.
 Record = dict[str, Any]
 
@@ -93,15 +97,22 @@ class AdaptRequest:
     def __post_init__(self) -> None:
         if self.backbone.startswith("random:"):
             remedy = "give trained weights, or begin from random ones with hexa pretrain"
-            raise UserError(f"{self.backbone}: random weights have no features to begin from; {remedy}")
+            raise UserError(
+                f"{self.backbone}: random weights have no features to begin from; {remedy}"
+            )
         if self.groups is not None and "monitor.data" in self.fields:
-            raise UserError("--groups are of the images of --labelled; give these instead of --monitor.data")
+            raise UserError(
+                "--groups are of the images of --labelled; give these instead of --monitor.data"
+            )
 
     @property
     def record(self) -> dict[str, Any]:
         """The request as stored in the folder."""
         given = {one.name: getattr(self, one.name) for one in fields(self)}
-        return given | {"command": self.command, "fields": {name: str(value) for name, value in self.fields.items()}}
+        return given | {
+            "command": self.command,
+            "fields": {name: str(value) for name, value in self.fields.items()},
+        }
 
     def of_domain(self, name: str) -> dict[str, Any]:
         """The fields of an experiment that a domain of images sets."""
@@ -128,9 +139,13 @@ class AdaptRequest:
         if trained.experiment.training.report:  # the plan has time for pictures
             progress("drawing the comparison", 0, 0)
             try:
-                notes.append(f"a map, and the nearest images: {page.write(found, trained.how, trained.out)}")
+                notes.append(
+                    f"a map, and the nearest images: {page.write(found, trained.how, trained.out)}"
+                )
             except Exception as error:  # what is only for looking costs no verdict
-                notes.append(f"no page of the comparison: {type(error).__name__}: {one_line(str(error))}")
+                notes.append(
+                    f"no page of the comparison: {type(error).__name__}: {one_line(str(error))}"
+                )
         elif "training.report" not in self.fields:
             notes.append("no page of the comparison: --time was too short; hexa compare draws one")
         return Outcome(winner, conclusion, table, notes, found.judge is not None, found.record)
@@ -155,7 +170,11 @@ def adapt(
     plan. Raises UserError.
     """
     now = time.perf_counter()
-    budget = Budget(request.seconds, now, 0.0) if begun is None else Budget(request.seconds, begun, now - begun)
+    budget = (
+        Budget(request.seconds, now, 0.0)
+        if begun is None
+        else Budget(request.seconds, begun, now - begun)
+    )
     console = console or Console(stderr=True)
     processes.initialize(precision.pick_device(str(request.fields.get("training.device", "auto"))))
     main, failed = processes.is_main(), True
@@ -183,7 +202,9 @@ def adapt(
         return _conclude(request, experiments.load(out / CONFIG), out, record, console)
 
 
-def _begin(request: AdaptRequest, out: Path, only_plan: bool, console: Console, budget: Budget) -> tuple[Record, bool]:
+def _begin(
+    request: AdaptRequest, out: Path, only_plan: bool, console: Console, budget: Budget
+) -> tuple[Record, bool]:
     """The record so far, and whether training has begun. In the main process; says what was planned or found."""
     record = _read_record(out, request, only_plan)
     if record is None:
@@ -214,7 +235,9 @@ def _planned(request: AdaptRequest, budget: Budget) -> Record:
     say: Say = lambda line: Console(stderr=True).print(f"{line} …", style="dim")  # noqa: E731
     most, channels = map(request.fields.get, ("training.max_image_pixels", "network.channels"))
     say("looking at the images")
-    source = open_source(request.data, "train", None if most is None else int(most), int(channels or 3))
+    source = open_source(
+        request.data, "train", None if most is None else int(most), int(channels or 3)
+    )
     if len(source) < FEWEST:
         raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
     draft = first_draft(request.recipe, request.backbone, request.data, len(source), request.fields)
@@ -225,32 +248,57 @@ def _planned(request: AdaptRequest, budget: Budget) -> Record:
     changes, judging = request.of_domain(seen.domain), _judging(request, source, draft)
     changes |= {} if judging is source else {"monitor.data": draft.monitor.data or request.labelled}
     labelled = judging if can_judge(judging.classes) else None
-    given = Given(override(draft, changes), source, seen, pixels, labelled, budget, request.fields, say)
-    made = request.plan(replace(given, larger=request.larger if given.may_shrink(backbone) else 1.0))
-    record: Record = {"request": request.record, "plan": list(made.lines), "compared": made.compared}
+    given = Given(
+        override(draft, changes), source, seen, pixels, labelled, budget, request.fields, say
+    )
+    made = request.plan(
+        replace(given, larger=request.larger if given.may_shrink(backbone) else 1.0)
+    )
+    record: Record = {
+        "request": request.record,
+        "plan": list(made.lines),
+        "compared": made.compared,
+    }
     record["domain"] = seen.domain
     if made.experiment is None:
         return record | {"verdict": made.lines[-1], "kept": "start"}
     return record | {"experiment": made.experiment.model_dump(mode="json")}
 
 
-def _conclude(request: AdaptRequest, experiment: Experiment, out: Path, record: Record, console: Console) -> Record:
+def _conclude(
+    request: AdaptRequest, experiment: Experiment, out: Path, record: Record, console: Console
+) -> Record:
     """Compare start and result, export the winner, and write the record and the report."""
     start, result = starts.unchanged(experiment.start), load_backbone(out / BACKBONE)
     data = _opened(experiment, experiment.data)
     judging, most = _judging(request, data, experiment), record["compared"]
-    settings = Extraction(seconds=math.inf, most=most, domain=record["domain"], seed=experiment.seed)
-    settings = replace(settings, device=experiment.training.device, num_workers=experiment.training.num_workers)
+    settings = Extraction(
+        seconds=math.inf, most=most, domain=record["domain"], seed=experiment.seed
+    )
+    settings = replace(
+        settings, device=experiment.training.device, num_workers=experiment.training.num_workers
+    )
     with ProgressBar(Console(stderr=True)) as progress:
-        found = request.outcome(Trained(experiment, out, start, result, data, judging, settings), progress)
+        found = request.outcome(
+            Trained(experiment, out, start, result, data, judging, settings), progress
+        )
     notes = list(found.notes)
-    done, clock = int(result.info["step"]), experiment.training.max_seconds and not experiment.monitor.knn_every
+    done, clock = (
+        int(result.info["step"]),
+        experiment.training.max_seconds and not experiment.monitor.knn_every,
+    )
     if clock and done < 0.9 * (experiment.max_steps or 0):
-        notes.append(f"only {done:,} of {experiment.max_steps:,} planned steps fitted: they were slower than timed")
+        notes.append(
+            f"only {done:,} of {experiment.max_steps:,} planned steps fitted: they were slower than timed"
+        )
     if found.judged and judging is data:
-        notes.append("the images that judge were also learned from, which overstates a gain; --labelled gives others")
+        notes.append(
+            "the images that judge were also learned from, which overstates a gain; --labelled gives others"
+        )
     # timm would cut the edges of images off that were taken whole
-    winner = found.winner.prepared(crop=1.0 if all_whole(transform_of(found.winner), data, judging) else None)
+    winner = found.winner.prepared(
+        crop=1.0 if all_whole(transform_of(found.winner), data, judging) else None
+    )
     winner.preparation = replace(winner.preparation, origins={})  # from here on its file's own
     load = str(export(winner, "timm", (out / WINNER).resolve())["load"])
     record = {
@@ -285,13 +333,19 @@ def _say_verdict(record: Mapping[str, Any], out: Path, console: Console) -> None
     console.print(f"the winner, the {record['kept']} at {winner['size']} px, is loaded by")
     console.print(winner["load"])
     if "pretrained=True" in winner["load"]:
-        console.print("for fine-tuning, replace the first num_classes=0 with your number of classes")
+        console.print(
+            "for fine-tuning, replace the first num_classes=0 with your number of classes"
+        )
 
 
 def _judging(request: AdaptRequest, data: Source, experiment: Experiment) -> Source:
     """The images that judge, perhaps those that are learned from, in their groups. Raises UserError."""
     named = experiment.monitor.data if "monitor.data" in request.fields else request.labelled
-    judging = data if named is None or _place(named) == _place(request.data) else _opened(experiment, named)
+    judging = (
+        data
+        if named is None or _place(named) == _place(request.data)
+        else _opened(experiment, named)
+    )
     if request.labelled is not None:
         Judge(labels_of(judging))
     take_groups(judging, request.groups)
@@ -299,7 +353,9 @@ def _judging(request: AdaptRequest, data: Source, experiment: Experiment) -> Sou
 
 
 def _opened(experiment: Experiment, name: str) -> Source:
-    return open_source(name, "train", experiment.training.max_image_pixels, experiment.network.channels)
+    return open_source(
+        name, "train", experiment.training.max_image_pixels, experiment.network.channels
+    )
 
 
 def _write(out: Path, record: Mapping[str, Any]) -> None:
@@ -322,27 +378,51 @@ def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> Record | 
     try:
         record = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
         if "table" in record:
-            _ = f"{record['winner']['size']:d}", record["winner"]["load"], record["kept"], record["verdict"].upper()
-        plan, _ = [line for line in record["plan"] if not line.startswith("labels:")], record["domain"]
+            _ = (
+                f"{record['winner']['size']:d}",
+                record["winner"]["load"],
+                record["kept"],
+                record["verdict"].upper(),
+            )
+        plan, _ = (
+            [line for line in record["plan"] if not line.startswith("labels:")],
+            record["domain"],
+        )
         _ = record["compared"]
-        theirs, ours, command = options(record["request"]), options(request.record), record["request"]["command"]
+        theirs, ours, command = (
+            options(record["request"]),
+            options(request.record),
+            record["request"]["command"],
+        )
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give another --out") from None
-    if "table" not in record and not (out / CONFIG).is_file():  # not trained: perhaps with more time, or other options
+    if (
+        "table" not in record and not (out / CONFIG).is_file()
+    ):  # not trained: perhaps with more time, or other options
         return None
     if command != request.command:
-        raise UserError(f"{out} is of hexa {command}, not of hexa {request.command}; give another --out")
+        raise UserError(
+            f"{out} is of hexa {command}, not of hexa {request.command}; give another --out"
+        )
     other = {
         name: f"{name} {theirs.get(name, 'none')}, not {ours.get(name, 'none')}"
         for name in dict.fromkeys((*theirs, *ours))
         if _place(theirs.get(name)) != _place(ours.get(name))
     }
-    if other and other.keys() <= _JUDGING - ({"--labelled"} if _DECIDING & request.fields.keys() else set()):
-        kept = {name: record[name] for name in ("plan", "domain", "experiment", "compared") if name in record}
+    if other and other.keys() <= _JUDGING - (
+        {"--labelled"} if _DECIDING & request.fields.keys() else set()
+    ):
+        kept = {
+            name: record[name]
+            for name in ("plan", "domain", "experiment", "compared")
+            if name in record
+        }
         if other.keys() != {"--price"}:  # by other images
             kept = {**kept, "plan": plan, "compared": _MOST}
         return kept | {"request": request.record}
     if other and not only_plan:
         listed = "; ".join(other.values())
-        raise UserError(f"{out} is of another command: {listed}; repeat that one, or give another --out")
+        raise UserError(
+            f"{out} is of another command: {listed}; repeat that one, or give another --out"
+        )
     return None if other else cast(Record, record)

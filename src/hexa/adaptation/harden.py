@@ -65,15 +65,25 @@ class HardenRequest(AdaptRequest):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.25 <= self.strength <= 64:
-            raise UserError(f"--strength {self.strength:g} is a radius in grey levels of 255; give one from 0.25 to 64")
+            raise UserError(
+                f"--strength {self.strength:g} is a radius in grey levels of 255; give one from 0.25 to 64"
+            )
         if not 0 <= self.price <= 100:
-            raise UserError(f"--price {self.price:g} is in points of accuracy; give one from 0 to 100")
+            raise UserError(
+                f"--price {self.price:g} is in points of accuracy; give one from 0 to 100"
+            )
         if "hard_examples.adversarial.epsilon" in self.fields:
-            raise UserError("--hard_examples.adversarial.epsilon is given to hexa harden by --strength; give that one")
+            raise UserError(
+                "--hard_examples.adversarial.epsilon is given to hexa harden by --strength; give that one"
+            )
 
     def of_domain(self, name: str) -> dict[str, Any]:
         """The fields of the attack, and those of mirroring: a domain changes nothing else of these views."""
-        mirrored = {path: v for path, v in super().of_domain(name).items() if path.endswith("flip_probability")}
+        mirrored = {
+            path: v
+            for path, v in super().of_domain(name).items()
+            if path.endswith("flip_probability")
+        }
         step = {_STEP_SIZE: self.strength} if _STEP_SIZE not in self.fields else {}
         return mirrored | {"hard_examples.adversarial.epsilon": self.strength} | step
 
@@ -85,43 +95,69 @@ class HardenRequest(AdaptRequest):
 
         def judging(seconds: float) -> int:
             """The number of images that judge, where --time is this many seconds."""
-            return min(int(np.clip(0.02 * seconds / costs.score(native), *_JUDGED)), len(labelled or source))
+            return min(
+                int(np.clip(0.02 * seconds / costs.score(native), *_JUDGED)),
+                len(labelled or source),
+            )
 
         def others(size: int, seconds: float) -> float:
             """Seconds for all but training at this size, where --time is this many seconds."""
-            clean = costs.score(native) + (1 + _TRIED) * costs.score(given.used(size)) + 3 * costs.read
-            attacked = max(_JUDGING * seconds, _ATTACKED[0] * _PASSES * costs.score(given.used(size)))
-            return spent + attacked + judging(seconds) * clean + 1.5 * costs.setup + budget.here(_END)
+            clean = (
+                costs.score(native) + (1 + _TRIED) * costs.score(given.used(size)) + 3 * costs.read
+            )
+            attacked = max(
+                _JUDGING * seconds, _ATTACKED[0] * _PASSES * costs.score(given.used(size))
+            )
+            return (
+                spent + attacked + judging(seconds) * clean + 1.5 * costs.setup + budget.here(_END)
+            )
 
         def room(size: int) -> float:
             """Seconds for training at this size."""
             return SPARE * (budget.seconds - others(size, budget.seconds))
 
         start = starts.of(draft.start)
-        start.prepared(size=given.used(native))  # raises UserError for a size that is given and not accepted
+        start.prepared(
+            size=given.used(native)
+        )  # raises UserError for a size that is given and not accepted
         sizes = [size for size in given.sizes if takes(start, given.used(size))]
         judged, (size, images) = judging(budget.seconds), choose(costs, sizes, room, seen.size)
         if by_clock and images < _LEAST:
             training = _LEAST * costs.train(size, max(costs.steps)) / SPARE
-            return given.too_short(training, functools.partial(others, size), f"{_LEAST:,} views of {size} px")
+            return given.too_short(
+                training, functools.partial(others, size), f"{_LEAST:,} views of {size} px"
+            )
         per_epoch = len(source) // draft.batch_size
-        passes = images / len(source) if by_clock else min(draft.epochs, (draft.max_steps or math.inf) / per_epoch)
+        passes = (
+            images / len(source)
+            if by_clock
+            else min(draft.epochs, (draft.max_steps or math.inf) / per_epoch)
+        )
         changes: dict[str, Any] = {"monitor.knn_every": 0, "training.report": False}
         turns = draft.optimizer.name == "muon"
         two = passes * per_epoch > _LONG and turns and not {_STEPS, _STEP_SIZE} & self.fields.keys()
         changes |= {_STEPS: 2, _STEP_SIZE: _OF_TWO * self.strength} if two else {}
-        passes *= 7 / 10 if two and by_clock else 1  # passes of the network: 1 + 3 + 3, or 1 + 2 · 3 + 3
+        passes *= (
+            7 / 10 if two and by_clock else 1
+        )  # passes of the network: 1 + 3 + 3, or 1 + 2 · 3 + 3
         # things as large as the result sees them, and fewer images learned by heart (docs/what-hardening-was-worth.md)
         if "views.scale" not in self.fields and (least := (size / given.used(size)) ** 2) < 1:
             changes |= {"views.scale": (least, 1.0), "views.ratio": (3 / 4, 4 / 3)}
         if by_clock:
             changes |= {"epochs": math.ceil(passes), "max_steps": max(1, int(passes * per_epoch))}
             changes |= {"training.max_seconds": room(size) / SPARE}
-        experiment = override(given.at(size), {path: v for path, v in changes.items() if path not in self.fields})
+        experiment = override(
+            given.at(size), {path: v for path, v in changes.items() if path not in self.fields}
+        )
         views = experiment.views
         result = f"; the result is for {views.test_size} px" * (views.test_size != size)
-        without = "labels: none: how far features move is measured, and what that costs cannot be told"
-        cut, mirrored = "crops of " * (views.scale[0] < 1), ", mirrored or not" * (views.flip_probability > 0)
+        without = (
+            "labels: none: how far features move is measured, and what that costs cannot be told"
+        )
+        cut, mirrored = (
+            "crops of " * (views.scale[0] < 1),
+            ", mirrored or not" * (views.flip_probability > 0),
+        )
         changed = ", in changing contrast" * (views.jitter_probability * views.contrast > 0)
         lines = (
             f"images: {seen}",
@@ -129,7 +165,8 @@ class HardenRequest(AdaptRequest):
             f"{self.strength:g} grey levels the features that these weights give the clean images",
             f"views: {cut}the images{mirrored}{changed}, {size} px{result}",
             wording.labels(labelled, source, judged) if labelled else without,
-            wording.length(experiment, passes, budget.seconds if by_clock else 0) + ", attacked in two steps" * two,
+            wording.length(experiment, passes, budget.seconds if by_clock else 0)
+            + ", attacked in two steps" * two,
         )
         return Plan(experiment, lines, judged)
 
@@ -146,12 +183,19 @@ class HardenRequest(AdaptRequest):
         if len(shared) < len(images):
             notes.append(f"{len(images) - len(shared)} of {len(images):,} images cannot be read")
         images = Subset(images, shared.numpy())
-        judge = Judge(labels_of(images), how.seed, images.groups()) if can_judge(images.classes) else None
+        judge = (
+            Judge(labels_of(images), how.seed, images.groups())
+            if can_judge(images.classes)
+            else None
+        )
         if judge is not None:
             notes.append(groups_note(judge, images.groups()))
         elif can_judge(trained.judging.classes):
             notes.append("--price could not be kept: too few labelled images are left to judge by")
-        before, after = (Side.of(network, x, judge) for network, x in zip((start, result), features, strict=False))
+        before, after = (
+            Side.of(network, x, judge)
+            for network, x in zip((start, result), features, strict=False)
+        )
         sides = {1.0: after}
 
         def side(share: float) -> Side:
@@ -160,29 +204,64 @@ class HardenRequest(AdaptRequest):
                 sides[share] = Side.of(network, extracted(network, images, how, device)[0], judge)
             return sides[share]
 
-        share = _UNTOLD if judge is None else at_price(self.price, lambda share: lost(before, side(share)))
+        share = (
+            _UNTOLD
+            if judge is None
+            else at_price(self.price, lambda share: lost(before, side(share)))
+        )
         after, tried = side(share), len(sides) if judge else 1
-        count = np.clip(_JUDGING * self.seconds * images_per_second(start, device) / _PASSES, *_ATTACKED)
+        count = np.clip(
+            _JUDGING * self.seconds * images_per_second(start, device) / _PASSES, *_ATTACKED
+        )
         shown = Shown.of(images, start, int(count), judge, device, how.seed)
-        attack_all((before, after), shown, judge, functools.partial(progress, "start and result under attack"))
+        attack_all(
+            (before, after),
+            shown,
+            judge,
+            functools.partial(progress, "start and result under attack"),
+        )
         rows, at_own = list[list[str]](), ""
         if len(features) > 2 and judge is not None:
             own, at = Side.of(native, features[2], judge), native.image_size
             at_own = f", the start at its own {at} px {own.mean(CLEAN):.1f} %"
-            rows = [[f"{name} at {at} px, % ↑", f"{own.mean(name):.1f}", "", ""] for name in own.values]
-        attacked = f"{len(shown.places)} of the {len(images):,} images were corrupted, and attacked by PGD"
-        notes.append(f"{attacked}; stronger attacks find more (hexa evaluate robust --preset autoattack)")
+            rows = [
+                [f"{name} at {at} px, % ↑", f"{own.mean(name):.1f}", "", ""] for name in own.values
+            ]
+        attacked = (
+            f"{len(shown.places)} of the {len(images):,} images were corrupted, and attacked by PGD"
+        )
+        notes.append(
+            f"{attacked}; stronger attacks find more (hexa evaluate robust --preset autoattack)"
+        )
         better, verdict = decide(before, after, self.price, tried, f" at {size} px", at_own)
         if share < 1:
-            why = "without labels to tell what it costs," if judge is None else f"for --price {self.price:g}"
+            why = (
+                "without labels to tell what it costs,"
+                if judge is None
+                else f"for --price {self.price:g}"
+            )
             notes.append(f"{why} the result is {share:.4g} of the way from the start to the end")
-        record: dict[str, Any] = {"images": len(images), "attacked": len(shown.places), "share": share, "size": size}
+        record: dict[str, Any] = {
+            "images": len(images),
+            "attacked": len(shown.places),
+            "share": share,
+            "size": size,
+        }
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}
         made, winner = table(before, after, size, tried), after.backbone if better else native
-        return Outcome(winner, verdict, replace(made, rows=[*made.rows, *rows]), notes, judge is not None, record)
+        return Outcome(
+            winner,
+            verdict,
+            replace(made, rows=[*made.rows, *rows]),
+            notes,
+            judge is not None,
+            record,
+        )
 
 
-def choose(costs: Costs, sizes: Sequence[int], room: Callable[[int], float], shorter_side: int) -> tuple[int, float]:
+def choose(
+    costs: Costs, sizes: Sequence[int], room: Callable[[int], float], shorter_side: int
+) -> tuple[int, float]:
     """The image size, and how many images can be learned from, those of all passes together.
 
     sizes: the start's own first, then smaller ones, of which those below three sevenths of it are left out. The first
@@ -211,7 +290,12 @@ def at_price(price: float, cost: Callable[[float], float]) -> float:
 
 def drawn(trained: Trained, progress: Progress) -> tuple[Source, list[str]]:
     """Images to judge by, and notes; near-duplicates are left out where there are labels."""
-    judging, how, notes, stream = trained.judging, trained.how, list[str](), Stream(trained.how.seed).child("judged")
+    judging, how, notes, stream = (
+        trained.judging,
+        trained.how,
+        list[str](),
+        Stream(trained.how.seed).child("judged"),
+    )
     if can_judge(judging.classes):
         found = draw_classes(labels_of(judging), how.most or len(judging), stream)
         rows, _ = apart(trained.data, judging, found, how, notes, progress)

@@ -46,8 +46,16 @@ class Seen:
     def __str__(self) -> str:
         facts = [f"{self.count:,} images, shorter side {self.size} px"]
         facts += [f"{self.grey:.0%} grey"] if self.grey > 0.05 else []
-        facts += [f"{self.duplicates:.0%} near-duplicates in a sample"] if self.duplicates >= 0.01 else []
-        facts += [f"{self.unreadable:.1%} unreadable (see --training.max_corrupt_share)"] if self.unreadable else []
+        facts += (
+            [f"{self.duplicates:.0%} near-duplicates in a sample"]
+            if self.duplicates >= 0.01
+            else []
+        )
+        facts += (
+            [f"{self.unreadable:.1%} unreadable (see --training.max_corrupt_share)"]
+            if self.unreadable
+            else []
+        )
         facts.append(f"{self.classes} classes" if self.classes else "no labels of their own")
         return ", ".join(facts)
 
@@ -58,7 +66,9 @@ def look(source: Source, size: int, seed: int = 0, limit: float = 1 / 6) -> tupl
     Those without a near-duplicate before them come first.
     Raises UserError if there are too few distinct images, or far more can't be read than training allows, `limit`.
     """
-    order = torch.randperm(len(source), generator=Stream(seed).child("looking").generator())[:_SAMPLE].tolist()
+    order = torch.randperm(len(source), generator=Stream(seed).child("looking").generator())[
+        :_SAMPLE
+    ].tolist()
     sides, grey, pages, thumbs, kept = list[int](), [], [], [], []
     transform, begin, tried, why = EvaluationTransform(size), time.perf_counter(), 0, ""
     for position in order:
@@ -92,7 +102,11 @@ def look(source: Source, size: int, seed: int = 0, limit: float = 1 / 6) -> tupl
         duplicates=1 - distinct / len(thumbs),
         classes=0 if source.classes is None else len(np.unique(source.classes)),
         unreadable=1 - len(sides) / tried,
-        domain="photos" if np.mean(grey) < 0.9 else "documents" if np.mean(pages) > 0.5 else "medical-grey",
+        domain="photos"
+        if np.mean(grey) < 0.9
+        else "documents"
+        if np.mean(pages) > 0.5
+        else "medical-grey",
     )
     return seen, torch.stack([kept[row] for row in np.argsort(twins, kind="stable")])
 
@@ -103,9 +117,16 @@ def found_again(backbone: Backbone, pixels: Tensor, features: Tensor) -> float:
     features: theirs [n, D]. To tell a view's own image from others is what contrastive methods train.
     """
     side = pixels.shape[-1] // 2
-    corners = torch.randint(side + 1, (len(pixels), 2), generator=Stream(0).child("quarters").generator()).tolist()
-    quarters = [image[:, y : y + side, x : x + side] for image, (y, x) in zip(pixels, corners, strict=True)]
-    parts, whole = features_of(backbone, torch.stack(quarters)), functional.normalize(features, dim=1)
+    corners = torch.randint(
+        side + 1, (len(pixels), 2), generator=Stream(0).child("quarters").generator()
+    ).tolist()
+    quarters = [
+        image[:, y : y + side, x : x + side] for image, (y, x) in zip(pixels, corners, strict=True)
+    ]
+    parts, whole = (
+        features_of(backbone, torch.stack(quarters)),
+        functional.normalize(features, dim=1),
+    )
     return float(((parts @ whole.T).argmax(1) == torch.arange(len(pixels))).float().mean())
 
 
@@ -114,5 +135,9 @@ def features_of(backbone: Backbone, pixels: Tensor) -> Tensor:
     """Features of images [n, C, S, S] at the size of the backbone, on the CPU."""
     size, device = backbone.image_size, next(backbone.parameters()).device
     same = pixels.shape[-1] == size
-    small = pixels if same else functional.interpolate(pixels, (size, size), mode="bilinear", antialias=True)
+    small = (
+        pixels
+        if same
+        else functional.interpolate(pixels, (size, size), mode="bilinear", antialias=True)
+    )
     return torch.cat([backbone(some.to(device)).float().cpu() for some in torch.split(small, 16)])

@@ -120,21 +120,27 @@ class Given:
 
     def at(self, size: int) -> Experiment:
         """The draft with views of this size."""
-        return override(at_size(self.draft, size, self.fields), {"views.test_scale": self.used(size) / size})
+        return override(
+            at_size(self.draft, size, self.fields), {"views.test_scale": self.used(size) / size}
+        )
 
     def may_shrink(self, backbone: Backbone) -> bool:
         """True if views may be smaller than the images that the result is for.
 
         They may not where the user gives a size or the scale, nor for networks of few convolutions or of one size.
         """
-        decided = {"views.size", "views.test_scale"} & self.fields.keys() or not starts.convolves(backbone.network)
+        decided = {"views.size", "views.test_scale"} & self.fields.keys() or not starts.convolves(
+            backbone.network
+        )
         smaller = [size for size in SIZES if size < backbone.image_size and not decided]
         return bool(smaller) and takes(backbone, smaller[0])
 
     def costs(self, *, partly: bool = True) -> Costs:
         """Time a few steps now, for one process where several share a step. partly: as for `measure`."""
         self.say("timing a few steps")
-        return measure(self.draft, self.source, self.fields, partly=partly).shared(processes.helpers() + 1)
+        return measure(self.draft, self.source, self.fields, partly=partly).shared(
+            processes.helpers() + 1
+        )
 
     @property
     def by_clock(self) -> bool:
@@ -160,7 +166,9 @@ class Given:
         return Plan(None, (f"images: {self.seen}", said))
 
 
-def first_draft(recipe: str, backbone: str, data: str, count: int, fields: Mapping[str, Any]) -> Experiment:
+def first_draft(
+    recipe: str, backbone: str, data: str, count: int, fields: Mapping[str, Any]
+) -> Experiment:
     """The experiment on `count` images without its views and length, at the start's own size.
 
     Raises ConfigError for another optimizer without its rate: the recipe's is the angle of Muon.
@@ -169,10 +177,14 @@ def first_draft(recipe: str, backbone: str, data: str, count: int, fields: Mappi
     optimizer, rate = fields.get("optimizer.name", "muon"), made.optimizer.learning_rate
     if optimizer != "muon" and "optimizer.learning_rate" not in fields:
         remedy = f"give one for {optimizer} (--optimizer.learning_rate)"
-        raise ConfigError([("optimizer.learning_rate", f"the recipe's, {rate:g}, is the angle of muon; {remedy}")])
+        raise ConfigError(
+            [("optimizer.learning_rate", f"the recipe's, {rate:g}, is the angle of muon; {remedy}")]
+        )
     batch = min(made.batch_size, _batch(count))
     changes: dict[str, Any] = {"data": data, "start.weights": backbone, "batch_size": batch}
-    return begin_from_weights(override(made, changes | dict(fields)), {**fields, "start.weights": backbone})
+    return begin_from_weights(
+        override(made, changes | dict(fields)), {**fields, "start.weights": backbone}
+    )
 
 
 def takes(backbone: Backbone, size: int) -> bool:
@@ -199,13 +211,17 @@ def plan(given: Given) -> Plan:
     costs = replace(given.costs(), again={}) if "start.view_sets" in fields else given.costs()
     given.say("looking at the images with the start")
     backbone.to(Machine.of(draft).device)
-    many = max(_SEEN, int(_LOOKING / costs.score(backbone.image_size))) if given.sizes[1:] else _SEEN
+    many = (
+        max(_SEEN, int(_LOOKING / costs.score(backbone.image_size))) if given.sizes[1:] else _SEEN
+    )
     some, shares = given.pixels[:many], dict[int, float]()
     features = features_of(backbone, some)
     again, of = found_again(backbone, some[:_SEEN], features[:_SEEN]), len(some[:_SEEN])
     half = 196 * math.sqrt(again * (1 - again) / of)
     outlook = f"shown a quarter of an image, the start finds it among {of} in {again:.0%} (± {half:.0f}) of cases, so "
-    outlook += "a gain is likely, given enough passes" if again < _FAMILIAR else "a gain, if any, is small"
+    outlook += (
+        "a gain is likely, given enough passes" if again < _FAMILIAR else "a gain, if any, is small"
+    )
 
     def keeps(size: int) -> bool:
         """Whether most neighbourhoods of the start are the same at this image size."""
@@ -224,12 +240,16 @@ def plan(given: Given) -> Plan:
 
     def pictures(size: int) -> float:
         """Seconds to draw pictures for the report."""
-        return budget.here(_DRAWING) + _PICTURES * costs.score(given.used(size)) + _TILES * costs.read
+        return (
+            budget.here(_DRAWING) + _PICTURES * costs.score(given.used(size)) + _TILES * costs.read
+        )
 
     def after(size: int) -> float:
         """Seconds for all but training."""
         drawn = pictures(size) if pictures(size) < _PICTURES_SHARE * seconds else 0.0
-        scored = compared * (looks * (costs.score(native) + costs.score(given.used(size))) + 4 * costs.read)
+        scored = compared * (
+            looks * (costs.score(native) + costs.score(given.used(size))) + 4 * costs.read
+        )
         return scored + drawn + 1.5 * costs.setup + budget.here(_END + probes)
 
     def room(size: int) -> float:
@@ -237,7 +257,9 @@ def plan(given: Given) -> Plan:
         return budget.left - after(size)
 
     trainable = len(source) - round(draft.monitor.holdout * len(source))
-    smallest = list({given.used(size): size for size in given.sizes}.values())  # views of each size of the result
+    smallest = list(
+        {given.used(size): size for size in given.sizes}.values()
+    )  # views of each size of the result
     chosen = choose(costs, smallest, trainable, room, keeps, given.seen.size)
     if not by_clock:
         chosen = Choice(native, max(costs.steps), trainable, draft.epochs)
@@ -245,9 +267,13 @@ def plan(given: Given) -> Plan:
     least = min(trainable, _LEAST_IMAGES)
     if chosen.images < least:
         training = six(costs, size, chosen.stages, least) / SPARE
-        return given.too_short(training, lambda _: seconds - room(size), f"{PASSES} passes over {least:,} images")
+        return given.too_short(
+            training, lambda _: seconds - room(size), f"{PASSES} passes over {least:,} images"
+        )
 
-    batch = draft.batch_size if "batch_size" in fields else min(draft.batch_size, _batch(chosen.images))
+    batch = (
+        draft.batch_size if "batch_size" in fields else min(draft.batch_size, _batch(chosen.images))
+    )
     room_for = _ROOM * memory_of(Machine.of(draft).device)
     needed = costs.bytes(size, chosen.stages)
     while "batch_size" not in fields and needed * batch > room_for and batch > _LEAST_BATCH:
@@ -257,7 +283,9 @@ def plan(given: Given) -> Plan:
     changes: dict[str, Any] = {
         "epochs": epochs,
         "batch_size": batch,
-        "start.freeze_backbone": int(min(epochs * per_epoch, draft.max_steps or math.inf) >= _HEAD_FIRST * per_epoch),
+        "start.freeze_backbone": int(
+            min(epochs * per_epoch, draft.max_steps or math.inf) >= _HEAD_FIRST * per_epoch
+        ),
         "start.trainable_stages": None if chosen.stages == stages else chosen.stages,
         "start.view_sets": chosen.sets,
         "monitor.holdout": round(1 - chosen.images / len(source), 4),
@@ -270,10 +298,17 @@ def plan(given: Given) -> Plan:
             "max_steps": max(1, int(chosen.passes * per_epoch)),
             "training.max_seconds": room(size),
             "training.report": pictures(size) < _PICTURES_SHARE * seconds,
-            "training.log_every": max(1, min(draft.training.log_every, int(chosen.passes * per_epoch) // _LINES)),
+            "training.log_every": max(
+                1, min(draft.training.log_every, int(chosen.passes * per_epoch) // _LINES)
+            ),
         }
     experiment = override(given.at(size), {k: v for k, v in changes.items() if k not in fields})
-    said = wording.lines(experiment, given.seen, chosen, stages, shares.get(size), backbone.image_size, outlook)
+    said = wording.lines(
+        experiment, given.seen, chosen, stages, shares.get(size), backbone.image_size, outlook
+    )
     passes = min(experiment.epochs, (experiment.max_steps or math.inf) / max(1, per_epoch))
-    said += wording.labels(labelled, source, compared), wording.length(experiment, passes, seconds if by_clock else 0)
+    said += (
+        wording.labels(labelled, source, compared),
+        wording.length(experiment, passes, seconds if by_clock else 0),
+    )
     return Plan(experiment, said, compared)

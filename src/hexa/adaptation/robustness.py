@@ -27,10 +27,20 @@ from hexa.weights.pretrained import Backbone
 
 #: Radii in grey levels, steps of an attack, their length as a multiple of ε / steps, what those by labels raise, and
 #: the severity of corruptions, of five.
-EPSILONS, STEPS, _RELATIVE, _LOSSES, _SEVERITY = (1.0, 2.0, 4.0), 20, 2.5, ("cross-entropy", "margin"), 3
+EPSILONS, STEPS, _RELATIVE, _LOSSES, _SEVERITY = (
+    (1.0, 2.0, 4.0),
+    20,
+    2.5,
+    ("cross-entropy", "margin"),
+    3,
+)
 _ATTACKS = attack.random_starts(STEPS, _RELATIVE, 1, _LOSSES)
 #: Names of measures: clean accuracy by k-NN and by the probe, whose mean --price bounds, corrupted images, and attacks.
-(NEAREST, CLEAN), CORRUPTED, ATTACKED = DECIDING, "corrupted images", [f"attack of ε = {one:g}" for one in EPSILONS]
+(NEAREST, CLEAN), CORRUPTED, ATTACKED = (
+    DECIDING,
+    "corrupted images",
+    [f"attack of ε = {one:g}" for one in EPSILONS],
+)
 
 Values = dict[str, Measured]
 Rows = NDArray[np.intp]
@@ -49,10 +59,19 @@ class Shown:
 
     @classmethod
     def of(
-        cls, images: Source, backbone: Backbone, count: int, judge: Judge | None, device: torch.device, seed: int
+        cls,
+        images: Source,
+        backbone: Backbone,
+        count: int,
+        judge: Judge | None,
+        device: torch.device,
+        seed: int,
     ) -> Shown:
         """`count` of the images, all of which are readable and, with a judge, judged."""
-        stream, among = Stream(seed).child("attacked"), np.arange(len(images)) if judge is None else judge.judged
+        stream, among = (
+            Stream(seed).child("attacked"),
+            np.arange(len(images)) if judge is None else judge.judged,
+        )
         places = among[draw_images(len(among), count, stream)]
         parts = evaluation_batches(Subset(images, places), transform_of(backbone), device=device)
         streams = [stream.child(int(place)) for place in places]
@@ -89,7 +108,14 @@ class Side:
             return cls(backbone, features)
         probes = judge.probes(features)
         scores = judge.scores(features, probes)
-        return cls(backbone, features, probes, dict(scores.right), dict.fromkeys(DECIDING, judge.width), scores.groups)
+        return cls(
+            backbone,
+            features,
+            probes,
+            dict(scores.right),
+            dict.fromkeys(DECIDING, judge.width),
+            scores.groups,
+        )
 
     def mean(self, name: str) -> float:
         """The mean of a measure over images, in percent."""
@@ -98,8 +124,16 @@ class Side:
 
 def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: Tell) -> None:
     """Add the measures under attack and corruption to sides of one image size. judge: that of their probes."""
-    places, done, size = shown.places, 0, attack.together(shown.pixels.device, shown.pixels[0, 0].numel())
-    parts = [np.arange(len(places))] if judge is None else [np.flatnonzero(np.isin(places, p)) for p in judge.parts]
+    places, done, size = (
+        shown.places,
+        0,
+        attack.together(shown.pixels.device, shown.pixels[0, 0].numel()),
+    )
+    parts = (
+        [np.arange(len(places))]
+        if judge is None
+        else [np.flatnonzero(np.isin(places, p)) for p in judge.parts]
+    )
     found: list[list[Values]] = [[] for _ in sides]
     for number, part in enumerate(parts):
         for first in range(0, len(part), size):
@@ -119,17 +153,24 @@ def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: T
             made = {name: moved / unit for name, moved in made.items()}
         else:
             side.width.update(dict.fromkeys(made, judge.width_of(places)))
-            side.groups.update({} if judge.groups is None else dict.fromkeys(made, judge.groups[places]))
+            side.groups.update(
+                {} if judge.groups is None else dict.fromkeys(made, judge.groups[places])
+            )
         side.values.update(made)
 
 
-def _classified(side: Side, fold: int, shown: Shown, rows: Rows, labels: Tensor, corrupted: Sequence[Tensor]) -> Values:
+def _classified(
+    side: Side, fold: int, shown: Shown, rows: Rows, labels: Tensor, corrupted: Sequence[Tensor]
+) -> Values:
     """Correct or not under attack, and the share of corruptions under which it is, by a probe that did not see these
     images. An attack is from one random point, by either loss; an image that falls within a smaller ε counts as fallen
     within a larger one.
     """
     x, device = shown.pixels[rows], shown.pixels.device
-    y, scores = labels.to(device), nn.Sequential(side.backbone, side.probes[fold].linear().to(device))
+    y, scores = (
+        labels.to(device),
+        nn.Sequential(side.backbone, side.probes[fold].linear().to(device)),
+    )
     radii, streams = [epsilon / 255 for epsilon in EPSILONS], [shown.streams[row] for row in rows]
     smallest = attack.smallest_radius(scores, x, y, radii, _ATTACKS, streams).numpy()
     found: Values = {name: smallest > radius for name, radius in zip(ATTACKED, radii, strict=True)}
@@ -153,7 +194,9 @@ def _moved(backbone: Backbone, shown: Shown, rows: Rows, corrupted: Sequence[Ten
     return {name: distance.cpu().double().numpy() for name, distance in moved.items()}
 
 
-def farthest(network: nn.Module, images: Tensor, clean: Tensor, start: Tensor, radius: float) -> Tensor:
+def farthest(
+    network: nn.Module, images: Tensor, clean: Tensor, start: Tensor, radius: float
+) -> Tensor:
     """Views of images [B, C, S, S] after `STEPS` steps of x ← Π(x + η · sign ∂/∂x ‖f(x) − clean‖²), η = 2.5 ε / STEPS.
 
     Π is onto the box of this radius ε around the images, and onto [0, 1]. clean: their features [B, D]. start: of each
@@ -162,7 +205,9 @@ def farthest(network: nn.Module, images: Tensor, clean: Tensor, start: Tensor, r
     views, step = images + radius * start, _RELATIVE * radius / STEPS
     unused = torch.zeros(len(images), dtype=torch.int64, device=images.device)
     moved: attack.Loss = lambda features, _: (features - clean).square().sum(1)  # noqa: E731
-    return attack.projected_gradient(network, images, unused, views, radius, step, STEPS, moved, stops=False)[0]
+    return attack.projected_gradient(
+        network, images, unused, views, radius, step, STEPS, moved, stops=False
+    )[0]
 
 
 def lost(before: Side, after: Side) -> float:
@@ -170,7 +215,9 @@ def lost(before: Side, after: Side) -> float:
     return float(np.mean([before.mean(name) - after.mean(name) for name in DECIDING]))
 
 
-def decide(before: Side, after: Side, price: float, tried: int, where: str = "", own: str = "") -> tuple[bool, str]:
+def decide(
+    before: Side, after: Side, price: float, tried: int, where: str = "", own: str = ""
+) -> tuple[bool, str]:
     """Whether the result is to be kept, and the verdict in a sentence.
 
     It is where at one ε or more it is more robust by more than the 95 % interval, for `tried` states and all ε
@@ -188,11 +235,15 @@ def decide(before: Side, after: Side, price: float, tried: int, where: str = "",
     if CLEAN in before.values:
         better = more and lost(before, after) <= price
         said = f"under attack within {attacks}; clean, by the {CLEAN}, {change(CLEAN)}{own}; by {NEAREST} "
-        said += change(NEAREST) + f", in the mean more than --price {price:g}" * (lost(before, after) > price)
+        said += change(NEAREST) + f", in the mean more than --price {price:g}" * (
+            lost(before, after) > price
+        )
     else:
         better, kept = more, unlabelled.kept(before.features, after.features).mean()
         said = f"features move, in percent of the distance between images, within {attacks}; {kept:.0%} of the start's "
-        said += "neighbourhoods are kept; what that costs in accuracy only labels can tell (--labelled)"
+        said += (
+            "neighbourhoods are kept; what that costs in accuracy only labels can tell (--labelled)"
+        )
     stays = "the start is kept" + ", since no gain in robustness can be shown" * (not more)
     return better, f"{'it is more robust' if better else stays}{where}: {said}"
 
@@ -200,11 +251,22 @@ def decide(before: Side, after: Side, price: float, tried: int, where: str = "",
 def table(before: Side, after: Side, size: int, tried: int) -> Table:
     """A row for each measure: its name with an arrow for which way is good, start, result, and their difference."""
     arrow = "% ↑" if CLEAN in before.values else "features move, % of the distance between images ↓"
-    means = ((name, *(f"{side.mean(name):.1f}" for side in (before, after))) for name in before.values)
-    rows = [[f"{name}, {arrow}", *both, str(_difference(before, after, name, tried))] for name, *both in means]
+    means = (
+        (name, *(f"{side.mean(name):.1f}" for side in (before, after))) for name in before.values
+    )
+    rows = [
+        [f"{name}, {arrow}", *both, str(_difference(before, after, name, tried))]
+        for name, *both in means
+    ]
     return Table(["", f"start, {size} px", f"result, {size} px", "result − start"], rows)
 
 
 def _difference(before: Side, after: Side, name: str, tried: int) -> Difference:
     count = tried * len(ATTACKED) if name in ATTACKED else tried
-    return paired(before.values[name], after.values[name], count, before.width.get(name, 1.0), before.groups.get(name))
+    return paired(
+        before.values[name],
+        after.values[name],
+        count,
+        before.width.get(name, 1.0),
+        before.groups.get(name),
+    )

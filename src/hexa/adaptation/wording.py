@@ -24,7 +24,13 @@ def length(experiment: Experiment, passes: float, seconds: float) -> str:
 
 
 def lines(
-    experiment: Experiment, seen: Seen, chosen: Choice, stages: int, share: float | None, native: int, outlook: str
+    experiment: Experiment,
+    seen: Seen,
+    chosen: Choice,
+    stages: int,
+    share: float | None,
+    native: int,
+    outlook: str,
 ) -> tuple[str, ...]:
     """The lines on images, method, what learns, views and outlook.
 
@@ -32,11 +38,19 @@ def lines(
     was measured. native: the start's own size.
     """
     size, used, start = experiment.views.size, experiment.views.test_size, experiment.start
-    method = " + ".join([experiment.method.name, *(n for n, h in experiment.hard_examples.items() if h.weight > 0)])
+    method = " + ".join(
+        [experiment.method.name, *(n for n, h in experiment.hard_examples.items() if h.weight > 0)]
+    )
     statistics = "kept" if start.batch_norm == "keep" else start.batch_norm
     result = f"; the result is for {used} px" * (used != size)
-    smaller = f"; the start's own {native} px may be worth more than training gains" * (used < native)
-    smaller = f", where the start keeps {share:.0%} of its neighbourhoods" if share is not None else smaller
+    smaller = f"; the start's own {native} px may be worth more than training gains" * (
+        used < native
+    )
+    smaller = (
+        f", where the start keeps {share:.0%} of its neighbourhoods"
+        if share is not None
+        else smaller
+    )
     few = {None: "whole network", 1: f"last of {stages} stages"}
     learns = few.get(start.trainable_stages, f"last {start.trainable_stages} of {stages} stages")
     learns += ", in the first pass the head alone" * (start.freeze_backbone == 1)
@@ -55,7 +69,11 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
     """The line on the images that judge, of which `compared` are looked at."""
     if labelled is None:
         return "labels: none, so whether it helped cannot be told and the start will be kept; --labelled gives some"
-    whose = "those of the images themselves, which it learns from" if labelled is source else repr(labelled)
+    whose = (
+        "those of the images themselves, which it learns from"
+        if labelled is source
+        else repr(labelled)
+    )
     few = ", which show only large differences: label a hundred or more" * (compared < _FEW)
     both = 0 if labelled is source else int(leakage.shared(source, labelled).sum())
     known = f", {both:,} of which are among the images to learn from" if both else ""
@@ -64,4 +82,8 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
 
 def in_groups(labelled: Source) -> str:
     """The number of groups of labelled images, or that they count as independent, as the end of a plan's sentence."""
-    return ", independent unless --groups is given" if (n := labelled.groups()) is None else f" in {count_groups(n)}"
+    return (
+        ", independent unless --groups is given"
+        if (n := labelled.groups()) is None
+        else f" in {count_groups(n)}"
+    )

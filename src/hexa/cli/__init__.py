@@ -45,7 +45,9 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
     group = parser.add_subparsers(metavar="COMMAND", dest="command")
     parsers: dict[str, Parser] = {}
     for name, command in commands(only).items():
-        sub = group.add_parser(name, help=command.summary, description=command.description, allow_abbrev=False)
+        sub = group.add_parser(
+            name, help=command.summary, description=command.description, allow_abbrev=False
+        )
         parsers[name] = sub
         if only in (None, name):
             for option, settings in command.options:
@@ -66,8 +68,12 @@ def _add_fields(parser: Parser, request: str) -> None:
         metavar, _, rest = (field.description or "").partition(": ")
         metavar, text = (metavar, rest) if metavar.isupper() else ("VALUE", field.description)
         is_flag = field.annotation is bool and not field.default
-        settings: dict[str, Any] = {"action": "store_const", "const": "true"} if is_flag else {"metavar": metavar}
-        parser.add_argument(f"--{name.replace('_', '-')}", help=text, default=argparse.SUPPRESS, **settings)
+        settings: dict[str, Any] = (
+            {"action": "store_const", "const": "true"} if is_flag else {"metavar": metavar}
+        )
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", help=text, default=argparse.SUPPRESS, **settings
+        )
 
 
 def run() -> NoReturn:
@@ -79,7 +85,9 @@ def run() -> NoReturn:
             sys.stdout.flush()
         os._exit(status)
 
-    if not atexit._ncallbacks():  # the first to be registered is called last, when threads have ended
+    if (
+        not atexit._ncallbacks()
+    ):  # the first to be registered is called last, when threads have ended
         atexit.register(end)
     try:
         status = main()
@@ -97,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     another process gives 1. Output that cannot be written (a closed pipe, a full disk) is dropped.
     """
     begun = time.perf_counter()
-    os.environ["PYTHONSAFEPATH"] = "1"  # no process that is started here imports files of the current folder
+    os.environ["PYTHONSAFEPATH"] = (
+        "1"  # no process that is started here imports files of the current folder
+    )
     with forgiving():
         return _guarded(list(sys.argv[1:] if arguments is None else arguments), begun)
 
@@ -118,7 +128,10 @@ def _guarded(arguments: list[str], begun: float) -> int:
         traceback.print_exc()
         if own := own_file(error):
             return _say(own, 2)
-        return _say("this is a bug in hexa: please report it with the lines above and the output of `hexa doctor`", 1)
+        return _say(
+            "this is a bug in hexa: please report it with the lines above and the output of `hexa doctor`",
+            1,
+        )
 
 
 def _run(arguments: list[str], begun: float) -> int:
@@ -145,7 +158,9 @@ def _run(arguments: list[str], begun: float) -> int:
     ours, extra = fields.split(arguments, options)
     wants_help = {"-h", "--help"} & set(ours)
     if name == "pretrain" and wants_help:
-        given = parser.parse_args([argument for argument in ours if argument not in ("-h", "--help")])
+        given = parser.parse_args(
+            [argument for argument in ours if argument not in ("-h", "--help")]
+        )
         if given.recipe is None:
             parsers[name].print_help()
             return 0
@@ -155,14 +170,24 @@ def _run(arguments: list[str], begun: float) -> int:
         return backbones.describe_protocol(argparse.Namespace(protocol=ours[1]), extra)
     if extra and not COMMANDS[name].open:
         option = next(iter(extra)).replace("_", "-")
-        raise UserError(f"--{option}: no such option of `hexa {name}`; {nearest(f'--{option}', options)}")
+        raise UserError(
+            f"--{option}: no such option of `hexa {name}`; {nearest(f'--{option}', options)}"
+        )
     given, left = parser.parse_known_args(ours)
     if left:
         told = f"`{parsers[name].prog}` does not take: {some(left, ' ')}"
-        raise UserError(f"{told}; quote patterns such as *.tar, and see `{parsers[name].prog} --help`")
+        raise UserError(
+            f"{told}; quote patterns such as *.tar, and see `{parsers[name].prog} --help`"
+        )
     given.options, given.begun, given.arguments = options, begun, arguments
-    adapted = os.path.join(getattr(given, "out", None) or "", "adapt.json")  # which tells its verdict without images
-    if name in _READING and os.environ.get("WORLD_SIZE", "1") == "1" and not os.path.isfile(adapted):
+    adapted = os.path.join(
+        getattr(given, "out", None) or "", "adapt.json"
+    )  # which tells its verdict without images
+    if (
+        name in _READING
+        and os.environ.get("WORLD_SIZE", "1") == "1"
+        and not os.path.isfile(adapted)
+    ):
         weights = filter(None, [getattr(given, "backbone", None), *getattr(given, "backbones", ())])
         paths.check(weights, filter(None, (given.data, getattr(given, "labelled", None))))
     if name in ("pretrain", "resume", "adapt", "harden", "compare", "demo"):

@@ -85,13 +85,17 @@ def evaluate(given: Given, extra: Fields) -> None:
     lost = None
     try:
         with progress_bar() as progress:
-            result = hexa.evaluate(given.protocol, given.backbone, given.data, progress=progress, **options)
+            result = hexa.evaluate(
+                given.protocol, given.backbone, given.data, progress=progress, **options
+            )
     except NotWritten as error:
         lost, result = error, error.result
     figures = " · ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items())
     say(f"{result['protocol']} on {result['data']}: {figures}")
     if (compared := published.beside(result)) is not None:
-        Console().print(tables.beside(compared, [(str(result["backbone"]), "", compared.own)]).terminal())
+        Console().print(
+            tables.beside(compared, [(str(result["backbone"]), "", compared.own)]).terminal()
+        )
         say(f"published: {compared.title}", compared.caution)
     say(_remark(given.backbone), *(f"note: {note}" for note in result["notes"]))
     if lost is not None:  # print it, so that it is not lost
@@ -109,7 +113,9 @@ def describe_protocol(given: Given, extra: Fields) -> int:
 
     print("\n" + textwrap.fill(protocols.summary(given.protocol), 100))
     for name, options in protocols.get(given.protocol).presets.items():
-        print(f"\n{given.protocol}, preset {name}:\n\n{fields.describe(fields.of_experiment(options))}")
+        print(
+            f"\n{given.protocol}, preset {name}:\n\n{fields.describe(fields.of_experiment(options))}"
+        )
     return 0
 
 
@@ -120,10 +126,26 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     option("--data SOURCE", "your images: " + SOURCES, required=True),
     option("--labelled SOURCE", "labelled images to judge by; those of --data if they have labels"),
     GROUPS,
-    option("--time TIME", "to read images and extract features; 10m if not given", type=duration, default="10m"),
-    option("--size N", "a common image size in pixels; each backbone's own if not given", type=whole(4, 4096)),
-    flag("--fine-tune", "also fine-tune the whole networks on the labels, cross-validated; has no part in the verdict"),
-    option("--out FOLDER", "where compare.html and compare.json go; runs/compare if not given", default="runs/compare"),
+    option(
+        "--time TIME",
+        "to read images and extract features; 10m if not given",
+        type=duration,
+        default="10m",
+    ),
+    option(
+        "--size N",
+        "a common image size in pixels; each backbone's own if not given",
+        type=whole(4, 4096),
+    ),
+    flag(
+        "--fine-tune",
+        "also fine-tune the whole networks on the labels, cross-validated; has no part in the verdict",
+    ),
+    option(
+        "--out FOLDER",
+        "where compare.html and compare.json go; runs/compare if not given",
+        default="runs/compare",
+    ),
     option("--domain NAME", "without labels: " + DOMAINS, default="photos"),
     SEED,
     JSON,
@@ -145,7 +167,9 @@ def compare(given: Given, extra: Fields) -> None:
 
     names = ("data", "labelled", "groups", "size", "domain", "seed", "device", "fine_tune")
     backbones = tuple(map(named, (given.backbone, *given.backbones)))
-    request = CompareRequest(backbones=backbones, seconds=given.time, **{name: getattr(given, name) for name in names})
+    request = CompareRequest(
+        backbones=backbones, seconds=given.time, **{name: getattr(given, name) for name in names}
+    )
     with progress_bar() as progress:
         found = run(request, progress)
         if not processes.is_main():
@@ -157,7 +181,10 @@ def compare(given: Given, extra: Fields) -> None:
         return
     console = Console()
     console.print(verdict.table(found.sides, found.verdict).terminal())
-    say(*map(_remark, (given.backbone, *given.backbones)), *(f"note: {note}" for note in found.notes))
+    say(
+        *map(_remark, (given.backbone, *given.backbones)),
+        *(f"note: {note}" for note in found.notes),
+    )
     console.print(found.verdict.sentence, style="bold")
     say(f"written to {page}")
 
@@ -197,8 +224,18 @@ def embed(given: Given, extra: Fields) -> None:
     flag("--duplicates", "groups of images whose features nearly agree"),
     flag("--outliers", "the images that are least like any others"),
     option("--like PATH", "the images most like the one of this path in the file"),
-    option("--least X", "cosine similarity of duplicates; %(default)s if not given", type=float, default=0.95),
-    option("--count N", "how many outliers or similar images; %(default)s if not given", type=COUNT, default=20),
+    option(
+        "--least X",
+        "cosine similarity of duplicates; %(default)s if not given",
+        type=float,
+        default=0.95,
+    ),
+    option(
+        "--count N",
+        "how many outliers or similar images; %(default)s if not given",
+        type=COUNT,
+        default=20,
+    ),
     JSON,
     description="Cosine similarities are of features whose mean is removed. An outlier's similarity is the mean over "
     "its ten nearest neighbours.",
@@ -220,9 +257,18 @@ def search(given: Given, extra: Fields) -> None:
         return
     # as the file names it: the folders may be others
     of = f"most like {features.paths[features.place_of(given.like)]}" if given.like else _OUTLIERS
-    say("near-duplicates, each group with the similarities of its most and least similar pair" * given.duplicates or of)
+    say(
+        "near-duplicates, each group with the similarities of its most and least similar pair"
+        * given.duplicates
+        or of
+    )
     numbers = [[x for x in (one.similarity, one.lowest) if x is not None] for one in found]
-    say(*("  ".join([*(f"{x:.3f}" for x in own), *one.paths]) for own, one in zip(numbers, found, strict=True)))
+    say(
+        *(
+            "  ".join([*(f"{x:.3f}" for x in own), *one.paths])
+            for own, one in zip(numbers, found, strict=True)
+        )
+    )
     if given.duplicates:
         of = f"at a similarity of {given.least:g} or more (--least); the closest two have {features.closest():.3f}"
         say(f"{counted(len(found), 'group')} among {len(features.paths):,} images {of}")
@@ -245,7 +291,13 @@ def export(given: Given, extra: Fields) -> None:
 
     checked = run(given.run, given.to, out, **_requested(ImageOptions, given, extra))
     say(_remark(given.run), f"written to {out}, loaded back and compared")
-    say(*(f"  {name}: {value}" for name, value in checked.items() if isinstance(value, str | int | float)))
+    say(
+        *(
+            f"  {name}: {value}"
+            for name, value in checked.items()
+            if isinstance(value, str | int | float)
+        )
+    )
 
 
 def _requested(request: type[Config], given: Given, extra: Fields) -> dict[str, Any]:
@@ -267,6 +319,11 @@ def _remark(run: str) -> str:
     if (folder / BACKBONE).is_file():
         found = read_run(folder).adaptation if (folder / ADAPTATION).is_file() else {}
         other = found.get("helped") is False or found.get("request", {}).get("command") == "harden"
-        return f"note: {run} itself has the weights at the end of training; its winner is {folder / WINNER}" * other
-    go_on = "the same hexa adapt command" if (folder / ADAPTATION).is_file() else f"hexa resume {run}"
+        return (
+            f"note: {run} itself has the weights at the end of training; its winner is {folder / WINNER}"
+            * other
+        )
+    go_on = (
+        "the same hexa adapt command" if (folder / ADAPTATION).is_file() else f"hexa resume {run}"
+    )
     return f"note: {run} is unfinished: this is its newest checkpoint; {go_on} trains it to the end"

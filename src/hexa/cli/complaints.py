@@ -25,7 +25,11 @@ def own_file(error: Exception) -> str:
     from hexa.recipes.plugins import own_line
 
     own = own_line(error)
-    return f"error: {own}, in your own file: {type(error).__name__}: {sentence(error)}" if own is not None else ""
+    return (
+        f"error: {own}, in your own file: {type(error).__name__}: {sentence(error)}"
+        if own is not None
+        else ""
+    )
 
 
 def sentence(error: Exception) -> str:
@@ -45,7 +49,9 @@ def _is_users(error: Exception) -> bool:
     """
     if isinstance(error, UserError | OSError) or _is_of_memory(error):
         return True
-    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [
+        str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
     return isinstance(error, ValueError) and any(name.startswith("hexa") for name in modules[-1:])
 
 

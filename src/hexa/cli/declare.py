@@ -51,7 +51,9 @@ def command(
     """
 
     def declared(run: Handler) -> Handler:
-        COMMANDS[run.__name__] = Command(summary, options, description or summary, request, open, run)
+        COMMANDS[run.__name__] = Command(
+            summary, options, description or summary, request, open, run
+        )
         return run
 
     return declared

@@ -33,7 +33,13 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 #: Forward passes of an image that scoring takes, mostly for attacks, for each arm and its share of the other rows.
 _SCORING = 40_000
 _FEW = "linear probe, 5 labels per class"
-_HEADER = ("features", "k-NN", _FEW, "all labels", *(f"attacked, ε={epsilon}" for epsilon in EPSILONS))
+_HEADER = (
+    "features",
+    "k-NN",
+    _FEW,
+    "all labels",
+    *(f"attacked, ε={epsilon}" for epsilon in EPSILONS),
+)
 _CAPTION = """\
 k-NN: 1,347 labelled images vote. Probe: mean ± std over 10 draws of the 50 labels; one training run each.
 Attacked: the probe of all labels, pixels moved by up to ε grey levels of 255; digits come in steps of 16."""
@@ -53,7 +59,11 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
         experiments = {name: _experiment(recipe, epochs) for name, recipe in ARMS.items()}
         for name, folder in folders.items():
             _clear(folder, experiments[name])
-        if to_train := [experiments[name] for name, folder in folders.items() if not (folder / BACKBONE).is_file()]:
+        if to_train := [
+            experiments[name]
+            for name, folder in folders.items()
+            if not (folder / BACKBONE).is_file()
+        ]:
             console.print(f"this machine needs about {format_duration(_seconds(to_train))}")
         for name, folder in folders.items():
             console.rule(f"{name}: {experiments[name].epochs} epochs without labels", align="left")
@@ -84,7 +94,10 @@ def _seconds(experiments: Sequence[Experiment]) -> float:
     """Estimated seconds of training and scoring all experiments on this machine, from a few timed steps of each."""
     source = open_source("digits", "train")
     timed = ((one, measure(one, source, (), partly=False)) for one in experiments)
-    return sum(costs.run(one, len(source)) + _SCORING * costs.score(one.views.test_size) for one, costs in timed)
+    return sum(
+        costs.run(one, len(source)) + _SCORING * costs.score(one.views.test_size)
+        for one, costs in timed
+    )
 
 
 def _clear(folder: Path, experiment: Experiment) -> None:
@@ -105,7 +118,9 @@ def _clear(folder: Path, experiment: Experiment) -> None:
 
 def _row(name: str, backbone: str) -> tuple[str, ...]:
     """A line of the table, in percent of the held-out images."""
-    made = (evaluate(protocol, backbone, data="digits", **how) for protocol, how in PROTOCOLS.items())
+    made = (
+        evaluate(protocol, backbone, data="digits", **how) for protocol, how in PROTOCOLS.items()
+    )
     knn, probe, robust = (one["metrics"] for one in made)
     under_attack = [robust["top1"], *(robust[f"robust@{epsilon}"] for epsilon in EPSILONS)]
     few = f"{probe['top1']:.1f} ± {probe['top1_std']:.1f}"

@@ -86,7 +86,11 @@ def of_absent_hard_examples(experiment: Experiment) -> list[Field]:
     present = {example.kind for example in experiment.hard_examples.values()}
     kinds = choices(HardExample, "kind", "hexa.hard_examples")
     absent = [kind for kind in sorted(kinds) if kind not in present]
-    return [field for kind in absent for field in of_experiment(kinds[kind](kind=kind), f"hard_examples.{kind}.")]
+    return [
+        field
+        for kind in absent
+        for field in of_experiment(kinds[kind](kind=kind), f"hard_examples.{kind}.")
+    ]
 
 
 def describe(fields: Iterable[Field], width: int = 100) -> str:
@@ -95,8 +99,12 @@ def describe(fields: Iterable[Field], width: int = 100) -> str:
     for group, members in itertools.groupby(fields, lambda field: field.path.rpartition(".")[0]):
         lines += ["", f"{group or 'the run'}:"]
         for field in members:
-            lines.append(f"  --{field.path} {_shown(field.value)}" + f"  ({field.kind})" * bool(field.kind))
-            lines += textwrap.wrap(field.description, width, initial_indent=" " * 8, subsequent_indent=" " * 8)
+            lines.append(
+                f"  --{field.path} {_shown(field.value)}" + f"  ({field.kind})" * bool(field.kind)
+            )
+            lines += textwrap.wrap(
+                field.description, width, initial_indent=" " * 8, subsequent_indent=" " * 8
+            )
     return "\n".join(lines).lstrip("\n")
 
 
@@ -106,16 +114,24 @@ def of_experiment(config: pydantic.BaseModel, prefix: str = "") -> Iterator[Fiel
     for name, info in type(config).model_fields.items():
         value = getattr(config, name)
         # the name of a method or kind has no words of its own: those of its class say what it is
-        description = " ".join((info.description or (type(config).__doc__ or "").split("\n\n")[0]).split())
+        description = " ".join(
+            (info.description or (type(config).__doc__ or "").split("\n\n")[0]).split()
+        )
         if isinstance(value, pydantic.BaseModel):
             groups[name] = value
         elif name == "hard_examples":
             groups |= {f"{name}.{key}": entry for key, entry in value.items()}
         elif isinstance(value, Mapping) and value:
-            yield from (Field(f"{prefix}{name}.{key}", entry, "", description) for key, entry in value.items())
+            yield from (
+                Field(f"{prefix}{name}.{key}", entry, "", description)
+                for key, entry in value.items()
+            )
         else:
             yield Field(prefix + name, value, _kind(info.annotation), description)
-    for name, group in groups.items():  # plain fields first, so that a group's fields stand together
+    for (
+        name,
+        group,
+    ) in groups.items():  # plain fields first, so that a group's fields stand together
         yield from of_experiment(group, f"{prefix}{name}.")
 
 
@@ -137,7 +153,9 @@ def _kind(annotation: Any) -> str:
         fixed = origin is tuple and Ellipsis not in get_args(annotation)
         return f"[{', '.join(inner)}]" if fixed else f"[{inner[0]}, …]"
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
-        parts = (f"{name}: {_kind(info.annotation)}" for name, info in annotation.model_fields.items())
+        parts = (
+            f"{name}: {_kind(info.annotation)}" for name, info in annotation.model_fields.items()
+        )
         return "{" + ", ".join(parts) + "}"
     return names.get(annotation, "")
 
@@ -150,5 +168,9 @@ def _shown(value: Any) -> str:
     if isinstance(value, tuple | list):
         return "[" + ",".join(map(_shown, value)) + "]"
     if isinstance(value, pydantic.BaseModel):  # as YAML that can be given back
-        return "{" + ", ".join(f"{name}: {_shown(part)}" for name, part in value if part is not None) + "}"
+        return (
+            "{"
+            + ", ".join(f"{name}: {_shown(part)}" for name, part in value if part is not None)
+            + "}"
+        )
     return str(value)

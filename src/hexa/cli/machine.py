@@ -7,7 +7,19 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from hexa.cli.declare import ANY_SEED, JSON, PLAN, Fields, Given, command, flag, import_networks, option, say, whole
+from hexa.cli.declare import (
+    ANY_SEED,
+    JSON,
+    PLAN,
+    Fields,
+    Given,
+    command,
+    flag,
+    import_networks,
+    option,
+    say,
+    whole,
+)
 from hexa.cli.training import experiment_of
 
 
@@ -15,7 +27,11 @@ from hexa.cli.training import experiment_of
     "images per second of this machine for each scheme, the data path and the step apart",
     option("RECIPE", "%(default)s if not given", nargs="?", default="cifar10-moco-v2+adversarial"),
     JSON,
-    option("--repeats N", "rounds over all schemes; at most 5 within two minutes if not given", type=whole(1, 1000)),
+    option(
+        "--repeats N",
+        "rounds over all schemes; at most 5 within two minutes if not given",
+        type=whole(1, 1000),
+    ),
     description="Measure this machine: each scheme of hard examples relative to the plain step, the naive adversarial "
     "step beside the shared-gradient one, the data path alone, the whole. Fields of the recipe are options here too; "
     "without --batch-size a smaller batch is used if that is needed to finish in two minutes.",
@@ -30,7 +46,9 @@ def benchmark(given: Given, extra: Fields) -> None:
     log = Console(stderr=True)
     with ProgressBar(log) as progress:
         chosen = experiment if "batch_size" in extra else fitted(experiment)
-        log.print(f"{chosen.recipe}: batches of {chosen.batch_size}, the recipe's own {experiment.batch_size}")
+        log.print(
+            f"{chosen.recipe}: batches of {chosen.batch_size}, the recipe's own {experiment.batch_size}"
+        )
         measured = run(chosen, given.repeats, progress=progress, say=log.print)
     if given.json:
         print(json.dumps(measured, indent=2))
@@ -40,12 +58,22 @@ def benchmark(given: Given, extra: Fields) -> None:
 
 @command(
     "seconds of one core from images on disk to an accuracy: the present record of a track, or your attempt",
-    option("TRACK", "A-60, A-70, B, C-63, C-70 or D; all of them are listed if not given", nargs="?"),
-    option("--data SOURCE", "the images of the track as published: CIFAR-10 or Omniglot, such as parquet:cifar10"),
+    option(
+        "TRACK", "A-60, A-70, B, C-63, C-70 or D; all of them are listed if not given", nargs="?"
+    ),
+    option(
+        "--data SOURCE",
+        "the images of the track as published: CIFAR-10 or Omniglot, such as parquet:cifar10",
+    ),
     option("--start BACKBONE", "weights to begin from, in tracks C and D"),
-    option("--seeds N", "0 1 2 3 4 if not given", type=ANY_SEED, nargs="+", default=[0, 1, 2, 3, 4]),
+    option(
+        "--seeds N", "0 1 2 3 4 if not given", type=ANY_SEED, nargs="+", default=[0, 1, 2, 3, 4]
+    ),
     option("--recipe RECIPE", "another recipe than the record's"),
-    flag("--held-out", "score training images instead of test images, as a search for a better attempt must"),
+    flag(
+        "--held-out",
+        "score training images instead of test images, as a search for a better attempt must",
+    ),
     option("--out FOLDER", "runs/speedrun-TRACK if not given"),
     PLAN,
     description="Train the present record of a track once for each seed, on one core, and score it by the rules of the "
@@ -61,19 +89,34 @@ def speedrun(given: Given, extra: Fields) -> None:
     if given.track is None:
         say(*(f"{name}: {one.goal}; {runs.standing(one)}" for name, one in runs.tracks().items()))
         return
-    one, fields = runs.track(given.track), dict(extra) | ({"recipe": given.recipe} if given.recipe else {})
+    one, fields = (
+        runs.track(given.track),
+        dict(extra) | ({"recipe": given.recipe} if given.recipe else {}),
+    )
     if given.data is None and not given.plan:
         raise UserError(f"--data is missing; give the images of {one.data}, such as parquet:PATH")
     recipe, changes = runs.attempt(one, fields)
     changed = ", ".join(f"{path} {value}" for path, value in changes.items())
-    say(f"{one.goal}; {runs.standing(one)}", f"{recipe} for each of the seeds {given.seeds}, {changed or 'unchanged'}")
+    say(
+        f"{one.goal}; {runs.standing(one)}",
+        f"{recipe} for each of the seeds {given.seeds}, {changed or 'unchanged'}",
+    )
     if given.plan:
-        say(runs.foreseen(given.track, given.data, given.start, fields) if given.data is not None else "")
+        say(
+            runs.foreseen(given.track, given.data, given.start, fields)
+            if given.data is not None
+            else ""
+        )
         return
     from hexa.runtime.console import Console
 
     out = Path(given.out or f"runs/speedrun-{given.track}")
-    settings = {"start": given.start, "seeds": given.seeds, "fields": fields, "held_out": given.held_out}
+    settings = {
+        "start": given.start,
+        "seeds": given.seeds,
+        "fields": fields,
+        "held_out": given.held_out,
+    }
     result = runs.speedrun(given.track, given.data, out, **settings)
     Console().print(runs.table(one, result).terminal())
     say(runs.said(one, result), f"result: {out / runs.RESULT}")
@@ -91,7 +134,9 @@ def check(given: Given, extra: Fields) -> int:
     from hexa.recipes import plugins
     from hexa.testing.check import check as run
 
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # laws fork, which autograd refuses if it sees a GPU; they need none
+    os.environ["CUDA_VISIBLE_DEVICES"] = (
+        ""  # laws fork, which autograd refuses if it sees a GPU; they need none
+    )
     verdicts = []
     for verdict in run(plugins.experiment_of(given.recipe)):
         verdicts.append(verdict)
@@ -120,7 +165,9 @@ def doctor(given: Given, extra: Fields) -> int:
         console = Console()
         for finding in findings:
             mark, colour = marks[finding.status]
-            console.print(Text(f"{mark:5} ", colour), Text(f"{finding.name}: {finding.found}"), sep="")
+            console.print(
+                Text(f"{mark:5} ", colour), Text(f"{finding.name}: {finding.found}"), sep=""
+            )
             if finding.remedy:
                 console.print(f"      → {finding.remedy}")
     return 1 if failed(findings) else 0

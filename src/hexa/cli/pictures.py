@@ -50,7 +50,9 @@ def visualize(given: Given, extra: Fields) -> None:
     if Path(given.target).is_dir():
         if extra or given.domain:
             option = next(iter(extra), "domain")
-            raise UserError(f"--{option}: the fields of a run are fixed; only those of a recipe can be set")
+            raise UserError(
+                f"--{option}: the fields of a run are fixed; only those of a recipe can be set"
+            )
         _import_if_trusted(given)
     else:
         given.recipe = given.target
@@ -66,7 +68,11 @@ def visualize(given: Given, extra: Fields) -> None:
 @command(
     "a figure of a run or backbone as PNG or SVG: hard-examples, view-space, neighbours, clusters",
     option("KIND", "hard-examples, view-space, neighbours or clusters"),
-    option("TARGET", "a run or a recipe; for neighbours and clusters a run or any backbone", metavar="RUN"),
+    option(
+        "TARGET",
+        "a run or a recipe; for neighbours and clusters a run or any backbone",
+        metavar="RUN",
+    ),
     DATA_OF_RUN,
     option("--out FILE", ".png or .svg", required=True),
     TRUST,

@@ -76,10 +76,17 @@ def recipes(given: Given, extra: Fields) -> None:
     option("--config FILE.yaml", "instead of a recipe: the config.yaml of a run, or one like it"),
     option("--data SOURCE", SOURCES),
     option("--out RUN", "the run folder; runs/RECIPE if not given"),
-    option("--start BACKBONE", "weights to begin from: a run · a file · timm:NAME · python:MODULE:CALLABLE"),
+    option(
+        "--start BACKBONE",
+        "weights to begin from: a run · a file · timm:NAME · python:MODULE:CALLABLE",
+    ),
     option("--pairs FILE.csv", "images that belong together: path,group · column:NAME · key:NAME"),
     option("--epochs N", "passes over the data"),
-    option("--time TIME", "instead: as many passes as fit this time here, such as 90s, 20m or 2h", type=duration),
+    option(
+        "--time TIME",
+        "instead: as many passes as fit this time here, such as 90s, 20m or 2h",
+        type=duration,
+    ),
     option("--domain NAME", DOMAINS + "; fields given win"),
     *MACHINE,
     flag("--compile", "short for --training.compile true", action="store_const", const="true"),
@@ -110,10 +117,14 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
     from hexa.reporting.tables import counted, format_duration
 
     if given.epochs is not None or {"epochs", "max_steps", "training.max_seconds"} & set(extra):
-        raise UserError("--time chooses the length; leave out --epochs, --max_steps and --training.max_seconds")
+        raise UserError(
+            "--time chooses the length; leave out --epochs, --max_steps and --training.max_seconds"
+        )
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise UserError("--time is for one process; under torchrun give --epochs")
-    source = open_source(experiment.data, "train", experiment.training.max_image_pixels, experiment.network.channels)
+    source = open_source(
+        experiment.data, "train", experiment.training.max_image_pixels, experiment.network.channels
+    )
     say("timing a few steps")
     costs = measure(experiment, source, extra, partly=False)
     epoch = len(source) * costs.train(experiment.views.size, max(costs.steps))
@@ -121,7 +132,9 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
     room = 0.9 * given.time - (time.perf_counter() - given.begun) - costs.setup
     if room < epoch:
         least = format_duration(given.time - room + 1.1 * epoch)
-        raise UserError(f"--time: one epoch alone takes {format_duration(epoch)}; give {least} or more")
+        raise UserError(
+            f"--time: one epoch alone takes {format_duration(epoch)}; give {least} or more"
+        )
     epochs = int(room / epoch)
     say(f"{counted(epochs, 'epoch')} of {len(source):,} images, by the speed of these steps")
     return override(experiment, {"epochs": epochs, "training.max_seconds": room})
@@ -133,11 +146,15 @@ def describe_fields(given: Given, extra: Fields) -> int:
     from hexa.runtime.output import one_line, printable
 
     experiment = experiment_of(given, extra)
-    print(f"usage: hexa pretrain {one_line(given.recipe or '--config')} [--out RUN] [--any.field VALUE …]\n")
+    print(
+        f"usage: hexa pretrain {one_line(given.recipe or '--config')} [--out RUN] [--any.field VALUE …]\n"
+    )
     print("Every field with its value in this recipe:\n")
     print(printable(fields.describe(fields.of_experiment(experiment))))
     if absent := fields.of_absent_hard_examples(experiment):
-        print("\nHard examples this recipe lacks; a field adds one, --hard_examples.NAME none removes one:\n")
+        print(
+            "\nHard examples this recipe lacks; a field adds one, --hard_examples.NAME none removes one:\n"
+        )
         print(fields.describe(absent))
     return 0
 
@@ -148,7 +165,9 @@ def resume(given: Given, extra: Fields) -> None:
 
     run = Path(given.run)
     if not (run / "config.yaml").exists():
-        raise UserError(f"{run}: no run to resume (config.yaml is missing); give the folder that hexa pretrain wrote")
+        raise UserError(
+            f"{run}: no run to resume (config.yaml is missing); give the folder that hexa pretrain wrote"
+        )
     import_networks()
     from hexa.recipes import plugins
     from hexa.run.run import resume as go_on
@@ -164,7 +183,12 @@ _FROM_WEIGHTS = (
     option("--data SOURCE", "images to learn from: " + SOURCES, required=True),
     option("--labelled SOURCE", "labelled images to judge by; labels are never trained on"),
     GROUPS,
-    option("--time TIME", "for everything, such as 90s, 30m or 2h; 30m if not given", type=duration, default="30m"),
+    option(
+        "--time TIME",
+        "for everything, such as 90s, 30m or 2h; 30m if not given",
+        type=duration,
+        default="30m",
+    ),
 )
 _DESCRIBED = (
     "Look at the images, plan what fits the time, train, and compare start and result. Any field of the experiment is "
@@ -189,8 +213,18 @@ def adapt(given: Given, extra: Fields) -> int:
 @command(
     "make given weights robust against attacks on your own images within a time, and say what it gained and cost",
     *_FROM_WEIGHTS,
-    option("--strength EPSILON", "of the attacks, in grey levels; 4 if not given", type=in_unit("/255"), default=4.0),
-    option("--price POINTS", "of clean accuracy that may be lost; 2 if not given", type=in_unit("%"), default=2.0),
+    option(
+        "--strength EPSILON",
+        "of the attacks, in grey levels; 4 if not given",
+        type=in_unit("/255"),
+        default=4.0,
+    ),
+    option(
+        "--price POINTS",
+        "of clean accuracy that may be lost; 2 if not given",
+        type=in_unit("%"),
+        default=2.0,
+    ),
     option("--out RUN", "the run folder; runs/harden if not given", default="runs/harden"),
     option("--domain NAME", "kind of images: whether they may be mirrored"),
     PLAN,
@@ -219,14 +253,37 @@ def _from_weights(given: Given, extra: Fields, **more: Any) -> int:
     from hexa.runtime.console import Console
 
     kind = HardenRequest if more else AdaptRequest
-    changes = dict(extra) | {_SHORT[name]: value for name in ("device", "precision") if (value := getattr(given, name))}
+    changes = dict(extra) | {
+        _SHORT[name]: value for name in ("device", "precision") if (value := getattr(given, name))
+    }
     made = recipes.get(kind.recipe)
     known = (*fields.of_experiment(made), *fields.of_absent_hard_examples(made))
     fields.check_names(changes, known, given.options)
-    asked = (given.backbone, given.data, given.labelled, given.time, given.domain, changes, given.groups)
-    go_on = shlex.join(["hexa", *given.arguments]) if os.environ.get("WORLD_SIZE", "1") == "1" else "the same command"
-    done = adapt(kind(*asked, **more), out, only_plan=given.plan, console=Console(), begun=given.begun, go_on=go_on)
-    return 0 if given.plan or "winner" in done or "verdict" not in done else 2  # the time was not enough to train
+    asked = (
+        given.backbone,
+        given.data,
+        given.labelled,
+        given.time,
+        given.domain,
+        changes,
+        given.groups,
+    )
+    go_on = (
+        shlex.join(["hexa", *given.arguments])
+        if os.environ.get("WORLD_SIZE", "1") == "1"
+        else "the same command"
+    )
+    done = adapt(
+        kind(*asked, **more),
+        out,
+        only_plan=given.plan,
+        console=Console(),
+        begun=given.begun,
+        go_on=go_on,
+    )
+    return (
+        0 if given.plan or "winner" in done or "verdict" not in done else 2
+    )  # the time was not enough to train
 
 
 @command(
@@ -249,19 +306,31 @@ def experiment_of(given: Given, extra: Fields) -> Experiment:
 
     config = getattr(given, "config", None)
     if (given.recipe is None) == (config is None):
-        raise UserError("give either a recipe or --config FILE.yaml; `hexa recipes` lists the recipes")
+        raise UserError(
+            "give either a recipe or --config FILE.yaml; `hexa recipes` lists the recipes"
+        )
     import_networks()
     from hexa.cli import fields
     from hexa.recipes import domains, plugins
     from hexa.recipes.experiment import override
     from hexa.run.start import begin_from_weights
 
-    experiment = plugins.experiment_of(given.recipe) if config is None else plugins.load(Path(config), given.trust)
+    experiment = (
+        plugins.experiment_of(given.recipe)
+        if config is None
+        else plugins.load(Path(config), given.trust)
+    )
     changes: dict[str, Any] = dict(extra)
-    changes |= {path: value for name, path in _SHORT.items() if (value := getattr(given, name, None)) is not None}
+    changes |= {
+        path: value
+        for name, path in _SHORT.items()
+        if (value := getattr(given, name, None)) is not None
+    }
     if domain := getattr(given, "domain", None):
         # first, since a recipe of views replaces fields at their defaults, which many of a domain's are
-        experiment = override(experiment, {path: changes[path] for path in ("views.recipe",) if path in changes})
+        experiment = override(
+            experiment, {path: changes[path] for path in ("views.recipe",) if path in changes}
+        )
         changes |= domains.changes(domain, changes)
     fields.check_names(changes, fields.of_experiment(experiment), getattr(given, "options", ()))
     return begin_from_weights(override(experiment, changes), changes)

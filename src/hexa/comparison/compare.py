@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.comparison import labelled, leakage, tuning, unlabelled, verdict
-from hexa.comparison.extraction import FEWEST, Extraction, affordable, common, features_of, passes_of
+from hexa.comparison.extraction import (
+    FEWEST,
+    Extraction,
+    affordable,
+    common,
+    features_of,
+    passes_of,
+)
 from hexa.comparison.verdict import Side, Verdict, few_name
 from hexa.config import UserError, some
 from hexa.data import Source, open_source
@@ -69,12 +76,28 @@ class Comparison:
         """All numbers, for JSON."""
         sides = []
         for side in self.sides:
-            facts = {"name": side.name, "size": side.size, "num_features": side.features.shape[1], "free": side.free}
-            reached = {name: side.reached(name) for name in side.scores.right} if side.scores else {}
-            few = {str(shots): draws.tolist() for shots, draws in side.scores.few.items()} if side.scores else {}
-            sides.append({**facts, "weights": side.backbone.content_hash(), "scores": reached, "few": few})
+            facts = {
+                "name": side.name,
+                "size": side.size,
+                "num_features": side.features.shape[1],
+                "free": side.free,
+            }
+            reached = (
+                {name: side.reached(name) for name in side.scores.right} if side.scores else {}
+            )
+            few = (
+                {str(shots): draws.tolist() for shots, draws in side.scores.few.items()}
+                if side.scores
+                else {}
+            )
+            sides.append(
+                {**facts, "weights": side.backbone.content_hash(), "scores": reached, "few": few}
+            )
         pairs = [
-            {**vars(pair), "differences": {name: [d.points, d.half] for name, d in pair.differences.items()}}
+            {
+                **vars(pair),
+                "differences": {name: [d.points, d.half] for name, d in pair.differences.items()},
+            }
             for pair in self.verdict.pairs
         ]
         return {
@@ -105,10 +128,16 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
     if request.labelled is not None:
         labelled.Judge(labelled.labels_of(judging))  # raises now, before the work
     if request.fine_tune and not labelled.can_judge(judging.classes):
-        raise UserError(f"fine-tuning needs labels, and {judging!r} has none that serve; give labelled images")
+        raise UserError(
+            f"fine-tuning needs labels, and {judging!r} has none that serve; give labelled images"
+        )
     named = dict(zip(_names(request.backbones), loaded, strict=True))
     found = of_backbones(named, data, judging, request, progress, fine_tune=request.fine_tune)
-    learned = [name for name, one in named.items() if found.judge is not None and _learned_from(one, judging)]
+    learned = [
+        name
+        for name, one in named.items()
+        if found.judge is not None and _learned_from(one, judging)
+    ]
     note = f"{some(learned)} learned from the images that judge, although without labels; --labelled gives others"
     return replace(found, notes=(*found.notes, *[note] * bool(learned)))
 
@@ -156,13 +185,20 @@ def of_backbones(
         progress("timing the networks", 0, 0)
         found = affordable(several, judging, how, judged, device)
         if len(found) < len(judging):
-            notes.append(f"{len(found):,} of {len(judging):,} images were drawn" + "; more --time draws more" * judged)
-        rows, twins = leakage.apart(data, judging, found, how, notes, progress) if judged else (found, ())
+            notes.append(
+                f"{len(found):,} of {len(judging):,} images were drawn"
+                + "; more --time draws more" * judged
+            )
+        rows, twins = (
+            leakage.apart(data, judging, found, how, notes, progress) if judged else (found, ())
+        )
         if judged and not labelled.can_judge(labelled.labels_of(judging)[rows]):
             notes.append("near-duplicates stay, since too few labelled images would be left")
             rows, twins = found, ()
         if len(rows) < FEWEST:
-            raise UserError(f"{judging!r}: too few images to compare by; give {FEWEST} distinct ones or more")
+            raise UserError(
+                f"{judging!r}: too few images to compare by; give {FEWEST} distinct ones or more"
+            )
         return rows, twins, notes
 
     judged = labelled.can_judge(judging.classes)
@@ -180,34 +216,50 @@ def of_backbones(
     every, shared = common(found)
     shared = from_main(lambda: shared)
     if len(shared) < len(images):
-        lost = [images.paths[place] for place in np.setdiff1d(np.arange(len(images)), shared.numpy())]
+        lost = [
+            images.paths[place] for place in np.setdiff1d(np.arange(len(images)), shared.numpy())
+        ]
         notes.append(f"{len(lost)} of {len(images):,} images cannot be read: {some(lost)}")
         images = Subset(images, shared.numpy())
     named = zip(backbones.items(), every, strict=True)
-    sides = [Side(name, backbone, features, free=free.get(name, {})) for (name, backbone), features in named]
-    judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups()) if judged else None
+    sides = [
+        Side(name, backbone, features, free=free.get(name, {}))
+        for (name, backbone), features in named
+    ]
+    judge = (
+        labelled.Judge(labelled.labels_of(images), how.seed, images.groups()) if judged else None
+    )
     if judge is not None:
         classes = len(np.unique(judge.labels[judge.judged]))
         notes.append(labelled.groups_note(judge, images.groups()))
         notes += [
             f"{few_name(shots)}: on {count} of {classes} classes, since the others have too few images"
             for shots, drawn in judge.draws.items()
-            if (count := min(len(np.unique(judge.labels[judge.asked(one)])) for one in drawn)) < classes
+            if (count := min(len(np.unique(judge.labels[judge.asked(one)])) for one in drawn))
+            < classes
         ]
         for place, side in enumerate(sides):
             progress("judging", place, len(sides))
-            sides[place] = replace(side, scores=from_main(functools.partial(judge.scores, side.features)))
+            sides[place] = replace(
+                side, scores=from_main(functools.partial(judge.scores, side.features))
+            )
         progress("judging", len(sides), len(sides))
         if fine_tune:
             left = all_seconds - (time.perf_counter() - begun)
             tuned, note = from_main(lambda: tuning.measured(sides, images, how, left, progress))
             notes.append(note)
-            for side, (right, known) in zip(sides, tuned, strict=False):  # empty where the time is too short
+            for side, (right, known) in zip(
+                sides, tuned, strict=False
+            ):  # empty where the time is too short
                 assert side.scores is not None
                 side.scores.right[tuning.MEASURE] = right
                 side.scores.groups.update({} if known is None else {tuning.MEASURE: known})
     sizes = list(dict.fromkeys(side.size for side in sides))
     if len(sizes) > 1:
-        notes.append(f"each at its own image size: {', '.join(map(str, sizes))} px; for one, hexa compare --size N")
-    said = from_main(lambda: verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides))
+        notes.append(
+            f"each at its own image size: {', '.join(map(str, sizes))} px; for one, hexa compare --size N"
+        )
+    said = from_main(
+        lambda: verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides)
+    )
     return Comparison(tuple(sides), said, images, judge, tuple(notes), twins)

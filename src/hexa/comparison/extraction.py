@@ -58,7 +58,11 @@ class Extraction:
 
 
 def affordable(
-    backbones: Sequence[Backbone], source: Source, how: Extraction, judged: bool, device: torch.device
+    backbones: Sequence[Backbone],
+    source: Source,
+    how: Extraction,
+    judged: bool,
+    device: torch.device,
 ) -> NDArray[np.int64]:
     """Positions of as many images as fit into the time; labelled ones a like share of every class.
 
@@ -94,7 +98,9 @@ def images_per_second(backbone: Backbone, device: torch.device) -> float:
     size, count = backbone.image_size, 32 if device.type == "cuda" else 8
     pixels = torch.rand(count, len(backbone.mean), size, size, device=device)
     precisions.place(backbone.eval(), device)
-    backbone(pixels if pixels.is_cuda else pixels[:1]).sum().item()  # the first pass chooses algorithms
+    backbone(
+        pixels if pixels.is_cuda else pixels[:1]
+    ).sum().item()  # the first pass chooses algorithms
     seconds = []
     for _ in range(2):  # the faster counts: another program may have slowed one
         begin = time.perf_counter()
@@ -104,10 +110,18 @@ def images_per_second(backbone: Backbone, device: torch.device) -> float:
 
 
 def features_of(
-    backbone: Backbone, images: Source, how: Extraction, device: torch.device, tell: Tell | None = None
+    backbone: Backbone,
+    images: Source,
+    how: Extraction,
+    device: torch.device,
+    tell: Tell | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Features [N, D] and positions [N] of the readable images; each process extracts a share, the main one has all."""
-    settings: dict[str, Any] = {"device": device, "precision": how.precision, "num_workers": how.num_workers}
+    settings: dict[str, Any] = {
+        "device": device,
+        "precision": how.precision,
+        "num_workers": how.num_workers,
+    }
     return extract_together(backbone, images, 1.0, progress=tell, **settings)
 
 
@@ -118,13 +132,18 @@ def passes_of(
     size = backbone.image_size
     batch = max(8, min(256, 256 * 64**2 // size**2))
     stream = Stream(how.seed).child("comparison views")
-    fields = {name.removeprefix("views."): value for name, value in domains.changes(how.domain).items()}
+    fields = {
+        name.removeprefix("views."): value for name, value in domains.changes(how.domain).items()
+    }
     views = Views(ViewsConfig(size=size, **fields))
 
     def make(share: tuple[int, int], problems: dict[int, str]) -> tuple[Tensor, Tensor]:
         shares = list[Tensor]()
         # where this process has no image, others may have some
-        made, positions = [torch.empty(0, 4 * backbone.num_features + 2)], [torch.empty(0, dtype=torch.int64)]
+        made, positions = (
+            [torch.empty(0, 4 * backbone.num_features + 2)],
+            [torch.empty(0, dtype=torch.int64)],
+        )
 
         def four(pixels: Tensor) -> Tensor:
             """Features [B, 4 D]. A batch is mixed within itself, each image with the one before it."""
@@ -136,7 +155,11 @@ def passes_of(
             mixed = paste(pixels, torch.arange(count, device=pixels.device).roll(1), boxes)
             return torch.cat([backbone(one) for one in (pixels, first, second, mixed)], 1)
 
-        settings: dict[str, Any] = {"precision": how.precision, "num_workers": how.num_workers, "problems": problems}
+        settings: dict[str, Any] = {
+            "precision": how.precision,
+            "num_workers": how.num_workers,
+            "problems": problems,
+        }
         settings |= {"device": device, "batch_size": batch, "tolerance": 1.0, "share": share}
         for part, _, index in batches(backbone, four, images, transform_of(backbone), **settings):
             made.append(torch.cat([part, shares[-1][:, None], index.roll(1)[:, None].float()], 1))

@@ -62,7 +62,11 @@ class Difference:
 
     def said(self, unit: str = "") -> str:
         """Points and half of the interval, then the unit, or that there is too little to tell by."""
-        half = f" ± {self.half:.1f}{unit}" if self.half < 100 else f"{unit}, too few images or groups to tell"
+        half = (
+            f" ± {self.half:.1f}{unit}"
+            if self.half < 100
+            else f"{unit}, too few images or groups to tell"
+        )
         return f"{round(self.points, 1) + 0.0:+.1f}{half}".replace("-", "−")
 
 
@@ -108,16 +112,23 @@ class Judge:
         self.judged = np.sort(np.concatenate(self.parts))
         #: int64 [N], the group of each image, its own where groups are not used.
         self._alone = np.arange(len(labels)) if self.groups is None else self.groups
-        self.rests = [np.flatnonzero(~np.isin(self._alone, self._alone[part])) for part in self.parts]
+        self.rests = [
+            np.flatnonzero(~np.isin(self._alone, self._alone[part])) for part in self.parts
+        ]
         self.width = self.width_of(self.judged)
         self.draws: dict[int, list[Rows]] = {}
-        pools, least = [np.arange(len(labels))] * DRAWS, max(2, (counts > 1).sum() / 2)  # fewer classes tell little
+        pools, least = (
+            [np.arange(len(labels))] * DRAWS,
+            max(2, (counts > 1).sum() / 2),
+        )  # fewer classes tell little
         if self.groups is not None:
             pools = [rest[np.isin(labels[rest], labels[self.judged])] for rest in self.rests]
         for shots, (number, pool) in itertools.product(SHOTS, enumerate(pools)):
             rows = pool[np.bincount(labels[pool])[labels[pool]] > shots]
             if len(np.unique(labels[rows])) >= least:
-                drawn = rows[draw_per_class(labels[rows], shots, stream.child("draw", shots, number))]
+                drawn = rows[
+                    draw_per_class(labels[rows], shots, stream.child("draw", shots, number))
+                ]
                 if len(np.unique(labels[self.asked(drawn)])) >= least:
                     self.draws.setdefault(shots, []).append(drawn)
         self.draws = {shots: draws for shots, draws in self.draws.items() if len(draws) > 1}
@@ -138,7 +149,10 @@ class Judge:
 
     def probes(self, features: Tensor) -> list[FittedProbe]:
         """A probe for each fold, of features [N, D] of the others. Its weight decay is chosen in the first fold."""
-        from hexa.evaluation.protocols.probe import WEIGHT_DECAYS, fit_probe  # scipy.optimize: a plan does without
+        from hexa.evaluation.protocols.probe import (
+            WEIGHT_DECAYS,
+            fit_probe,
+        )  # scipy.optimize: a plan does without
 
         wanted, classes = torch.from_numpy(self.labels), int(self.labels.max()) + 1
         made: list[FittedProbe] = []
@@ -154,14 +168,22 @@ class Judge:
         """The scores of features [N, D]. probes: of these features, fitted before."""
         wanted, classes = torch.from_numpy(self.labels), int(self.labels.max()) + 1
         right = {measure: np.zeros(len(wanted), dtype=np.bool_) for measure in DECIDING}
-        for part, rest, probe in zip(self.parts, self.rests, probes or self.probes(features), strict=True):
-            votes = knn_classify(features[rest], wanted[rest], features[part], NEIGHBOURS, num_classes=classes)
-            for measure, scored in zip(DECIDING, (votes, probe.scores(features[part])), strict=True):
+        for part, rest, probe in zip(
+            self.parts, self.rests, probes or self.probes(features), strict=True
+        ):
+            votes = knn_classify(
+                features[rest], wanted[rest], features[part], NEIGHBOURS, num_classes=classes
+            )
+            for measure, scored in zip(
+                DECIDING, (votes, probe.scores(features[part])), strict=True
+            ):
                 right[measure][part] = (scored.argmax(1) == wanted[part]).numpy()
         accuracy = functools.partial(self._nearest_mean, features)
         few = {shots: np.array([*map(accuracy, drawn)]) for shots, drawn in self.draws.items()}
         groups = {} if self.groups is None else dict.fromkeys(right, self.groups[self.judged])
-        return Scores({measure: row[self.judged] for measure, row in right.items()}, few, groups, self.width)
+        return Scores(
+            {measure: row[self.judged] for measure, row in right.items()}, few, groups, self.width
+        )
 
     def _nearest_mean(self, features: Tensor, drawn: Rows) -> float:
         """Accuracy in percent of the nearest class mean of the `drawn` features, on the other images of their classes.
@@ -172,13 +194,19 @@ class Judge:
         asked = self.asked(drawn)
         x = functional.normalize(features - features[drawn].mean(0), dim=1)
         classes, place = np.unique(self.labels[drawn], return_inverse=True)
-        means = torch.zeros(len(classes), x.shape[1]).index_add_(0, torch.from_numpy(place), x[drawn])
+        means = torch.zeros(len(classes), x.shape[1]).index_add_(
+            0, torch.from_numpy(place), x[drawn]
+        )
         nearest = (x[asked] @ functional.normalize(means, dim=1).T).argmax(1).numpy()
         return 100 * float((classes[nearest] == self.labels[asked]).mean())
 
 
 def paired(
-    before: Measured, after: Measured, comparisons: int = 1, width: float = 1.0, groups: Rows | None = None
+    before: Measured,
+    after: Measured,
+    comparisons: int = 1,
+    width: float = 1.0,
+    groups: Rows | None = None,
 ) -> Difference:
     """after − before in percentage points, d paired by image or by draw: mean d ± width · t · s / √n.
 
@@ -190,7 +218,11 @@ def paired(
     and under five groups it is infinite.
     """
     d, by_image = percent(after) - percent(before), before.dtype == np.bool_
-    sums = d if groups is None else np.bincount(np.unique(groups, return_inverse=True)[1], d - d.mean())
+    sums = (
+        d
+        if groups is None
+        else np.bincount(np.unique(groups, return_inverse=True)[1], d - d.mean())
+    )
     if len(d) < (_FEWEST if by_image else 2) or (groups is not None and len(sums) < _FEWEST_GROUPS):
         return Difference(float(d.mean()), math.inf)
     half = half_width(np.append(d, _ADDED) if by_image else d, comparisons)
@@ -206,10 +238,18 @@ def percent(values: Measured) -> NDArray[np.float64]:
 
 def difference(start: Scores, other: Scores, measure: str, comparisons: int = 1) -> Difference:
     """other − start by a measure of single images, with the interval of their width and groups; see `paired`."""
-    return paired(start.right[measure], other.right[measure], comparisons, start.width, start.groups.get(measure))
+    return paired(
+        start.right[measure],
+        other.right[measure],
+        comparisons,
+        start.width,
+        start.groups.get(measure),
+    )
 
 
-def decide(start: Scores, other: Scores, comparisons: int = 1) -> tuple[int, Mapping[str, Difference]]:
+def decide(
+    start: Scores, other: Scores, comparisons: int = 1
+) -> tuple[int, Mapping[str, Difference]]:
     """Whether `other` is better (1), worse (−1), or neither (0), and the paired differences that say so.
 
     Better: of the deciding measures one or more differ from 0, with intervals for all `comparisons` of two backbones
@@ -234,7 +274,10 @@ def groups_note(judge: Judge, groups: Rows | None) -> str:
     """A note that says which labelled images judge each other. groups: int64 [N], those given, even if unused."""
     if groups is None or np.bincount(groups).max() < 2:
         return "labelled images count as independent; if they come in series, say of several visits, give --groups"
-    used, unused = "do not judge each other", "count as independent, since fewer than two classes are in several groups"
+    used, unused = (
+        "do not judge each other",
+        "count as independent, since fewer than two classes are in several groups",
+    )
     return f"images of one group ({count_groups(groups)} in all) {unused if judge.groups is None else used}"
 
 
@@ -244,18 +287,28 @@ def take_groups(source: Source, spec: str | None) -> None:
         labels_of(source)  # raises where groups would have no use
         numbers: dict[str, int] = {}
         given = enumerate(groups_of(spec, source, "--groups"))
-        number = [-1 - row if name is None else numbers.setdefault(name, row) for row, name in given]
+        number = [
+            -1 - row if name is None else numbers.setdefault(name, row) for row, name in given
+        ]
         source.grouped = np.unique(number, return_inverse=True)[1]
         if source.grouped.max() + 1 == len(source):
-            raise UserError(f"--groups {spec}: no two images of {source!r} are in one group; leave it out")
+            raise UserError(
+                f"--groups {spec}: no two images of {source!r} are in one group; leave it out"
+            )
         if Judge(labels_of(source), groups=source.grouped).groups is None:
             several = "fewer than two classes are in several groups, so that no group can be judged by others"
-            raise UserError(f"--groups {spec}: {several}; label images of other groups, or leave it out")
+            raise UserError(
+                f"--groups {spec}: {several}; label images of other groups, or leave it out"
+            )
 
 
 def labels_of(source: Source) -> Rows:
     """The classes of all images. Raises UserError if they have none, or several."""
     if source.classes is None:
-        problem = "are of one class or have no labels" if source.labels is None else "are multi-label"
-        raise UserError(f"the images of {source!r} {problem}; give labelled ones, in two class folders or by a column")
+        problem = (
+            "are of one class or have no labels" if source.labels is None else "are multi-label"
+        )
+        raise UserError(
+            f"the images of {source!r} {problem}; give labelled ones, in two class folders or by a column"
+        )
     return source.classes

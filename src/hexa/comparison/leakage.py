@@ -30,10 +30,14 @@ _LEARNED = 200
 
 def thumbnails(source: Source, num_workers: int | None = None) -> tuple[Tensor, NDArray[np.int64]]:
     """Standardised grey thumbnails [N, 256] of the readable images, and their positions [N]."""
-    made = evaluation_batches(source, EvaluationTransform(THUMB, 1.0), 256, "cpu", num_workers, {}, 1.0)
+    made = evaluation_batches(
+        source, EvaluationTransform(THUMB, 1.0), 256, "cpu", num_workers, {}, 1.0
+    )
     parts = [(torch.zeros(0, THUMB**2), torch.zeros(0, dtype=torch.int64))]
     parts += [(images.mean(1).flatten(1), index) for images, _, index in made]
-    return standardised(torch.cat([part for part, _ in parts])), torch.cat([index for _, index in parts]).numpy()
+    return standardised(torch.cat([part for part, _ in parts])), torch.cat(
+        [index for _, index in parts]
+    ).numpy()
 
 
 def standardised(grey: Tensor) -> Tensor:
@@ -76,7 +80,12 @@ def shared(data: Source, judging: Source) -> NDArray[np.bool_]:
 
 
 def apart(
-    data: Source, judging: Source, rows: NDArray[np.int64], how: Extraction, notes: list[str], progress: Progress
+    data: Source,
+    judging: Source,
+    rows: NDArray[np.int64],
+    how: Extraction,
+    notes: list[str],
+    progress: Progress,
 ) -> tuple[NDArray[np.int64], tuple[tuple[str, str], ...]]:
     """Of these labelled images those without near-duplicates, and paths of those that are left out with their twins.
 
@@ -95,24 +104,37 @@ def apart(
         notes.append(f"{told}, and judge each other")
         drop[:] = False
     elif drop.any():
-        notes.append(f"left out: {counted(int(drop.sum()), 'near-duplicate')} of other labelled images")
-    twins = [(judging.paths[places[row]], judging.paths[places[same[row]]]) for row in np.flatnonzero(drop)]
+        notes.append(
+            f"left out: {counted(int(drop.sum()), 'near-duplicate')} of other labelled images"
+        )
+    twins = [
+        (judging.paths[places[row]], judging.paths[places[same[row]]])
+        for row in np.flatnonzero(drop)
+    ]
     if data is not judging and data.fingerprint != judging.fingerprint:
-        learned = draw_images(len(data), max(len(rows), _LEARNED), Stream(how.seed).child("learned"))
+        learned = draw_images(
+            len(data), max(len(rows), _LEARNED), Stream(how.seed).child("learned")
+        )
         others, found = thumbnails(Subset(data, learned), how.num_workers)
         learned = learned[found]
         same = duplicates(thumbs, others)
         seen = ((same >= 0) | shared(data, judging)[places]) & ~drop
         if 2 * seen.sum() > (~drop).sum():
-            notes.append(f"{seen.sum()} of {len(seen)} labelled images are among --data, where no label is used")
+            notes.append(
+                f"{seen.sum()} of {len(seen)} labelled images are among --data, where no label is used"
+            )
         elif seen.any():
             drop |= seen
             for row in np.flatnonzero(seen):
                 own = judging.paths[places[row]]
                 twins.append((own, data.paths[learned[same[row]]] if same[row] >= 0 else own))
-            notes.append(f"left out: {counted(int(seen.sum()), 'labelled near-duplicate')} of images of --data")
+            notes.append(
+                f"left out: {counted(int(seen.sum()), 'labelled near-duplicate')} of images of --data"
+            )
         if len(learned) < len(data):
-            notes.append(f"near-duplicates were sought among only {len(learned):,} of {len(data):,} images of --data")
+            notes.append(
+                f"near-duplicates were sought among only {len(learned):,} of {len(data):,} images of --data"
+            )
     progress("looking for near-duplicates", 1, 1)
     # unreadable ones stay: they are noted where features are extracted
     return np.sort(np.concatenate([places[~drop], np.setdiff1d(rows, places)])), tuple(twins)

@@ -43,11 +43,17 @@ def write(comparison: Comparison, how: Extraction, folder: Path) -> Path:
     """Write compare.json and compare.html into a folder, which is made; returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "compare.json", json.dumps(comparison.record, indent=1) + "\n")
-    asked = {name: value for name, value in vars(how).items() if value not in (None, math.inf) and name != "backbones"}
+    asked = {
+        name: value
+        for name, value in vars(how).items()
+        if value not in (None, math.inf) and name != "backbones"
+    }
     asked["images"] = len(comparison.images)
     sides = comparison.sides[:_DRAWN]
     pair = comparison.sides[0], comparison.sides[comparison.verdict.best or 1]
-    some = torch.randperm(len(comparison.images), generator=Stream(0).child("shown").generator())[:_SEARCHED]
+    some = torch.randperm(len(comparison.images), generator=Stream(0).child("shown").generator())[
+        :_SEARCHED
+    ]
     survive = unlabelled.kept(pair[0].features, pair[1].features, rows=some).numpy()
     shown = {
         "title": f"{pair[0].name} beside {' and '.join(side.name for side in comparison.sides[1:])}",
@@ -57,7 +63,9 @@ def write(comparison: Comparison, how: Extraction, folder: Path) -> Path:
         "judged": 0 if comparison.judge is None else len(comparison.judge.judged),
         "notes": comparison.notes,
         "closest": _closest(comparison, sides, some[:_QUERIES]),
-        "moved": _closest(comparison, pair, some[np.lexsort((-np.arange(len(survive)), survive))[:_QUERIES]]),
+        "moved": _closest(
+            comparison, pair, some[np.lexsort((-np.arange(len(survive)), survive))[:_QUERIES]]
+        ),
         "changed": f"{pair[0].name} and {pair[1].name} share {survive.mean():.0%} of all neighbourhoods",
         "maps": _maps(comparison, sides),
         "classes": _classes(comparison, pair),
@@ -72,7 +80,9 @@ def _closest(comparison: Comparison, sides: Sequence[Side], queries: Tensor) -> 
     """A row for each of some images and each backbone: the image and those nearest to it, named by class if known."""
     images, transform = comparison.images, EvaluationTransform(_TILE, 1.0)
     near = [unlabelled.neighbours(side.features, _NEAREST, queries).tolist() for side in sides]
-    rows = [[query, *nearest[row]] for row, query in enumerate(queries.tolist()) for nearest in near]
+    rows = [
+        [query, *nearest[row]] for row, query in enumerate(queries.tolist()) for nearest in near
+    ]
     tiles = np.stack([tiles_of(images, places, transform) for places in rows])
     captions = [[class_of(images, place) for place in places] for places in rows]
     heads = ["image", *map(str, range(1, tiles.shape[1]))]
@@ -89,11 +99,19 @@ def _maps(comparison: Comparison, sides: Sequence[Side]) -> str:
     with drawing(len(sides), width=5.2, height=4.6) as (figure, axes):
         for ax, side in zip(axes, sides, strict=True):
             x = functional.normalize(side.features[order] - side.features.mean(0), dim=1).numpy()
-            perplexity = min(30.0, (len(order) - 1) / 3)  # begun by PCA it would crash where features are all alike
-            at = TSNE(perplexity=perplexity, init="random", max_iter=500, random_state=0, n_jobs=1).fit_transform(x)
+            perplexity = min(
+                30.0, (len(order) - 1) / 3
+            )  # begun by PCA it would crash where features are all alike
+            at = TSNE(
+                perplexity=perplexity, init="random", max_iter=500, random_state=0, n_jobs=1
+            ).fit_transform(x)
             ax.scatter(at[:, 0], at[:, 1], s=7, color=MUTED, linewidths=0, alpha=0.5)
             for slot, label in enumerate(frequent):
-                look: dict[str, Any] = {"color": COLOURS[slot], "marker": MARKERS[slot % len(MARKERS)], "linewidths": 0}
+                look: dict[str, Any] = {
+                    "color": COLOURS[slot],
+                    "marker": MARKERS[slot % len(MARKERS)],
+                    "linewidths": 0,
+                }
                 mine = at[shown == label]
                 name = whole_characters(class_name(comparison.images, label))
                 ax.scatter(mine[:, 0], mine[:, 1], s=14, label=name, **look)
@@ -114,7 +132,9 @@ def _classes(comparison: Comparison, pair: tuple[Side, Side]) -> Table:
         return Table()
     labels, rows = judge.labels[judge.judged], []
     for label in np.unique(labels):
-        before, after = (100 * float(one.right[DECIDING[0]][labels == label].mean()) for one in (first, second))
+        before, after = (
+            100 * float(one.right[DECIDING[0]][labels == label].mean()) for one in (first, second)
+        )
         name = class_name(comparison.images, label)
         rows.append((after - before, name, before, after, int((labels == label).sum())))
     rows.sort(reverse=True)
@@ -124,4 +144,6 @@ def _classes(comparison: Comparison, pair: tuple[Side, Side]) -> Table:
         for gain, name, before, after, count in kept
         if gain
     ]
-    return Table(("class", "images", f"{pair[0].name}, %", f"{pair[1].name}, %", "points"), tuple(cells))
+    return Table(
+        ("class", "images", f"{pair[0].name}, %", f"{pair[1].name}, %", "points"), tuple(cells)
+    )

@@ -33,31 +33,43 @@ PLAN = Plan(10, 16, torch.optim.Adamax, 0.001, 0.01, 0.1, (0.5, 0.8))
 _LEARNING, _FEWEST, _MOMENTUM = 4, 50, 0.1
 
 
-def drawn(sides: Sequence[Side], images: Source, how: Extraction, seconds: float) -> tuple[Rows, str]:
+def drawn(
+    sides: Sequence[Side], images: Source, how: Extraction, seconds: float
+) -> tuple[Rows, str]:
     """Positions of as many images as can be fine-tuned on in the time, and a note on how many, and what they cost.
 
     A like share of every class; none if there is time for less than 50 images.
     """
     device, labels = precisions.pick_device(how.device), labels_of(images)
-    each = sum(_LEARNING / images_per_second(side.backbone, device) + seconds_to_read(images) for side in sides)
+    each = sum(
+        _LEARNING / images_per_second(side.backbone, device) + seconds_to_read(images)
+        for side in sides
+    )
     cost = each * PLAN.epochs * (FOLDS - 1)  # each image is learned from in all folds but one
     least, most = min(_FEWEST, len(labels)), int(min(seconds / cost, len(labels)))
     if most < least:
-        return np.empty(0, np.int64), f"not fine-tuned: {least} images would take about {format_duration(least * cost)}"
+        return np.empty(
+            0, np.int64
+        ), f"not fine-tuned: {least} images would take about {format_duration(least * cost)}"
     stream = Stream(how.seed).child("fine-tuned")
     rows = draw_classes(labels, most, stream) if most < len(labels) else np.arange(len(labels))
     told = f"on {len(rows):,} of {len(labels):,} images, about {format_duration(len(rows) * cost)}"
     return rows, f"{MEASURE} {told} by plan; it does not decide which is better"
 
 
-def scored(side: Side, images: Source, how: Extraction, progress: Progress) -> tuple[Right, Rows | None]:
+def scored(
+    side: Side, images: Source, how: Extraction, progress: Progress
+) -> tuple[Right, Rows | None]:
     """bool [M], whether each of the M judged images is classified correctly by a network tuned on the other folds; and
     int64 [M], their groups, if any.
 
     Every side learns by `PLAN` from the same random crops and flips, with batch-norms whose running statistics follow
     by a tenth a step or faster.
     """
-    device, judge = precisions.pick_device(how.device), Judge(labels_of(images), how.seed, images.groups())
+    device, judge = (
+        precisions.pick_device(how.device),
+        Judge(labels_of(images), how.seed, images.groups()),
+    )
     backbone, right = copy.deepcopy(side.backbone), np.zeros(len(images), dtype=np.bool_)
     for module in backbone.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
@@ -76,7 +88,10 @@ def scored(side: Side, images: Source, how: Extraction, progress: Progress) -> t
             seed=how.seed,
             report=progress,
         )
-        stream, label = Stream(how.seed).child("fine-tuning", fold), f"{side.name}, {MEASURE} {fold} of {FOLDS}"
+        stream, label = (
+            Stream(how.seed).child("fine-tuning", fold),
+            f"{side.name}, {MEASURE} {fold} of {FOLDS}",
+        )
         _, network, head = tuned(task, fit, test, PLAN, stream, label, score_every=PLAN.epochs)
         with torch.no_grad():
             scores = head(extract(network, test, **task.extraction)[0].to(device))

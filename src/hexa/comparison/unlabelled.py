@@ -69,7 +69,8 @@ def measures(passes: Passes, seed: int = 0) -> dict[str, float]:
         "alpha": _alpha(x),
         "learnability": 100 * _learnability(x, seed),
         "dimension": _dimension(x),
-        "mixing": 100 * float(torch.corrcoef(torch.stack([lean, passes.shares.float()]))[0, 1].nan_to_num()),
+        "mixing": 100
+        * float(torch.corrcoef(torch.stack([lean, passes.shares.float()]))[0, 1].nan_to_num()),
     }
 
 
@@ -123,7 +124,9 @@ def neighbours(features: Tensor, k: int = NEIGHBOURS, rows: Tensor | None = None
     """
     x = functional.normalize(features.float() - features.float().mean(0), dim=1)
     rows = torch.arange(len(x)) if rows is None else rows
-    similar = ((x[part] @ x.T).scatter_(1, part[:, None], -2.0) for part in torch.split(rows, _CHUNK))
+    similar = (
+        (x[part] @ x.T).scatter_(1, part[:, None], -2.0) for part in torch.split(rows, _CHUNK)
+    )
     return torch.cat([one.topk(min(k, len(x) - 1)).indices for one in similar])
 
 

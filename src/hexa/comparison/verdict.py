@@ -81,18 +81,37 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
     for (a, first), (b, second) in itertools.combinations(enumerate(sides), 2):
         mine, theirs = first.scores, second.scores
         if mine is None or theirs is None:
-            raise UserError(f"{first.name} and {second.name} are to be compared by labels, but were not judged by any")
+            raise UserError(
+                f"{first.name} and {second.name} are to be compared by labels, but were not judged by any"
+            )
         better, differences = labelled.decide(mine, theirs, count)
-        further = {name: labelled.difference(mine, theirs, name, count) for name in mine.right if name not in DECIDING}
-        few = {few_name(shots): labelled.paired(mine.few[shots], theirs.few[shots], count) for shots in mine.few}
+        further = {
+            name: labelled.difference(mine, theirs, name, count)
+            for name in mine.right
+            if name not in DECIDING
+        }
+        few = {
+            few_name(shots): labelled.paired(mine.few[shots], theirs.few[shots], count)
+            for shots in mine.few
+        }
         pairs.append(Pair(a, b, better, {**differences, **further, **few}))
     every = range(len(sides))
     beaten = [{_other(pair, place) for pair in pairs if pair.winner == place} for place in every]
     best = next((place for place in every if len(beaten[place]) == len(sides) - 1), None)
     unbeaten = [place for place in every if not any(place in others for others in beaten)]
-    highest = max(unbeaten or every, key=lambda place: sides[place].reached(DECIDING[0])) if best is None else best
-    others = [place for place in every if place != highest and (best is not None or place not in beaten[highest])]
-    against = [pair for pair in pairs if {pair.first, pair.second} in [{highest, one} for one in others]]
+    highest = (
+        max(unbeaten or every, key=lambda place: sides[place].reached(DECIDING[0]))
+        if best is None
+        else best
+    )
+    others = [
+        place
+        for place in every
+        if place != highest and (best is not None or place not in beaten[highest])
+    ]
+    against = [
+        pair for pair in pairs if {pair.first, pair.second} in [{highest, one} for one in others]
+    ]
     nearest = min(against, key=lambda pair: abs(pair.differences[DECIDING[0]].points))
     several = f"against {sides[_other(nearest, highest)].name}: " if len(others) > 1 else ""
     names = _listed([sides[place].name for place in others])
@@ -102,7 +121,11 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
         said = f"{sides[best].name} is better than {names}{alone}: {several}{_scores(sides, nearest, best)}"
     elif len(sides) == 2:
         contradict = len({nearest.differences[name].sign for name in DECIDING} - {0}) > 1
-        begin = "the measures contradict each other" if contradict else "these labels show no significant difference"
+        begin = (
+            "the measures contradict each other"
+            if contradict
+            else "these labels show no significant difference"
+        )
         said = f"{begin}: {_scores(sides, nearest, 1)}"
     else:
         said = f"{sides[highest].name} is not significantly better than {names}: {several}"
@@ -114,18 +137,31 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
 
 def without_labels(sides: Sequence[Side]) -> Verdict:
     """No side is better; the sentence gives the share of the first side's neighbourhoods that each other one keeps."""
-    shares = [100 * float(unlabelled.kept(sides[0].features, side.features).mean()) for side in sides[1:]]
-    kept = ", ".join(f"{side.name} {share:.0f} %" for side, share in zip(sides[1:], shares, strict=True))
+    shares = [
+        100 * float(unlabelled.kept(sides[0].features, side.features).mean()) for side in sides[1:]
+    ]
+    kept = ", ".join(
+        f"{side.name} {share:.0f} %" for side, share in zip(sides[1:], shares, strict=True)
+    )
     said = f"without labels it cannot be told which is better (share of {sides[0].name}'s neighbourhoods kept: {kept})"
     said += "; give labelled images (--labelled), a few per class, to know"
-    return Verdict(None, said, tuple(Pair(0, place, 0, kept=share) for place, share in enumerate(shares, 1)))
+    return Verdict(
+        None, said, tuple(Pair(0, place, 0, kept=share) for place, share in enumerate(shares, 1))
+    )
 
 
 def table(sides: Sequence[Side], verdict: Verdict) -> Table:
     """A row for each measure: its name with an arrow for which way is good, every side, its difference to the first."""
     names = [side.name for side in sides]
-    wide, others = max(map(len, names)) > 12, enumerate(names[1:], 2)  # two long names would be broken in a terminal
-    header = ["", *names, *(f"column {place} − 1" if wide else f"{name} − {names[0]}" for place, name in others)]
+    wide, others = (
+        max(map(len, names)) > 12,
+        enumerate(names[1:], 2),
+    )  # two long names would be broken in a terminal
+    header = [
+        "",
+        *names,
+        *(f"column {place} − 1" if wide else f"{name} − {names[0]}" for place, name in others),
+    ]
     pairs = [pair for pair in verdict.pairs if pair.first == 0]
     rows = [["image size, px", *(str(side.size) for side in sides), *[""] * len(pairs)]]
     if sides[0].scores is not None:
@@ -135,10 +171,15 @@ def table(sides: Sequence[Side], verdict: Verdict) -> Table:
         return Table(header, rows)
     for name, arrow in unlabelled.ARROWS.items():
         values = [side.free[name] for side in sides]
-        rows.append([f"{name} {arrow}".strip(), *(f"{value:.2f}".replace("-", "−") for value in values)])
+        rows.append(
+            [f"{name} {arrow}".strip(), *(f"{value:.2f}".replace("-", "−") for value in values)]
+        )
         rows[-1] += [f"{value - values[0]:+.2f}".replace("-", "−") for value in values[1:]]
     kept = [f"{pair.kept:.0f} %" for pair in pairs]
-    return Table(header, [*rows, [f"neighbourhoods of {sides[0].name} kept", "100 %", *kept, *[""] * len(pairs)]])
+    return Table(
+        header,
+        [*rows, [f"neighbourhoods of {sides[0].name} kept", "100 %", *kept, *[""] * len(pairs)]],
+    )
 
 
 def few_name(shots: int) -> str:
@@ -160,12 +201,16 @@ def _other(pair: Pair, place: int) -> int:
 
 def _scores(sides: Sequence[Side], pair: Pair, place: int) -> str:
     """The deciding measures of the side at this place against the other of the pair; → leads from first to second."""
-    turn, between = (1, "{1:.1f} → {0:.1f} %") if place == pair.second else (-1, "{0:.1f} against {1:.1f} %")
+    turn, between = (
+        (1, "{1:.1f} → {0:.1f} %") if place == pair.second else (-1, "{0:.1f} against {1:.1f} %")
+    )
     side, other, parts = sides[place], sides[_other(pair, place)], []
     for name in DECIDING:
         found = pair.differences[name]
         shown = Difference(turn * found.points, found.half)
-        parts.append(f"{name} {between.format(side.reached(name), other.reached(name))} ({shown.said(' points')})")
+        parts.append(
+            f"{name} {between.format(side.reached(name), other.reached(name))} ({shown.said(' points')})"
+        )
     return ", ".join(parts)
 
 

@@ -1,6 +1,11 @@
 """The vocabulary: methods predict pseudo-labels of batches, hard examples make that difficult."""
 
-from hexa.core.batch import MAIN as MAIN, Batch as Batch, Branch as Branch, PseudoLabels as PseudoLabels
+from hexa.core.batch import (
+    MAIN as MAIN,
+    Batch as Batch,
+    Branch as Branch,
+    PseudoLabels as PseudoLabels,
+)
 from hexa.core.example import Example as Example, Mixture as Mixture, Score as Score
 from hexa.core.hard_example import HardExample as HardExample
 from hexa.core.method import (

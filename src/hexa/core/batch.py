@@ -34,11 +34,17 @@ class Batch:
 
     def __post_init__(self) -> None:
         shapes = [list(crop.shape) for crop in self.crops]
-        if not shapes or any(len(shape) != 4 or [shape[0]] != list(self.index.shape) for shape in shapes):
+        if not shapes or any(
+            len(shape) != 4 or [shape[0]] != list(self.index.shape) for shape in shapes
+        ):
             given = f"batch: crops {shapes} with an index {list(self.index.shape)}"
-            raise UserError(f"{given}; expected crops [B, C, S, S], and index [B] with the position of each image")
+            raise UserError(
+                f"{given}; expected crops [B, C, S, S], and index [B] with the position of each image"
+            )
         if not all(crop.is_floating_point() for crop in self.crops):
-            raise UserError(f"batch: pixels of type {self.crops[0].dtype}; expected floats from 0 to 1 (divide by 255)")
+            raise UserError(
+                f"batch: pixels of type {self.crops[0].dtype}; expected floats from 0 to 1 (divide by 255)"
+            )
 
     def check_values(self) -> None:
         """Raise UserError unless all pixels are in [0, 1], give or take rounding; a GPU has to be waited for."""

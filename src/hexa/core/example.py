@@ -24,11 +24,15 @@ class Score:
     The same for every method; this is how a hard example asks how hard it is. clean: by the method's `clean_loss`.
     """
 
-    def __init__(self, method: Method, autocast: Autocast = nullcontext, clean: bool = False) -> None:
+    def __init__(
+        self, method: Method, autocast: Autocast = nullcontext, clean: bool = False
+    ) -> None:
         self.method = method
         self.autocast = autocast
         self.loss = method.clean_loss if clean else method.loss
-        self.hard: Score = Score(method, autocast) if clean else self  # as hard examples are learned from
+        self.hard: Score = (
+            Score(method, autocast) if clean else self
+        )  # as hard examples are learned from
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         """The embedding [V, B, D] of a pass, in the run's precision."""
@@ -41,7 +45,9 @@ class Score:
         for value, weight in terms:
             if value.shape != weight.shape:  # it would be broadcast silently
                 needed = f"a loss for each crop and image is needed, [V, B] = {list(weight.shape)}"
-                raise UserError(f"{type(self.method).__name__}.loss gave {list(value.shape)}; {needed}")
+                raise UserError(
+                    f"{type(self.method).__name__}.loss gave {list(value.shape)}; {needed}"
+                )
         return sum_weighted(terms)
 
     def __call__(self, example: Example) -> Tensor:
@@ -50,7 +56,9 @@ class Score:
     def gradient(self, example: Example, branch: Branch) -> tuple[Tensor, ...]:
         """∂ mean(score) / ∂ crops by a pass of its own, which leaves parameters' gradients and statistics alone."""
         crops = tuple(crop.detach().requires_grad_() for crop in example.crops)
-        at = replace(example, crops=crops, branch=replace(branch, update=False), shared_gradient=None)
+        at = replace(
+            example, crops=crops, branch=replace(branch, update=False), shared_gradient=None
+        )
         with torch.enable_grad():
             return torch.autograd.grad(self(at).mean(), crops)
 
@@ -94,7 +102,9 @@ class Example:
 
         A pass of its own, which leaves the statistics of batch-norms alone.
         """
-        return self.score(replace(self.at(crops), branch=replace(branch or self.branch, update=False)))
+        return self.score(
+            replace(self.at(crops), branch=replace(branch or self.branch, update=False))
+        )
 
     def mixed(
         self,
@@ -116,7 +126,9 @@ class Example:
             self,
             crops=crops,
             mixture=tuple(mixture),
-            branch=Branch(self.branch.name if branch == "source" else branch, update=update_statistics),
+            branch=Branch(
+                self.branch.name if branch == "source" else branch, update=update_statistics
+            ),
             facts={"lambda": kept.mean()},
             shared_gradient=None,
         )
@@ -131,8 +143,12 @@ class Example:
         return replace(
             self,
             crops=tuple(crop[index] for crop in self.crops[:crops]),
-            mixture=tuple((labels[index], weight[:crops, index]) for labels, weight in self.mixture),
-            shared_gradient=None if shared is None else tuple(gradient[index] for gradient in shared[:crops]),
+            mixture=tuple(
+                (labels[index], weight[:crops, index]) for labels, weight in self.mixture
+            ),
+            shared_gradient=None
+            if shared is None
+            else tuple(gradient[index] for gradient in shared[:crops]),
         )
 
     def __len__(self) -> int:

@@ -98,16 +98,24 @@ def check_made(name: str, made: object, source: Example, values: bool) -> None:
     problem = ""
     if not isinstance(made, Example) or not made.crops or len(made.crops) > len(source.crops):
         problem = "must give an Example with the crops of its source, or the first of them"
-    elif any(crop.shape != before.shape for crop, before in zip(made.crops, source.crops, strict=False)):
+    elif any(
+        crop.shape != before.shape for crop, before in zip(made.crops, source.crops, strict=False)
+    ):
         problem = f"gave crops {[list(crop.shape) for crop in made.crops]}, those of its source are needed: "
         problem += f"{[list(crop.shape) for crop in source.crops]}"
     elif any(crop.requires_grad for crop in made.crops):
         problem = "gave crops with a gradient attached; detach them"
     elif any(list(weight.shape) != [len(made.crops), len(made)] for _, weight in made.mixture):
         problem = f"gave weights of another shape than [V, B] = {[len(made.crops), len(made)]}"
-    elif values and not all(float(crop.min()) >= -1 and float(crop.max()) <= 2 for crop in made.crops):
+    elif values and not all(
+        float(crop.min()) >= -1 and float(crop.max()) <= 2 for crop in made.crops
+    ):
         problem = "gave pixels far outside 0 … 1"  # an attack that is not clipped leaves it by ε
-    elif values and float((torch.stack([weight for _, weight in made.mixture]).sum(0) - 1).abs().max()) > 1e-3:
+    elif (
+        values
+        and float((torch.stack([weight for _, weight in made.mixture]).sum(0) - 1).abs().max())
+        > 1e-3
+    ):
         problem = "gave weights that do not sum to one"
     if problem:
         raise UserError(f"hard example '{name}' {problem}")

@@ -62,7 +62,9 @@ class Setting:
             fits = [n for n in range(1, self.world_size + 1) if self.world_size % n == 0]
             fits.append((groups // self.world_size + 1) * self.world_size)
             listed = f"{', '.join(map(str, sorted(set(fits))[:-1]))} or {max(fits)}"
-            message = f"{groups} groups can't be laid out over {self.world_size} processes; use {listed}"
+            message = (
+                f"{groups} groups can't be laid out over {self.world_size} processes; use {listed}"
+            )
             raise ConfigError([("method.bn_groups", message)])
 
 
@@ -70,7 +72,9 @@ def check_views(count: int, least: int, most: int | None, why: str) -> None:
     """Raise ConfigError unless the number of views of an image is in these bounds, `most` None for any."""
     if count < least or (most is not None and count > most):
         use = f"{least} in all" if most == least else f"at least {least}"
-        raise ConfigError([("views.num_views", f"{count} views of an image do not fit: {why}; use {use}")])
+        raise ConfigError(
+            [("views.num_views", f"{count} views of an image do not fit: {why}; use {use}")]
+        )
 
 
 def check_queue(length: int, rows: int, wraps: bool = False) -> None:
@@ -80,7 +84,9 @@ def check_queue(length: int, rows: int, wraps: bool = False) -> None:
     """
     if rows > length or (length % rows and not wraps):
         said = f"method.queue_size: {rows} entries of this step do not fit a queue of {length}"
-        raise UserError(f"{said}; use batches of the size that the method was built for (Setting.batch_size)")
+        raise UserError(
+            f"{said}; use batches of the size that the method was built for (Setting.batch_size)"
+        )
 
 
 class Passes(Protocol):
@@ -110,7 +116,11 @@ class Branching(Protocol):
 
 def check_branches(method: nn.Module, needed: set[str]) -> None:
     """Raise UserError unless a method's batch-norms, if it has any, have a set for each branch that is needed."""
-    opened = [set(dict(module.named_children())) for module in method.modules() if isinstance(module, Branching)]
+    opened = [
+        set(dict(module.named_children()))
+        for module in method.modules()
+        if isinstance(module, Branching)
+    ]
     if opened and (missing := sorted(needed - set().union(*opened))):
         said = f"the hard examples need the batch-norms of {', '.join(missing)}, which the method was not built with"
         raise UserError(f"{said}; build it with Setting(branches={('main', *sorted(needed))})")
@@ -123,7 +133,9 @@ def within(field: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         inner = f"method.{field}."
-        raise ConfigError((path.replace("method.", inner, 1), said) for path, said in error.problems) from None
+        raise ConfigError(
+            (path.replace("method.", inner, 1), said) for path, said in error.problems
+        ) from None
 
 
 class MethodConfig(Config):
@@ -212,7 +224,11 @@ class Method(nn.Module, ABC, Generic[Labels]):
         super().__init_subclass__(**options)
         if config is not None:
             config.method, cls.num_views = cls, config.num_views
-        for name in ("pseudo_labels", "commit", "start_epoch"):  # what a method remembers carries no gradient
+        for name in (
+            "pseudo_labels",
+            "commit",
+            "start_epoch",
+        ):  # what a method remembers carries no gradient
             if name in vars(cls):
                 setattr(cls, name, torch.no_grad()(vars(cls)[name]))
 
@@ -221,12 +237,20 @@ class Method(nn.Module, ABC, Generic[Labels]):
         for prefix, module in self.named_modules():
             for name, value in vars(module).items():
                 held = (
-                    value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+                    value.values()
+                    if isinstance(value, dict)
+                    else value
+                    if isinstance(value, list | tuple)
+                    else [value]
                 )
                 if not name.startswith("_") and any(isinstance(one, Tensor) for one in held):
                     where = f"{type(self).__name__}.{f'{prefix}.' if prefix else ''}{name}"
-                    remedy = f'self.register_buffer("{name}", …), or nn.Parameter(…) if it is trained'
-                    raise UserError(f"{where} is a plain tensor, which no checkpoint keeps; write {remedy}")
+                    remedy = (
+                        f'self.register_buffer("{name}", …), or nn.Parameter(…) if it is trained'
+                    )
+                    raise UserError(
+                        f"{where} is a plain tensor, which no checkpoint keeps; write {remedy}"
+                    )
 
     @property
     def backbone(self) -> nn.Module:

@@ -11,7 +11,12 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    protocol: str, backbone: str | Path | Backbone, data: str, *, progress: Progress | None = None, **options: Any
+    protocol: str,
+    backbone: str | Path | Backbone,
+    data: str,
+    *,
+    progress: Progress | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Measure a backbone by a published protocol; the result carries its protocol id, backbone, data, seed, versions.
 

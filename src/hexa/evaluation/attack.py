@@ -34,7 +34,10 @@ def margin(logits: Tensor, labels: Tensor) -> Tensor:
 
     Its gradient does not vanish where the classifier is certain, as that of the cross-entropy does.
     """
-    return logits.scatter(1, labels[:, None], -torch.inf).amax(1) - logits.gather(1, labels[:, None])[:, 0]
+    return (
+        logits.scatter(1, labels[:, None], -torch.inf).amax(1)
+        - logits.gather(1, labels[:, None])[:, 0]
+    )
 
 
 LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "margin": margin}
@@ -61,9 +64,13 @@ def projected_gradient(
     low, high = (images - radius).clamp_(min=0), (images + radius).clamp_(max=1)
     moved = start.clamp(low, high)
     wrong = torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    rows = torch.arange(len(images), device=images.device)  # of images that are still classified correctly
+    rows = torch.arange(
+        len(images), device=images.device
+    )  # of images that are still classified correctly
     for number in range(steps + stops):
-        views = moved[rows].contiguous(memory_format=torch.channels_last).requires_grad_(number < steps)
+        views = (
+            moved[rows].contiguous(memory_format=torch.channels_last).requires_grad_(number < steps)
+        )
         with torch.set_grad_enabled(number < steps):
             logits = scores(views)
             value = loss(logits, labels[rows]).sum()
@@ -74,11 +81,15 @@ def projected_gradient(
             break
         (gradient,) = torch.autograd.grad(value, views)
         rows = rows[goes_on]
-        moved[rows] = torch.clamp(views.detach()[goes_on] + step * gradient[goes_on].sign(), low[rows], high[rows])
+        moved[rows] = torch.clamp(
+            views.detach()[goes_on] + step * gradient[goes_on].sign(), low[rows], high[rows]
+        )
     return moved, wrong
 
 
-def random_starts(steps: int, relative_step: float, restarts: int, losses: Sequence[str]) -> list[Attack]:
+def random_starts(
+    steps: int, relative_step: float, restarts: int, losses: Sequence[str]
+) -> list[Attack]:
     """`projected_gradient` with each loss from `restarts` random points of the box.
 
     Its steps are relative_step · radius / steps long. What is drawn for an image does not depend on its batch.
@@ -86,15 +97,24 @@ def random_starts(steps: int, relative_step: float, restarts: int, losses: Seque
 
     every = [LOSSES[name] for name in losses for _ in range(restarts)]
 
-    def attack(number: int, s: Scores, x: Tensor, y: Tensor, radius: float, streams: Streams) -> Tensor:
+    def attack(
+        number: int, s: Scores, x: Tensor, y: Tensor, radius: float, streams: Streams
+    ) -> Tensor:
         start = x + radius * noise(x, streams, number)
-        return projected_gradient(s, x, y, start, radius, relative_step * radius / steps, steps, every[number])[1]
+        return projected_gradient(
+            s, x, y, start, radius, relative_step * radius / steps, steps, every[number]
+        )[1]
 
     return [partial(attack, number) for number in range(len(every))]
 
 
 def smallest_radius(
-    scores: Scores, images: Tensor, labels: Tensor, radii: Sequence[float], attacks: Sequence[Attack], streams: Streams
+    scores: Scores,
+    images: Tensor,
+    labels: Tensor,
+    radii: Sequence[float],
+    attacks: Sequence[Attack],
+    streams: Streams,
 ) -> Tensor:
     """For each image the smallest of `radii` at which an attack succeeds, float64 [B]: 0 if the image itself is
     misclassified, infinity if no attack does.

@@ -29,7 +29,9 @@ def interpolated_area(precision: Values, recall: Values) -> float:
 
     recall: increasing; it may end below 1 (detections may miss objects), and nothing is counted beyond. F24.
     """
-    return float((np.diff(recall, prepend=0.0) * np.maximum.accumulate(precision[::-1])[::-1]).sum())
+    return float(
+        (np.diff(recall, prepend=0.0) * np.maximum.accumulate(precision[::-1])[::-1]).sum()
+    )
 
 
 def eleven_point(precision: Values, recall: Values) -> float:
@@ -38,7 +40,9 @@ def eleven_point(precision: Values, recall: Values) -> float:
     Levels are `np.arange(0, 1.1, 0.1)`, as in the evaluators of published numbers: those of 0.3, 0.6 and 0.7 lie a last
     digit higher, so that a recall of exactly 0.3 does not reach its level.
     """
-    return float(np.mean([precision[recall >= level].max(initial=0.0) for level in np.arange(0.0, 1.1, 0.1)]))
+    return float(
+        np.mean([precision[recall >= level].max(initial=0.0) for level in np.arange(0.0, 1.1, 0.1)])
+    )
 
 
 def average_precision(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:

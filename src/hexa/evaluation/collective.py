@@ -41,7 +41,9 @@ def from_main(work: Callable[[], Value]) -> Value:
         except BaseException as caught:
             error = caught
     problem = str(error) if isinstance(error, UserError) else None
-    made, problem, crashed = processes.exchange((made, problem, error is not None and problem is None))[0]
+    made, problem, crashed = processes.exchange(
+        (made, problem, error is not None and problem is None)
+    )[0]
     if error is not None:
         raise error
     if problem is not None:

@@ -45,7 +45,12 @@ class Embedded:
 
 
 def embed(
-    backbone: str | Path | Backbone, data: str, out: Path | str, *, progress: Progress = silent, **options: Any
+    backbone: str | Path | Backbone,
+    data: str,
+    out: Path | str,
+    *,
+    progress: Progress = silent,
+    **options: Any,
 ) -> Embedded:
     """Write features [N, D] float32, labels [N] where there are any, and paths [N] of all readable images, atomically.
 
@@ -75,34 +80,55 @@ def embed(
         "tolerance": 1.0,
     }
     if request.maps:
-        last, _ = last_maps(loaded.network, str(backbone), (size, size), loaded.network_config.channels)
+        last, _ = last_maps(
+            loaded.network, str(backbone), (size, size), loaded.network_config.channels
+        )
         progress("extracting feature maps", 0, 0)
         made = batches(loaded, lambda images: last(loaded.normalize(images)), source, **how)
-        num_images, *shape = dense.write(out, _parts(source, names, made), len(source), request.maps_precision)
+        num_images, *shape = dense.write(
+            out, _parts(source, names, made), len(source), request.maps_precision
+        )
     else:
         tell = functools.partial(progress, "extracting features")
         features, labels, positions = extract(loaded, source, progress=tell, **how)
-        paths, known = names[positions.numpy()].astype(str), None if labels is None else labels.numpy()
+        paths, known = (
+            names[positions.numpy()].astype(str),
+            None if labels is None else labels.numpy(),
+        )
         write_whole(out, lambda file: _write(file, out.suffix, features.numpy(), known, paths))
         num_images, *shape = features.shape
-    left_out = tuple(f"{source.paths[position]}: {problems[position]}" for position in sorted(problems))
+    left_out = tuple(
+        f"{source.paths[position]}: {problems[position]}" for position in sorted(problems)
+    )
     told = left_out, loaded.preparation.said(), precisions.resolve(request.precision, how["device"])
     return Embedded(out, f"{source.name}#{source.split}", num_images, tuple(shape), *told)
 
 
-def _parts(source: Source, names: Array, made: Iterable[tuple[Tensor, Tensor | None, Tensor]]) -> Iterator[dense.Part]:
+def _parts(
+    source: Source, names: Array, made: Iterable[tuple[Tensor, Tensor | None, Tensor]]
+) -> Iterator[dense.Part]:
     count = 0
     for maps, labels, positions in made:
         count += len(maps)
         check_finite(maps, source)
-        yield maps.numpy(), None if labels is None else labels.numpy(), names[positions.numpy()].tolist()
+        yield (
+            maps.numpy(),
+            None if labels is None else labels.numpy(),
+            names[positions.numpy()].tolist(),
+        )
     if not count:
         raise nothing_read(source)
 
 
 def _write(file: BinaryIO, kind: str, features: Array, labels: Array | None, paths: Array) -> None:
     if kind == ".npz":
-        np.savez(file, **{"features": features, "paths": paths} | ({} if labels is None else {"labels": labels}))  # type: ignore[arg-type]
+        np.savez(
+            file,
+            **{"features": features, "paths": paths}
+            | ({} if labels is None else {"labels": labels}),
+        )  # type: ignore[arg-type]
         return
-    rows = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(features.reshape(-1)), features.shape[1])
+    rows = pyarrow.FixedSizeListArray.from_arrays(
+        pyarrow.array(features.reshape(-1)), features.shape[1]
+    )
     pyarrow.parquet.write_table(dense.columns("features", rows, labels, paths), file)

@@ -42,7 +42,9 @@ def extract(
     features, labels, positions, done = [], [], [], 0
     transform, tell = transform or transform_of(backbone), progress or (lambda done, total: None)
     tell(0, len(source))
-    for of_batch, wanted, index in batches(backbone, backbone, source, transform, share=share, **how):
+    for of_batch, wanted, index in batches(
+        backbone, backbone, source, transform, share=share, **how
+    ):
         features.append(of_batch)
         labels += [] if wanted is None else [wanted]
         positions.append(index)
@@ -52,7 +54,11 @@ def extract(
         return torch.empty(0, backbone.num_features), None, torch.empty(0, dtype=torch.int64)
     if not features:
         raise nothing_read(source)
-    together, index, known = torch.cat(features), torch.cat(positions), torch.cat(labels) if labels else None
+    together, index, known = (
+        torch.cat(features),
+        torch.cat(positions),
+        torch.cat(labels) if labels else None,
+    )
     check_finite(together, source)
     if isinstance(transform, OwnAspect):  # batches came shape by shape
         index, order = index.sort()
@@ -85,7 +91,9 @@ def check_finite(features: Tensor, source: Source) -> None:
     finite = features.isfinite().flatten(1).all(1)
     if not finite.all():
         some = 100 * float((~finite).float().mean())
-        raise UserError(f"features of {some:.0f} % of the images of {source!r} are not finite: look at the weights")
+        raise UserError(
+            f"features of {some:.0f} % of the images of {source!r} are not finite: look at the weights"
+        )
 
 
 def nothing_read(source: Source) -> UserError:
@@ -128,18 +136,24 @@ def extract_pair(task: Task) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return *extract_part(task, "fit"), *extract_part(task, "test")
 
 
-def extract_together(backbone: Backbone, source: Source, tolerance: float = 0.01, **how: Any) -> tuple[Tensor, Tensor]:
+def extract_together(
+    backbone: Backbone, source: Source, tolerance: float = 0.01, **how: Any
+) -> tuple[Tensor, Tensor]:
     """Features [N, D] and positions int64 [N] as `extract` with `how`, shared out as by `share_and_gather`."""
 
     def make(share: tuple[int, int], problems: dict[int, str]) -> tuple[Tensor, Tensor]:
-        features, _, positions = extract(backbone, source, share=share, problems=problems, tolerance=tolerance, **how)
+        features, _, positions = extract(
+            backbone, source, share=share, problems=problems, tolerance=tolerance, **how
+        )
         return features, positions
 
     return share_and_gather(make, source, tolerance)
 
 
 def share_and_gather(
-    make: Callable[[tuple[int, int], dict[int, str]], tuple[Tensor, Tensor]], source: Source, tolerance: float
+    make: Callable[[tuple[int, int], dict[int, str]], tuple[Tensor, Tensor]],
+    source: Source,
+    tolerance: float,
 ) -> tuple[Tensor, Tensor]:
     """Rows [N, D] and positions int64 [N] of a source, of which every process makes a share, in the main one.
 
@@ -148,14 +162,20 @@ def share_and_gather(
     UserError in all processes.
     """
     count, problems = 1 + processes.helpers(), dict[int, str]()
-    features, positions = in_step(lambda: make((processes.rank() if count > 1 else 0, count), problems))
+    features, positions = in_step(
+        lambda: make((processes.rank() if count > 1 else 0, count), problems)
+    )
     shares = processes.exchange((len(features), problems))
     if not any(read for read, _ in shares):
         raise nothing_read(source)
-    check_problems(source, {place: text for _, lost in shares for place, text in lost.items()}, tolerance)
+    check_problems(
+        source, {place: text for _, lost in shares for place, text in lost.items()}, tolerance
+    )
     if count == 1:
         return features, positions
     # helpers get empty lists
-    together, places = (torch.cat([rows[:0], *processes.gather_rows(rows)]) for rows in (features, positions))
+    together, places = (
+        torch.cat([rows[:0], *processes.gather_rows(rows)]) for rows in (features, positions)
+    )
     order = places.argsort()
     return together[order], places[order]

@@ -28,7 +28,9 @@ def _distinct(shots: tuple[int, ...]) -> tuple[int, ...]:
 
 
 #: The type of an option that lists numbers of labels per class.
-Shots = Annotated[tuple[int, ...], pydantic.BeforeValidator(listed), pydantic.AfterValidator(_distinct)]
+Shots = Annotated[
+    tuple[int, ...], pydantic.BeforeValidator(listed), pydantic.AfterValidator(_distinct)
+]
 
 
 def half_width(scores: Sequence[float] | NDArray[np.float64], comparisons: int = 1) -> float:
@@ -47,11 +49,17 @@ def over_scores(name: str, scores: Sequence[float]) -> dict[str, float]:
     mean = {name: float(np.mean(scores))}
     if len(scores) == 1:
         return mean
-    return mean | {f"{name}_std": float(np.std(scores, ddof=1)), f"{name}_interval": half_width(scores)}
+    return mean | {
+        f"{name}_std": float(np.std(scores, ddof=1)),
+        f"{name}_interval": half_width(scores),
+    }
 
 
 def over_draws(
-    task: Task, shots: Sequence[int], draws: int, score: Callable[[Tensor, Tensor, Tensor, Tensor], Mapping[str, float]]
+    task: Task,
+    shots: Sequence[int],
+    draws: int,
+    score: Callable[[Tensor, Tensor, Tensor, Tensor], Mapping[str, float]],
 ) -> Outcome:
     """Mean top1 in percent over draws of k labelled images of every class, for each k, on all test images.
 
@@ -63,7 +71,11 @@ def over_draws(
     """
     fit, fit_labels, test, test_labels = extract_pair(task)
     labels = fit_labels.numpy()
-    counts = {task.class_names[label]: count for label, count in enumerate(np.bincount(labels).tolist()) if count}
+    counts = {
+        task.class_names[label]: count
+        for label, count in enumerate(np.bincount(labels).tolist())
+        if count
+    }
     kept, notes = affordable(shots, counts, "labelled images", "per class")
     metrics: dict[str, float] = {}
     details: dict[str, Any] = {}
@@ -71,7 +83,9 @@ def over_draws(
         scores = []
         for number in range(draws):
             task.report(f"{k} labels per class", i * draws + number, len(kept) * draws)
-            rows = torch.from_numpy(draw_per_class(labels, k, Stream(task.seed).child("labels", number)))
+            rows = torch.from_numpy(
+                draw_per_class(labels, k, Stream(task.seed).child("labels", number))
+            )
             scores.append(score(fit[rows], fit_labels[rows], test, test_labels)["top1"])
         metrics |= over_scores("top1" if len(kept) == 1 else f"top1@{k}", scores)
         details[str(k)] = {"draws": scores}
@@ -89,10 +103,15 @@ def affordable(
     """
     scarcest = min(counts, key=counts.__getitem__)
     most = counts[scarcest]
-    kept, left_out = tuple(k for k in shots if k <= most), ", ".join(str(k) for k in shots if k > most)
+    kept, left_out = (
+        tuple(k for k in shots if k <= most),
+        ", ".join(str(k) for k in shots if k > most),
+    )
     said = f"class '{scarcest}' has only {most} {images}"
     if not kept or (insist and left_out):
-        raise UserError(f"{said}, too few for {left_out} {each}; ask for up to {most}, such as --shots {most}")
+        raise UserError(
+            f"{said}, too few for {left_out} {each}; ask for up to {most}, such as --shots {most}"
+        )
     return kept, [f"{said}: {left_out} {each} are left out"] if left_out else []
 
 

@@ -28,12 +28,19 @@ def label_free(images: Tensor, first: Tensor, second: Tensor, seed: int = 0) -> 
         clusters     the adjusted Rand index of clusters of all a and clusters of all b, in percent
     """
     mean = images.float().mean(0)
-    x, a, b = (functional.normalize(features.float() - mean, dim=1) for features in (images, first, second))
+    x, a, b = (
+        functional.normalize(features.float() - mean, dim=1) for features in (images, first, second)
+    )
     values = torch.linalg.svdvals(x)
     return {
-        "rank": torch.special.entr(values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)).sum().exp().item(),
+        "rank": torch.special.entr(values / values.sum().clamp_min(torch.finfo(values.dtype).tiny))
+        .sum()
+        .exp()
+        .item(),
         "alignment": -(a - b).square().sum(1).mean().item(),
-        "uniformity": -torch.pdist(x).square().mul(-2).exp().mean().log().item() if len(x) > 1 else 0.0,
+        "uniformity": -torch.pdist(x).square().mul(-2).exp().mean().log().item()
+        if len(x) > 1
+        else 0.0,
         "neighbours": 100 * _shared_neighbours(x, a, b),
         "clusters": 100 * _agreement(a, b, seed),
     }
@@ -60,5 +67,7 @@ def _agreement(a: Tensor, b: Tensor, seed: int) -> float:
     assigned = []
     for number, view in enumerate((a, b)):
         generator = stream.child("view", number).generator(view.device)
-        assigned.append(spherical_kmeans(view, num_clusters, generator, precision="fp32").assignments.cpu())
+        assigned.append(
+            spherical_kmeans(view, num_clusters, generator, precision="fp32").assignments.cpu()
+        )
     return float(adjusted_rand_score(*assigned))

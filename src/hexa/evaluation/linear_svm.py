@@ -26,7 +26,9 @@ def in_span(fit: Array, test: Array) -> tuple[Array, Array]:
     return np.ascontiguousarray(coordinates.T), test @ basis
 
 
-def fit(features: Array, positive: Mask, cost: float, max_iterations: int, seed: int) -> tuple[Array, bool]:
+def fit(
+    features: Array, positive: Mask, cost: float, max_iterations: int, seed: int
+) -> tuple[Array, bool]:
     """Weights w and bias b, [D + 1], of min ½‖(w, b)‖² + C · Σ c_y · max(0, 1 − y·(w·f + b))²; was it solved?
 
     features: [N, D], positive: bool [N]; all alike leave nothing to tell apart, then w = 0. cost: C. c_y is 2 for
@@ -35,18 +37,26 @@ def fit(features: Array, positive: Mask, cost: float, max_iterations: int, seed:
     if positive.all() or not positive.any():
         return np.zeros(features.shape[1] + 1), True
     machine = _machine(cost, max_iterations, seed)
-    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # the second value tells
+    with warnings.catch_warnings(
+        action="ignore", category=ConvergenceWarning
+    ):  # the second value tells
         machine.fit(features, np.where(positive, 1, -1))
     return np.append(machine.coef_[0], machine.intercept_), bool(machine.n_iter_ < max_iterations)
 
 
-def cross_validated(features: Array, positive: Mask, cost: float, folds: int, max_iterations: int, seed: int) -> float:
+def cross_validated(
+    features: Array, positive: Mask, cost: float, folds: int, max_iterations: int, seed: int
+) -> float:
     """Mean average precision over held-out parts, as scikit-learn splits (in order, by class) and scores them."""
     machine, labels = _machine(cost, max_iterations, seed), np.where(positive, 1, -1)
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-        return float(cross_val_score(machine, features, labels, cv=folds, scoring="average_precision").mean())
+        return float(
+            cross_val_score(machine, features, labels, cv=folds, scoring="average_precision").mean()
+        )
 
 
 def _machine(cost: float, max_iterations: int, seed: int) -> LinearSVC:
     """L2 penalty, squared hinge loss, tolerance 1e-4 and intercept scaling 1, as published (F24)."""
-    return LinearSVC(C=cost, dual=True, class_weight={1: 2, -1: 1}, max_iter=max_iterations, random_state=seed)
+    return LinearSVC(
+        C=cost, dual=True, class_weight={1: 2, -1: 1}, max_iter=max_iterations, random_state=seed
+    )

@@ -51,10 +51,14 @@ def _alike(parts: Iterable[Part], precision: str, shapes: list[tuple[int, ...]])
         with np.errstate(over="ignore"):
             kept = np.ascontiguousarray(maps.astype(precision))
         if not np.isfinite(kept).all():
-            raise UserError(f"maps of {paths[0]} or the images after it exceed {precision}; take float32")
+            raise UserError(
+                f"maps of {paths[0]} or the images after it exceed {precision}; take float32"
+            )
         if shapes and kept.shape[1:] != shapes[0][1:]:
             differ = f"{_shown(kept.shape)} after {_shown(shapes[0])}"
-            raise UserError(f"maps of {paths[0]} are {differ}, and a file holds one shape; leave out --aspect keep")
+            raise UserError(
+                f"maps of {paths[0]} are {differ}, and a file holds one shape; leave out --aspect keep"
+            )
         shapes.append(kept.shape)
         yield kept, labels, paths
 
@@ -63,7 +67,9 @@ def _shown(shape: tuple[int, ...]) -> str:
     return " × ".join(map(str, shape[1:]))
 
 
-def _write_npy(file: BinaryIO, parts: Iterable[Part], most: int, known: dict[str, list[Any]]) -> None:
+def _write_npy(
+    file: BinaryIO, parts: Iterable[Part], most: int, known: dict[str, list[Any]]
+) -> None:
     """An array whose length is known at its end. Not through a map of the file: a full disk would end the process."""
     header: dict[str, Any] = {}
     for maps, labels, paths in parts:
@@ -71,7 +77,9 @@ def _write_npy(file: BinaryIO, parts: Iterable[Part], most: int, known: dict[str
             free, needed = shutil.disk_usage(Path(file.name).parent).free, most * maps[0].nbytes
             if needed > free:
                 sizes = f"{needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free"
-                raise UserError(f"{most:,} maps of {_shown(maps.shape)} take {sizes}; make room, or take another disk")
+                raise UserError(
+                    f"{most:,} maps of {_shown(maps.shape)} take {sizes}; make room, or take another disk"
+                )
             header = {"descr": np.lib.format.dtype_to_descr(maps.dtype), "fortran_order": False}
             np.lib.format.write_array_header_1_0(file, header | {"shape": (most, *maps.shape[1:])})
             start = file.tell()
@@ -79,11 +87,15 @@ def _write_npy(file: BinaryIO, parts: Iterable[Part], most: int, known: dict[str
         known["paths"] += paths
         known["labels"] += [] if labels is None else list(labels)
     file.seek(0)  # numpy leaves room in the header for any length
-    np.lib.format.write_array_header_1_0(file, header | {"shape": (len(known["paths"]), *maps.shape[1:])})
+    np.lib.format.write_array_header_1_0(
+        file, header | {"shape": (len(known["paths"]), *maps.shape[1:])}
+    )
     assert file.tell() == start, "numpy's headers have one length"
 
 
-def columns(name: str, rows: pyarrow.Array, labels: Array | None, paths: Sequence[str] | Array) -> pyarrow.Table:
+def columns(
+    name: str, rows: pyarrow.Array, labels: Array | None, paths: Sequence[str] | Array
+) -> pyarrow.Table:
     """A table for .parquet: a column `name` of rows, one of paths and, if there are labels, one of these."""
     known = {} if labels is None else {"labels": pyarrow.array(list(labels))}
     return pyarrow.table({name: rows, "paths": pyarrow.array(paths), **known})
@@ -92,7 +104,9 @@ def columns(name: str, rows: pyarrow.Array, labels: Array | None, paths: Sequenc
 def _write_parquet(file: BinaryIO, parts: Iterable[Part]) -> None:
     writer = None
     for maps, labels, paths in parts:
-        table = columns("maps", pyarrow.FixedShapeTensorArray.from_numpy_ndarray(maps), labels, paths)
+        table = columns(
+            "maps", pyarrow.FixedShapeTensorArray.from_numpy_ndarray(maps), labels, paths
+        )
         writer = writer or pyarrow.parquet.ParquetWriter(file, table.schema)
         writer.write_table(table)
     assert writer is not None, "there are maps"

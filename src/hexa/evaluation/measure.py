@@ -37,20 +37,36 @@ class _Asked(NamedTuple):
 
 
 def measure(
-    protocol: str, backbone: str | Path | Backbone, data: str, options: Mapping[str, Any], progress: Progress
+    protocol: str,
+    backbone: str | Path | Backbone,
+    data: str,
+    options: Mapping[str, Any],
+    progress: Progress,
 ) -> dict[str, Any]:
     """`hexa.evaluation.evaluate`."""
     made_by = provenance()
     chosen, common = protocols.get(protocol), EvaluationRequest.model_fields
-    request = EvaluationRequest.from_fields({name: value for name, value in options.items() if name in common})
+    request = EvaluationRequest.from_fields(
+        {name: value for name, value in options.items() if name in common}
+    )
     settings = {name: value for name, value in options.items() if name not in common}
-    asked = _Asked(protocol, chosen, request, *chosen.options(request.preset, settings, common), frozenset(settings))
+    asked = _Asked(
+        protocol,
+        chosen,
+        request,
+        *chosen.options(request.preset, settings, common),
+        frozenset(settings),
+    )
     run = Path(backbone) if isinstance(backbone, str | Path) else None
-    collected = run / "results.json" if run is not None and (run / "config.yaml").is_file() else None
+    collected = (
+        run / "results.json" if run is not None and (run / "config.yaml").is_file() else None
+    )
     with processes.alone():
         # where the result cannot be written, that is found before the work
         note = from_main(lambda: results.check(asked.request.out, collected))
-        task = main_first(lambda: _load(asked, backbone, data, asked.request.out or collected, progress))
+        task = main_first(
+            lambda: _load(asked, backbone, data, asked.request.out or collected, progress)
+        )
         begin = time.perf_counter()
         for part in asked.chosen.extracts(asked.settings):
             extract_part(task, part)
@@ -60,15 +76,29 @@ def measure(
             _warn_of_guessing(outcome, task, protocol)
             if note:
                 outcome.notes.append(note)
-            spec = str(backbone) if isinstance(backbone, str | Path) else task.backbone.info.get("spec", "module")
-            result = _result(asked, task, outcome, spec, data) | made_by | {"seconds": time.perf_counter() - begin}
+            spec = (
+                str(backbone)
+                if isinstance(backbone, str | Path)
+                else task.backbone.info.get("spec", "module")
+            )
+            result = (
+                _result(asked, task, outcome, spec, data)
+                | made_by
+                | {"seconds": time.perf_counter() - begin}
+            )
             results.keep(result, asked.request.out, None if note else collected)
             return result
 
         return from_main(finish)
 
 
-def _load(asked: _Asked, backbone: str | Path | Backbone, data: str, target: Path | None, progress: Progress) -> Task:
+def _load(
+    asked: _Asked,
+    backbone: str | Path | Backbone,
+    data: str,
+    target: Path | None,
+    progress: Progress,
+) -> Task:
     """The backbone and the images. Raises UserError for what does not fit together."""
     request, chosen = asked.request, asked.chosen
     loaded = load_backbone(backbone, request.seed, request.branch, **request.given)
@@ -76,10 +106,16 @@ def _load(asked: _Asked, backbone: str | Path | Backbone, data: str, target: Pat
     channels = len(loaded.mean)
     fit, test, class_names = fit_and_test(data, request, channels)
     if chosen.labels == "one" and fit.classes is None:
-        several = ", ".join(name for name, other in protocols.every().items() if other.labels == "any")
-        raise UserError(f"data '{data}' is multi-label; {asked.protocol} needs one label per image, use {several}")
+        several = ", ".join(
+            name for name, other in protocols.every().items() if other.labels == "any"
+        )
+        raise UserError(
+            f"data '{data}' is multi-label; {asked.protocol} needs one label per image, use {several}"
+        )
     if chosen.resizes and channels != 3:
-        raise UserError(f"{asked.protocol} needs RGB images, but this backbone takes {channels} channels")
+        raise UserError(
+            f"{asked.protocol} needs RGB images, but this backbone takes {channels} channels"
+        )
     task = Task(
         backbone=loaded,
         fit=fit,
@@ -87,7 +123,9 @@ def _load(asked: _Asked, backbone: str | Path | Backbone, data: str, target: Pat
         class_names=class_names,
         transform=transforms.transform_of(loaded, request.aspect),
         device=device,
-        precision=precisions.resolve(request.precision, device, None if chosen.extracts(asked.settings) else loaded),
+        precision=precisions.resolve(
+            request.precision, device, None if chosen.extracts(asked.settings) else loaded
+        ),
         num_workers=request.num_workers,
         extraction_batch=request.extraction_batch,
         seed=request.seed,
@@ -105,25 +143,34 @@ def _warn_of_guessing(outcome: Outcome, task: Task, protocol: str) -> None:
     assert labels is not None, "a task has labelled sources"
     # the mean precision of any order of the images is the share that shows the class
     guessing = 100 / task.num_classes if labels.ndim == 1 else 100 * float((labels == 1).mean())
-    scores = (value for name, value in outcome.metrics.items() if re.fullmatch(r"(top1|mAP)(@\d+)?", name))
+    scores = (
+        value for name, value in outcome.metrics.items() if re.fullmatch(r"(top1|mAP)(@\d+)?", name)
+    )
     if max(scores, default=100.0) <= 1.1 * guessing:
-        remedy = "try another preset or learning_rate" if protocol == "linear" else "look at the run"
+        remedy = (
+            "try another preset or learning_rate" if protocol == "linear" else "look at the run"
+        )
         outcome.notes.append(f"no better than guessing ({guessing:.1f} %): {remedy}")
 
 
-def _result(asked: _Asked, task: Task, outcome: Outcome, backbone: str, data: str) -> dict[str, Any]:
+def _result(
+    asked: _Asked, task: Task, outcome: Outcome, backbone: str, data: str
+) -> dict[str, Any]:
     """What was measured and how; all that can move a score is in the protocol id."""
     request, chosen = asked.request, asked.chosen
     used = asked.settings.model_copy(update=outcome.effective)
     changes = {
         option: pair
         for option, pair in deviations(chosen.presets[asked.preset], used).items()
-        if option in asked.explicit or pair[0] is not None  # none means: as published for the data at hand
+        if option in asked.explicit
+        or pair[0] is not None  # none means: as published for the data at hand
     }
     aspect = {"aspect": ["crop", request.aspect]} if request.aspect != "crop" else {}
     branch = {"branch": ["main", request.branch]} if request.branch != "main" else {}
     images = task.backbone.deviations | aspect | branch
-    identity = chosen.identity(asked.preset, used) + (f"-holdout{request.holdout:g}" if request.holdout else "")
+    identity = chosen.identity(asked.preset, used) + (
+        f"-holdout{request.holdout:g}" if request.holdout else ""
+    )
     identity += "".join(f"-{name}{shown(value)}" for name, (_, value) in images.items())
     facts, preparation = describe(task.backbone), task.backbone.preparation.said()
     return {

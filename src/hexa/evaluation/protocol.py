@@ -58,7 +58,11 @@ class Task:
     @property
     def extraction(self) -> dict[str, Any]:
         """How features are extracted, as `hexa.evaluation.features.extract` takes it."""
-        how = {"transform": self.transform, "batch_size": self.extraction_batch, "device": self.device}
+        how = {
+            "transform": self.transform,
+            "batch_size": self.extraction_batch,
+            "device": self.device,
+        }
         return {**how, "precision": self.precision, "num_workers": self.num_workers}
 
 
@@ -91,7 +95,9 @@ class Protocol:
     resizes: bool = False
     """Whether it brings images to their size itself instead of by the task's transform."""
 
-    def options(self, preset: str | None, changes: Mapping[str, Any], common: Iterable[str] = ()) -> tuple[str, Config]:
+    def options(
+        self, preset: str | None, changes: Mapping[str, Any], common: Iterable[str] = ()
+    ) -> tuple[str, Config]:
         """The preset's name, and its options with `changes`.
 
         common: options that every protocol has, to suggest the nearest for a mistyped one. Raises UserError.
@@ -105,7 +111,9 @@ class Protocol:
             if key not in own:
                 raise UserError(f"unknown option '{key}'; {nearest(key, [*own, *common])}")
         # an option left out falls back on the preset, not on the default of its type
-        return name, type(published).from_fields({**published.model_dump(exclude_unset=True), **changes})
+        return name, type(published).from_fields(
+            {**published.model_dump(exclude_unset=True), **changes}
+        )
 
 
 def deviations(published: Config, used: Config) -> dict[str, list[Any]]:
@@ -132,7 +140,9 @@ def listed(value: Any) -> Any:
 
 Number = TypeVar("Number", int, float)
 #: The type of an option that lists numbers above 0: rates, costs, sizes.
-Positive = Annotated[tuple[Annotated[Number, pydantic.Field(gt=0)], ...], pydantic.BeforeValidator(listed)]
+Positive = Annotated[
+    tuple[Annotated[Number, pydantic.Field(gt=0)], ...], pydantic.BeforeValidator(listed)
+]
 
 
 def topk_accuracy(scores: Tensor, labels: Tensor, ks: tuple[int, ...] = (1, 5)) -> dict[str, float]:

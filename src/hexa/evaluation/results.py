@@ -57,7 +57,10 @@ def keep(result: Result, out: Path | None, collected: Path | None) -> None:
         try:
             if path is not None:
                 store(result, path)
-        except (OSError, UserError) as error:  # results.json may have become something else meanwhile
+        except (
+            OSError,
+            UserError,
+        ) as error:  # results.json may have become something else meanwhile
             problems.append(describe(error) if isinstance(error, OSError) else str(error))
     if problems:
         raise NotWritten(result, problems)

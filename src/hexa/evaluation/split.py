@@ -18,7 +18,9 @@ from hexa.runtime.random import Stream
 Mask = NDArray[np.bool_]
 
 
-def fit_and_test(data: str, request: EvaluationRequest, channels: int) -> tuple[Source, Source, list[str]]:
+def fit_and_test(
+    data: str, request: EvaluationRequest, channels: int
+) -> tuple[Source, Source, list[str]]:
     """Images to fit on and images to score, both labelled with the same classes, and the classes' names.
 
     Raises UserError.
@@ -31,35 +33,57 @@ def fit_and_test(data: str, request: EvaluationRequest, channels: int) -> tuple[
     else:
         fit, test = hold_out(fit, request.holdout, Stream(request.seed).child("holdout"))
         if not len(test):
-            raise UserError(f"holdout {request.holdout:g} of {len(fit)} images selects none; give more, such as 0.5")
+            raise UserError(
+                f"holdout {request.holdout:g} of {len(fit)} images selects none; give more, such as 0.5"
+            )
     assert fit.labels is not None
     assert test.labels is not None
     if fit.labels.ndim != test.labels.ndim:
         raise UserError(f"{fit!r} and {test!r}: one of them is multi-label, the other is not")
     if (fit.fingerprint, len(fit)) == (test.fingerprint, len(test)):
-        raise UserError(f"{fit!r} would be scored on the images it learns from; name other test images")
+        raise UserError(
+            f"{fit!r} would be scored on the images it learns from; name other test images"
+        )
     if fit.class_names and test.class_names and list(fit.class_names) != list(test.class_names):
         sides = ((fit, test), (test, fit))
-        only = [(one, set(one.class_names or ()) - set(other.class_names or ())) for one, other in sides]
-        told = "; ".join(f"only in {source!r}: {some(sorted(names))}" for source, names in only if names)
-        raise UserError(f"data '{data}': the classes of train and test differ ({told or 'in their order'})")
+        only = [
+            (one, set(one.class_names or ()) - set(other.class_names or ())) for one, other in sides
+        ]
+        told = "; ".join(
+            f"only in {source!r}: {some(sorted(names))}" for source, names in only if names
+        )
+        raise UserError(
+            f"data '{data}': the classes of train and test differ ({told or 'in their order'})"
+        )
     names = list(fit.class_names or test.class_names or ())
     if fit.labels.ndim == 1 and request.holdout is None:
         missing = sorted(set(test.labels.tolist()) - set(fit.labels.tolist()))
         if missing:
             lacking = some(names[label] if names else label for label in missing)
-            raise UserError(f"data '{data}': its {test.split} has classes without an image in {fit.split}: {lacking}")
-    columns = 1 + int(max(fit.labels.max(), test.labels.max())) if fit.labels.ndim == 1 else fit.labels.shape[1]
+            raise UserError(
+                f"data '{data}': its {test.split} has classes without an image in {fit.split}: {lacking}"
+            )
+    columns = (
+        1 + int(max(fit.labels.max(), test.labels.max()))
+        if fit.labels.ndim == 1
+        else fit.labels.shape[1]
+    )
     return fit, test, [*names, *map(str, range(len(names), columns))][:columns]
 
 
 def _labelled(data: str, split: str | None, request: EvaluationRequest, channels: int) -> Source:
-    source = sources.open_source(data, split, max_image_pixels=request.max_image_pixels, channels=channels)
+    source = sources.open_source(
+        data, split, max_image_pixels=request.max_image_pixels, channels=channels
+    )
     if source.unlabelled:
-        raise UserError(f"{source!r}: {source.unlabelled:,} images have no label or a negative one; label all of them")
+        raise UserError(
+            f"{source!r}: {source.unlabelled:,} images have no label or a negative one; label all of them"
+        )
     if source.labels is None:
         remedy = "give two or more class folders, or a label column"
-        raise UserError(f"data '{data}' has no labels in its split {source.split}, which an evaluation needs; {remedy}")
+        raise UserError(
+            f"data '{data}' has no labels in its split {source.split}, which an evaluation needs; {remedy}"
+        )
     return source
 
 
@@ -67,10 +91,15 @@ def _test_images(data: str, fit: Source, request: EvaluationRequest, channels: i
     if request.test_data is None:
         if "test" not in fit.splits():
             remedy = "give test images with --test-data SOURCE, or score a part of these with --holdout 0.2"
-            raise UserError(f"data '{data}' has no split test (there is: {some(fit.splits())}); {remedy}")
+            raise UserError(
+                f"data '{data}' has no split test (there is: {some(fit.splits())}); {remedy}"
+            )
         return _labelled(data.partition("#")[0], "test", request, channels)
     how: dict[str, Any] = {"max_image_pixels": request.max_image_pixels, "channels": channels}
-    has_test = "#" not in request.test_data and "test" in sources.open_source(request.test_data, None, **how).splits()
+    has_test = (
+        "#" not in request.test_data
+        and "test" in sources.open_source(request.test_data, None, **how).splits()
+    )
     return _labelled(request.test_data, "test" if has_test else None, request, channels)
 
 
@@ -84,7 +113,10 @@ def hold_out(source: Source, share: float, stream: Stream) -> tuple[Source, Sour
 def _shuffled(labels: Labels, stream: Stream) -> dict[int, Labels]:
     """The positions of each class in a drawn order."""
     generator = np.random.default_rng(stream.integer())
-    return {int(label): generator.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)}
+    return {
+        int(label): generator.permutation(np.flatnonzero(labels == label))
+        for label in np.unique(labels)
+    }
 
 
 def stratified_part(labels: Labels, share: float, stream: Stream) -> Mask:
@@ -107,7 +139,9 @@ def draw_images(total: int, count: int | None, stream: Stream) -> Labels:
 
 def draw_share(labels: Labels, share: float, stream: Stream) -> Labels:
     """Positions of a part of `share` of every class, at least one image of each, in order."""
-    parts = [rows[: max(1, round(share * len(rows)))] for rows in _shuffled(labels, stream).values()]
+    parts = [
+        rows[: max(1, round(share * len(rows)))] for rows in _shuffled(labels, stream).values()
+    ]
     return np.sort(np.concatenate(parts))
 
 
@@ -130,7 +164,9 @@ def draw_per_class(labels: Labels, count: int, stream: Stream) -> Labels:
     drawn = _shuffled(labels, stream)
     for label, rows in drawn.items():
         if len(rows) < count:
-            raise UserError(f"class {label} has {len(rows)} labelled images, fewer than the {count} asked for")
+            raise UserError(
+                f"class {label} has {len(rows)} labelled images, fewer than the {count} asked for"
+            )
     return np.concatenate([rows[:count] for rows in drawn.values()])
 
 
@@ -145,10 +181,16 @@ def folds(labels: Labels, count: int, stream: Stream, groups: Labels | None = No
         from sklearn.model_selection import StratifiedGroupKFold  # importing takes a second
 
         split = StratifiedGroupKFold(most, shuffle=True, random_state=stream.integer() % 2**32)
-        with warnings.catch_warnings(action="ignore", category=UserWarning):  # classes smaller than the number of folds
+        with warnings.catch_warnings(
+            action="ignore", category=UserWarning
+        ):  # classes smaller than the number of folds
             parts = [part for _, part in split.split(labels, labels, groups)]
         parts = [part[np.isin(labels[part], np.delete(labels, part))] for part in parts]
         return [part for part in parts if len(part)]
     several = [rows for rows in _shuffled(labels, stream).values() if len(rows) > 1]
-    parts = [np.sort(np.concatenate([rows[number::count] for rows in several])) for number in range(count) if several]
+    parts = [
+        np.sort(np.concatenate([rows[number::count] for rows in several]))
+        for number in range(count)
+        if several
+    ]
     return [part for part in parts if len(part)]

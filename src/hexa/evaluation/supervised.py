@@ -45,20 +45,30 @@ class AugmentedImages:
     time (`notes`).
     """
 
-    def __init__(self, task: Task, source: Source, batch_size: int, stream: Stream, smallest: int = 1) -> None:
+    def __init__(
+        self, task: Task, source: Source, batch_size: int, stream: Stream, smallest: int = 1
+    ) -> None:
         assert source.classes is not None, "a task for this has one label per image"
-        views = Views(ViewsConfig.model_validate({"recipe": "crop-flip", "size": task.backbone.image_size}))
+        views = Views(
+            ViewsConfig.model_validate({"recipe": "crop-flip", "size": task.backbone.image_size})
+        )
         self.batch_size = min(batch_size, len(source))
         self._labels = torch.from_numpy(source.classes).to(task.device)
-        self.loader = PretrainLoader(source, views, self.batch_size, stream, task.device, task.num_workers)
+        self.loader = PretrainLoader(
+            source, views, self.batch_size, stream, task.device, task.num_workers
+        )
         rest = len(source) % self.batch_size
         self._keeps_rest = self.loader.resident and rest >= max(1, smallest)
         self.steps = self.loader.steps_per_epoch + self._keeps_rest
         self.notes: list[str] = []
         if self.batch_size != batch_size:
-            self.notes.append(f"batch_size {batch_size} exceeds the {len(source)} labelled images: all are one batch")
+            self.notes.append(
+                f"batch_size {batch_size} exceeds the {len(source)} labelled images: all are one batch"
+            )
         if rest and not self._keeps_rest:
-            self.notes.append(f"each epoch leaves out {rest} images, different ones every time, to keep batches whole")
+            self.notes.append(
+                f"each epoch leaves out {rest} images, different ones every time, to keep batches whole"
+            )
 
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """(images float [B, 3, S, S] in [0, 1], labels int64 [B]) of every batch, on the task's device."""
@@ -68,7 +78,10 @@ class AugmentedImages:
             loader = self.loader
             order = epoch_order(loader.stream, epoch, len(loader.source))
             images, _, index = loader.stored(order, None, loader.steps_per_epoch)
-            yield loader.views(images, loader.stream.child("last batch", epoch))[0], self._labels[index]
+            yield (
+                loader.views(images, loader.stream.child("last batch", epoch))[0],
+                self._labels[index],
+            )
 
 
 def learn(
@@ -91,7 +104,9 @@ def learn(
     total, curve, schedule = epochs * images_of.steps, Curve(), LambdaLR(optimizer, factor)
     with closing(images_of.loader):
         for epoch in range(epochs):
-            for step, (images, labels) in enumerate(images_of.epoch(epoch), epoch * images_of.steps + 1):
+            for step, (images, labels) in enumerate(
+                images_of.epoch(epoch), epoch * images_of.steps + 1
+            ):
                 images = harder(images, labels, step).contiguous(memory_format=torch.channels_last)
                 optimizer.zero_grad()
                 F.cross_entropy(scores(images), labels).backward()  # type: ignore[no-untyped-call]
@@ -100,7 +115,12 @@ def learn(
             schedule.step()
             if (epoch + 1) % score_every == 0 or epoch + 1 == epochs:
                 curve.append({"epoch": epoch + 1, **score()})
-    return Outcome(best_and_last(curve), {"curve": curve}, images_of.notes, {"batch_size": images_of.batch_size})
+    return Outcome(
+        best_and_last(curve),
+        {"curve": curve},
+        images_of.notes,
+        {"batch_size": images_of.batch_size},
+    )
 
 
 @torch.no_grad()
@@ -153,7 +173,10 @@ def tuned(
     backbone.requires_grad_(not frozen)
     head = new_classifier(backbone.num_features, task.num_classes, stream).to(task.device)
     trunk = [p for p in backbone.parameters() if p.requires_grad]
-    groups = [{"params": trunk, "lr": plan.trunk_rate}, {"params": list(head.parameters()), "lr": plan.head_rate}]
+    groups = [
+        {"params": trunk, "lr": plan.trunk_rate},
+        {"params": list(head.parameters()), "lr": plan.head_rate},
+    ]
     images_of = AugmentedImages(task, fit, plan.batch_size, stream.child("views"), smallest=2)
     if not frozen:
         images_of.notes.extend(slow_statistics(backbone, plan.epochs * images_of.steps))
@@ -168,7 +191,12 @@ def tuned(
     def moved(images: Tensor, labels: Tensor, step: int) -> Tensor:
         if harder is None:
             return images
-        return harder(lambda views: scores(views, training=False), images, labels, stream.child("harder", step))
+        return harder(
+            lambda views: scores(views, training=False),
+            images,
+            labels,
+            stream.child("harder", step),
+        )
 
     how = (plan.epochs, factor, scores, lambda: accuracy(task, backbone, head, test), score_every)
     return learn(task, images_of, plan.optimizer(groups), *how, label, moved), backbone, head
@@ -179,7 +207,11 @@ def slow_statistics(network: nn.Module, steps: int) -> list[str]:
 
     A share (1 − momentum)^steps of the earlier statistics remains.
     """
-    norms = (module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm))
+    norms = (
+        module
+        for module in network.modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+    )
     slowest = min((norm.momentum for norm in norms if norm.momentum is not None), default=1.0)
     remains = (1 - slowest) ** steps
     if slowest >= 0.1 or remains < 0.05:

@@ -30,9 +30,13 @@ def transform_of(backbone: Backbone, aspect: Aspect = "crop") -> EvaluationTrans
     can't take such images.
     """
     if aspect == "crop":
-        return EvaluationTransform(backbone.image_size, backbone.preparation.crop, backbone.preparation.interpolation)
+        return EvaluationTransform(
+            backbone.image_size, backbone.preparation.crop, backbone.preparation.interpolation
+        )
     if backbone.preparation.origins.get("crop") == GIVEN:
-        raise UserError("crop has no effect with aspect keep, which cuts nothing; leave out one of the two")
+        raise UserError(
+            "crop has no effect with aspect keep, which cuts nothing; leave out one of the two"
+        )
     config = backbone.network_config
     pixels_for_each = stride(backbone.network, config.name, backbone.num_features, config.channels)
     return OwnAspect(backbone.image_size, pixels_for_each, backbone.preparation.interpolation)
@@ -42,12 +46,15 @@ def check(task: Task, protocol: str, chosen: Protocol, options: Any) -> None:
     """Raise UserError for options on the images that the protocol cannot honour."""
     resized = task.backbone.deviations.keys() & {"size", "crop", "interpolation"}
     if resized and chosen.resizes:
-        raise UserError(f"{protocol} resizes images by options of its own; leave out {', '.join(sorted(resized))}")
+        raise UserError(
+            f"{protocol} resizes images by options of its own; leave out {', '.join(sorted(resized))}"
+        )
     if isinstance(task.transform, OwnAspect) and "fit" not in chosen.extracts(options):
         others = [
             name
             for name, other in protocols.every().items()
-            if other is not chosen and any("fit" in other.extracts(preset) for preset in other.presets.values())
+            if other is not chosen
+            and any("fit" in other.extracts(preset) for preset in other.presets.values())
         ]
         remedy = f"leave out aspect keep, or use {', '.join(others)}"
         raise UserError(f"{protocol} crops or resizes the images it trains on itself; {remedy}")
@@ -71,7 +78,9 @@ def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]
         share = sum(transform.takes_whole(*size) for size in sizes) / max(1, len(sizes))
         whole += share * len(source) / sum(map(len, sources))
     whole = round(100 * whole, 1)
-    how = {100.0: "whole", 0.0: cropped}.get(whole, {"whole": whole, cropped: round(100 - whole, 1)})
+    how = {100.0: "whole", 0.0: cropped}.get(
+        whole, {"whole": whole, cropped: round(100 - whole, 1)}
+    )
     told = {"size": transform.size, "resize": how, "interpolation": interpolation}
     return told | ({"looked_at": looked_at} if looked_at else {})
 

@@ -74,17 +74,25 @@ class Adversarial(HardExample):
         largest = max(self.epsilon) if isinstance(self.epsilon, tuple) else self.epsilon
         if (self.norm, self.unit) == ("linf", "grey") and largest > _FARTHEST:
             remedy = f"give at most {_FARTHEST}, or unit pixel for parts of the whole range"
-            raise ValueError(f"epsilon {largest:g} is in grey levels of 255, and such views show nothing; {remedy}")
+            raise ValueError(
+                f"epsilon {largest:g} is in grey levels of 255, and such views show nothing; {remedy}"
+            )
         if not largest and (self.random_start or not self.project):
-            raise ValueError("a random start within epsilon 0 is the clean view; give epsilon above 0")
+            raise ValueError(
+                "a random start within epsilon 0 is the clean view; give epsilon above 0"
+            )
         if not self.project and not self.random_start:
             raise ValueError("without projection a random start is needed; give random_start 2")
         if self.replays > 1 and not self.project:
-            raise ValueError("replays move views on and on, in the ball alone; give project true, or replays 1")
+            raise ValueError(
+                "replays move views on and on, in the ball alone; give project true, or replays 1"
+            )
         # of a single radius, as published, it means the smaller of both
         if isinstance(self.epsilon, tuple) and self.steps * self.step_size < largest:
             remedy = f"give step_size {largest / self.steps:g} or more"
-            raise ValueError(f"{self.steps} x step_size {self.step_size:g} never reaches epsilon {largest:g}; {remedy}")
+            raise ValueError(
+                f"{self.steps} x step_size {self.step_size:g} never reaches epsilon {largest:g}; {remedy}"
+            )
         return self
 
     def judge(self) -> Self | None:
@@ -110,10 +118,15 @@ class Adversarial(HardExample):
         count = len(clean if self.crops == "all" else list(of_one_size))
         zeros: list[Tensor] = []
         for step in range(self.steps):
-            gradient = (source.at(views) if step or self.random_start else source).gradient(generation)
+            gradient = (source.at(views) if step or self.random_start else source).gradient(
+                generation
+            )
             zeros = zeros or [(g == 0).float().mean() for g in gradient[:count]]
             attacked = zip(clean[:count], views, gradient, strict=False)
-            views = (*(self._step(crop, view, g, epsilon) for crop, view, g in attacked), *clean[count:])
+            views = (
+                *(self._step(crop, view, g, epsilon) for crop, view, g in attacked),
+                *clean[count:],
+            )
         return self._made(source.select(crops=count), views[:count], zeros)
 
     def updates(self) -> int:
@@ -128,22 +141,36 @@ class Adversarial(HardExample):
         return self._made(source, views, [(g == 0).float().mean() for g in gradient])
 
     def _made(self, source: Example, views: tuple[Tensor, ...], zeros: list[Tensor]) -> Example:
-        moved = [(view - crop.detach()).abs().mean() for view, crop in zip(views, source.crops, strict=True)]
-        facts = {"perturbation": 255 * torch.stack(moved).mean(), "zero_gradient": torch.stack(zeros).mean()}
-        return replace(source, crops=views, branch=Branch(self.branch), facts=facts, shared_gradient=None)
+        moved = [
+            (view - crop.detach()).abs().mean()
+            for view, crop in zip(views, source.crops, strict=True)
+        ]
+        facts = {
+            "perturbation": 255 * torch.stack(moved).mean(),
+            "zero_gradient": torch.stack(zeros).mean(),
+        }
+        return replace(
+            source, crops=views, branch=Branch(self.branch), facts=facts, shared_gradient=None
+        )
 
     def _radii(self, crop: Tensor, stream: Stream) -> float | Tensor:
         """ε, or that of each image [B, 1, 1, 1], alike for all its crops; not scaled to pixels."""
         if not isinstance(self.epsilon, tuple):
             return self.epsilon
         choice = draws.integers(len(crop), len(self.epsilon), stream.child("epsilon"))
-        return torch.tensor(self.epsilon, dtype=crop.dtype)[choice].view(-1, 1, 1, 1).to(crop.device, non_blocking=True)
+        return (
+            torch.tensor(self.epsilon, dtype=crop.dtype)[choice]
+            .view(-1, 1, 1, 1)
+            .to(crop.device, non_blocking=True)
+        )
 
     def _scale(self, crop: Tensor) -> float:
         """Pixel values, of 1, for one unit of ε and η in crops [B, 3, S, S]."""
         return {"grey": 1 / 255, "pixel": 1.0, "rms": math.sqrt(crop[0].numel()) / 255}[self.unit]
 
-    def _start(self, clean: tuple[Tensor, ...], epsilon: float | Tensor, stream: Stream) -> tuple[Tensor, ...]:
+    def _start(
+        self, clean: tuple[Tensor, ...], epsilon: float | Tensor, stream: Stream
+    ) -> tuple[Tensor, ...]:
         if not self.random_start:
             return clean
         views = []
@@ -153,7 +180,9 @@ class Adversarial(HardExample):
             views.append(self._inside(crop, noise * radius, radius))
         return tuple(views)
 
-    def _step(self, clean: Tensor, view: Tensor, gradient: Tensor, epsilon: float | Tensor) -> Tensor:
+    def _step(
+        self, clean: Tensor, view: Tensor, gradient: Tensor, epsilon: float | Tensor
+    ) -> Tensor:
         # a gradient that is not finite leaves its pixels alone: one bad batch must not poison the running statistics
         gradient = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
         if self.norm == "linf":
@@ -169,7 +198,9 @@ class Adversarial(HardExample):
         if radius is not None and self.norm == "linf":
             delta = delta.clamp(-radius, radius)  # type: ignore[arg-type]  # both numbers or both tensors
         elif radius is not None:
-            delta = delta * (radius / _norms(delta).clamp_min(torch.finfo(delta.dtype).tiny)).clamp(max=1.0)
+            delta = delta * (radius / _norms(delta).clamp_min(torch.finfo(delta.dtype).tiny)).clamp(
+                max=1.0
+            )
         view = clean + delta
         return view.clamp(0, 1) if self.clip else view
 

@@ -20,13 +20,17 @@ def chosen(value: Any) -> Any:
     named = [name.strip() for name in value.split(",")] if isinstance(value, str) else value or ()
     entries = [named] if isinstance(named, dict) else named
     if not isinstance(entries, list | tuple):
-        raise ValueError("a list of hard examples is needed, for instance [{kind: cutmix}, {kind: adversarial}]")
+        raise ValueError(
+            "a list of hard examples is needed, for instance [{kind: cutmix}, {kind: adversarial}]"
+        )
     fields = ({"kind": entry} if isinstance(entry, str) else entry for entry in entries)
     return tuple(choose(HardExample, "kind", "hexa.hard_examples", entry) for entry in fields)
 
 
 #: The type of a field that lists hard examples.
-HardExamples = Annotated[tuple[pydantic.SerializeAsAny[HardExample], ...], pydantic.BeforeValidator(chosen)]
+HardExamples = Annotated[
+    tuple[pydantic.SerializeAsAny[HardExample], ...], pydantic.BeforeValidator(chosen)
+]
 
 
 class Chain(HardExample):

@@ -41,12 +41,19 @@ class HardViews(HardExample):
     @torch.no_grad()
     def __call__(self, source: Example, stream: Stream) -> Example:
         clean = tuple(crop.detach() for crop in source.crops)
-        boxes = [self._boxes(crop, stream.child("crop", number)) for number, crop in enumerate(clean)]  # V × [N, B] × 4
-        scores = torch.stack([self._score(source, clean, boxes, n) for n in range(self.candidates)])  # [N, B]
+        boxes = [
+            self._boxes(crop, stream.child("crop", number)) for number, crop in enumerate(clean)
+        ]  # V × [N, B] × 4
+        scores = torch.stack(
+            [self._score(source, clean, boxes, n) for n in range(self.candidates)]
+        )  # [N, B]
         hardest = scores.argmax(0, keepdim=True)
         chosen = [Boxes(*(side.gather(0, hardest)[0] for side in of_crop)) for of_crop in boxes]
         views = tuple(_cut(crop, box) for crop, box in zip(clean, chosen, strict=True))
-        facts = {"moved": (hardest != 0).float().mean(), "rise": (scores.amax(0) - scores[0]).mean() / len(clean)}
+        facts = {
+            "moved": (hardest != 0).float().mean(),
+            "rise": (scores.amax(0) - scores[0]).mean() / len(clean),
+        }
         return replace(source.at(views), facts=facts)
 
     def _boxes(self, crop: Tensor, stream: Stream) -> Boxes:
@@ -56,17 +63,30 @@ class HardViews(HardExample):
         for number in range(1, self.candidates):
             uniforms = draws.uniforms(len(crop), UNIFORMS_PER_BOX, stream.child(number))
             made.append(random_boxes(uniforms, size, size, (self.scale, 1.0)))
-        return Boxes(*(torch.stack(sides).to(crop.device, non_blocking=True) for sides in zip(*made, strict=True)))
+        return Boxes(
+            *(
+                torch.stack(sides).to(crop.device, non_blocking=True)
+                for sides in zip(*made, strict=True)
+            )
+        )
 
-    def _score(self, source: Example, clean: tuple[Tensor, ...], boxes: list[Boxes], number: int) -> Tensor:
+    def _score(
+        self, source: Example, clean: tuple[Tensor, ...], boxes: list[Boxes], number: int
+    ) -> Tensor:
         """How hard one candidate of each image is, [B]: the sum over its views."""
         tried = [Boxes(*(side[number] for side in of_crop)) for of_crop in boxes]
-        small = tuple(_cut(crop, box, self.scored_at) for crop, box in zip(clean, tried, strict=True))
+        small = tuple(
+            _cut(crop, box, self.scored_at) for crop, box in zip(clean, tried, strict=True)
+        )
         return torch.nan_to_num(source.score_at(small).sum(0), nan=float("-inf"))
 
 
 def _cut(images: Tensor, boxes: Boxes, share: float = 1.0) -> Tensor:
     """The boxes of images [B, C, S, S] as crops of side `share` · S, valid pixels in the images' layout and type."""
     cut = crop_resize(images, boxes, max(1, round(share * images.shape[-1]))).clamp_(0, 1)
-    layout = torch.channels_last if images.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
+    layout = (
+        torch.channels_last
+        if images.is_contiguous(memory_format=torch.channels_last)
+        else torch.contiguous_format
+    )
     return cut.to(images.dtype, memory_format=layout)

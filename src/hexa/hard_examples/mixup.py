@@ -40,11 +40,15 @@ class Mixup(HardExample):
     def __call__(self, source: Example, stream: Stream) -> Example:
         device, count = source.crops[0].device, len(source)
         permutation = draws.partners(count, stream).to(device, non_blocking=True)
-        kept = torch.stack([self._shares(count, stream.child("share", n)) for n in range(len(source.crops))])
+        kept = torch.stack(
+            [self._shares(count, stream.child("share", n)) for n in range(len(source.crops))]
+        )
         kept = kept.float().to(device, non_blocking=True)  # [V, B]
         views = tuple(
             # a mean of valid pixels is one, up to rounding
-            torch.lerp(crop[permutation], crop, share.to(crop.dtype)[:, None, None, None]).clamp_(0, 1)
+            torch.lerp(crop[permutation], crop, share.to(crop.dtype)[:, None, None, None]).clamp_(
+                0, 1
+            )
             for crop, share in zip((crop.detach() for crop in source.crops), kept, strict=True)
         )
         return source.mixed(views, permutation, kept, self.branch)

@@ -36,9 +36,14 @@ class RandAugment(HardExample):
     """Let the changed views move the running statistics of their batch-norms."""
 
     def __call__(self, source: Example, stream: Stream) -> Example:
-        crops = (self.changed(crop.detach(), stream.child(number)) for number, crop in enumerate(source.crops))
+        crops = (
+            self.changed(crop.detach(), stream.child(number))
+            for number, crop in enumerate(source.crops)
+        )
         made = source.at(tuple(crops))
-        return replace(made, branch=replace(made.branch, update=made.branch.update and self.update_statistics))
+        return replace(
+            made, branch=replace(made.branch, update=made.branch.update and self.update_statistics)
+        )
 
     @torch.no_grad()
     def changed(self, crop: Tensor, stream: Stream) -> Tensor:
@@ -46,8 +51,12 @@ class RandAugment(HardExample):
         count, channels, size = crop.shape[:3]
         if self.operations:
             if channels != 3:
-                raise UserError(f"randaugment changes RGB images, these have {channels} channels; leave it out")
-            numbers = draws.uniforms(count, self.operations * randaugment.UNIFORMS_PER_OPERATION, stream)
+                raise UserError(
+                    f"randaugment changes RGB images, these have {channels} channels; leave it out"
+                )
+            numbers = draws.uniforms(
+                count, self.operations * randaugment.UNIFORMS_PER_OPERATION, stream
+            )
             changed = crop.to(torch.float32, copy=True)
             randaugment.augment_(changed, numbers, self.magnitude)
             crop = changed.to(crop.dtype)

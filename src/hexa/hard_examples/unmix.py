@@ -48,4 +48,6 @@ class UnMix(HardExample):
             else:
                 views.append(torch.lerp(crop[order], crop, float(drawn)).clamp_(0, 1))
                 shares.append(drawn.expand(count))
-        return source.mixed(tuple(views), order, torch.stack(shares).float().to(device, non_blocking=True))
+        return source.mixed(
+            tuple(views), order, torch.stack(shares).float().to(device, non_blocking=True)
+        )

@@ -63,7 +63,11 @@ def benchmark(
     if repeats is not None and repeats < 1:
         raise ValueError(f"repeats must be ≥ 1, got {repeats}")
     machine, size = Machine.of(experiment), experiment.batch_size
-    about, peaks, counts = environment(machine.device, machine.precision), dict[str, int | None](), dict[str, int]()
+    about, peaks, counts = (
+        environment(machine.device, machine.precision),
+        dict[str, int | None](),
+        dict[str, int](),
+    )
     if alone := experiment.start.freeze_backbone:
         say(f"not measured: the first {alone} epochs, in which only the head learns, are faster")
     with build.kernels(experiment.training.deterministic):
@@ -74,14 +78,22 @@ def benchmark(
             if machine.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(machine.device)
             once = timed(piece, 1)
-            peaks[name] = torch.cuda.max_memory_allocated(machine.device) if machine.device.type == "cuda" else None
+            peaks[name] = (
+                torch.cuda.max_memory_allocated(machine.device)
+                if machine.device.type == "cuda"
+                else None
+            )
             counts[name] = max(1, round(LEAST_SECONDS / once))
             if name in bench.objectives:
                 say(f"{name}: {size / once:,.0f} images/s")
         measured: dict[str, list[float]] = {name: [] for name in work}
         begin, most = time.perf_counter(), repeats or _MOST_ROUNDS
         for done in range(most):
-            if repeats is None and done and (time.perf_counter() - begin) * (done + 1) / done > _BUDGET:
+            if (
+                repeats is None
+                and done
+                and (time.perf_counter() - begin) * (done + 1) / done > _BUDGET
+            ):
                 break
             for number, (name, piece) in enumerate(work.items(), done * len(work) + 1):
                 measured[name].append(timed(piece, counts[name]))
@@ -91,10 +103,18 @@ def benchmark(
 
     def row(name: str) -> dict[str, float | int | None]:
         cost = round(seconds[name] / seconds["std"], 4)
-        return {"images_per_second": rates[name], "relative_cost": cost, "peak_memory_bytes": peaks[name]}
+        return {
+            "images_per_second": rates[name],
+            "relative_cost": cost,
+            "peak_memory_bytes": peaks[name],
+        }
 
     kept = ("device", "device_type", "platform", "threads", "cores", "versions", "commit", "time")
-    sizes = {"batch_size": size, "image_size": experiment.views.size, "repeats": len(measured["std"])}
+    sizes = {
+        "batch_size": size,
+        "image_size": experiment.views.size,
+        "repeats": len(measured["std"]),
+    }
     return {
         "machine": {name: about[name] for name in kept} | sizes,
         "recipe": experiment.recipe,
@@ -114,10 +134,20 @@ def table(measured: dict[str, Any]) -> Table:
     title = f"{measured['recipe']}, {machine['device']}, {measured['precision']}, batch {machine['batch_size']}"
     shown = Table("step", "images/s", "relative cost", "by counting", "peak memory", title=title)
     rows = measured["schemes"] | {f"naive {name}": row for name, row in measured["naive"].items()}
-    for name, row in (rows | ({"the recipe's own": measured["own"]} if "own" in measured else {})).items():
-        counted = f"{1 + q * (name.count('+') + name.startswith('naive')):.2f}" if name in rows else ""
-        memory = f"{row['peak_memory_bytes'] / 2**20:,.0f} MiB" if row["peak_memory_bytes"] else "GPU only"
-        shown.add_row(name, f"{row['images_per_second']:,.0f}", f"{row['relative_cost']:.2f}", counted, memory)
+    for name, row in (
+        rows | ({"the recipe's own": measured["own"]} if "own" in measured else {})
+    ).items():
+        counted = (
+            f"{1 + q * (name.count('+') + name.startswith('naive')):.2f}" if name in rows else ""
+        )
+        memory = (
+            f"{row['peak_memory_bytes'] / 2**20:,.0f} MiB"
+            if row["peak_memory_bytes"]
+            else "GPU only"
+        )
+        shown.add_row(
+            name, f"{row['images_per_second']:,.0f}", f"{row['relative_cost']:.2f}", counted, memory
+        )
     for name, key in (("views alone", "views"), ("end to end", "end_to_end")):
         shown.add_row(name, f"{measured[f'{key}_images_per_second']:,.0f}")
     shown.caption = f"the query's share of the plain step is q = {q:.2f}; by counting: 1 + q for every further pass"
@@ -153,7 +183,9 @@ def _hard_examples(experiment: Experiment, terms: Iterable[str]) -> dict[str, An
 class Bench:
     """One method and one optimizer that all schemes train in turn, each with its own objective."""
 
-    def __init__(self, experiment: Experiment, machine: Machine, only: Collection[str] | None = None) -> None:
+    def __init__(
+        self, experiment: Experiment, machine: Machine, only: Collection[str] | None = None
+    ) -> None:
         data_size, size = _BATCHES_OF_DATA * experiment.batch_size, experiment.views.size
         shape = (data_size, experiment.network.channels, max(1, size // 4), max(1, size // 4))
         coarse = torch.rand(shape, generator=Stream(experiment.seed).child("benchmark").generator())
@@ -163,16 +195,23 @@ class Bench:
         self.schemes = self._possible(only)
         # the experiment's own terms may need further batch-norms
         hard = self.experiment.model_dump(mode="json")["hard_examples"]
-        hard |= _hard_examples(self.experiment, dict.fromkeys(term for name in self.schemes for term in SCHEMES[name]))
+        hard |= _hard_examples(
+            self.experiment, dict.fromkeys(term for name in self.schemes for term in SCHEMES[name])
+        )
         # a low rate, so that the measurement does not depend on its length
         changes = {"hard_examples": hard, "objective.split": False}
         changes |= dict.fromkeys(("optimizer.learning_rate", "optimizer.other_rate"), 1e-6)
         needed = override(self.experiment, changes)
         setting = build.roomy_setting(needed, data_size)
-        self.machine, self.method = machine, build.build_method(needed, setting, machine, filled=False)
+        self.machine, self.method = (
+            machine,
+            build.build_method(needed, setting, machine, filled=False),
+        )
         self.images = source.images[: experiment.batch_size].to(machine.device)
         # drawn images are in no groups
-        self.loader = build.build_loader(self.experiment.model_copy(update={"pairs": PairsConfig()}), source, machine)
+        self.loader = build.build_loader(
+            self.experiment.model_copy(update={"pairs": PairsConfig()}), source, machine
+        )
         self.optimizer = build.build_optimizer(needed, self.method, self.loader.steps_per_epoch)
         batches = itertools.chain.from_iterable(map(self.loader.epoch, itertools.count()))
         self.batches = (replace(batch, step=_SETTLED + batch.step) for batch in batches)
@@ -180,44 +219,66 @@ class Bench:
         self.objectives = {name: self._objective(made) for name, made in self.schemes.items()}
         for name in NAIVE if only is None else ():
             if name in self.schemes:
-                self.objectives[f"naive {name}"] = self._objective(self.schemes[name], share_gradients=False)
+                self.objectives[f"naive {name}"] = self._objective(
+                    self.schemes[name], share_gradients=False
+                )
         self.own = self._objective(self.experiment)
-        hard_examples = [example for example in self.experiment.hard_examples.values() if example.weight > 0]
-        known = all(example.kind in ("adversarial", "cutmix") and example.fraction == 1 for example in hard_examples)
+        hard_examples = [
+            example for example in self.experiment.hard_examples.values() if example.weight > 0
+        ]
+        known = all(
+            example.kind in ("adversarial", "cutmix") and example.fraction == 1
+            for example in hard_examples
+        )
         if only is None and hard_examples and (self.experiment.objective.split or not known):
-            self.objectives["own"] = self.own  # the hard examples of no scheme get a row of their own
+            self.objectives["own"] = (
+                self.own
+            )  # the hard examples of no scheme get a row of their own
         self.steps, self._labels = 0, None
 
     def _possible(self, only: Collection[str] | None) -> dict[str, Experiment]:
         """The experiment in every scheme whose hard examples its method supports. only: these and the plain one."""
         plain = {"objective.split": False, "objective.clean_fraction": 1.0}
         made = {
-            name: override(self.experiment, {"hard_examples": _hard_examples(self.experiment, terms), **plain})
+            name: override(
+                self.experiment, {"hard_examples": _hard_examples(self.experiment, terms), **plain}
+            )
             for name, terms in SCHEMES.items()
             if only is None or name in {"std", *only}
         }
         return {name: scheme for name, scheme in made.items() if not build.refusals(scheme)}
 
     def _objective(self, experiment: Experiment, share_gradients: bool = True) -> Objective:
-        return build.build_objective(experiment, self.method, self.machine, share_gradients=share_gradients)
+        return build.build_objective(
+            experiment, self.method, self.machine, share_gradients=share_gradients
+        )
 
     def work(self) -> dict[str, Callable[[], None]]:
         """Everything that is timed, by name."""
-        work: dict[str, Callable[[], None]] = {name: partial(self._train, one) for name, one in self.objectives.items()}
+        work: dict[str, Callable[[], None]] = {
+            name: partial(self._train, one) for name, one in self.objectives.items()
+        }
         end_to_end = {"end to end": lambda: self._train(self.own, next(self.batches))}
         return work | {"query": self._query, "views": self._views} | end_to_end
 
     def _next(self) -> Batch:
         self.steps += 1
-        return replace(self.batch, stream=Stream(1).child("step", self.steps), step=_SETTLED + self.steps)
+        return replace(
+            self.batch, stream=Stream(1).child("step", self.steps), step=_SETTLED + self.steps
+        )
 
     def _train(self, objective: Objective, batch: Batch | None = None) -> None:
         batch = prepared(batch or self._next(), self.experiment.training.channels_last)
-        step(objective, self.optimizer, batch, self.optimizer.total_steps - 1)  # the last, in which all layers learn
+        step(
+            objective, self.optimizer, batch, self.optimizer.total_steps - 1
+        )  # the last, in which all layers learn
 
     def _query(self) -> None:
         """The forward, loss and backward of the clean views alone."""
-        objective, batch = self.objectives["std"], prepared(self._next(), self.experiment.training.channels_last)
+        objective, batch = (
+            self.objectives["std"],
+            prepared(self._next(), self.experiment.training.channels_last),
+        )
         embedding = objective.score.embed(self.method.anchors(batch), MAIN)
         if self._labels is None:
             with self.machine.autocast():

@@ -63,7 +63,9 @@ class Costs:
 
     def train(self, size: int, stages: int) -> float:
         """Seconds of training on an image once."""
-        return self.read + self.updates.get(stages, 0.0) + self.steps[stages] * (size / self.size) ** 2
+        return (
+            self.read + self.updates.get(stages, 0.0) + self.steps[stages] * (size / self.size) ** 2
+        )
 
     def repeat(self, size: int, stages: int) -> float:
         """Seconds of training on the remembered maps of an image once."""
@@ -76,8 +78,12 @@ class Costs:
         """
         epochs, size = experiment.epochs, experiment.views.size
         alone = min(epochs, experiment.start.freeze_backbone)
-        an_image = alone * self.train(size, min(self.steps)) + (epochs - alone) * self.train(size, max(self.steps))
-        return self.setup + an_image * min(images, (experiment.max_steps or math.inf) * experiment.batch_size / epochs)
+        an_image = alone * self.train(size, min(self.steps)) + (epochs - alone) * self.train(
+            size, max(self.steps)
+        )
+        return self.setup + an_image * min(
+            images, (experiment.max_steps or math.inf) * experiment.batch_size / epochs
+        )
 
     def score(self, size: int) -> float:
         """Seconds for the features of an image that is decoded already."""
@@ -91,18 +97,31 @@ class Costs:
     def shared(self, processes: int) -> Costs:
         """The costs of each of several processes that share the images of a step."""
         steps = {stages: seconds / processes for stages, seconds in self.steps.items()}
-        again = {stages: (seconds / processes, size / processes) for stages, (seconds, size) in self.again.items()}
-        return replace(self, read=self.read / processes, steps=steps, memory=self.memory / processes, again=again)
+        again = {
+            stages: (seconds / processes, size / processes)
+            for stages, (seconds, size) in self.again.items()
+        }
+        return replace(
+            self,
+            read=self.read / processes,
+            steps=steps,
+            memory=self.memory / processes,
+            again=again,
+        )
 
 
 def at_size(draft: Experiment, size: int, fields: Iterable[str]) -> Experiment:
     """The experiment at another size of its views, and of its network where that has only one."""
     if size == draft.views.size:
         return draft
-    return begin_from_weights(override(draft, {"views.size": size, "start.sha256": None}), [*fields, "views.size"])
+    return begin_from_weights(
+        override(draft, {"views.size": size, "start.sha256": None}), [*fields, "views.size"]
+    )
 
 
-def measure(draft: Experiment, source: Source, fields: Collection[str], *, partly: bool = True) -> Costs:
+def measure(
+    draft: Experiment, source: Source, fields: Collection[str], *, partly: bool = True
+) -> Costs:
     """Time steps of a few images at a small size; on a GPU, which many images at once suit better, those of the run.
 
     partly: also steps in which only the last stages learn, or the head alone.
@@ -110,10 +129,21 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
     machine, begin = Machine.of(draft), time.perf_counter()
     small = machine.device.type == "cpu"
     size = min(draft.views.size, _SIZE) if small else draft.views.size
-    most = min(draft.batch_size, max(4, _PIXELS * (1 if partly else 4) // size**2)) if small else draft.batch_size
-    count = next((n for n in range(most, 3, -1) if draft.batch_size % n == 0), most)  # so that its parts divide a queue
-    experiment = override(at_size(draft, size, fields), {"batch_size": count, "training.num_workers": 0})
-    some = Subset(source, np.unique(np.linspace(0, len(source) - 1, min(len(source), 4 * count)).round().astype(int)))
+    most = (
+        min(draft.batch_size, max(4, _PIXELS * (1 if partly else 4) // size**2))
+        if small
+        else draft.batch_size
+    )
+    count = next(
+        (n for n in range(most, 3, -1) if draft.batch_size % n == 0), most
+    )  # so that its parts divide a queue
+    experiment = override(
+        at_size(draft, size, fields), {"batch_size": count, "training.num_workers": 0}
+    )
+    some = Subset(
+        source,
+        np.unique(np.linspace(0, len(source) - 1, min(len(source), 4 * count)).round().astype(int)),
+    )
     with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
         method = build_method(experiment, setting_of(experiment, len(some)), machine, filled=True)
         objective = build_objective(experiment, method, machine)
@@ -129,7 +159,9 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
 
             begin = time.perf_counter()
             batch = draw()
-            read = time.perf_counter() - begin if small else _seconds(draw, machine.device)  # a GPU first loads kernels
+            read = (
+                time.perf_counter() - begin if small else _seconds(draw, machine.device)
+            )  # a GPU first loads kernels
             read /= count * _readers(draft, machine, loader.resident)
             ready = optimizer.total_steps - 1  # the last step, in which all learns
 
@@ -138,12 +170,18 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
 
             def update() -> None:
                 for parameter in optimizer.parameters:
-                    parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+                    parameter.grad = (
+                        torch.zeros_like(parameter) if parameter.requires_grad else None
+                    )
                 optimizer.step(ready)
 
             train()  # not timed, nor its memory taken: the optimizer's state is made
             memory = peak_bytes(train, machine.device) / count
-            steps, updates, again = dict[int, float](), dict[int, float](), dict[int, tuple[float, float]]()
+            steps, updates, again = (
+                dict[int, float](),
+                dict[int, float](),
+                dict[int, tuple[float, float]](),
+            )
             every = _learning(method, draft, "start.trainable_stages" in fields)
             for stages in every if partly else [max(every)]:
                 learning = every[stages]
@@ -152,10 +190,20 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
                 alone = _seconds(update, machine.device)  # of few images as of many
                 steps[stages] = max(0.0, _seconds(train, machine.device) - alone) / count
                 updates[stages] = alone / draft.batch_size
-                if stages and (trunk := remembering(experiment, method, machine, learning)) is not None:
-                    maps = trunk(batch).repeated(max(1, draft.batch_size // count))  # few images say little of a head
-                    seconds = max(0.0, _seconds(functools.partial(train, maps), machine.device) - alone)
-                    again[stages] = seconds / len(maps), sum(crop.nbytes for crop in maps.crops) / len(maps)
+                if (
+                    stages
+                    and (trunk := remembering(experiment, method, machine, learning)) is not None
+                ):
+                    maps = trunk(batch).repeated(
+                        max(1, draft.batch_size // count)
+                    )  # few images say little of a head
+                    seconds = max(
+                        0.0, _seconds(functools.partial(train, maps), machine.device) - alone
+                    )
+                    again[stages] = (
+                        seconds / len(maps),
+                        sum(crop.nbytes for crop in maps.crops) / len(maps),
+                    )
                     trunk.remove()
 
             @torch.no_grad()
@@ -165,7 +213,16 @@ def measure(draft: Experiment, source: Source, fields: Collection[str], *, partl
                     method.backbone(batch.crops[0])
 
             look()
-            return Costs(size, read, steps, _seconds(look, machine.device) / count, memory, setup, updates, again)
+            return Costs(
+                size,
+                read,
+                steps,
+                _seconds(look, machine.device) / count,
+                memory,
+                setup,
+                updates,
+                again,
+            )
 
 
 def _readers(experiment: Experiment, machine: Machine, resident: bool) -> int:
@@ -174,7 +231,9 @@ def _readers(experiment: Experiment, machine: Machine, resident: bool) -> int:
     return max(1, usable_cores() if workers and machine.device.type == "cpu" else workers)
 
 
-def _learning(method: Method, experiment: Experiment, decided: bool) -> dict[int, dict[nn.Parameter, bool]]:
+def _learning(
+    method: Method, experiment: Experiment, decided: bool
+) -> dict[int, dict[nn.Parameter, bool]]:
     """Which parameters of the backbone learn, by the number of its last stages: all, half, a quarter, none.
 
     Only all and none if the number is `decided`; all are then those of `start.trainable_stages`, if it has a number.
@@ -183,8 +242,12 @@ def _learning(method: Method, experiment: Experiment, decided: bool) -> dict[int
     own = experiment.start.trainable_stages
     most = own or start.count_stages(method.backbone)
     by_stages = {most: {parameter: rate > 0 for parameter, rate in everything.items()}}
-    for fewer in sorted({most // 2, most // 4} - {0, most} if own is None and not decided else (), reverse=True):
-        shares = start.rates(method, experiment.start.model_copy(update={"trainable_stages": fewer}))
+    for fewer in sorted(
+        {most // 2, most // 4} - {0, most} if own is None and not decided else (), reverse=True
+    ):
+        shares = start.rates(
+            method, experiment.start.model_copy(update={"trainable_stages": fewer})
+        )
         by_stages[fewer] = {parameter: rate > 0 for parameter, rate in shares.items()}
     return by_stages | {0: dict.fromkeys(everything, False)}
 

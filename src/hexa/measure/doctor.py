@@ -18,7 +18,17 @@ from hexa.runtime.cores import usable_cores
 from hexa.runtime.packages import install, processor_name, version
 
 REQUIRED = (
-    *("torch", "torchvision", "timm", "numpy", "pillow", "pydantic", "pyyaml", "rich", "safetensors"),
+    *(
+        "torch",
+        "torchvision",
+        "timm",
+        "numpy",
+        "pillow",
+        "pydantic",
+        "pyyaml",
+        "rich",
+        "safetensors",
+    ),
     *("pyarrow", "scikit-learn", "matplotlib", "jinja2", "tensorboard"),
 )
 _MODULES = {"pillow": "PIL", "pyyaml": "yaml", "scikit-learn": "sklearn"}
@@ -42,7 +52,9 @@ class Finding:
 def diagnose(folder: Path) -> list[Finding]:
     """Run all checks; `folder` is where runs would be written. Never raises: errors become findings."""
     plain = (_packages, _processor, _gpus, _convolutions, _precision, _decoders)
-    checks: dict[str, Callable[[], Iterator[Finding]]] = {check.__name__.strip("_"): check for check in plain}
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {
+        check.__name__.strip("_"): check for check in plain
+    }
     checks["disk"] = partial(_disk, folder)
     where = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.prefix}"
     findings = [Finding("python", "ok", where)]
@@ -52,7 +64,9 @@ def diagnose(folder: Path) -> list[Finding]:
         except Exception as error:  # broken installations raise all sorts of exceptions
             remedy = "fix the failures above first, then install again"
             elsewhere = "go to a folder you may write to, or use --out"
-            findings.append(Finding(name, "failure", _line(error), elsewhere if name == "disk" else remedy))
+            findings.append(
+                Finding(name, "failure", _line(error), elsewhere if name == "disk" else remedy)
+            )
     return findings
 
 
@@ -73,7 +87,12 @@ def _packages() -> Iterator[Finding]:
             importlib.import_module(_MODULES.get(name, name))
             versions.append(f"{name} {version(name)}")
         except Exception as error:
-            yield Finding(name, "failure", _line(error), f"install it again: {install('--force-reinstall', name)}")
+            yield Finding(
+                name,
+                "failure",
+                _line(error),
+                f"install it again: {install('--force-reinstall', name)}",
+            )
     yield Finding("packages", "ok", ", ".join(versions))
 
 
@@ -91,12 +110,22 @@ def _gpus() -> Iterator[Finding]:
 
     for number in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(number)
-        yield Finding(f"gpu {number}", "ok", f"{properties.name}, {properties.total_memory / _GIB:.0f} GiB")
+        yield Finding(
+            f"gpu {number}", "ok", f"{properties.name}, {properties.total_memory / _GIB:.0f} GiB"
+        )
     if not torch.cuda.is_available():
         built = torch.version.cuda
-        reason = f"it is built for CUDA {built}, newer than the driver?" if built else "it is built without CUDA"
+        reason = (
+            f"it is built for CUDA {built}, newer than the driver?"
+            if built
+            else "it is built without CUDA"
+        )
         blind = shutil.which("nvidia-smi") is not None
-        found = f"a driver is there but torch sees no GPU: {reason}" if blind else "none; small recipes run on a CPU"
+        found = (
+            f"a driver is there but torch sees no GPU: {reason}"
+            if blind
+            else "none; small recipes run on a CPU"
+        )
         remedy = "update the driver, or install a build of torch that fits it; `nvidia-smi` says which CUDA it supports"
         yield _warned("gpu", found, remedy, blind)
 
@@ -106,11 +135,16 @@ def _convolutions() -> Iterator[Finding]:
     import torch
 
     for device in ("cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))):
-        name, remedy = f"convolution on {device}", "this build of torch does not support the device; install another"
+        name, remedy = (
+            f"convolution on {device}",
+            "this build of torch does not support the device; install another",
+        )
         try:
             images = torch.rand(4, 3, 16, 16, device=device, requires_grad=True)
             weights = torch.rand(8, 3, 3, 3, device=device)
-            torch.nn.functional.conv2d(images.contiguous(memory_format=torch.channels_last), weights).sum().backward()  # type: ignore[no-untyped-call]
+            torch.nn.functional.conv2d(
+                images.contiguous(memory_format=torch.channels_last), weights
+            ).sum().backward()  # type: ignore[no-untyped-call]
             assert images.grad is not None
             assert images.grad.isfinite().all(), "gradients are not finite"
             yield Finding(name, "ok", "works")
@@ -123,7 +157,11 @@ def _precision() -> Iterator[Finding]:
 
     device = pick_device()
     native = "with" if has_native_bf16(device) else "without"
-    yield Finding("precision", "ok", f"{device} {native} native bf16; precision auto is {resolve('auto', device)}")
+    yield Finding(
+        "precision",
+        "ok",
+        f"{device} {native} native bf16; precision auto is {resolve('auto', device)}",
+    )
 
 
 def _decoders() -> Iterator[Finding]:
@@ -135,7 +173,12 @@ def _decoders() -> Iterator[Finding]:
     works = ", ".join(name for name in _FORMATS if name not in lacking)
     status: Status = "failure" if {"JPEG", "PNG"} & set(lacking) else "warning" if lacking else "ok"
     remedy = "images in these formats count as corrupt; install pillow again" if lacking else ""
-    yield Finding("decoding with PIL", status, works + f"; without {', '.join(lacking)}" * bool(lacking), remedy)
+    yield Finding(
+        "decoding with PIL",
+        status,
+        works + f"; without {', '.join(lacking)}" * bool(lacking),
+        remedy,
+    )
     try:
         decode_image(encode_jpeg(torch.zeros(3, 32, 32, dtype=torch.uint8)))
         yield Finding("decoding with torchvision", "ok", "JPEG")

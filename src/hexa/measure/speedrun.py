@@ -116,7 +116,12 @@ def speedrun(
     """
     one, made = track(name), _experiment(name, start, fields or {})
     recipe, changes = attempt(one, fields or {})
-    about: dict[str, Any] = {"track": name, "recipe": recipe, "fields": changes, "held_out": held_out}
+    about: dict[str, Any] = {
+        "track": name,
+        "recipe": recipe,
+        "fields": changes,
+        "held_out": held_out,
+    }
     busy = f"is running a track in {out}; wait until it ends, or give another --out"
     with locked(out / ".lock", busy), _one_core():
         stored = _stored(out, about)
@@ -125,7 +130,9 @@ def speedrun(
                 continue
             images, scored = _images(one, data, out, seed, held_out)
             clock, begun = time.perf_counter(), time.process_time()
-            run = pretrain(override(made, {"data": images, "seed": seed}), _new(out / f"seed-{seed}"))
+            run = pretrain(
+                override(made, {"data": images, "seed": seed}), _new(out / f"seed-{seed}")
+            )
             seconds, wall = time.process_time() - begun, time.perf_counter() - clock
             row: dict[str, Any] = {"seed": seed, "seconds": seconds, "wall_seconds": wall}
             row |= {"metrics": _measured(one, str(run), scored, held_out), "losses": _losses(run)}
@@ -146,7 +153,9 @@ def foreseen(name: str, data: str, start: str | None, fields: Mapping[str, Any])
     begun, clock = time.process_time(), time.perf_counter()
     with _one_core():
         costs = measure(made, source, made.model_fields_set, partly=made.start.freeze_backbone > 0)
-    share = (time.process_time() - begun) / (time.perf_counter() - clock)  # the rest of the time was others'
+    share = (time.process_time() - begun) / (
+        time.perf_counter() - clock
+    )  # the rest of the time was others'
     return f"about {share * costs.run(made, len(source)):,.0f} s of one core for each seed on this machine"
 
 
@@ -163,15 +172,22 @@ def _experiment(name: str, start: str | None, fields: Mapping[str, Any]) -> Expe
     recipe, changes = attempt(one, fields)
     changes = _COMMON | changes | ({} if start is None else {"start.weights": start})
     made = begin_from_weights(override(recipes.get(recipe), changes), changes)
-    if one.parameters and (count := sum(p.numel() for p in outline(made.network).parameters())) > one.parameters:
-        raise UserError(f"this track allows {one.parameters:,} parameters, and the backbone has {count:,}")
+    if (
+        one.parameters
+        and (count := sum(p.numel() for p in outline(made.network).parameters())) > one.parameters
+    ):
+        raise UserError(
+            f"this track allows {one.parameters:,} parameters, and the backbone has {count:,}"
+        )
     return made
 
 
 def attempt(one: Track, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The recipe, that of the record unless `fields` names another, and the fields of it that are set."""
     recipe = fields.get("recipe", one.recipe)
-    return recipe, (one.fields if recipe == one.recipe else {}) | {n: v for n, v in fields.items() if n != "recipe"}
+    return recipe, (one.fields if recipe == one.recipe else {}) | {
+        n: v for n, v in fields.items() if n != "recipe"
+    }
 
 
 def _stored(out: Path, about: dict[str, Any]) -> dict[str, Any]:
@@ -200,7 +216,11 @@ def _images(one: Track, data: str, out: Path, seed: int, held_out: bool) -> tupl
     """The images to learn from and those to score, as sources; few of each class are drawn by the seed and written."""
     if one.per_class is None:
         return data, data
-    stream, source, fewer = Stream(seed).child("speedrun"), open_source(data, "train"), one.test_per_class or 0
+    stream, source, fewer = (
+        Stream(seed).child("speedrun"),
+        open_source(data, "train"),
+        one.test_per_class or 0,
+    )
     count = one.per_class + fewer * held_out
     drawn = draw_per_class(labels_of(source), count, stream).reshape(-1, count)
     parts = {"train": (source, drawn[:, : one.per_class].ravel())}
@@ -217,18 +237,28 @@ def _images(one: Track, data: str, out: Path, seed: int, held_out: bool) -> tupl
             try:
                 file.write_bytes(encode_png(images.decode(int(row))).numpy().tobytes())
             except DecodeError as error:
-                raise UserError(f"image {row} of {images!r}: {error}; a track needs the images as published") from None
+                raise UserError(
+                    f"image {row} of {images!r}: {error}; a track needs the images as published"
+                ) from None
     return f"folder:{folder}", f"folder:{folder}" if fewer else data
 
 
 def _new(folder: Path) -> Path:
     """The folder, or beside one that an interrupted run left, whose time is not that of one go, another."""
-    return next(one for n in itertools.count(1) if not (one := folder if n == 1 else Path(f"{folder}-{n}")).exists())
+    return next(
+        one
+        for n in itertools.count(1)
+        if not (one := folder if n == 1 else Path(f"{folder}-{n}")).exists()
+    )
 
 
 def _measured(one: Track, backbone: str | Backbone, data: str, held_out: bool) -> dict[str, float]:
-    options = one.options | ({"holdout": _HELD_OUT} if held_out and one.test_per_class is None else {})
-    return cast(dict[str, float], evaluate(one.protocol, backbone, data, device="cpu", **options)["metrics"])
+    options = one.options | (
+        {"holdout": _HELD_OUT} if held_out and one.test_per_class is None else {}
+    )
+    return cast(
+        dict[str, float], evaluate(one.protocol, backbone, data, device="cpu", **options)["metrics"]
+    )
 
 
 def _losses(run: Path) -> list[list[float]]:
@@ -267,7 +297,10 @@ def table(one: Track, result: Mapping[str, Any]) -> Table:
     rows = [[row["seconds"], row["metrics"][one.measure]] for row in result["rows"]]
     for cells, row in zip(rows, result["rows"], strict=True):
         cells += [row[of][one.not_below] for of in ("metrics", "start") if one.not_below]
-    shown = [[str(row["seed"]), *map("{:.1f}".format, cells)] for row, cells in zip(result["rows"], rows, strict=True)]
+    shown = [
+        [str(row["seed"]), *map("{:.1f}".format, cells)]
+        for row, cells in zip(result["rows"], rows, strict=True)
+    ]
     shown.append(["mean", *map(_mean, zip(*rows, strict=True))])
     return Table(("seed", "seconds of one core", *names), shown)
 

@@ -5,7 +5,10 @@ from hexa.methods.byol import BYOL as BYOL, BYOLConfig as BYOLConfig
 from hexa.methods.clusterfit import ClusterFit as ClusterFit, ClusterFitConfig as ClusterFitConfig
 from hexa.methods.cmc import CMC as CMC, CMCConfig as CMCConfig
 from hexa.methods.cpc import CPC as CPC, CPCConfig as CPCConfig
-from hexa.methods.deepcluster import DeepCluster as DeepCluster, DeepClusterConfig as DeepClusterConfig
+from hexa.methods.deepcluster import (
+    DeepCluster as DeepCluster,
+    DeepClusterConfig as DeepClusterConfig,
+)
 from hexa.methods.dino import DINO as DINO, DINOConfig as DINOConfig
 from hexa.methods.emp_ssl import EMPSSL as EMPSSL, EMPSSLConfig as EMPSSLConfig
 from hexa.methods.infomin import InfoMin as InfoMin, InfoMinConfig as InfoMinConfig

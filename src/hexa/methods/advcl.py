@@ -29,7 +29,9 @@ class AdvCLConfig(MethodConfig):
 
     name: Literal["advcl"] = "advcl"
     num_views: ClassVar = (2, None, "AdvCL compares views of an image")
-    clusters: Annotated[ClusterFitConfig, completed_by(_CLUSTERS)] = ClusterFitConfig.model_validate(_CLUSTERS)
+    clusters: Annotated[ClusterFitConfig, completed_by(_CLUSTERS)] = (
+        ClusterFitConfig.model_validate(_CLUSTERS)
+    )
     """The part that is ClusterFit: the teacher and its clusters."""
     cluster_weight: float = pydantic.Field(default=0.028, ge=0)
     """λ, the weight of the clusters' term: the published 0.2 · 0.07 / τ, since that code multiplies the contrast by
@@ -73,14 +75,19 @@ class AdvCL(Method[AdvCLLabels], config=AdvCLConfig):
         super().__init__()
         self.config, width = config, num_features(backbone)
         with within("clusters"):
-            self.clusters = ClusterFit(config.clusters, backbone, setting, normalized_head(width, width, config.dim))
+            self.clusters = ClusterFit(
+                config.clusters, backbone, setting, normalized_head(width, width, config.dim)
+            )
 
     @property
     def backbone(self) -> nn.Module:
         return self.clusters.backbone
 
     def notes(self) -> list[str]:
-        return [note.replace("--method.teacher", "--method.clusters.teacher") for note in self.clusters.notes()]
+        return [
+            note.replace("--method.teacher", "--method.clusters.teacher")
+            for note in self.clusters.notes()
+        ]
 
     def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
         """Cluster, once."""
@@ -97,7 +104,10 @@ class AdvCL(Method[AdvCLLabels], config=AdvCLConfig):
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> AdvCLLabels:
         assert embedding is not None, "the dictionary is made of the clean embedding"
-        return AdvCLLabels(in_dictionary(batch, self._parts(embedding)[0]), self.clusters.pseudo_labels(batch, None))
+        return AdvCLLabels(
+            in_dictionary(batch, self._parts(embedding)[0]),
+            self.clusters.pseudo_labels(batch, None),
+        )
 
     def clean_loss(self, embedding: Tensor, labels: AdvCLLabels) -> Tensor:
         """[V, B], with gradient through all views."""

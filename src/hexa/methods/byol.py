@@ -42,7 +42,9 @@ class ViewTargets(PseudoLabels):
     def nearest_is_own(self, prediction: Tensor) -> Tensor:
         """Whether of all images' targets the own one is nearest to a prediction [V, B, D]; bool [V, B]."""
         images = torch.arange(prediction.shape[1], device=prediction.device)
-        return (prediction @ self.targets[: len(prediction)].to(prediction.dtype).mT).argmax(-1) == images
+        return (prediction @ self.targets[: len(prediction)].to(prediction.dtype).mT).argmax(
+            -1
+        ) == images
 
 
 class BYOL(Method[ViewTargets], config=BYOLConfig):
@@ -73,7 +75,9 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ViewTargets:
         with use_branch(self.target):
-            return ViewTargets(torch.stack([unit(self.target(crop)) for crop in reversed(batch.crops)]))
+            return ViewTargets(
+                torch.stack([unit(self.target(crop)) for crop in reversed(batch.crops)])
+            )
 
     def loss(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
         # the two published terms are added, not averaged
@@ -84,4 +88,8 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
         return labels.nearest_is_own(embedding)
 
     def commit(self, batch: Batch, embedding: Tensor, labels: ViewTargets) -> None:
-        follow(self.target, self.encoder, cosine_momentum(self.config.momentum, batch.step, self.total_steps))
+        follow(
+            self.target,
+            self.encoder,
+            cosine_momentum(self.config.momentum, batch.step, self.total_steps),
+        )

@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.core import Batch, Branch, EncoderConfig, Method, Passes, Setting
-from hexa.methods.deepcluster import ClusterLabels, check_clusters, clusterings, features_of, nearest, weights
+from hexa.methods.deepcluster import (
+    ClusterLabels,
+    check_clusters,
+    clusterings,
+    features_of,
+    nearest,
+    weights,
+)
 from hexa.methods.teacher import frozen, teacher_notes
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder
@@ -46,7 +53,11 @@ class ClusterFit(Method[ClusterLabels], config=ClusterFitConfig):
     encoder: Encoder
 
     def __init__(
-        self, config: ClusterFitConfig, backbone: nn.Module, setting: Setting, beside: nn.Module | None = None
+        self,
+        config: ClusterFitConfig,
+        backbone: nn.Module,
+        setting: Setting,
+        beside: nn.Module | None = None,
     ) -> None:
         """beside: a further head, whose outputs come before the scores in what the encoder returns."""
         super().__init__()
@@ -58,7 +69,9 @@ class ClusterFit(Method[ClusterLabels], config=ClusterFitConfig):
         head: nn.Module = nn.Linear(num_features(backbone), sum(counts))
         head = head if beside is None else Beside(beside, head)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.centroids = nn.Buffer(torch.zeros(sum(counts), width))  # of all clusterings, one after another
+        self.centroids = nn.Buffer(
+            torch.zeros(sum(counts), width)
+        )  # of all clusterings, one after another
         table = torch.full((len(counts), setting.data_size), UNASSIGNED, dtype=torch.int32)
         self.clusters = nn.Buffer(table)  # [H, N]
 
@@ -89,7 +102,9 @@ class ClusterFit(Method[ClusterLabels], config=ClusterFitConfig):
 
     def loss(self, embedding: Tensor, labels: ClusterLabels) -> Tensor:
         losses = [
-            F.cross_entropy(scores.mT, own.expand(len(scores), -1), ignore_index=UNASSIGNED, reduction="none")
+            F.cross_entropy(
+                scores.mT, own.expand(len(scores), -1), ignore_index=UNASSIGNED, reduction="none"
+            )
             for scores, own in self._scores(embedding, labels)
         ]
         return torch.stack(losses).mean(0) * labels.weight
@@ -100,7 +115,9 @@ class ClusterFit(Method[ClusterLabels], config=ClusterFitConfig):
 
     def _scores(self, embedding: Tensor, labels: ClusterLabels) -> Iterable[tuple[Tensor, Tensor]]:
         """For each clustering: scores [V, B, K] of its clusters, and those [B] that are to be found."""
-        return zip(torch.split(embedding, list(self.config.num_clusters), -1), labels.clusters, strict=True)
+        return zip(
+            torch.split(embedding, list(self.config.num_clusters), -1), labels.clusters, strict=True
+        )
 
     def directions(self, embedding: Tensor) -> None:
         return None

@@ -75,13 +75,17 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         self.chance_loss = None if drawn else 2 * math.log(setting.data_size)
         self.lightness = Memory(config, setting.data_size, setting.seed, drawn)
         # another seed, or both memories would start identical
-        self.colour = Memory(config, setting.data_size, Stream(setting.seed).child("colour").integer(), drawn)
+        self.colour = Memory(
+            config, setting.data_size, Stream(setting.seed).child("colour").integer(), drawn
+        )
 
     def notes(self) -> list[str]:
         return [f"lightness: {self.lightness.note()}", f"colour: {self.colour.note()}"]
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        return unit(self.encoder.project(crops, branch).unflatten(-1, (2, self.config.dim))).flatten(-2)
+        return unit(
+            self.encoder.project(crops, branch).unflatten(-1, (2, self.config.dim))
+        ).flatten(-2)
 
     def directions(self, embedding: Tensor) -> Tensor:
         """Both as one unit vector."""
@@ -93,7 +97,9 @@ class CMC(Method[CMCLabels], config=CMCConfig):
 
     def loss(self, embedding: Tensor, labels: CMCLabels) -> Tensor:
         lightness, colour = embedding.chunk(2, -1)
-        return self.colour.loss(lightness, labels.lightness) + self.lightness.loss(colour, labels.colour)
+        return self.colour.loss(lightness, labels.lightness) + self.lightness.loss(
+            colour, labels.colour
+        )
 
     def correct(self, embedding: Tensor, labels: CMCLabels) -> Tensor:
         """Whether each stream is nearest to the other's memory of the same image."""

@@ -26,12 +26,16 @@ class CPCConfig(EncoderConfig):
 
     name: Literal["cpc"] = "cpc"
     num_views: ClassVar = (1, 1, "CPC predicts patches of a view from others of the same view")
-    uncroppable: ClassVar[str] = "a crop of a view has other patches at each place; use adversarial, vat or mixed views"
+    uncroppable: ClassVar[str] = (
+        "a crop of a view has other patches at each place; use adversarial, vat or mixed views"
+    )
     patch: int = pydantic.Field(default=80, gt=0)
     """Side of a patch in pixels."""
     stride: int = pydantic.Field(default=36, gt=0)
     """Pixels from one patch to the next; less than `patch`, so that they overlap."""
-    ahead: tuple[pydantic.PositiveInt, ...] = pydantic.Field(default=(3,), min_length=1, max_length=16)
+    ahead: tuple[pydantic.PositiveInt, ...] = pydantic.Field(
+        default=(3,), min_length=1, max_length=16
+    )
     """How many rows below the context the predicted patches are, one linear head for each."""
     dim: int = pydantic.Field(default=64, gt=0)
     """Width in which predictions and patches are compared, D."""
@@ -52,7 +56,9 @@ class CPCConfig(EncoderConfig):
             needed = self.patch + max(self.ahead) * self.stride
             lacking = f"a patch of {self.patch} pixels {max(self.ahead)} rows below another"
             remedy = f"use a views.size of at least {needed}, or smaller patches (method.patch, method.stride)"
-            raise ConfigError([("views.size", f"views of {setting.view_size} pixels lack {lacking}; {remedy}")])
+            raise ConfigError(
+                [("views.size", f"views of {setting.view_size} pixels lack {lacking}; {remedy}")]
+            )
 
 
 class ContextLayer(nn.Module):
@@ -78,14 +84,19 @@ class PatchHead(nn.Module):
 
     def __init__(self, width: int, config: CPCConfig) -> None:
         super().__init__()
-        self.context = nn.Sequential(*(ContextLayer(width, config.hidden) for _ in range(config.layers)), nn.ReLU())
+        self.context = nn.Sequential(
+            *(ContextLayer(width, config.hidden) for _ in range(config.layers)), nn.ReLU()
+        )
         self.patches = nn.Conv2d(width, config.dim, 1)
         self.predictions = nn.ModuleList(nn.Conv2d(width, config.dim, 1) for _ in config.ahead)
         self.scale = config.scale
 
     def forward(self, features: Tensor) -> Tensor:
         context = self.context(features)
-        return torch.stack([self.patches(features), *(self.scale * below(context) for below in self.predictions)], 1)
+        return torch.stack(
+            [self.patches(features), *(self.scale * below(context) for below in self.predictions)],
+            1,
+        )
 
 
 class CPC(Method[SimCLRLabels], config=CPCConfig):
@@ -105,7 +116,9 @@ class CPC(Method[SimCLRLabels], config=CPCConfig):
     def __init__(self, config: CPCConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder.branched(backbone, PatchHead(num_features(backbone), config), setting, config.bn_groups)
+        self.encoder = Encoder.branched(
+            backbone, PatchHead(num_features(backbone), config), setting, config.bn_groups
+        )
         grid = 0 if setting.view_size is None else config.grid(setting.view_size)
         #: All patches of a batch equally likely.
         self.chance_loss = math.log(setting.batch_size * grid**2) if grid else None
@@ -153,7 +166,12 @@ class CPC(Method[SimCLRLabels], config=CPCConfig):
         """Means over the predicted patches of loss and hits, [V, B] each."""
         pairs = [
             patch_nce(below, labels.dictionary, ahead, labels.own, labels.shown)
-            for below, ahead in zip(self._parts(embedding)[1].unbind(2), self.config.ahead, strict=True)
+            for below, ahead in zip(
+                self._parts(embedding)[1].unbind(2), self.config.ahead, strict=True
+            )
         ]
-        losses, hits = (torch.cat([value.flatten(-2) for value in values], -1) for values in zip(*pairs, strict=True))
+        losses, hits = (
+            torch.cat([value.flatten(-2) for value in values], -1)
+            for values in zip(*pairs, strict=True)
+        )
         return losses.mean(-1), hits.to(losses.dtype).mean(-1)

@@ -32,11 +32,15 @@ class DeepClusterConfig(EncoderConfig):
     """Width of the embedding, D."""
     hidden: int = pydantic.Field(default=2048, gt=0)
     """Width of the head's hidden layer."""
-    num_prototypes: tuple[pydantic.PositiveInt, ...] = pydantic.Field(default=(3000, 3000, 3000), min_length=1)
+    num_prototypes: tuple[pydantic.PositiveInt, ...] = pydantic.Field(
+        default=(3000, 3000, 3000), min_length=1
+    )
     """Clusters of each head, K; ten times the expected classes serve small data (F8)."""
     temperature: float = pydantic.Field(default=0.1, gt=0)
     """τ."""
-    crops_for_assign: tuple[pydantic.NonNegativeInt, ...] = pydantic.Field(default=(0, 1), min_length=1)
+    crops_for_assign: tuple[pydantic.NonNegativeInt, ...] = pydantic.Field(
+        default=(0, 1), min_length=1
+    )
     """The crops whose embeddings are kept and clustered; head h clusters the (h mod their number)-th of them."""
     kmeans_iterations: int = pydantic.Field(default=10, gt=0)
     """Updates of the centroids at the start of every epoch."""
@@ -76,11 +80,19 @@ def weights(clusters: Tensor, dtype: torch.dtype) -> Tensor:
     Over those of all processes, so that it does not depend on who got which.
     """
     weight = (clusters != UNASSIGNED).to(dtype)
-    return weight * (len(weight) * processes.world_size() / processes.all_reduce_sum(weight.sum()).clamp_min(1))
+    return weight * (
+        len(weight) * processes.world_size() / processes.all_reduce_sum(weight.sum()).clamp_min(1)
+    )
 
 
 def cluster(
-    rows: Tensor, count: int, iterations: int, data: Passes, number: int, field: str, valid: Tensor | None = None
+    rows: Tensor,
+    count: int,
+    iterations: int,
+    data: Passes,
+    number: int,
+    field: str,
+    valid: Tensor | None = None,
 ) -> Clusters:
     """K-means number `number` of an epoch's start. Raises ConfigError about `field` for fewer rows than clusters."""
     generator = data.stream.child("kmeans", number).generator()
@@ -100,13 +112,21 @@ def check_clusters(counts: Sequence[int], setting: Setting) -> None:
 
 
 def clusterings(
-    rows: Tensor, index: Tensor, counts: Sequence[int], iterations: int, data: Passes, clusters: Tensor
+    rows: Tensor,
+    index: Tensor,
+    counts: Sequence[int],
+    iterations: int,
+    data: Passes,
+    clusters: Tensor,
 ) -> tuple[list[Clusters], dict[str, float]]:
     """K-means of this process's rows [n, D] for each of `counts`; returns them, and their health on the main process.
 
     clusters: int32 [H, N], which becomes that of every image of all processes. index: int64 [n], the images of rows.
     """
-    found = [cluster(rows, count, iterations, data, number, "num_clusters") for number, count in enumerate(counts)]
+    found = [
+        cluster(rows, count, iterations, data, number, "num_clusters")
+        for number, count in enumerate(counts)
+    ]
     before, table = clusters.clone(), torch.full_like(clusters, UNASSIGNED)
     table[:, index] = torch.stack([one.assignments for one in found]).int()
     # shares do not overlap, so whoever has a cluster for an image is right
@@ -114,7 +134,9 @@ def clusterings(
     return found, health(clusters, before, counts, data.labels) if processes.is_main() else {}
 
 
-def features_of(network: Callable[[Tensor], Tensor], data: Passes, like: Tensor) -> tuple[Tensor, Tensor]:
+def features_of(
+    network: Callable[[Tensor], Tensor], data: Passes, like: Tensor
+) -> tuple[Tensor, Tensor]:
     """Unit features [n, D] of this process's share of all images, and their positions [n]. like: [·, D]."""
     rows, index = [like[:0]], [torch.empty(0, dtype=torch.long, device=like.device)]
     for batch in data.images():
@@ -141,55 +163,92 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         super().__init__()
         self.config = config
         #: The mean over heads: all clusters equally likely.
-        self.chance_loss = sum(math.log(count) for count in config.num_prototypes) / len(config.num_prototypes)
+        self.chance_loss = sum(math.log(count) for count in config.num_prototypes) / len(
+            config.num_prototypes
+        )
         head = normalized_head(num_features(backbone), config.hidden, config.dim)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.prototypes = nn.ModuleList(nn.Linear(config.dim, count, bias=False) for count in config.num_prototypes)
+        self.prototypes = nn.ModuleList(
+            nn.Linear(config.dim, count, bias=False) for count in config.num_prototypes
+        )
         self.prototypes.requires_grad_(config.freeze_prototypes_steps is not None)
         self.bank = MemoryBank(setting.data_size, len(config.crops_for_assign), config.dim)
-        table = torch.full((len(config.num_prototypes), setting.data_size), UNASSIGNED, dtype=torch.int32)
+        table = torch.full(
+            (len(config.num_prototypes), setting.data_size), UNASSIGNED, dtype=torch.int32
+        )
         self.clusters = nn.Buffer(table)  # [H, N]
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ClusterLabels:
         clusters = self.clusters[:, batch.index].long() if batch.known else self._nearest(embedding)
         steps = self.config.freeze_prototypes_steps
-        return ClusterLabels(clusters, weights(clusters[0], batch.crops[0].dtype), steps is None or batch.step < steps)
+        return ClusterLabels(
+            clusters,
+            weights(clusters[0], batch.crops[0].dtype),
+            steps is None or batch.step < steps,
+        )
 
     def _nearest(self, embedding: Tensor | None) -> Tensor:
         """Nearest clusters of images that are not in the bank, [H, B]."""
         assert embedding is not None, "images of another data set need an embedding"
-        heads = zip(itertools.cycle(self.config.crops_for_assign), self.prototypes.parameters(), strict=False)
-        return torch.stack([(embedding[crop] @ p.T.to(embedding.dtype)).argmax(1) for crop, p in heads])
+        heads = zip(
+            itertools.cycle(self.config.crops_for_assign),
+            self.prototypes.parameters(),
+            strict=False,
+        )
+        return torch.stack(
+            [(embedding[crop] @ p.T.to(embedding.dtype)).argmax(1) for crop, p in heads]
+        )
 
     def loss(self, embedding: Tensor, labels: ClusterLabels) -> Tensor:
         losses = [
-            F.cross_entropy(scores / self.config.temperature, clusters, ignore_index=UNASSIGNED, reduction="none")
+            F.cross_entropy(
+                scores / self.config.temperature,
+                clusters,
+                ignore_index=UNASSIGNED,
+                reduction="none",
+            )
             for scores, clusters in self._scores(embedding, labels)
         ]
         return torch.stack(losses).mean(0).view(embedding.shape[:2]) * labels.weight
 
     def correct(self, embedding: Tensor, labels: ClusterLabels) -> Tensor:
-        hits = [scores.argmax(1) == clusters for scores, clusters in self._scores(embedding, labels)]
-        return torch.stack(hits).to(labels.weight.dtype).mean(0).view(embedding.shape[:2]) * labels.weight
+        hits = [
+            scores.argmax(1) == clusters for scores, clusters in self._scores(embedding, labels)
+        ]
+        return (
+            torch.stack(hits).to(labels.weight.dtype).mean(0).view(embedding.shape[:2])
+            * labels.weight
+        )
 
     def _scores(self, embedding: Tensor, labels: ClusterLabels) -> Iterable[tuple[Tensor, Tensor]]:
         """For each head: cosines [V·B, K] to its prototypes, and the clusters [V·B] it should find."""
         rows = embedding.flatten(0, 1)
         with torch.autocast(rows.device.type, enabled=False):
-            for prototypes, clusters in zip(self.prototypes.parameters(), labels.clusters, strict=True):
-                yield rows @ (prototypes.detach() if labels.frozen else prototypes).T, clusters.repeat(len(embedding))
+            for prototypes, clusters in zip(
+                self.prototypes.parameters(), labels.clusters, strict=True
+            ):
+                yield (
+                    rows @ (prototypes.detach() if labels.frozen else prototypes).T,
+                    clusters.repeat(len(embedding)),
+                )
 
     def commit(self, batch: Batch, embedding: Tensor, labels: ClusterLabels) -> None:
         chosen = torch.stack([embedding[crop] for crop in self.config.crops_for_assign])
         count = embedding.shape[1]
         self.bank.write(batch.index[:count], chosen)
-        if count < len(batch):  # the clean term had a share of the batch; the others keep their last embedding
+        if count < len(
+            batch
+        ):  # the clean term had a share of the batch; the others keep their last embedding
             self.bank.keep(batch.index[count:])
 
     def notes(self) -> list[str]:
         rows, crops, dim = self.bank.rows, len(self.config.crops_for_assign), self.config.dim
         held = f"memory bank of {rows:,} images × {crops} crops"
-        return [memory_note(held, rows * crops, rows, dim, self.config.num_prototypes, self.clusters.device)]
+        return [
+            memory_note(
+                held, rows * crops, rows, dim, self.config.num_prototypes, self.clusters.device
+            )
+        ]
 
     # -- between epochs -----------------------------------------------------------------------------------------------
 
@@ -197,7 +256,10 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         """Cluster what the epoch before left in the bank; returns the health of the clusterings."""
         if epoch == 0:  # each crop on its own, in training mode, as published (F8)
             for batch in data.views():
-                rows = [self.embed((batch.crops[crop],), MAIN)[0] for crop in self.config.crops_for_assign]
+                rows = [
+                    self.embed((batch.crops[crop],), MAIN)[0]
+                    for crop in self.config.crops_for_assign
+                ]
                 self.bank.write(batch.index, torch.stack(rows))
         before, tables = self.clusters.clone(), []
         for head, prototypes in enumerate(self.prototypes.parameters()):
@@ -208,7 +270,11 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
             tables.append(self.bank.join(found.assignments.int()))
         self.clusters.copy_(torch.stack(tables))
         self.bank.forget()
-        return health(self.clusters, before, self.config.num_prototypes, data.labels) if processes.is_main() else {}
+        return (
+            health(self.clusters, before, self.config.num_prototypes, data.labels)
+            if processes.is_main()
+            else {}
+        )
 
     def checkpoint(self) -> dict[str, Any]:
         """With the whole bank, of which each process has a part."""
@@ -219,4 +285,6 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
 
     def restore(self, state: dict[str, Any]) -> None:
         self.bank.take(state["bank.embeddings"], state["bank.seen"])
-        self.load_state_dict({**state, **{f"bank.{name}": value for name, value in self.bank.state_dict().items()}})
+        self.load_state_dict(
+            {**state, **{f"bank.{name}": value for name, value in self.bank.state_dict().items()}}
+        )

@@ -102,23 +102,34 @@ class DINO(Method[SoftClasses], config=DINOConfig):
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SoftClasses:
         rows = self.teacher.embed(batch.crops[: self.config.teacher_crops], MAIN)
         scores = _cosines(rows, self.teacher_prototypes.weight)
-        classes = F.softmax((scores - self.center.to(scores.dtype)) / self._teacher_temperature(batch.step), -1)
+        classes = F.softmax(
+            (scores - self.center.to(scores.dtype)) / self._teacher_temperature(batch.step), -1
+        )
         frozen = batch.step < self.config.freeze_prototypes_epochs * self.steps_per_epoch
         return SoftClasses(classes, scores.mean((0, 1)), frozen)
 
     def _teacher_temperature(self, step: int) -> float:
         config = self.config
         passed = min(1.0, step // self.steps_per_epoch / max(1, config.warmup_epochs - 1))
-        start = config.warmup_teacher_temperature if config.warmup_epochs else config.teacher_temperature
+        start = (
+            config.warmup_teacher_temperature
+            if config.warmup_epochs
+            else config.teacher_temperature
+        )
         return start + passed * (config.teacher_temperature - start)
 
     def loss(self, embedding: Tensor, labels: SoftClasses) -> Tensor:
         weight = self.prototypes.weight
-        scores = _cosines(embedding, weight.detach() if labels.frozen else weight) / self.config.temperature
+        scores = (
+            _cosines(embedding, weight.detach() if labels.frozen else weight)
+            / self.config.temperature
+        )
         return swapped_prediction(scores, labels.classes, range(self.config.teacher_crops))
 
     def correct(self, embedding: Tensor, labels: SoftClasses) -> Tensor:
-        targets = targets_of_others(labels.classes, range(self.config.teacher_crops), len(embedding))
+        targets = targets_of_others(
+            labels.classes, range(self.config.teacher_crops), len(embedding)
+        )
         return _cosines(embedding, self.prototypes.weight).argmax(-1) == targets.argmax(-1)
 
     def commit(self, batch: Batch, embedding: Tensor, labels: SoftClasses) -> None:

@@ -70,7 +70,10 @@ class EMPSSL(Method[MeanCrops], config=EMPSSLConfig):
         self.chance_loss = largest_rate(setting.batch_size, config.dim, config.distortion)
         self.chance_loss -= 0.5 * math.log(1 + config.dim / config.distortion)
         layers: list[nn.Module] = []
-        for before, after in ((num_features(backbone), config.hidden), (config.hidden, config.hidden)):
+        for before, after in (
+            (num_features(backbone), config.hidden),
+            (config.hidden, config.hidden),
+        ):
             layers += [nn.Linear(before, after), nn.BatchNorm1d(after), nn.ReLU(inplace=True)]
         head = nn.Sequential(*layers, nn.Linear(config.hidden, config.dim))
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
@@ -88,9 +91,13 @@ class EMPSSL(Method[MeanCrops], config=EMPSSLConfig):
         return self.clean_loss(embedding, labels) if joint else self._loss(embedding, labels.means)
 
     def _loss(self, embedding: Tensor, means: Tensor) -> Tensor:
-        everyone = processes.all_gather_with_gradient(embedding.transpose(0, 1)).transpose(0, 1)  # [V, n, D]
+        everyone = processes.all_gather_with_gradient(embedding.transpose(0, 1)).transpose(
+            0, 1
+        )  # [V, n, D]
         count, dim = everyone.shape[1:]
-        lacking = largest_rate(count, dim, self.config.distortion) - coding_rate(everyone, self.config.distortion)
+        lacking = largest_rate(count, dim, self.config.distortion) - coding_rate(
+            everyone, self.config.distortion
+        )
         return self.config.similarity_weight * (1 - (embedding * means).sum(-1)) + lacking[:, None]
 
     def correct(self, embedding: Tensor, labels: MeanCrops) -> Tensor:

@@ -39,7 +39,9 @@ class InfoMinConfig(MethodConfig):
         super().check(setting)
         self.contrast.check_within("contrast", replace(setting, num_crops=2))
         if self.contrast.symmetric:
-            raise ConfigError([("method.contrast.symmetric", "InfoMin has one key per image; use false")])
+            raise ConfigError(
+                [("method.contrast.symmetric", "InfoMin has one key per image; use false")]
+            )
 
 
 class InfoMin(Method[MoCoLabels], config=InfoMinConfig):
@@ -54,8 +56,12 @@ class InfoMin(Method[MoCoLabels], config=InfoMinConfig):
         self.config = config
         dim, width, count = config.contrast.dim, num_features(backbone), config.puzzle.grid**2
         self.contrast = MoCo(config.contrast, backbone, replace(setting, num_crops=2))
-        self.chance_loss = self.contrast.chance_loss  # both terms are told apart from the same queue
-        self.puzzle_head = TileHead(config.puzzle.grid, mlp_head(width, dim), nn.Linear(count * dim, dim))
+        self.chance_loss = (
+            self.contrast.chance_loss
+        )  # both terms are told apart from the same queue
+        self.puzzle_head = TileHead(
+            config.puzzle.grid, mlp_head(width, dim), nn.Linear(count * dim, dim)
+        )
 
     @property
     def backbone(self) -> nn.Module:
@@ -65,7 +71,9 @@ class InfoMin(Method[MoCoLabels], config=InfoMinConfig):
         return batch.crops[0], self.config.puzzle.shuffled(batch.crops[2], batch)
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        puzzles = (self.puzzle_head.embed(puzzle, self.contrast.query, branch) for puzzle in crops[1:])
+        puzzles = (
+            self.puzzle_head.embed(puzzle, self.contrast.query, branch) for puzzle in crops[1:]
+        )
         return torch.stack([self.contrast.embed(crops[:1], branch)[0], *puzzles])
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> MoCoLabels:
@@ -75,7 +83,9 @@ class InfoMin(Method[MoCoLabels], config=InfoMinConfig):
         share = self.config.puzzle_weight
         # the mean over the anchors divides by their number
         weights = len(embedding) * torch.tensor([1 - share, share])[: len(embedding), None]
-        return self.contrast.loss(embedding, labels) * weights.to(embedding.device, non_blocking=True)
+        return self.contrast.loss(embedding, labels) * weights.to(
+            embedding.device, non_blocking=True
+        )
 
     def correct(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
         return self.contrast.correct(embedding, labels)

@@ -55,7 +55,9 @@ class InstanceLabels(PseudoLabels):
     def nearest(self, embedding: Tensor) -> Tensor:
         """True where the memory of its own image is the one nearest to an embedding [V, B, D]; bool [V, B]."""
         # its own may be among the others, where rounding must not tell it from itself
-        return (embedding * self.keys).sum(-1) >= (embedding @ self.others.to(embedding.dtype).T).amax(-1) - 1e-6
+        return (embedding * self.keys).sum(-1) >= (
+            embedding @ self.others.to(embedding.dtype).T
+        ).amax(-1) - 1e-6
 
 
 class Memory(nn.Module):
@@ -71,7 +73,9 @@ class Memory(nn.Module):
     def __init__(self, config: MemoryConfig, data_size: int, seed: int, drawn: bool) -> None:
         super().__init__()
         self.config, self.drawn = config, drawn
-        draw = torch.randn(data_size, config.dim, generator=Stream(seed).child("instance bank").generator())
+        draw = torch.randn(
+            data_size, config.dim, generator=Stream(seed).child("instance bank").generator()
+        )
         self.rows = nn.Buffer(F.normalize(draw))
         # Z = N · E[exp(m·q/τ)] for any unit vector q. The published code takes the mean over its first batch; since
         # rows are isotropic, the mean over the axes is the same number with less noise.
@@ -100,16 +104,25 @@ class Memory(nn.Module):
         """The loss [V, B] of embeddings [V, B, D]."""
         temperature = self.config.temperature
         if self.config.objective == "softmax":
-            return info_nce(embedding, labels.keys, labels.others, temperature, positive_included=not self.drawn)
-        return nce(embedding, labels.keys, labels.others, temperature, self.partition, len(self.rows))
+            return info_nce(
+                embedding, labels.keys, labels.others, temperature, positive_included=not self.drawn
+            )
+        return nce(
+            embedding, labels.keys, labels.others, temperature, self.partition, len(self.rows)
+        )
 
     def update(self, batch: Batch, clean: Tensor) -> None:
         """Follow the clean embedding [V, b, D] of a batch's first view; every process calls it."""
         index = processes.all_gather(batch.index[: clean.shape[1]])
         embedding = processes.all_gather(clean[0]).to(self.rows.dtype)
         # an image that replaces an unreadable one occurs twice; all processes must keep the same embedding of it
-        last = ((index[:, None] == index) * torch.arange(len(index), dtype=torch.int32, device=index.device)).amax(1)
-        self.rows[index] = F.normalize(self.rows[index].lerp(embedding[last], 1 - self.config.bank_momentum))
+        last = (
+            (index[:, None] == index)
+            * torch.arange(len(index), dtype=torch.int32, device=index.device)
+        ).amax(1)
+        self.rows[index] = F.normalize(
+            self.rows[index].lerp(embedding[last], 1 - self.config.bank_momentum)
+        )
 
 
 class InstDisc(Method[InstanceLabels], config=InstDiscConfig):

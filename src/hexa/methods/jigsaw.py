@@ -42,8 +42,12 @@ class PuzzleConfig(Config):
 
     def puzzle(self, view: Tensor, order: Tensor, batch: Batch) -> Tensor:
         """The puzzles of a view [B, 3, S, S] of the images of a batch, with tiles in this order [B, G²]."""
-        offsets = draws.uniforms(len(batch), 2 * self.grid**2, batch.stream.child("tiles")).view(len(batch), -1, 2)
-        return tiles.mosaic(view, order, offsets.to(view.device, non_blocking=True), self.tile(view.shape[-1]))
+        offsets = draws.uniforms(len(batch), 2 * self.grid**2, batch.stream.child("tiles")).view(
+            len(batch), -1, 2
+        )
+        return tiles.mosaic(
+            view, order, offsets.to(view.device, non_blocking=True), self.tile(view.shape[-1])
+        )
 
 
 class JigsawConfig(EncoderConfig):
@@ -82,18 +86,30 @@ class Jigsaw(ClassifiesDraws, config=JigsawConfig):
         self.config = config
         self.chance_loss = math.log(config.num_permutations)
         count = config.puzzle.grid**2
-        each = nn.Sequential(nn.Linear(num_features(backbone), config.hidden), nn.ReLU(inplace=True))
-        head = TileHead(config.puzzle.grid, each, nn.Linear(count * config.hidden, config.num_permutations))
+        each = nn.Sequential(
+            nn.Linear(num_features(backbone), config.hidden), nn.ReLU(inplace=True)
+        )
+        head = TileHead(
+            config.puzzle.grid, each, nn.Linear(count * config.hidden, config.num_permutations)
+        )
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         generator = Stream(setting.seed).child("permutations").generator()
-        self.permutations = nn.Buffer(tiles.permutations(count, config.num_permutations, generator))  # [P, G²]
+        self.permutations = nn.Buffer(
+            tiles.permutations(count, config.num_permutations, generator)
+        )  # [P, G²]
 
     def _numbers(self, batch: Batch) -> Tensor:
-        numbers = draws.integers(len(batch), len(self.permutations), batch.stream.child("permutation"))
+        numbers = draws.integers(
+            len(batch), len(self.permutations), batch.stream.child("permutation")
+        )
         return numbers.to(self.permutations.device, non_blocking=True)
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        return (self.config.puzzle.puzzle(batch.crops[0], self.permutations[self._numbers(batch)], batch),)
+        return (
+            self.config.puzzle.puzzle(
+                batch.crops[0], self.permutations[self._numbers(batch)], batch
+            ),
+        )
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         (puzzle,) = crops

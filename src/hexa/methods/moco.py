@@ -65,7 +65,9 @@ class MoCoConfig(EncoderConfig):
 
 def completed_by(fields: dict[str, Any]) -> pydantic.BeforeValidator:
     """Validator of a field that is a MoCo with these values: naming one of its fields leaves the others at them."""
-    return pydantic.BeforeValidator(lambda value: {**fields, **value} if isinstance(value, dict) else value)
+    return pydantic.BeforeValidator(
+        lambda value: {**fields, **value} if isinstance(value, dict) else value
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +94,9 @@ class MoCoLabels(PseudoLabels):
         second = first[permutation]
         if not self.pairs:
             return first, second
-        return replace(first, partner=(second.keys, second.own)), replace(second, partner=(first.keys, first.own))
+        return replace(first, partner=(second.keys, second.own)), replace(
+            second, partner=(first.keys, first.own)
+        )
 
     def further_similarities(self, query: Tensor) -> Tensor | None:
         """Similarities [V, B, E] of queries [V, B, D] to further keys, −∞ for those of the image itself."""
@@ -124,12 +128,19 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         super().__init__()
         self.config = config
         #: ln(1 + K) of an encoder that maps everything to one point, per published term.
-        self.chance_loss = config.keys_per_image * float(torch.log1p(torch.tensor(float(config.queue_size))))
+        self.chance_loss = config.keys_per_image * float(
+            torch.log1p(torch.tensor(float(config.queue_size)))
+        )
         keys = setting.batch_size * config.keys_per_image
-        self._epoch_keys, self._half = setting.steps_per_epoch * keys, math.ceil(setting.steps_per_epoch / 2) * keys
+        self._epoch_keys, self._half = (
+            setting.steps_per_epoch * keys,
+            math.ceil(setting.steps_per_epoch / 2) * keys,
+        )
         head = (mlp_head if config.head == "mlp" else nn.Linear)(num_features(backbone), config.dim)
         self.query, self.key = Encoder.with_twin(backbone, head, setting, config.bn_groups)
-        draw = torch.randn(config.queue_size, config.dim, generator=Stream(setting.seed).child("queue").generator())
+        draw = torch.randn(
+            config.queue_size, config.dim, generator=Stream(setting.seed).child("queue").generator()
+        )
         self.queue = nn.Buffer(F.normalize(draw))  # [K, D]
         self.queue_pointer = nn.Buffer(torch.zeros(1, dtype=torch.long))
 
@@ -153,7 +164,10 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> MoCoLabels:
         views = batch.crops[1::-1] if self.config.symmetric else batch.crops[1:2]
-        keys = [self._keys(view, batch.stream.child("key shuffle", number)) for number, view in enumerate(views)]
+        keys = [
+            self._keys(view, batch.stream.child("key shuffle", number))
+            for number, view in enumerate(views)
+        ]
         own = processes.rank() * len(batch) + torch.arange(len(batch), device=keys[0].device)
         positives = self.config.mixed_positives
         every = [processes.all_gather(k) for k in keys] if positives == "batch" else []
@@ -161,7 +175,9 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         def of_anchors(keys: list[Tensor]) -> Tensor:
             return torch.stack(keys + keys[:1] * (len(batch.crops) - 2))
 
-        return MoCoLabels(of_anchors(keys), own, positives == "pair", of_anchors(every) if every else None)
+        return MoCoLabels(
+            of_anchors(keys), own, positives == "pair", of_anchors(every) if every else None
+        )
 
     def _keys(self, crops: Tensor, stream: Stream) -> Tensor:
         """Keys [B, D]; with groups, images change places so that no key shares its query's statistics (F5)."""
@@ -170,23 +186,31 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
             with use_branch(self.key):
                 return unit(self.key(images))
 
-        return in_other_places(crops, encode, stream) if self.config.bn_groups > 1 else encode(crops)
+        return (
+            in_other_places(crops, encode, stream) if self.config.bn_groups > 1 else encode(crops)
+        )
 
     def loss(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
         further, keys = labels.further_similarities(embedding), labels.keys[: len(embedding)]
         # two published terms are added, not averaged, when the loss is symmetric
-        return self.config.keys_per_image * info_nce(embedding, keys, self.queue, self.config.temperature, further)
+        return self.config.keys_per_image * info_nce(
+            embedding, keys, self.queue, self.config.temperature, further
+        )
 
     def correct(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
         further, keys = labels.further_similarities(embedding), labels.keys[: len(embedding)]
         return is_nearest(embedding, keys, self.queue, further)
 
     def commit(self, batch: Batch, embedding: Tensor, labels: MoCoLabels) -> None:
-        keys = torch.cat([processes.all_gather(keys) for keys in labels.keys[: self.config.keys_per_image]])
+        keys = torch.cat(
+            [processes.all_gather(keys) for keys in labels.keys[: self.config.keys_per_image]]
+        )
         keys = keys.to(self.queue.dtype)
         check_queue(len(self.queue), len(keys), wraps=True)
         follow(self.key, self.query, self.config.momentum)
         # positions are computed on the device: reading the pointer would synchronise
-        positions = (self.queue_pointer + torch.arange(len(keys), device=keys.device)) % len(self.queue)
+        positions = (self.queue_pointer + torch.arange(len(keys), device=keys.device)) % len(
+            self.queue
+        )
         self.queue.index_copy_(0, positions, keys)
         self.queue_pointer.add_(len(keys)).remainder_(len(self.queue))

@@ -29,7 +29,9 @@ class PCLConfig(MethodConfig):
     num_views: ClassVar = (2, 2, "PCL compares two views")
     contrast: Annotated[MoCoConfig, completed_by(_CONTRAST)] = MoCoConfig.model_validate(_CONTRAST)
     """The part that is MoCo: m 0.999, τ 0.2, which is also the mean of the clusters' temperatures."""
-    num_clusters: tuple[pydantic.PositiveInt, ...] = pydantic.Field(default=(25000, 50000, 100000), min_length=1)
+    num_clusters: tuple[pydantic.PositiveInt, ...] = pydantic.Field(
+        default=(25000, 50000, 100000), min_length=1
+    )
     """Clusters of each clustering, K: about a 50th, a 25th and a 13th of the images."""
     num_negatives: int = pydantic.Field(default=16384, gt=0)
     """Random prototypes that a query is told apart from beside those of the batch, r; all others if there are fewer.
@@ -60,11 +62,21 @@ class PCLLabels(PseudoLabels):
     weight: Tensor
 
     def __getitem__(self, index: Index) -> PCLLabels:
-        return replace(self, contrast=self.contrast[index], targets=self.targets[:, index], weight=self.weight[index])
+        return replace(
+            self,
+            contrast=self.contrast[index],
+            targets=self.targets[:, index],
+            weight=self.weight[index],
+        )
 
     def mixed(self, permutation: Tensor) -> tuple[PCLLabels, PCLLabels]:
         first, second = self.contrast.mixed(permutation)
-        partner = replace(self, contrast=second, targets=self.targets[:, permutation], weight=self.weight[permutation])
+        partner = replace(
+            self,
+            contrast=second,
+            targets=self.targets[:, permutation],
+            weight=self.weight[permutation],
+        )
         return replace(self, contrast=first), partner
 
 
@@ -94,7 +106,9 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         every = sum(config.num_clusters)  # those of all clusterings, one after another
         self.centroids = nn.Buffer(torch.zeros(every, config.contrast.dim))  # [Σ K, D]
         self.concentrations = nn.Buffer(torch.full((every,), config.contrast.temperature))  # [Σ K]
-        table = torch.full((len(config.num_clusters), setting.data_size), UNASSIGNED, dtype=torch.int32)
+        table = torch.full(
+            (len(config.num_clusters), setting.data_size), UNASSIGNED, dtype=torch.int32
+        )
         self.clusters = nn.Buffer(table)  # [H, N]
 
     @property
@@ -114,13 +128,17 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         else:
             own = nearest(contrast.keys[0], self.centroids, self.config.num_clusters)
         weight = weights(own[0], batch.crops[0].dtype)
-        if batch.step < self.first_step:  # known without asking the device whether there are clusters
+        if (
+            batch.step < self.first_step
+        ):  # known without asking the device whether there are clusters
             return PCLLabels(contrast, (), own[:0], weight)
         everyone = processes.all_gather(own.T.contiguous()).T
         compared, targets = [], []
         for number, count in enumerate(self.config.num_clusters):
             generator = batch.stream.child("negative prototypes", number).generator(own.device)
-            chosen, places = compare(own[number], everyone[number], count, self.num_compared, generator)
+            chosen, places = compare(
+                own[number], everyone[number], count, self.num_compared, generator
+            )
             compared.append(chosen)
             targets.append(places)
         return PCLLabels(contrast, tuple(compared), torch.stack(targets), weight)
@@ -131,7 +149,10 @@ class PCL(Method[PCLLabels], config=PCLConfig):
             return instance
         views = len(embedding)
         sizes = list(self.config.num_clusters)
-        centroids, temperatures = torch.split(self.centroids, sizes), torch.split(self.concentrations, sizes)
+        centroids, temperatures = (
+            torch.split(self.centroids, sizes),
+            torch.split(self.concentrations, sizes),
+        )
         clusterings = zip(centroids, temperatures, labels.compared, labels.targets, strict=True)
         parts = [
             proto_nce(embedding, rows[chosen], temperature[chosen], targets.expand(views, -1))
@@ -161,7 +182,11 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         key, config = self.contrast.key, self.config
         with tried(key):
             rows, index = features_of(key, data, self.centroids)
-        counts, iterations, mean = config.num_clusters, config.kmeans_iterations, config.contrast.temperature
+        counts, iterations, mean = (
+            config.num_clusters,
+            config.kmeans_iterations,
+            config.contrast.temperature,
+        )
         found, facts = clusterings(rows, index, counts, iterations, data, self.clusters)
         temperatures = [concentrations(rows, one.centroids, one.assignments, mean) for one in found]
         self.centroids.copy_(torch.cat([one.centroids for one in found]))

@@ -46,10 +46,16 @@ class PIRL(InstDisc, config=PIRLConfig):
         Method.__init__(self)  # not InstDisc's, which has one head
         self.config: PIRLConfig = config
         #: For the softmax; NCE's depends on more.
-        self.chance_loss = math.log1p(config.num_negatives) if config.objective == "softmax" else None
+        self.chance_loss = (
+            math.log1p(config.num_negatives) if config.objective == "softmax" else None
+        )
         width, grid = num_features(backbone), config.puzzle.grid
-        self.encoder = Encoder.branched(backbone, nn.Linear(width, config.dim), setting, config.bn_groups)
-        self.puzzle_head = TileHead(grid, nn.Linear(width, config.dim), nn.Linear(grid**2 * config.dim, config.dim))
+        self.encoder = Encoder.branched(
+            backbone, nn.Linear(width, config.dim), setting, config.bn_groups
+        )
+        self.puzzle_head = TileHead(
+            grid, nn.Linear(width, config.dim), nn.Linear(grid**2 * config.dim, config.dim)
+        )
         self.bank = Memory(config, setting.data_size, setting.seed, drawn=True)
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:

@@ -64,7 +64,9 @@ class Rotation(ClassifiesDraws, config=RotationConfig):
     def __init__(self, config: RotationConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.chance_loss = math.log(4)
-        self.encoder = Encoder.branched(backbone, nn.Linear(num_features(backbone), 4), setting, config.bn_groups)
+        self.encoder = Encoder.branched(
+            backbone, nn.Linear(num_features(backbone), 4), setting, config.bn_groups
+        )
 
     def _turns(self, batch: Batch) -> Tensor:
         """Quarter turns [4, B] of the crops: a first one drawn for each image, then the others in turn."""
@@ -72,7 +74,9 @@ class Rotation(ClassifiesDraws, config=RotationConfig):
         return ((first + torch.arange(4)[:, None]) % 4).to(batch.crops[0].device, non_blocking=True)
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        turned = torch.stack([torch.rot90(batch.crops[0], quarters, (2, 3)) for quarters in range(4)])
+        turned = torch.stack(
+            [torch.rot90(batch.crops[0], quarters, (2, 3)) for quarters in range(4)]
+        )
         images = torch.arange(turned.shape[1], device=turned.device)
         return tuple(turned[quarters, images] for quarters in self._turns(batch))
 

@@ -84,9 +84,13 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
     def __init__(self, config: SimCLRConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        head = normalized_layers([num_features(backbone)] * config.head_layers + [config.dim], last_weight=True)
+        head = normalized_layers(
+            [num_features(backbone)] * config.head_layers + [config.dim], last_weight=True
+        )
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.chance_loss = math.log(setting.num_crops * setting.batch_size - 1)  # all other views equally likely
+        self.chance_loss = math.log(
+            setting.num_crops * setting.batch_size - 1
+        )  # all other views equally likely
         self.average = twin_of(self.encoder) if config.average else None
 
     @property
@@ -100,7 +104,9 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
         if self.config.adversarial_terms != "clae":
             return labels
         device = embedding.device.type
-        precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+        precision = (
+            torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+        )
         return replace(labels, crops=batch.crops, precision=precision)
 
     def clean_loss(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
@@ -113,11 +119,18 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
             return self.clean_loss(embedding, labels)
         if form == "clae":
             half = labels.precision != torch.float32
-            with torch.autocast(embedding.device.type, labels.precision if half else None, enabled=half):
+            with torch.autocast(
+                embedding.device.type, labels.precision if half else None, enabled=half
+            ):
                 clean = self.encoder.embed(labels.crops[: len(embedding)], _STILL)
-            pairs = [self.clean_loss(torch.stack(views), labels) for views in zip(clean, embedding, strict=True)]
+            pairs = [
+                self.clean_loss(torch.stack(views), labels)
+                for views in zip(clean, embedding, strict=True)
+            ]
             return torch.stack([losses.mean(0) for losses in pairs])
-        return nt_xent(embedding, labels.dictionary, labels.own, labels.shown, self.config.temperature)
+        return nt_xent(
+            embedding, labels.dictionary, labels.own, labels.shown, self.config.temperature
+        )
 
     def correct(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
         return finds_other_view(embedding, labels.dictionary, labels.own, labels.shown)
@@ -126,7 +139,9 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
         if self.average is not None:
             follow(self.average, self.encoder, self.config.average)
             for slow, own in zip(self.average.buffers(), self.encoder.buffers(), strict=True):
-                slow.lerp_(own, 1 - self.config.average) if slow.is_floating_point() else slow.copy_(own)
+                slow.lerp_(
+                    own, 1 - self.config.average
+                ) if slow.is_floating_point() else slow.copy_(own)
 
 
 def in_dictionary(batch: Batch, embedding: Tensor) -> SimCLRLabels:

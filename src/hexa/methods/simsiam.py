@@ -58,7 +58,9 @@ class SimSiam(Method[ViewTargets], config=SimSiamConfig):
         self.config = config
         widths = [num_features(backbone), *[config.dim] * config.projector_layers]
         projector = normalized_layers(widths, last_weight=False)
-        head = PredictorHead(projector, normalized_head(config.dim, config.predictor_hidden, config.dim))
+        head = PredictorHead(
+            projector, normalized_head(config.dim, config.predictor_hidden, config.dim)
+        )
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
 
     def unscheduled(self) -> Iterable[nn.Parameter]:

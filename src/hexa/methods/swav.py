@@ -39,7 +39,9 @@ class SwAVConfig(EncoderConfig):
     """ε of the codes; 0.03 where the loss stays at ln K."""
     sinkhorn_iterations: int = pydantic.Field(default=3, gt=0)
     """Normalisations of rows and columns."""
-    crops_for_assign: tuple[pydantic.NonNegativeInt, ...] = pydantic.Field(default=(0, 1), min_length=1)
+    crops_for_assign: tuple[pydantic.NonNegativeInt, ...] = pydantic.Field(
+        default=(0, 1), min_length=1
+    )
     """The crops that have codes."""
     freeze_prototypes_steps: int = pydantic.Field(default=313, ge=0)
     """Steps at the start in which prototypes do not learn; about an epoch (5005 at batch 256)."""
@@ -90,7 +92,9 @@ class SwAV(Method[Codes], config=SwAVConfig):
         self.prototypes = nn.Linear(config.dim, config.num_prototypes, bias=False)
         self._normalize_prototypes()
         length = config.queue_size // setting.batch_size * setting.batch_size
-        self.queue = nn.Buffer(torch.zeros(len(config.crops_for_assign), length, config.dim))  # [A, L, D]
+        self.queue = nn.Buffer(
+            torch.zeros(len(config.crops_for_assign), length, config.dim)
+        )  # [A, L, D]
         self.queue_start = config.queue_start_epoch * setting.steps_per_epoch
         self.queue_full = self.queue_start + length // setting.batch_size
 
@@ -104,7 +108,9 @@ class SwAV(Method[Codes], config=SwAVConfig):
                 rows = torch.cat([rows, self.queue[place].to(rows.dtype)])
             with torch.autocast(rows.device.type, enabled=False):
                 scores = rows @ self.prototypes.weight.detach().T
-            codes.append(sinkhorn(scores, self.config.epsilon, self.config.sinkhorn_iterations)[batch.rows])
+            codes.append(
+                sinkhorn(scores, self.config.epsilon, self.config.sinkhorn_iterations)[batch.rows]
+            )
         return Codes(torch.stack(codes), batch.step < self.config.freeze_prototypes_steps)
 
     def loss(self, embedding: Tensor, labels: Codes) -> Tensor:
@@ -125,9 +131,13 @@ class SwAV(Method[Codes], config=SwAVConfig):
         self._normalize_prototypes()
         length = self.queue.shape[1]
         if length and batch.step >= self.queue_start:
-            rows = torch.stack([processes.all_gather(embedding[crop]) for crop in self.config.crops_for_assign])
+            rows = torch.stack(
+                [processes.all_gather(embedding[crop]) for crop in self.config.crops_for_assign]
+            )
             check_queue(length, rows.shape[1])
-            begin = (batch.step - self.queue_start) * rows.shape[1] % length  # the oldest go; order does not matter
+            begin = (
+                (batch.step - self.queue_start) * rows.shape[1] % length
+            )  # the oldest go; order does not matter
             self.queue[:, begin : begin + rows.shape[1]] = rows.to(self.queue.dtype)
 
     @torch.no_grad()

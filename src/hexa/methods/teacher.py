@@ -91,7 +91,9 @@ def teacher_notes(teacher: str | None, begins_with: str | None) -> list[str]:
     if teacher is not None or begins_with is not None:
         return []
     remedy = "give --start BACKBONE, or --method.teacher BACKBONE"
-    return [f"the teacher is the network as it begins, with random weights, which teach nothing; {remedy}"]
+    return [
+        f"the teacher is the network as it begins, with random weights, which teach nothing; {remedy}"
+    ]
 
 
 class Teacher(Method[ViewTargets], config=TeacherConfig):
@@ -113,9 +115,17 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         if config.projector == "none" and width != own:
             message = f"the teacher has {width} features and the student {own}; give method.projector linear or mlp"
             raise ConfigError([("method.projector", message)])
-        head = nn.Identity() if config.projector == "none" else _PROJECTORS[config.projector](own, width)
+        head = (
+            nn.Identity()
+            if config.projector == "none"
+            else _PROJECTORS[config.projector](own, width)
+        )
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.prototypes = nn.Buffer(torch.zeros(config.num_prototypes, width)) if config.distance == "kl" else None
+        self.prototypes = (
+            nn.Buffer(torch.zeros(config.num_prototypes, width))
+            if config.distance == "kl"
+            else None
+        )
 
     def notes(self) -> list[str]:
         return teacher_notes(self.config.teacher, self._begins)
@@ -129,9 +139,13 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         """Find the prototypes of kl, once, since the teacher stays. Raises ConfigError for too few images."""
         if epoch or self.prototypes is None:
             return {}
-        rows = torch.cat([self.prototypes[:0], *(unit(self.teacher(batch.crops[0])) for batch in data.images())])
+        rows = torch.cat(
+            [self.prototypes[:0], *(unit(self.teacher(batch.crops[0])) for batch in data.images())]
+        )
         try:
-            found = spherical_kmeans(rows, len(self.prototypes), data.stream.child("prototypes").generator())
+            found = spherical_kmeans(
+                rows, len(self.prototypes), data.stream.child("prototypes").generator()
+            )
         except ValueError as error:
             raise ConfigError([("method.num_prototypes", str(error))]) from None
         self.prototypes.copy_(found.centroids)
@@ -145,8 +159,13 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         if self.config.distance == "cosine":
             return 1 - (unit(embedding) * unit(targets)).sum(-1)
         if self.prototypes is not None:
-            own, taught = ((unit(rows) @ self.prototypes.T / self.config.temperature) for rows in (embedding, targets))
-            return F.kl_div(own.log_softmax(-1), taught.log_softmax(-1), reduction="none", log_target=True).sum(-1)
+            own, taught = (
+                (unit(rows) @ self.prototypes.T / self.config.temperature)
+                for rows in (embedding, targets)
+            )
+            return F.kl_div(
+                own.log_softmax(-1), taught.log_softmax(-1), reduction="none", log_target=True
+            ).sum(-1)
         scale = targets.square().sum(-1).clamp_min(torch.finfo(targets.dtype).tiny)
         return (embedding - targets).square().sum(-1) / scale
 

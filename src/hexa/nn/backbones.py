@@ -31,7 +31,9 @@ class NetworkConfig(Config):
     """A timm model, or small-resnet for a network of `widths`."""
     small_stem: bool = False
     """For images of about 32 pixels: a 3×3 stem of stride 1 and no max-pool (F4). ResNets only."""
-    widths: tuple[Annotated[int, pydantic.Field(ge=1, le=_WIDEST)], ...] = pydantic.Field(default=(), max_length=8)
+    widths: tuple[Annotated[int, pydantic.Field(ge=1, le=_WIDEST)], ...] = pydantic.Field(
+        default=(), max_length=8
+    )
     """small-resnet only: channels of each stage, which has one basic block."""
     stem_stride: int = pydantic.Field(default=1, ge=1, le=4)
     """small-resnet only: 2 halves the resolution in the stem, for speed."""
@@ -62,7 +64,9 @@ class NetworkConfig(Config):
     @pydantic.model_validator(mode="after")
     def _one_a_channel(self) -> NetworkConfig:
         if self.streams == "lab" and self.channels != 3:
-            raise ConfigError([("streams", f"lab takes RGB images, not {self.channels} channels; use one")])
+            raise ConfigError(
+                [("streams", f"lab takes RGB images, not {self.channels} channels; use one")]
+            )
         for name, check in (("mean", mean_of), ("std", std_of)):
             values = getattr(self, name)
             if values and len(values) != self.channels:
@@ -82,7 +86,13 @@ class SmallResNet(nn.Module):
     A cosine stem has `cosine_filters` that are not learned; channels beyond them keep the weights that they begin with.
     """
 
-    def __init__(self, widths: tuple[int, ...], stem_stride: int = 1, channels: int = 3, stem: str = "learned") -> None:
+    def __init__(
+        self,
+        widths: tuple[int, ...],
+        stem_stride: int = 1,
+        channels: int = 3,
+        stem: str = "learned",
+    ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, widths[0], 3, stem_stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(widths[0])
@@ -92,8 +102,14 @@ class SmallResNet(nn.Module):
             stride = 1 if stage == 0 else 2
             downsample = None
             if stride != 1 or before != width:
-                downsample = nn.Sequential(nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width))
-            setattr(self, f"layer{stage + 1}", nn.Sequential(BasicBlock(before, width, stride, downsample)))
+                downsample = nn.Sequential(
+                    nn.Conv2d(before, width, 1, stride, bias=False), nn.BatchNorm2d(width)
+                )
+            setattr(
+                self,
+                f"layer{stage + 1}",
+                nn.Sequential(BasicBlock(before, width, stride, downsample)),
+            )
         self.num_features = widths[-1]
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -127,8 +143,14 @@ def cosine_filters(most: int, channels: int) -> Tensor:
     within a degree. Returns [n, channels, 3, 3] with n ≤ `most`, fewer where the transform has no more.
     """
     line, square = _cosines(channels), _cosines(3)
-    degrees = sorted(itertools.product(range(channels), range(3), range(3)), key=lambda degree: (sum(degree), degree))
-    waves = [torch.einsum("c,i,j->cij", line[u], square[v], square[w]) for u, v, w in degrees[: max(1, most // 2)]]
+    degrees = sorted(
+        itertools.product(range(channels), range(3), range(3)),
+        key=lambda degree: (sum(degree), degree),
+    )
+    waves = [
+        torch.einsum("c,i,j->cij", line[u], square[v], square[w])
+        for u, v, w in degrees[: max(1, most // 2)]
+    ]
     return torch.cat([torch.stack(waves), -torch.stack(waves)])[:most]
 
 
@@ -146,11 +168,15 @@ def build(config: NetworkConfig) -> nn.Module:
     an unknown name, unknown options, or an unsuitable stem.
     """
     if config.streams == "lab":
-        lightness, colour = (build(config.model_copy(update={"streams": "one", "channels": n})) for n in (1, 2))
+        lightness, colour = (
+            build(config.model_copy(update={"streams": "one", "channels": n})) for n in (1, 2)
+        )
         return TwoStreams(lightness, colour, num_features(lightness, 1), config.mean, config.std)
     if config.name == "small-resnet":
         if not config.widths:
-            raise UserError("network.widths: small-resnet needs the channels of its stages, such as [16, 32, 64, 128]")
+            raise UserError(
+                "network.widths: small-resnet needs the channels of its stages, such as [16, 32, 64, 128]"
+            )
         return SmallResNet(config.widths, config.stem_stride, config.channels, config.stem)
     if config.name not in timm.list_models():
         remedy = nearest(config.name, ["small-resnet", *timm.list_models()])
@@ -159,12 +185,16 @@ def build(config: NetworkConfig) -> nn.Module:
         _check_options(config)
     try:
         channels = {} if config.channels == 3 else {"in_chans": config.channels}
-        network = cast(nn.Module, timm.create_model(config.name, num_classes=0, **channels, **config.options))
+        network = cast(
+            nn.Module, timm.create_model(config.name, num_classes=0, **channels, **config.options)
+        )
     except Exception as error:
         if not config.options and not channels:
             raise
         field = "options" if config.options else "channels"
-        raise UserError(f"network.{field}: {config.name} cannot be built with these ({reason(error)})") from None
+        raise UserError(
+            f"network.{field}: {config.name} cannot be built with these ({reason(error)})"
+        ) from None
     return use_small_stem(network, config.name) if config.small_stem else network
 
 
@@ -183,20 +213,38 @@ def _outlined(config: str) -> nn.Module:
 
 
 #: Parameters of timm's classes that hexa sets itself, or that are not numbers.
-_SET = {"self", "num_classes", "in_chans", "device", "dtype", "cfg", "block", "block_args", "layers"}
+_SET = {
+    "self",
+    "num_classes",
+    "in_chans",
+    "device",
+    "dtype",
+    "cfg",
+    "block",
+    "block_args",
+    "layers",
+}
 #: Further options of timm's EfficientNets.
 _FURTHER = {"bn_momentum", "bn_eps"}
 
 
 def _check_options(config: NetworkConfig) -> None:
-    parameters = inspect.signature(type(outline(NetworkConfig(name=config.name))).__init__).parameters.values()
-    named = (one.name for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL))
+    parameters = inspect.signature(
+        type(outline(NetworkConfig(name=config.name))).__init__
+    ).parameters.values()
+    named = (
+        one.name for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    )
     known = ({*named} | _FURTHER) - _SET
     for name, value in config.options.items():
         if name not in known:
-            raise UserError(f"network.options: {name[:40]!r} is not an option of {config.name}; {nearest(name, known)}")
+            raise UserError(
+                f"network.options: {name[:40]!r} is not an option of {config.name}; {nearest(name, known)}"
+            )
         if isinstance(value, str) and not re.fullmatch(r"\w{1,40}", value):
-            raise UserError(f"network.options: {name} must be a name or a number, got {value[:40]!r}")
+            raise UserError(
+                f"network.options: {name} must be a name or a number, got {value[:40]!r}"
+            )
         most = _DEEPEST if name == "depth" else _WIDEST
         if isinstance(value, int | float) and not abs(value) <= most:
             raise UserError(f"network.options: {name} must be at most {most}, got {value}")
@@ -206,7 +254,9 @@ def use_small_stem(network: nn.Module, name: str = "this network") -> nn.Module:
     """Give a ResNet a 3×3 stem of stride 1 and no max-pool, in place (F4); timm's or torchvision's."""
     stem = getattr(network, "conv1", None)
     if not isinstance(stem, nn.Conv2d) or not hasattr(network, "maxpool"):
-        raise UserError(f"network.small_stem: {name} has no ResNet stem to replace; set it to false")
+        raise UserError(
+            f"network.small_stem: {name} has no ResNet stem to replace; set it to false"
+        )
     small = nn.Conv2d(stem.in_channels, stem.out_channels, 3, 1, 1, bias=False)
     nn.init.kaiming_normal_(small.weight, mode="fan_out", nonlinearity="relu")
     network.conv1 = small
@@ -221,12 +271,18 @@ _LAST = ("fc", "classifier", "heads")
 def check_headless(network: nn.Module) -> None:
     """Raise UserError for a backbone that still ends in its classifier, whose scores would be taken for features."""
     get = getattr(network, "get_classifier", None)  # timm
-    layers = {"the classifier": get()} if callable(get) else {name: getattr(network, name, None) for name in _LAST}
+    layers = (
+        {"the classifier": get()}
+        if callable(get)
+        else {name: getattr(network, name, None) for name in _LAST}
+    )
     for name, layer in layers.items():
         last = layer[-1] if isinstance(layer, nn.Sequential) and len(layer) else layer
         if isinstance(last, nn.Linear):
             said = f"the backbone {type(network).__name__} ends in {name}, {last.out_features} scores of classes"
-            raise UserError(f"{said}; replace it by torch.nn.Identity(), or build timm's networks with num_classes=0")
+            raise UserError(
+                f"{said}; replace it by torch.nn.Identity(), or build timm's networks with num_classes=0"
+            )
 
 
 def num_features(network: nn.Module, channels: int = 3) -> int:
@@ -243,7 +299,9 @@ def num_features_at(network: nn.Module, size: int, channels: int = 3) -> int:
         with tried(network) as device:
             features = network(torch.zeros(2, channels, size, size, device=device))
     except (RuntimeError, AssertionError, ValueError, TypeError) as error:
-        raise UserError(f"size {size}: the network does not accept images of this size ({reason(error)})") from None
+        raise UserError(
+            f"size {size}: the network does not accept images of this size ({reason(error)})"
+        ) from None
     return int(features.shape[1])
 
 

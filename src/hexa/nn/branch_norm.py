@@ -59,10 +59,14 @@ class BranchBatchNorm(nn.Module):
     kept: bool = False
     """Normalise with fixed running statistics in training, too (`keep_statistics`)."""
 
-    def __init__(self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: _Switch) -> None:
+    def __init__(
+        self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: _Switch
+    ) -> None:
         super().__init__()
         if plain.momentum is None or not (plain.affine and plain.track_running_stats):
-            raise UserError(f"{plain}: the batch-norms of a network must have momentum, affine and track_running_stats")
+            raise UserError(
+                f"{plain}: the batch-norms of a network must have momentum, affine and track_running_stats"
+            )
         self.eps, self.momentum = plain.eps, plain.momentum
         self.groups, self.part = groups_here(groups), max(1, processes.world_size() // groups)
         self.weight, self.bias = plain.weight, plain.bias
@@ -81,9 +85,13 @@ class BranchBatchNorm(nn.Module):
         branch = self.switch.branch
         chosen: Any = self if branch.name == "main" else getattr(self, branch.name)
         if self.kept or not (self.training and branch.training):
-            y = _fixed(x, chosen.running_mean, chosen.running_var, chosen.weight, chosen.bias, self.eps)
+            y = _fixed(
+                x, chosen.running_mean, chosen.running_var, chosen.weight, chosen.bias, self.eps
+            )
         elif self.part > 1 or (self.groups > 1 and len(x) > 1):
-            y, mean, var = self._synchronized(x, chosen) if self.part > 1 else self._grouped(x, chosen)
+            y, mean, var = (
+                self._synchronized(x, chosen) if self.part > 1 else self._grouped(x, chosen)
+            )
             if branch.update:
                 chosen.num_batches_tracked.add_(1)
                 chosen.running_mean.lerp_(mean.to(chosen.running_mean.dtype), self.momentum)
@@ -91,7 +99,9 @@ class BranchBatchNorm(nn.Module):
         elif branch.update:
             chosen.num_batches_tracked.add_(1)
             mean, var = chosen.running_mean, chosen.running_var
-            y = F.batch_norm(x, mean, var, chosen.weight, chosen.bias, True, self.momentum, self.eps)
+            y = F.batch_norm(
+                x, mean, var, chosen.weight, chosen.bias, True, self.momentum, self.eps
+            )
         else:
             y = F.batch_norm(x, None, None, chosen.weight, chosen.bias, True, 0.0, self.eps)
         if self.drop is not None:
@@ -104,7 +114,10 @@ class BranchBatchNorm(nn.Module):
         Groups have at least two rows, and all rows of their images.
         """
         images = self.switch.images or len(x)
-        rows = [len(x) // images * size for size in run_sizes(images, min(self.groups, images, len(x) // 2))]
+        rows = [
+            len(x) // images * size
+            for size in run_sizes(images, min(self.groups, images, len(x) // 2))
+        ]
         together = x.is_cuda and rows[0] == rows[-1]
         return _GroupedNorm.apply(x, chosen.weight, chosen.bias, rows, self.eps, together)  # type: ignore[no-any-return]
 
@@ -122,7 +135,9 @@ class BranchBatchNorm(nn.Module):
             value.copy_(getattr(self, name))
 
 
-def _fixed(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def _fixed(
+    x: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> Tensor:
     """Batch-norm with the given mean and variance."""
     if x.is_cuda and torch.is_grad_enabled():
         return _FixedNorm.apply(x, mean, var, weight, bias, eps)  # type: ignore[no-any-return]
@@ -136,7 +151,9 @@ class _FixedNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> Tensor:
         ctx.save_for_backward(x, mean, var, weight)
         ctx.eps = eps
         return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
@@ -148,7 +165,11 @@ class _FixedNorm(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             scale = (weight * invstd).view(-1, *[1] * (x.ndim - 2))
             # second derivatives need another way than out=
-            dx = (dy * scale).to(x.dtype) if torch.is_grad_enabled() else torch.mul(dy, scale, out=torch.empty_like(x))
+            dx = (
+                (dy * scale).to(x.dtype)
+                if torch.is_grad_enabled()
+                else torch.mul(dy, scale, out=torch.empty_like(x))
+            )
         if any(wanted := [bool(w) for w in ctx.needs_input_grad[3:5]]):
             _, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
                 dy, x, weight, mean, var, mean, invstd, False, ctx.eps, [False, *wanted]
@@ -166,7 +187,13 @@ class _GroupedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, rows: list[int], eps: float, together: bool
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        rows: list[int],
+        eps: float,
+        together: bool,
     ) -> tuple[Tensor, ...]:
         if not x.is_contiguous() and not x.is_contiguous(memory_format=torch.channels_last):
             x = x.contiguous()  # of other layouts torch's out= leaves the mean unwritten
@@ -184,13 +211,17 @@ class _GroupedNorm(torch.autograd.Function):
             mean, invstd = (weight.new_empty(len(rows), x.shape[1]) for _ in range(2))
             parts = zip(torch.split(x, rows), torch.split(y, rows), mean, invstd, strict=True)
             for part, *out in parts:  # written in place: a copy would cost half as much again
-                _ = torch.native_batch_norm(part, weight, bias, None, None, True, 0.0, eps, out=tuple(out))
+                _ = torch.native_batch_norm(
+                    part, weight, bias, None, None, True, 0.0, eps, out=tuple(out)
+                )
         ctx.save_for_backward(x, weight, mean, invstd)
         var = invstd.pow(-2) - eps
         if counts[0] == counts[-1]:  # a Python number need not be copied to the device
             var = var * (counts[0] / (counts[0] - 1))
         else:
-            var = var * torch.tensor([[n / (n - 1)] for n in counts], dtype=var.dtype, device=var.device)
+            var = var * torch.tensor(
+                [[n / (n - 1)] for n in counts], dtype=var.dtype, device=var.device
+            )
         mean_of_means, mean_of_vars = mean.mean(0), var.mean(0)
         ctx.mark_non_differentiable(mean_of_means, mean_of_vars)
         return y, mean_of_means, mean_of_vars
@@ -211,12 +242,19 @@ class _GroupedNorm(torch.autograd.Function):
             if dx is not None:
                 into = _beside(dx, groups)
                 into.copy_(made.view(into.shape))
-            dweight, dbias = (g.view(groups, -1).sum(0) if w else None for g, w in zip(found, wanted[1:], strict=True))
+            dweight, dbias = (
+                g.view(groups, -1).sum(0) if w else None
+                for g, w in zip(found, wanted[1:], strict=True)
+            )
             return dx, dweight, dbias, None, None, None
         dx_parts = torch.split(dx, rows) if dx is not None else [None] * len(rows)
         of_weight, of_bias = [], []
-        for g, (part, dpart, out) in enumerate(zip(torch.split(x, rows), torch.split(dy, rows), dx_parts, strict=True)):
-            dx_g, dw_g, db_g = back(dpart, part, weight, None, None, mean[g], invstd[g], True, ctx.eps, wanted)
+        for g, (part, dpart, out) in enumerate(
+            zip(torch.split(x, rows), torch.split(dy, rows), dx_parts, strict=True)
+        ):
+            dx_g, dw_g, db_g = back(
+                dpart, part, weight, None, None, mean[g], invstd[g], True, ctx.eps, wanted
+            )
             if out is not None:
                 out.copy_(dx_g)
             of_weight.append(dw_g)
@@ -233,13 +271,17 @@ def _beside(x: Tensor, groups: int) -> Tensor:
 def _one_more(plain: _BatchNorm) -> nn.BatchNorm2d:
     """A further set that starts as a copy of the first."""
     extra = nn.BatchNorm2d(plain.num_features, plain.eps, plain.momentum)
-    extra.load_state_dict(plain.state_dict(), strict=False)  # timm's may have an activation with parameters
+    extra.load_state_dict(
+        plain.state_dict(), strict=False
+    )  # timm's may have an activation with parameters
     for name, parameter in extra.named_parameters():
         parameter.requires_grad_(plain.get_parameter(name).requires_grad)
     return extra.to(plain.weight.device, plain.weight.dtype)
 
 
-def convert(network: nn.Module, branches: Iterable[str] = ("main", "aux"), groups: int = 1) -> nn.Module:
+def convert(
+    network: nn.Module, branches: Iterable[str] = ("main", "aux"), groups: int = 1
+) -> nn.Module:
     """Replace every batch-norm of a torchvision or timm network in place; returns the network.
 
     branches: names of the sets, including "main".
@@ -302,10 +344,16 @@ def _average_statistics(network: nn.Module, branch: str) -> None:
 
     They are linear in the batch statistics, so this equals following the mean over all groups.
     """
-    norms = [module for module in network.modules() if isinstance(module, BranchBatchNorm) and not module.kept]
+    norms = [
+        module
+        for module in network.modules()
+        if isinstance(module, BranchBatchNorm) and not module.kept
+    ]
     sets: list[Any] = [norm if branch == "main" else getattr(norm, branch) for norm in norms]
     # .data: torch's batch-norm saves them for its backward, which does not use them in training
-    processes.average([s.data for chosen in sets for s in (chosen.running_mean, chosen.running_var)])
+    processes.average(
+        [s.data for chosen in sets for s in (chosen.running_mean, chosen.running_var)]
+    )
 
 
 def plain_state_dict(network: nn.Module) -> dict[str, Tensor]:
@@ -317,4 +365,6 @@ def plain_state_dict(network: nn.Module) -> dict[str, Tensor]:
         for branch, _ in module.named_children()
         if branch not in ("drop", "act")
     )
-    return {name: value for name, value in network.state_dict().items() if not name.startswith(extra)}
+    return {
+        name: value for name, value in network.state_dict().items() if not name.startswith(extra)
+    }

@@ -20,7 +20,10 @@ def quicken(network: Network) -> Network:
     training step of an EfficientNet at 64 pixels. Nothing else changes. Returns the same network.
     """
     for module in network.modules():
-        if isinstance(module, nn.Conv2d) and module.groups == module.in_channels == module.out_channels > 1:
+        if (
+            isinstance(module, nn.Conv2d)
+            and module.groups == module.in_channels == module.out_channels > 1
+        ):
             module.__class__ = _quickened(type(module))  # type: ignore[arg-type]  # a class has a hash
     return network
 
@@ -35,7 +38,11 @@ def _quickened(kind: type[nn.Conv2d]) -> type[nn.Conv2d]:
 
 class _Quick(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
-        slow = x.device.type != "cpu" or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+        slow = (
+            x.device.type != "cpu"
+            or torch.is_autocast_enabled("cpu")
+            or torch.compiler.is_compiling()
+        )
         if slow or not (torch.is_grad_enabled() and self.weight.requires_grad):
             return super().forward(x)
         with _Convolutions():
@@ -46,11 +53,19 @@ class _Convolutions(TorchFunctionMode):
     """Replaces the calls of torch.conv2d by `_Depthwise`, whatever was done to the maps before."""
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if func is torch.conv2d and len(args) == 7 and not kwargs:
             x, weight, bias, stride, padding, dilation, _ = args
-            if min(x.shape[2:]) < max(weight.shape[2:]) and not isinstance(padding, str) and tuple(dilation) == (1, 1):
+            if (
+                min(x.shape[2:]) < max(weight.shape[2:])
+                and not isinstance(padding, str)
+                and tuple(dilation) == (1, 1)
+            ):
                 return _Depthwise.apply(x, weight, bias, tuple(stride), tuple(padding))
         return func(*args, **(kwargs or {}))
 
@@ -58,7 +73,12 @@ class _Convolutions(TorchFunctionMode):
 class _Depthwise(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, int], padding: tuple[int, int]
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: tuple[int, int],
+        padding: tuple[int, int],
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.stride, ctx.padding = stride, padding
@@ -69,15 +89,33 @@ class _Depthwise(torch.autograd.Function):
         (x, weight), (gradient,) = ctx.saved_tensors, gradients
         of_x = of_weight = None
         if ctx.needs_input_grad[0]:
-            how = (ctx.stride, ctx.padding, (1, 1), False, (0, 0), len(weight), (True, False, False))
+            how = (
+                ctx.stride,
+                ctx.padding,
+                (1, 1),
+                False,
+                (0, 0),
+                len(weight),
+                (True, False, False),
+            )
             of_x = torch.ops.aten.convolution_backward(gradient, x, weight, None, *how)[0]
         if ctx.needs_input_grad[1]:
             of_weight = weight_gradient(x, gradient, weight.shape, ctx.stride, ctx.padding)
-        return of_x, of_weight, gradient.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None, None, None
+        return (
+            of_x,
+            of_weight,
+            gradient.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None,
+            None,
+            None,
+        )
 
 
 def weight_gradient(
-    x: Tensor, gradient: Tensor, shape: Sequence[int], stride: tuple[int, int], padding: tuple[int, int]
+    x: Tensor,
+    gradient: Tensor,
+    shape: Sequence[int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
 ) -> Tensor:
     """∂L/∂w [C, 1, K, K] of y = w ∗ x, depthwise: Σ over images and places (r, c) of y of
 
@@ -100,4 +138,6 @@ def _overlap(place: int, inner: int, outer: int, stride: int, padding: int) -> t
     first = max(0, -(-(padding - place) // stride))
     count = max(0, min(outer, (inner - 1 + padding - place) // stride + 1) - first)
     begin = first * stride + place - padding
-    return slice(begin, begin + count * stride, stride) if count else slice(0), slice(first, first + count)
+    return slice(begin, begin + count * stride, stride) if count else slice(0), slice(
+        first, first + count
+    )

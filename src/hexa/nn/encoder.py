@@ -24,7 +24,9 @@ class Encoder(nn.Module):
     groups: runs of images with separate batch statistics in this process.
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Module, normalize: Normalize, groups: int = 1) -> None:
+    def __init__(
+        self, backbone: nn.Module, head: nn.Module, normalize: Normalize, groups: int = 1
+    ) -> None:
         super().__init__()
         check_headless(backbone)
         self.normalize = normalize
@@ -33,7 +35,9 @@ class Encoder(nn.Module):
         self.groups = groups
 
     @classmethod
-    def branched(cls, backbone: nn.Module, head: nn.Module, setting: Setting, bn_groups: int = 1) -> Encoder:
+    def branched(
+        cls, backbone: nn.Module, head: nn.Module, setting: Setting, bn_groups: int = 1
+    ) -> Encoder:
         """An encoder for `setting` whose batch-norms, including those of the head, are converted by `convert`."""
         encoder = cls(backbone, head, Normalize(setting.mean, setting.std), groups_here(bn_groups))
         convert(encoder, setting.branches, bn_groups)
@@ -46,17 +50,23 @@ class Encoder(nn.Module):
         cls, backbone: nn.Module, head: nn.Module, setting: Setting, bn_groups: int = 1
     ) -> tuple[Encoder, Encoder]:
         """`branched` and its momentum twin: the same weights, main batch-norms only, no gradient."""
-        twin = cls.branched(twin_of(backbone), twin_of(head), replace(setting, branches=("main",)), bn_groups)
+        twin = cls.branched(
+            twin_of(backbone), twin_of(head), replace(setting, branches=("main",)), bn_groups
+        )
         return cls.branched(backbone, head, setting, bn_groups), twin
 
-    def project(self, crops: tuple[Tensor, ...], through: Branch, together: bool = True, images: int = 0) -> Tensor:
+    def project(
+        self, crops: tuple[Tensor, ...], through: Branch, together: bool = True, images: int = 0
+    ) -> Tensor:
         """V crops [B, C, S_v, S_v] in [0, 1] -> projections [V, B, D].
 
         together: crops of one size share a pass and its batch statistics; otherwise each crop has its own pass, and
         may consist of the tiles of `images`, [B·T, …], image after image.
         """
         with use_branch(self, through, images or len(crops[0])):
-            return self.multi_crop(crops) if together else torch.stack([self(crop) for crop in crops])
+            return (
+                self.multi_crop(crops) if together else torch.stack([self(crop) for crop in crops])
+            )
 
     def embed(self, crops: tuple[Tensor, ...], through: Branch, together: bool = True) -> Tensor:
         """`project` followed by normalisation to unit rows."""
@@ -92,14 +102,22 @@ class Encoder(nn.Module):
         rows: Tensor = self.head(torch.cat(features))
         if len(sizes) == 1:
             return rows.view(count, batch, -1)
-        return torch.cat([part.view(count, -1, rows.shape[-1]) for part in _runs(rows, sizes, count)], 1)
+        return torch.cat(
+            [part.view(count, -1, rows.shape[-1]) for part in _runs(rows, sizes, count)], 1
+        )
 
 
 def _by_run(crops: list[Tensor], sizes: list[int]) -> Tensor:
     """Concatenate crops [B, …] to [V·B, …]: all crops of the first run of images, then all of the next."""
     if len(sizes) == 1:
         return crops[0] if len(crops) == 1 else torch.cat(crops)
-    return torch.cat([part for run in zip(*(torch.split(crop, sizes) for crop in crops), strict=True) for part in run])
+    return torch.cat(
+        [
+            part
+            for run in zip(*(torch.split(crop, sizes) for crop in crops), strict=True)
+            for part in run
+        ]
+    )
 
 
 def _runs(rows: Tensor, sizes: list[int], crops: int) -> tuple[Tensor, ...]:
@@ -130,7 +148,11 @@ def normalized_layers(widths: Sequence[int], last_weight: bool) -> nn.Module:
     """
     layers: list[nn.Module] = []
     for before, after in itertools.pairwise(widths):
-        layers += [nn.Linear(before, after, bias=False), nn.BatchNorm1d(after), nn.ReLU(inplace=True)]
+        layers += [
+            nn.Linear(before, after, bias=False),
+            nn.BatchNorm1d(after),
+            nn.ReLU(inplace=True),
+        ]
     layers.pop()
     last = layers[-1]
     last.get_parameter("bias").requires_grad_(False)

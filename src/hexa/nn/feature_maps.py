@@ -40,7 +40,9 @@ def parts(network: nn.Module, name: str) -> list[NetworkPart]:
     right = False
     # networks raise all sorts of exceptions on unsuitable images
     with suppress(Exception), tried(network) as device:
-        maps = image = torch.rand(1, 3, *_PROBE, generator=torch.Generator().manual_seed(0)).to(device)
+        maps = image = torch.rand(1, 3, *_PROBE, generator=torch.Generator().manual_seed(0)).to(
+            device
+        )
         chain = _chain(network, image)
         for call in chain:
             maps = call.module(maps)
@@ -48,8 +50,12 @@ def parts(network: nn.Module, name: str) -> list[NetworkPart]:
     cut = list(_cut(chain)) if right else []
     strides = [part.stride for part in cut]
     if len(cut) < 2 or strides != sorted(set(strides)):
-        suitable = "that calls its modules one after the other, such as a ResNet of timm or torchvision"
-        raise UserError(f"{name}: has no feature maps of several resolutions; give a convolutional network {suitable}")
+        suitable = (
+            "that calls its modules one after the other, such as a ResNet of timm or torchvision"
+        )
+        raise UserError(
+            f"{name}: has no feature maps of several resolutions; give a convolutional network {suitable}"
+        )
     return cut
 
 
@@ -62,7 +68,9 @@ def last_maps(
     without prefix tokens. A network without that function is split into `parts`. size: (H, W) of the blank image.
     Raises UserError for a network that has no maps of images of this size.
     """
-    network = getattr(network, "wrapped", network)  # `hexa.weights.external.External` averages the maps
+    network = getattr(
+        network, "wrapped", network
+    )  # `hexa.weights.external.External` averages the maps
     try:
         own: Any = getattr(network, "forward_features", None)
         forward = own or nn.Sequential(*(part.module for part in parts(network, name)))
@@ -77,7 +85,9 @@ def last_maps(
     except Exception as error:  # see parts
         why = "" if isinstance(error, UserError) else f" ({reason(error)})"
         problem = f"has no feature maps [B, C, h, w] for images of {size[0]} × {size[1]}{why}"
-        raise UserError(f"{name}: {problem}; give a convolutional network or a vision transformer") from None
+        raise UserError(
+            f"{name}: {problem}; give a convolutional network or a vision transformer"
+        ) from None
     return maps, blank
 
 
@@ -96,14 +106,20 @@ def stride(network: nn.Module, name: str, num_features: int, channels: int = 3) 
         if features.shape != (1, num_features):
             raise ValueError(f"{features.shape[1]} features instead of {num_features}")
     except Exception as error:  # see parts
-        raise UserError(f"{name}: takes images of one aspect only ({reason(error)}); leave out aspect keep") from None
+        raise UserError(
+            f"{name}: takes images of one aspect only ({reason(error)}); leave out aspect keep"
+        ) from None
     return max(1, 3 * unit // blank.shape[3])
 
 
 def _laid_out(output: Tensor, network: nn.Module, images: Tensor) -> Tensor:
     """Convert tokens [B, prefix + h·w, C] and maps [B, h, w, C] to maps [B, C, h, w]."""
     if output.ndim == 4:
-        return output.permute(0, 3, 1, 2) if getattr(network, "output_fmt", "NCHW") == "NHWC" else output
+        return (
+            output.permute(0, 3, 1, 2)
+            if getattr(network, "output_fmt", "NCHW") == "NHWC"
+            else output
+        )
     height, width = network.patch_embed.dynamic_feat_size(images.shape[2:])  # type: ignore[union-attr, operator]
     further = output.shape[1] - height * width
     if further != getattr(network, "num_prefix_tokens", further):
@@ -123,7 +139,11 @@ class _Call:
     def width(self) -> int:
         """The width of the maps in its output; 0 if the output is something else."""
         value, (height, width) = self.output, _PROBE
-        is_map = isinstance(value, Tensor) and value.ndim == 4 and value.shape[2] * width == value.shape[3] * height
+        is_map = (
+            isinstance(value, Tensor)
+            and value.ndim == 4
+            and value.shape[2] * width == value.shape[3] * height
+        )
         return int(value.shape[3]) if is_map else 0
 
 
@@ -176,5 +196,7 @@ def _cut(chain: list[_Call]) -> Iterator[NetworkPart]:
     for call, following in zip(chain, [*chain[1:], None], strict=True):
         run.append(call.module)
         if following is None or following.width not in (0, call.width):
-            yield NetworkPart(nn.Sequential(*run), _PROBE[1] // call.width, int(call.output.shape[1]))
+            yield NetworkPart(
+                nn.Sequential(*run), _PROBE[1] // call.width, int(call.output.shape[1])
+            )
             run = []

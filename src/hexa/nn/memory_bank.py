@@ -56,7 +56,10 @@ class MemoryBank(nn.Module):
 
     def whole(self) -> dict[str, Tensor]:
         """All rows, on the CPU of the main process: embeddings [A, N, D], seen [N]; empty elsewhere. A collective."""
-        embeddings, seen = processes.gather(self.embeddings[:, : self.rows]), processes.gather(self.seen[: self.rows])
+        embeddings, seen = (
+            processes.gather(self.embeddings[:, : self.rows]),
+            processes.gather(self.seen[: self.rows]),
+        )
         if not seen:
             return {}
         return {

@@ -32,7 +32,9 @@ def follow(twin: nn.Module, network: nn.Module, momentum: float) -> None:
     """
     source = dict(network.named_parameters())
     slow = dict(twin.named_parameters())
-    torch._foreach_lerp_(list[Tensor](slow.values()), [source[name].detach() for name in slow], 1 - momentum)
+    torch._foreach_lerp_(
+        list[Tensor](slow.values()), [source[name].detach() for name in slow], 1 - momentum
+    )
 
 
 def cosine_momentum(start: float, step: int, total_steps: int) -> float:

@@ -30,13 +30,18 @@ def std_of(values: object, channels: int | None = None) -> Channels:
 
 def _numbers(name: str, values: object, above: float, channels: int | None) -> Channels:
     try:
-        numbers = [math.nan if isinstance(value, str | bool) else float(value) for value in cast(Any, values)]
+        numbers = [
+            math.nan if isinstance(value, str | bool) else float(value)
+            for value in cast(Any, values)
+        ]
     except (TypeError, ValueError, OverflowError):
         numbers = []
     fits = len(numbers) == (channels or len(numbers) or None)
     if not fits or not all(above < number < math.inf for number in numbers):
         kind = f"{channels or ''} numbers".strip() + (" above 0" if above == 0 else "")
-        raise UserError(f"{name} must be {kind}, one per channel, got {shorten(repr(values), 80, placeholder=' …')}")
+        raise UserError(
+            f"{name} must be {kind}, one per channel, got {shorten(repr(values), 80, placeholder=' …')}"
+        )
     return tuple(numbers)
 
 

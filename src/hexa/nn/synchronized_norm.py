@@ -24,13 +24,17 @@ class SynchronizedNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, part: int) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, part: int
+    ) -> tuple[Tensor, ...]:
         channels, dtype = x.shape[1], torch.promote_types(x.dtype, torch.float32)
         # the op requires running statistics; their type also makes it compute those of bf16 in fp32
         nothing = torch.zeros(channels, dtype=dtype, device=x.device)
         mean, var = torch.batch_norm_update_stats(x, nothing, nothing, 0.0)
         count = torch.full((1,), x.numel() // channels, dtype=dtype, device=x.device)
-        every = processes.all_gather(torch.cat([mean.to(dtype), var.to(dtype), count])[None], part)  # [P, 2C + 1]
+        every = processes.all_gather(
+            torch.cat([mean.to(dtype), var.to(dtype), count])[None], part
+        )  # [P, 2C + 1]
         means, variances, counts = torch.split(every, [channels, channels, 1], 1)
         total = counts.sum()
         share = counts / total

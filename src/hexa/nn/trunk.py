@@ -33,12 +33,18 @@ class Trunk:
     From then on the encoder takes their maps instead of pixels; `backbone` alone still takes pixels.
     """
 
-    def __init__(self, encoder: Encoder, modules: Collection[nn.Module], autocast: Autocast) -> None:
+    def __init__(
+        self, encoder: Encoder, modules: Collection[nn.Module], autocast: Autocast
+    ) -> None:
         self.encoder, self.modules, self.autocast = encoder, modules, autocast
 
     @classmethod
     def of(
-        cls, method: Method, learns: Callable[[nn.Parameter], bool], pixels: Tensor, autocast: Autocast
+        cls,
+        method: Method,
+        learns: Callable[[nn.Parameter], bool],
+        pixels: Tensor,
+        autocast: Autocast,
     ) -> Trunk | None:
         """The trunk of the encoder of a method that `embeds_plainly`; None if it has none, or there is a twin.
 
@@ -48,14 +54,24 @@ class Trunk:
         encoder, *others = (module for module in method.modules() if isinstance(module, Encoder))
         if others:
             return None
-        parts = (part if isinstance(part, nn.Sequential) else [part] for part in encoder.backbone.children())
+        parts = (
+            part if isinstance(part, nn.Sequential) else [part]
+            for part in encoder.backbone.children()
+        )
         units = itertools.chain.from_iterable(parts)
-        modules = list(itertools.takewhile(lambda unit: not any(map(learns, unit.parameters())), units))
+        modules = list(
+            itertools.takewhile(lambda unit: not any(map(learns, unit.parameters())), units)
+        )
         if not any(list(module.parameters()) for module in modules):
             return None
         trunk = cls(encoder, modules, autocast)
         # a network that is not a sequence may refuse the maps
-        with suppress(RuntimeError, TypeError, ValueError), torch.no_grad(), autocast(), use_branch(encoder):
+        with (
+            suppress(RuntimeError, TypeError, ValueError),
+            torch.no_grad(),
+            autocast(),
+            use_branch(encoder),
+        ):
             maps = trunk._maps(pixels)
             if maps.ndim == 4 and torch.equal(trunk._above(maps), encoder.features(pixels)):
                 encoder.features = trunk._above  # type: ignore[assignment, method-assign]
@@ -70,7 +86,13 @@ class Trunk:
     def __call__(self, batch: Batch) -> Maps:
         """The maps of its crops."""
         with self.autocast(), use_branch(self.encoder, MAIN, len(batch)):
-            return Maps(tuple(map(self._maps, batch.crops)), batch.index, batch.stream, batch.step, batch.known)
+            return Maps(
+                tuple(map(self._maps, batch.crops)),
+                batch.index,
+                batch.stream,
+                batch.step,
+                batch.known,
+            )
 
     def _maps(self, pixels: Tensor) -> Tensor:
         maps: Tensor = self.encoder.normalize(pixels)
@@ -79,7 +101,9 @@ class Trunk:
         return maps
 
     def _above(self, maps: Tensor) -> Tensor:
-        for module in self.modules:  # while these pass on what they are given, the backbone computes the rest
+        for module in (
+            self.modules
+        ):  # while these pass on what they are given, the backbone computes the rest
             module.forward = lambda maps: maps
         try:
             features: Tensor = self.encoder.backbone(maps)

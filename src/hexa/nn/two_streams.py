@@ -12,7 +12,11 @@ from hexa.nn.normalize import Channels
 
 #: sRGB with white D65 (IEC 61966-2-1): linear RGB to XYZ, each divided by that of white.
 _WHITE = (0.95047, 1.0, 1.08883)
-_TO_XYZ = ((0.412453, 0.357580, 0.180423), (0.212671, 0.715160, 0.072169), (0.019334, 0.119193, 0.950227))
+_TO_XYZ = (
+    (0.412453, 0.357580, 0.180423),
+    (0.212671, 0.715160, 0.072169),
+    (0.019334, 0.119193, 0.950227),
+)
 #: sRGB is linear up to here, and Lab up to δ³ of white.
 _DARK, _DELTA = 0.04045, 6 / 29
 #: The middle and half the range that L, a and b have over all of RGB; these are brought to −1 … 1, as published.
@@ -33,8 +37,14 @@ def lab(pixels: Tensor) -> Tensor:
     red, green, blue = torch.where(pixels <= _DARK, pixels / 12.92, base**2.4).unbind(1)
     f = []
     for (of_red, of_green, of_blue), white in zip(_TO_XYZ, _WHITE, strict=True):
-        t = (of_red * red + of_green * green + of_blue * blue) / white  # a product of matrices would be autocast
-        f.append(torch.where(t <= _DELTA**3, t / (3 * _DELTA**2) + 4 / 29, t.clamp_min(_DELTA**3) ** (1 / 3)))
+        t = (
+            of_red * red + of_green * green + of_blue * blue
+        ) / white  # a product of matrices would be autocast
+        f.append(
+            torch.where(
+                t <= _DELTA**3, t / (3 * _DELTA**2) + 4 / 29, t.clamp_min(_DELTA**3) ** (1 / 3)
+            )
+        )
     x, y, z = f
     return torch.stack((116 * y - 16, 500 * (x - y), 200 * (y - z)), 1)
 
@@ -51,7 +61,9 @@ class TwoStreams(nn.Module):
     with, which is undone; L, a and b are then brought to −1 … 1.
     """
 
-    def __init__(self, lightness: nn.Module, colour: nn.Module, width: int, mean: Channels, std: Channels) -> None:
+    def __init__(
+        self, lightness: nn.Module, colour: nn.Module, width: int, mean: Channels, std: Channels
+    ) -> None:
         super().__init__()
         self.lightness, self.colour = lightness, colour
         self.num_features = 2 * width
@@ -68,7 +80,10 @@ class TwoStreams(nn.Module):
     def forward_features(self, images: Tensor) -> Tensor:
         """The maps of both streams, joined along their channels."""
         streams: tuple[Any, Any] = (self.lightness, self.colour)
-        maps = [stream.forward_features(part) for stream, part in zip(streams, self.channels(images), strict=True)]
+        maps = [
+            stream.forward_features(part)
+            for stream, part in zip(streams, self.channels(images), strict=True)
+        ]
         return torch.cat(maps, 1 if maps[0].ndim == 4 and self.output_fmt != "NHWC" else -1)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -54,7 +54,9 @@ class Objective:
         self.score = self.clean_score.hard
         self.share_gradients = share_gradients
         self._remembered: tuple[Tensor, PseudoLabels] | None = None
-        self._before: dict[str, Example] = {}  # those of the last update on this batch that the next goes on from
+        self._before: dict[
+            str, Example
+        ] = {}  # those of the last update on this batch that the next goes on from
         self._checked: set[str] = set()
 
     def present(self, step: int | None = None) -> dict[str, HardExample]:
@@ -65,7 +67,9 @@ class Objective:
         if step is None or self.steps is None:
             return self.hard_examples
         share = step / self.steps
-        return {n: hard.at(share) for n, hard in self.hard_examples.items() if share >= self._onsets[n]}
+        return {
+            n: hard.at(share) for n, hard in self.hard_examples.items() if share >= self._onsets[n]
+        }
 
     def shares(self, step: int | None = None) -> dict[str, float]:
         """The share of the batch of every term that is trained on in a step, by name; None: when all are there.
@@ -92,7 +96,9 @@ class Objective:
         raw = {STD: self.config.clean_weight if others else 1.0} | others
         if self.config.split:
             shares = self.shares(step)
-            raw = {name: weight * shares[name] / sum(shares.values()) for name, weight in raw.items()}
+            raw = {
+                name: weight * shares[name] / sum(shares.values()) for name, weight in raw.items()
+            }
         total = sum(raw.values()) if self.config.reduction == "mean" else 1.0
         return {name: weight / total for name, weight in raw.items()}
 
@@ -122,10 +128,17 @@ class Objective:
         if not update:
             self._before = {}
         if not update and self.setting_in(batch.step):
-            for branch in sorted(set(branches(self.present(batch.step))) - set(branches(self.present(batch.step - 1)))):
+            for branch in sorted(
+                set(branches(self.present(batch.step)))
+                - set(branches(self.present(batch.step - 1)))
+            ):
                 self.method.open_branch(branch)
         self._remembered = None
-        return self._split(batch, rows) if self.config.split and len(rows) > 1 else self._one_by_one(batch, rows)
+        return (
+            self._split(batch, rows)
+            if self.config.split and len(rows) > 1
+            else self._one_by_one(batch, rows)
+        )
 
     def _one_by_one(self, batch: Batch, rows: Mapping[str, slice]) -> Iterator[Term]:
         """std -> hard examples, each in a pass of its own on the first images of the batch."""
@@ -134,7 +147,9 @@ class Objective:
         crops = crops if silent else self._watched(batch, STD, MAIN, crops)
         with torch.no_grad() if silent else nullcontext():
             embedding = self.score.embed(crops, replace(MAIN, update=not silent))
-        labels = self._pseudo_labels(batch, embedding.detach() if len(crops[0]) == len(batch) else None)
+        labels = self._pseudo_labels(
+            batch, embedding.detach() if len(crops[0]) == len(batch) else None
+        )
         self._remembered = (embedding.detach(), labels)
         everything = clean_example(self.clean_score, anchors, labels)
         clean = replace(everything.select(rows[STD]), crops=crops)
@@ -145,10 +160,18 @@ class Objective:
         for name, part in rows.items():
             if name != STD:
                 example = self._example(batch, name, part, made, everything)
-                example = replace(example, crops=self._watched(batch, name, example.branch, example.crops))
-                yield self._term(batch, {name: example}, [self.score.embed(example.crops, example.branch)])
+                example = replace(
+                    example, crops=self._watched(batch, name, example.branch, example.crops)
+                )
+                yield self._term(
+                    batch, {name: example}, [self.score.embed(example.crops, example.branch)]
+                )
                 made[name] = _with_gradient(example)
-        self._before = {name: made[name] for name in made if name != STD and self.hard_examples[name].updates() > 1}
+        self._before = {
+            name: made[name]
+            for name in made
+            if name != STD and self.hard_examples[name].updates() > 1
+        }
 
     def _split(self, batch: Batch, rows: Mapping[str, slice]) -> Iterator[Term]:
         """Disjoint parts of the batch, and one pass for all parts of a branch: HEXA at the price of its baseline.
@@ -162,13 +185,20 @@ class Objective:
             example = self._example(batch, name, part, {}, everything)
             passes.setdefault((example.branch, len(example.crops)), {})[name] = example
         for (branch, _), together in passes.items():
-            crops = tuple(torch.cat(parts) for parts in zip(*(e.crops for e in together.values()), strict=True))
-            pieces = torch.split(self.score.embed(crops, branch), [len(e) for e in together.values()], dim=1)
+            crops = tuple(
+                torch.cat(parts)
+                for parts in zip(*(e.crops for e in together.values()), strict=True)
+            )
+            pieces = torch.split(
+                self.score.embed(crops, branch), [len(e) for e in together.values()], dim=1
+            )
             if STD in together:  # the first of its pass
                 self._remembered = (pieces[0].detach(), labels)
             yield self._term(batch, together, pieces)
 
-    def _term(self, batch: Batch, examples: Mapping[str, Example], embeddings: Sequence[Tensor]) -> Term:
+    def _term(
+        self, batch: Batch, examples: Mapping[str, Example], embeddings: Sequence[Tensor]
+    ) -> Term:
         """Σ weight · mean loss of these examples, whose embeddings are [V, b, D]."""
         weights, weighted, parts = self.weights(batch.step), list[Tensor](), dict[str, Part]()
         for (name, example), embedding in zip(examples.items(), embeddings, strict=True):
@@ -191,7 +221,9 @@ class Objective:
         anchors = self.method.anchors(batch)
         with torch.no_grad():
             embedding = self.score.embed(anchors, replace(MAIN, update=False))
-        made = {STD: clean_example(self.clean_score, anchors, self._pseudo_labels(batch, embedding))}
+        made = {
+            STD: clean_example(self.clean_score, anchors, self._pseudo_labels(batch, embedding))
+        }
         for name, hard in self.hard_examples.items():
             made[name] = self._make(batch, name, made[hard.source])
         return made
@@ -208,7 +240,11 @@ class Objective:
             return made[name] if len(made[name]) == rows.stop else made[name].select(rows)
         if name == STD:
             return everything.select(rows)
-        return self._make(batch, name, self._example(batch, self.hard_examples[name].source, rows, made, everything))
+        return self._make(
+            batch,
+            name,
+            self._example(batch, self.hard_examples[name].source, rows, made, everything),
+        )
 
     def _make(self, batch: Batch, name: str, source: Example) -> Example:
         if not self.share_gradients:
@@ -217,23 +253,37 @@ class Objective:
         hard = hard.at(batch.step / self.steps) if self.steps else hard
         before = self._before.get(name)
         goes_on = before is not None and len(before) == len(source)
-        made = hard.again(before, source, stream) if before is not None and goes_on else hard(source, stream)
+        made = (
+            hard.again(before, source, stream)
+            if before is not None and goes_on
+            else hard(source, stream)
+        )
         check_made(name, made, source, values=name not in self._checked)
         self._checked.add(name)
         return replace(made, score=made.score.hard)
 
-    def _watched(self, batch: Batch, name: str, branch: Branch, crops: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _watched(
+        self, batch: Batch, name: str, branch: Branch, crops: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
         """The crops of a pass; with `requires_grad` if what is made of `name` can use the pass's input gradient."""
         hard = self.present(batch.step)
-        takers = (hard[other].gradient_of_source for other in needed(hard) if hard[other].source == name)
-        wanted = any(b is not None and (b.name, b.training) == (branch.name, branch.training) for b in takers)
+        takers = (
+            hard[other].gradient_of_source for other in needed(hard) if hard[other].source == name
+        )
+        wanted = any(
+            b is not None and (b.name, b.training) == (branch.name, branch.training) for b in takers
+        )
         wanted = (wanted and self.share_gradients) or (name != STD and hard[name].updates() > 1)
         return tuple(crop.detach().requires_grad_() for crop in crops) if wanted else crops
 
 
 def clean_example(score: Score, anchors: tuple[Tensor, ...], labels: PseudoLabels) -> Example:
     """The anchors [B, 3, S_v, S_v] as an example of their own pseudo-labels."""
-    return Example(anchors, ((labels, torch.ones(len(anchors), len(anchors[0]), device=anchors[0].device)),), score)
+    return Example(
+        anchors,
+        ((labels, torch.ones(len(anchors), len(anchors[0]), device=anchors[0].device)),),
+        score,
+    )
 
 
 def _with_gradient(example: Example) -> Example:
@@ -242,4 +292,6 @@ def _with_gradient(example: Example) -> Example:
         return example
     left = tuple(crop.grad for crop in example.crops if crop.grad is not None)
     assert len(left) == len(example.crops), "back-propagate each term before asking for the next"
-    return replace(example, crops=tuple(crop.detach() for crop in example.crops), shared_gradient=left)
+    return replace(
+        example, crops=tuple(crop.detach() for crop in example.crops), shared_gradient=left
+    )

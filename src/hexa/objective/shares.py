@@ -31,7 +31,9 @@ class ObjectiveConfig(Config):
 
     def shares(self, hard_examples: Mapping[str, HardExample]) -> dict[str, float]:
         """The share of the batch of each term, when all hard examples have set in."""
-        return {STD: self.clean_fraction} | {name: hard_examples[name].fraction for name in trained(hard_examples)}
+        return {STD: self.clean_fraction} | {
+            name: hard_examples[name].fraction for name in trained(hard_examples)
+        }
 
     def check(self, hard_examples: Mapping[str, HardExample], method: Method) -> None:
         """Raise ConfigError for shares that do not fit each other or the method."""
@@ -44,17 +46,23 @@ class ObjectiveConfig(Config):
         if several := {name: count for name, count in counts.items() if count > 1}:
             *others, last = several
             if self.split:
-                message = "replays need the gradient of a pass of their own; leave out objective.split"
+                message = (
+                    "replays need the gradient of a pass of their own; leave out objective.split"
+                )
                 raise ConfigError([(f"hard_examples.{last}.replays", message)])
             if any(several[name] != several[last] for name in others):
                 message = f"all replay a batch equally often; give {several[others[0]]}, as for {others[0]}"
                 raise ConfigError([(f"hard_examples.{last}.replays", message)])
-        if not self.clean_weight and (late := [name for name in counts if hard_examples[name].start]):
+        if not self.clean_weight and (
+            late := [name for name in counts if hard_examples[name].start]
+        ):
             message = f"without a clean term hard examples are there from the first step; leave out {late[0]}.start"
             raise ConfigError([("objective.clean_weight", message)])
         if method.labels_from_embedding and (self.split or self.clean_fraction < 1):
             message = "this method makes its pseudo-labels of the clean embedding of all images; use 1, without split"
-            raise ConfigError([("objective.split" if self.split else "objective.clean_fraction", message)])
+            raise ConfigError(
+                [("objective.split" if self.split else "objective.clean_fraction", message)]
+            )
 
     def rows(self, shares: Mapping[str, float], batch_size: int) -> dict[str, slice]:
         """The images of each term: the first ones of the batch, or with `split` one part after another.
@@ -82,11 +90,16 @@ def onsets(hard_examples: Mapping[str, HardExample]) -> dict[str, float]:
     while pending := [name for name in hard_examples if name not in found]:
         ready = next((name for name in pending if hard_examples[name].source in found), None)
         if ready is None:
-            name = next((name for name in pending if hard_examples[name].source not in hard_examples), pending[0])
+            name = next(
+                (name for name in pending if hard_examples[name].source not in hard_examples),
+                pending[0],
+            )
             source, others = hard_examples[name].source, {STD, *hard_examples} - {name}
             circle = "hard examples take each other as source"
             unknown = f"no hard example '{source}'; {nearest(source, others)}"
-            raise ConfigError([(f"hard_examples.{name}.source", circle if source in hard_examples else unknown)])
+            raise ConfigError(
+                [(f"hard_examples.{name}.source", circle if source in hard_examples else unknown)]
+            )
         found[ready] = max(hard_examples[ready].start, found[hard_examples[ready].source])
     del found[STD]
     return found

@@ -26,7 +26,10 @@ class Part:
 
         Ask before `commit`, which moves what the embedding is compared with.
         """
-        hits = [(self.method.correct(self.embedding, labels), weight) for labels, weight in self.example.mixture]
+        hits = [
+            (self.method.correct(self.embedding, labels), weight)
+            for labels, weight in self.example.mixture
+        ]
         known = [(correct.float(), weight) for correct, weight in hits if correct is not None]
         return sum_weighted(known).mean() if known else None
 

@@ -50,8 +50,13 @@ def cut_out(images: Tensor, centres: Tensor, side: int, fill: float) -> Tensor:
 
     The square is clipped at the borders (Cutout, DeVries & Taylor 2017).
     """
-    low, high = (centres - side // 2).clamp(min=0), (centres + side // 2).clamp(max=images.shape[-1])
-    return images.masked_fill(_within(torch.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], 1), images), fill)
+    low, high = (
+        (centres - side // 2).clamp(min=0),
+        (centres + side // 2).clamp(max=images.shape[-1]),
+    )
+    return images.masked_fill(
+        _within(torch.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], 1), images), fill
+    )
 
 
 def _within(boxes: Tensor, images: Tensor) -> Tensor:
@@ -71,4 +76,6 @@ def draw_beta(alpha: float, beta: float, count: int, generator: torch.Generator)
     gamma = torch._standard_gamma(shapes, generator=generator)
     total = gamma.sum(1)
     # both can underflow to 0 for tiny shapes; the mean replaces an undefined ratio
-    return torch.where(total > 0, gamma[:, 0] / total, torch.full_like(total, alpha / (alpha + beta)))
+    return torch.where(
+        total > 0, gamma[:, 0] / total, torch.full_like(total, alpha / (alpha + beta))
+    )

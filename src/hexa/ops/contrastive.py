@@ -28,17 +28,25 @@ def info_nce(
     """
     with torch.autocast(query.device.type, enabled=False):
         dtype = torch.promote_types(query.dtype, torch.float32)
-        query, positive, negatives = query.to(dtype), positive.detach().to(dtype), negatives.to(dtype)
+        query, positive, negatives = (
+            query.to(dtype),
+            positive.detach().to(dtype),
+            negatives.to(dtype),
+        )
         shape, width = query.shape[:-1], query.shape[-1]
         # the queue is overwritten in place after the step, so the backward pass must not need it later than that
-        rest: Tensor = _LogSumExp.apply(query.reshape(-1, width), negatives, temperature).view(shape)
+        rest: Tensor = _LogSumExp.apply(query.reshape(-1, width), negatives, temperature).view(
+            shape
+        )
         own = (query * positive).sum(-1) / temperature
         if extra is not None:
             rest = torch.logaddexp(rest, (extra.to(dtype) / temperature).logsumexp(-1))
         return (rest if positive_included else torch.logaddexp(own, rest)) - own
 
 
-def is_nearest(query: Tensor, positive: Tensor, negatives: Tensor, extra: Tensor | None = None) -> Tensor:
+def is_nearest(
+    query: Tensor, positive: Tensor, negatives: Tensor, extra: Tensor | None = None
+) -> Tensor:
     """Whether the positive is more similar to the query than all negatives; bool [...]. Arguments as for `info_nce`."""
     query, positive, negatives = query.float(), positive.float(), negatives.float()
     own = (query * positive).sum(-1)
@@ -64,10 +72,16 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         weights, total, negatives = ctx.saved_tensors
-        return torch.mm(weights, negatives) * (gradients[0] / (total * ctx.temperature))[:, None], None, None
+        return (
+            torch.mm(weights, negatives) * (gradients[0] / (total * ctx.temperature))[:, None],
+            None,
+            None,
+        )
 
 
-def nt_xent(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor, temperature: float) -> Tensor:
+def nt_xent(
+    query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor, temperature: float
+) -> Tensor:
     """NT-Xent of views against a dictionary of the W views of a batch, in fp32 (F6, F16).
 
         ℓ_vi = mean over w ≠ v of −log [ exp(q_vi·d_wj/τ) / Σ_(u,m) exp(q_vi·d_um/τ) ],   j = own_i,
@@ -88,7 +102,9 @@ def finds_other_view(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tens
     return scores.argmax(-1, keepdim=True).eq(positives).any(-1)
 
 
-def _dictionary_scores(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
+def _dictionary_scores(
+    query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor
+) -> tuple[Tensor, Tensor]:
     """Cosines [V, B, W·M], −∞ where excluded, and the indices [V, B, W − 1] of the positives."""
     size, views = dictionary.shape[1], torch.arange(len(query), device=query.device)[:, None]
     others = torch.arange(len(dictionary) - 1, device=query.device)
@@ -100,7 +116,9 @@ def _dictionary_scores(query: Tensor, dictionary: Tensor, own: Tensor, shown: Te
     return scores.scatter(-1, hidden, -torch.inf), own[:, None] + others[:, None] * size
 
 
-def patch_nce(predictions: Tensor, targets: Tensor, ahead: int, own: Tensor, shown: Tensor) -> tuple[Tensor, Tensor]:
+def patch_nce(
+    predictions: Tensor, targets: Tensor, ahead: int, own: Tensor, shown: Tensor
+) -> tuple[Tensor, Tensor]:
     """InfoNCE of predicted patches among all patches of a batch, in fp32 (CPC; F29).
 
         ℓ_(i,r,c) = −log [ exp(p_(i,r,c) · t_(own_i, r+k, c)) / Σ exp(p_(i,r,c) · t) ],   k = ahead,
@@ -113,20 +131,33 @@ def patch_nce(predictions: Tensor, targets: Tensor, ahead: int, own: Tensor, sho
     grid = targets.shape[-1]
     with torch.autocast(predictions.device.type, enabled=False):
         dtype = torch.promote_types(predictions.dtype, torch.float32)
-        query = predictions[..., : grid - ahead, :].flatten(-2).mT.to(dtype)  # [..., B, (G − k)·G, D]
-        scores = query @ targets.to(dtype).movedim(1, -1).flatten(0, 2).T  # [..., B, (G − k)·G, M·G²]
+        query = (
+            predictions[..., : grid - ahead, :].flatten(-2).mT.to(dtype)
+        )  # [..., B, (G − k)·G, D]
+        scores = (
+            query @ targets.to(dtype).movedim(1, -1).flatten(0, 2).T
+        )  # [..., B, (G − k)·G, M·G²]
         place = ahead * grid + torch.arange((grid - ahead) * grid, device=own.device)
         patch = (own[:, None] * grid**2 + place)[..., None].expand(*scores.shape[:-1], 1)
         positive = scores.gather(-1, patch)
         hidden = (shown[:, None] * grid**2 + place[:, None]).expand(*scores.shape[:-1], -1)
         # an image that is mixed with itself hides nothing of it
-        scores = scores.scatter(-1, hidden, -torch.inf).scatter(-1, patch, positive) if shown.shape[1] else scores
-        losses, hits = scores.logsumexp(-1) - positive.squeeze(-1), scores.argmax(-1) == patch.squeeze(-1)
+        scores = (
+            scores.scatter(-1, hidden, -torch.inf).scatter(-1, patch, positive)
+            if shown.shape[1]
+            else scores
+        )
+        losses, hits = (
+            scores.logsumexp(-1) - positive.squeeze(-1),
+            scores.argmax(-1) == patch.squeeze(-1),
+        )
     shape = (*losses.shape[:-1], grid - ahead, grid)
     return losses.view(shape), hits.view(shape)
 
 
-def nce(query: Tensor, positive: Tensor, noise: Tensor, temperature: float, partition: float, size: int) -> Tensor:
+def nce(
+    query: Tensor, positive: Tensor, noise: Tensor, temperature: float, partition: float, size: int
+) -> Tensor:
     """Noise-contrastive estimation over a memory of N = `size` images, in fp32 (InstDisc; F29).
 
         P(i|q) = exp(m_i·q/τ) / Z,   h(i) = P(i|q) / (P(i|q) + n/N),   ℓ = −log h(own) − Σ_j log(1 − h(j))

@@ -43,7 +43,11 @@ SPARSE = 64
 
 
 def random_boxes(
-    uniforms: Tensor, height: int, width: int, scale: Range = (0.08, 1.0), ratio: Range = (3 / 4, 4 / 3)
+    uniforms: Tensor,
+    height: int,
+    width: int,
+    scale: Range = (0.08, 1.0),
+    ratio: Range = (3 / 4, 4 / 3),
 ) -> Boxes:
     """Boxes with the distribution of torchvision's RandomResizedCrop, for a batch (F20).
 
@@ -71,7 +75,9 @@ def random_boxes(
     return Boxes(*(value.long() for value in (top, left, box_h, box_w)))
 
 
-def scaled_boxes(uniforms: Tensor, height: int, width: int, size: int, magnification: Range, ratio: Range) -> Boxes:
+def scaled_boxes(
+    uniforms: Tensor, height: int, width: int, size: int, magnification: Range, ratio: Range
+) -> Boxes:
     """Boxes of size / m pixels, so that m pixels of the view show one of the image: log m uniform in `magnification`.
 
     If the image is too small for part of the range, m is drawn from the rest; if for all of it, the whole shorter side
@@ -80,21 +86,31 @@ def scaled_boxes(uniforms: Tensor, height: int, width: int, size: int, magnifica
     """
     uniforms = uniforms.double()
     extent = uniforms.new_tensor([[height], [width]])
-    low, high = uniforms.new_tensor([max(size / min(height, width), bound) for bound in magnification]).log()
+    low, high = uniforms.new_tensor(
+        [max(size / min(height, width), bound) for bound in magnification]
+    ).log()
     side = size * (low + (high - low) * uniforms[:, 0]).neg().exp()
     flat, wide = math.log(ratio[0]), math.log(ratio[1])
     stretch = (0.5 * (flat + (wide - flat) * uniforms[:, TRIES])).exp()
-    box = torch.stack((side / stretch, side * stretch)).round().clamp(min=1).minimum(extent)  # [2, B]
-    return Boxes(*(value.long() for value in (*(uniforms[:, -2:].T * (extent - box + 1)).floor(), *box)))
+    box = (
+        torch.stack((side / stretch, side * stretch)).round().clamp(min=1).minimum(extent)
+    )  # [2, B]
+    return Boxes(
+        *(value.long() for value in (*(uniforms[:, -2:].T * (extent - box + 1)).floor(), *box))
+    )
 
 
 def quarter_turned(flip: Tensor, upside_down: Tensor, quarters: Tensor) -> Turns:
     """These flips followed by `quarters` (0 to 3, [B]) counter-clockwise quarter turns, as torch.rot90."""
     half = quarters == 2
-    return Turns(flip ^ (quarters == 1) ^ half, upside_down ^ (quarters == 3) ^ half, quarters % 2 == 1)
+    return Turns(
+        flip ^ (quarters == 1) ^ half, upside_down ^ (quarters == 3) ^ half, quarters % 2 == 1
+    )
 
 
-def resize_weights(start: Tensor, length: Tensor, extent: int, size: int, flip: Tensor | None) -> Tensor:
+def resize_weights(
+    start: Tensor, length: Tensor, extent: int, size: int, flip: Tensor | None
+) -> Tensor:
     """Per image, the matrix [size, extent] that resizes the pixels [start, start + length) of an axis to `size` pixels.
 
     Row i holds the triangle filter w_j ∝ max(0, 1 − |j + ½ − c_i| / max(s, 1)) with s = length / size, c_i = start +
@@ -106,7 +122,9 @@ def resize_weights(start: Tensor, length: Tensor, extent: int, size: int, flip: 
     return _triangles(torch.arange(extent, device=start.device), center, support, start, length)
 
 
-def resize_taps(start: Tensor, length: Tensor, extent: int, size: int, flip: Tensor | None) -> tuple[Tensor, Tensor]:
+def resize_taps(
+    start: Tensor, length: Tensor, extent: int, size: int, flip: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """The entries of `resize_weights` that are not 0: their columns int64 and values, [B, size, K] each.
 
     K is what a box of the whole axis needs, whatever the others are, so that an image's sums do not depend on them.
@@ -117,7 +135,9 @@ def resize_taps(start: Tensor, length: Tensor, extent: int, size: int, flip: Ten
     return pixels.clamp(0, extent - 1), _triangles(pixels, center, support, start, length)
 
 
-def _filters(start: Tensor, length: Tensor, size: int, flip: Tensor | None) -> tuple[Tensor, Tensor]:
+def _filters(
+    start: Tensor, length: Tensor, size: int, flip: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """The centres c [B, size] of the filters, and their supports max(s, 1) [B, 1]."""
     out = torch.arange(size, device=start.device, dtype=torch.float32)
     step = length.float()[:, None] / size  # [B, 1]
@@ -125,17 +145,30 @@ def _filters(start: Tensor, length: Tensor, size: int, flip: Tensor | None) -> t
     return start.float()[:, None] + step * (position + 0.5), step.clamp(min=1)
 
 
-def _triangles(pixels: Tensor, center: Tensor, support: Tensor, start: Tensor, length: Tensor) -> Tensor:
+def _triangles(
+    pixels: Tensor, center: Tensor, support: Tensor, start: Tensor, length: Tensor
+) -> Tensor:
     """The weights [B, size, n] of pixels [n] or [B, size, n]."""
     middle = pixels.to(torch.float32) + 0.5
-    weights = (middle - center[:, :, None]).abs_().mul_(support.reciprocal()[:, :, None]).neg_().add_(1).clamp_(min=0)
+    weights = (
+        (middle - center[:, :, None])
+        .abs_()
+        .mul_(support.reciprocal()[:, :, None])
+        .neg_()
+        .add_(1)
+        .clamp_(min=0)
+    )
     begin, end = start[:, None, None], (start + length)[:, None, None]
     weights *= (middle > begin) & (middle < end)
     return weights.div_(weights.sum(2, keepdim=True))
 
 
 def crop_resize(
-    images: Tensor, boxes: Boxes, size: int, flip: Tensor | None = None, upside_down: Tensor | None = None
+    images: Tensor,
+    boxes: Boxes,
+    size: int,
+    flip: Tensor | None = None,
+    upside_down: Tensor | None = None,
 ) -> Tensor:
     """Cut one box out of each image, resize it (bilinear, antialiased) and flip some: float [B, C, size, size].
 
@@ -143,7 +176,10 @@ def crop_resize(
     [B] bool. Equals torchvision's `resized_crop(..., antialias=True)`, `hflip` and `vflip` of each float image.
     """
     height, width = images.shape[2:]
-    rows, columns = (boxes.top, boxes.height, height, size, upside_down), (boxes.left, boxes.width, width, size, flip)
+    rows, columns = (
+        (boxes.top, boxes.height, height, size, upside_down),
+        (boxes.left, boxes.width, width, size, flip),
+    )
     if size < SPARSE or images.device.type != "cpu":
         return separable(images, resize_weights(*rows), resize_weights(*columns))
     upright = images.permute(0, 2, 1, 3).to(torch.float32, memory_format=torch.contiguous_format)
@@ -155,8 +191,12 @@ def _mixed(table: Tensor, index: Tensor, weights: Tensor) -> Tensor:
     """Σ_k weights[b, i, k] · table[b, index[b, i, k]]: [B, n, …], index and weights [B, m, K] -> [B, m, …]."""
     (batch, count), (rows, taps) = table.shape[:2], index.shape[1:]
     index = index + count * torch.arange(batch)[:, None, None]
-    flat = table.reshape(batch * count, -1).contiguous()  # else one image is summed in another order than several
-    mixed = functional.embedding_bag(index.view(-1, taps), flat, per_sample_weights=weights.view(-1, taps), mode="sum")
+    flat = table.reshape(
+        batch * count, -1
+    ).contiguous()  # else one image is summed in another order than several
+    mixed = functional.embedding_bag(
+        index.view(-1, taps), flat, per_sample_weights=weights.view(-1, taps), mode="sum"
+    )
     return mixed.view(batch, rows, *table.shape[2:])
 
 

@@ -68,12 +68,16 @@ def spherical_kmeans(
     Raises ValueError, on all processes, if they have fewer than K valid rows together.
     """
     if num_clusters < 1 or iterations < 0:
-        raise ValueError(f"need ≥ 1 cluster and ≥ 0 iterations, got {num_clusters} and {iterations}")
+        raise ValueError(
+            f"need ≥ 1 cluster and ≥ 0 iterations, got {num_clusters} and {iterations}"
+        )
     with torch.autocast(rows.device.type, enabled=False):
         rows = rows.detach().to(torch.promote_types(rows.dtype, torch.float32)).contiguous()
         shard = _Shard(rows, valid)
         if num_clusters > shard.total:
-            raise ValueError(f"{num_clusters} clusters for {shard.total} rows; use at most {shard.total} clusters")
+            raise ValueError(
+                f"{num_clusters} clusters for {shard.total} rows; use at most {shard.total} clusters"
+            )
         centroids = _first_centroids(shard, num_clusters, generator)
         work = _working_dtype(precision, rows)
         for _ in range(iterations):
@@ -99,13 +103,20 @@ def memory_bytes(n: int, dim: int, num_clusters: int, *, device: torch.device | 
     arrays of centroids, one of them with a further sum for every 1024 rows.
     """
     size, columns, kind = torch.float32.itemsize, _columns(num_clusters), torch.device(device).type
-    chunk = _chunk_rows(kind, columns, dim, size) * (torch.get_num_threads() if kind == "cpu" else 1)
+    chunk = _chunk_rows(kind, columns, dim, size) * (
+        torch.get_num_threads() if kind == "cpu" else 1
+    )
     similarities = 2 * min(n, chunk) * (columns + columns // _WIDTH + _WIDTH + 3 * dim) * size
     return similarities + n * 8 * torch.int64.itemsize + (8 * columns + n // _PIECE) * dim * size
 
 
 def memory_note(
-    held: str, vectors: int, rows: int, dim: int, num_clusters: Iterable[int], device: torch.device | str
+    held: str,
+    vectors: int,
+    rows: int,
+    dim: int,
+    num_clusters: Iterable[int],
+    device: torch.device | str,
 ) -> str:
     """A line for users: the memory of `vectors` of `dim` fp32 numbers, and that of clustering `rows` of them."""
     clustering = max(memory_bytes(rows, dim, count, device=device) for count in num_clusters)
@@ -132,7 +143,9 @@ def _first_centroids(shard: _Shard, num_clusters: int, generator: torch.Generato
     not depend on the number of processes, no rank needs K rows, and every image can be drawn.
     """
     rows, device = shard.rows, shard.rows.device
-    drawn = torch.randperm(shard.total, generator=generator, device=generator.device)[:num_clusters].to(device)
+    drawn = torch.randperm(shard.total, generator=generator, device=generator.device)[
+        :num_clusters
+    ].to(device)
     drawn = processes.all_reduce_sum(drawn if processes.is_main() else torch.zeros_like(drawn))
     place = drawn - shard.before
     here = (place >= 0) & (place < shard.count)
@@ -159,10 +172,15 @@ def _columns(num_clusters: int) -> int:
 
 def _chunk_rows(device: str, columns: int, dim: int, size: int) -> int:
     """Rows of a chunk, a multiple of 64; they are stored twice, beside their similarities."""
-    return max(1, _CHUNK_BYTES.get(device, _CHUNK_BYTES["cuda"]) // (64 * (columns + 2 * dim) * size)) * 64
+    return (
+        max(1, _CHUNK_BYTES.get(device, _CHUNK_BYTES["cuda"]) // (64 * (columns + 2 * dim) * size))
+        * 64
+    )
 
 
-def _assign(rows: Tensor, centroids: Tensor, work: torch.dtype, chunk: int | None) -> tuple[Tensor, Tensor]:
+def _assign(
+    rows: Tensor, centroids: Tensor, work: torch.dtype, chunk: int | None
+) -> tuple[Tensor, Tensor]:
     """E-step: the nearest of centroids [K, D] to each of rows [n, D], int64 [n], and its cosine [n].
 
     Features of a network often form a narrow cone, whose cosines bf16 cannot distinguish. So bf16 gets deviations from
@@ -170,7 +188,9 @@ def _assign(rows: Tensor, centroids: Tensor, work: torch.dtype, chunk: int | Non
     """
     columns = _columns(len(centroids))
     # padded with copies of the last centroid; a copy that wins counts as the last centroid
-    filled = torch.cat([centroids, centroids[-1:].expand(columns - len(centroids), -1)])  # [columns, D]
+    filled = torch.cat(
+        [centroids, centroids[-1:].expand(columns - len(centroids), -1)]
+    )  # [columns, D]
     mean = centroids.mean(0)
     offset = filled @ mean  # [columns]
     offset = (offset - offset.mean()).to(work)
@@ -196,7 +216,9 @@ def _assign(rows: Tensor, centroids: Tensor, work: torch.dtype, chunk: int | Non
     return _by_threads(span, rows, size)
 
 
-def _by_threads(span: Callable[[Tensor], tuple[Tensor, Tensor]], rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
+def _by_threads(
+    span: Callable[[Tensor], tuple[Tensor, Tensor]], rows: Tensor, size: int
+) -> tuple[Tensor, Tensor]:
     """span(rows), on a CPU by one thread per core, each working on whole chunks of `size` rows.
 
     PyTorch's own threads would synchronise after every small operation; on cores shared with other work (loading
@@ -210,7 +232,9 @@ def _by_threads(span: Callable[[Tensor], tuple[Tensor, Tensor]], rows: Tensor, s
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             nearest, cosine = zip(*pool.map(span, pieces), strict=True)
     finally:
-        torch.set_num_threads(threads)  # the initializer also changed the default of threads yet to start
+        torch.set_num_threads(
+            threads
+        )  # the initializer also changed the default of threads yet to start
     return torch.cat(nearest), torch.cat(cosine)
 
 
@@ -230,7 +254,9 @@ def _by_cluster(shard: _Shard, nearest: Tensor, num_clusters: int) -> tuple[Tens
     """The valid rows ordered by cluster [count], and where each cluster starts in that order [K + 1]."""
     key = nearest if shard.valid is None else nearest.where(shard.valid, num_clusters)
     ordered, order = key.sort(stable=True)
-    return order[: shard.count], torch.searchsorted(ordered, torch.arange(num_clusters + 1, device=key.device))
+    return order[: shard.count], torch.searchsorted(
+        ordered, torch.arange(num_clusters + 1, device=key.device)
+    )
 
 
 def _sums(shard: _Shard, nearest: Tensor, num_clusters: int) -> Tensor:
@@ -240,7 +266,9 @@ def _sums(shard: _Shard, nearest: Tensor, num_clusters: int) -> Tensor:
     copy of the rows; large clusters are split into bags of at most 1024.
     """
     order, starts = _by_cluster(shard, nearest, num_clusters)
-    cuts = torch.cat([starts, torch.arange(0, shard.count, _PIECE, device=order.device)]).sort().values
+    cuts = (
+        torch.cat([starts, torch.arange(0, shard.count, _PIECE, device=order.device)]).sort().values
+    )
     parts = functional.embedding_bag(order, shard.rows, cuts, mode="sum", include_last_offset=True)
     whole = torch.arange(len(parts), device=order.device)
     bags = torch.searchsorted(cuts, starts)

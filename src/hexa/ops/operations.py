@@ -58,7 +58,11 @@ def equalize(images: Tensor) -> Tensor:
     counts.scatter_add_(1, levels, counts.new_ones(()).expand_as(levels))
     brightest = counts.gather(1, levels.amax(1, keepdim=True))
     step = (levels.shape[1] - brightest).div_(_TOP, rounding_mode="floor")  # [3 B, 1]
-    table = (step // 2 + counts.cumsum(1).sub_(counts)).div_(step.clamp(min=1), rounding_mode="floor").clamp_(max=_TOP)
+    table = (
+        (step // 2 + counts.cumsum(1).sub_(counts))
+        .div_(step.clamp(min=1), rounding_mode="floor")
+        .clamp_(max=_TOP)
+    )
     made = table.gather(1, levels).div(_TOP).view_as(images)
     return torch.where((step > 0).view(*images.shape[:2], 1, 1), made, images)
 
@@ -76,7 +80,11 @@ def solarize(images: Tensor, threshold: Tensor) -> Tensor:
 
 def solarize_add(images: Tensor, addition: Tensor) -> Tensor:
     """min(1, x + a) below level 128; a = `addition` [B] in levels."""
-    return torch.where(images * _TOP < 127.5, (images + photometric.per_image(addition / _TOP)).clamp_(max=1), images)
+    return torch.where(
+        images * _TOP < 127.5,
+        (images + photometric.per_image(addition / _TOP)).clamp_(max=1),
+        images,
+    )
 
 
 def sharpen(images: Tensor, factor: Tensor) -> Tensor:
@@ -88,7 +96,9 @@ def sharpen(images: Tensor, factor: Tensor) -> Tensor:
     if min(images.shape[2:]) > 2:
         inner = images[:, :, 1:-1, 1:-1]
         smooth = functional.avg_pool2d(images, 3, 1).mul_(9 / 13).add_(inner, alpha=4 / 13)
-        out[:, :, 1:-1, 1:-1] = torch.lerp(smooth, inner, photometric.per_image(factor)).clamp_(0, 1)
+        out[:, :, 1:-1, 1:-1] = torch.lerp(smooth, inner, photometric.per_image(factor)).clamp_(
+            0, 1
+        )
     return out
 
 
@@ -105,7 +115,9 @@ def affine(images: Tensor, matrix: Tensor, fill: float = FILL) -> Tensor:
     across, down, shift = (matrix[:, :, None, None, part] for part in range(3))  # [B, 2, 1, 1]
     seen = (across * x + down * y + shift).permute(0, 2, 3, 1)  # [B, H, W, 2]
     inside = ((seen >= -1) & (seen < 1)).all(3)[:, None]
-    made = functional.grid_sample(images, seen, mode="bilinear", padding_mode="border", align_corners=False)
+    made = functional.grid_sample(
+        images, seen, mode="bilinear", padding_mode="border", align_corners=False
+    )
     return made.masked_fill_(~inside, fill)
 
 
@@ -129,9 +141,12 @@ def _plain(function: Callable[[Tensor], Tensor]) -> Operation:
     return Operation(lambda images, _: function(images), lambda strength, _: strength[:, None])
 
 
-def _scaled(function: Callable[[Tensor, Tensor], Tensor], value: Callable[[Tensor], Tensor]) -> Operation:
+def _scaled(
+    function: Callable[[Tensor, Tensor], Tensor], value: Callable[[Tensor], Tensor]
+) -> Operation:
     return Operation(
-        lambda images, numbers: function(images, numbers[:, 0]), lambda strength, _: value(strength)[:, None]
+        lambda images, numbers: function(images, numbers[:, 0]),
+        lambda strength, _: value(strength)[:, None],
     )
 
 
@@ -139,7 +154,9 @@ def _moved(matrix: Callable[[Tensor], tuple[Tensor | float, ...]], most: float) 
     """The affine map whose matrix, row by row, belongs to a value of at most `most` with a random sign."""
 
     def numbers(_: Tensor, signed: Tensor) -> Tensor:
-        return torch.stack([torch.as_tensor(entry).expand_as(signed) for entry in matrix(most * signed)], 1)
+        return torch.stack(
+            [torch.as_tensor(entry).expand_as(signed) for entry in matrix(most * signed)], 1
+        )
 
     return Operation(lambda images, numbers: affine(images, numbers.view(-1, 2, 3)), numbers)
 
@@ -195,7 +212,9 @@ def plan(uniforms: Tensor, magnitude: float | None, std: float) -> DrawnOperatio
     strength = uniforms[rows, 2]
     if magnitude is not None:
         # randn's numbers would depend on how many are drawn; the smallest uniform above 0 is 2⁻²⁴
-        strength = (magnitude + std * torch.special.ndtri(strength.clamp(min=2**-25))).clamp(0, HIGHEST) / HIGHEST
+        strength = (magnitude + std * torch.special.ndtri(strength.clamp(min=2**-25))).clamp(
+            0, HIGHEST
+        ) / HIGHEST
     signed = torch.where(uniforms[rows, 3] < 0.5, -strength, strength)
     numbers = torch.zeros(len(rows), _PARAMETERS)
     parts = operation.bincount(minlength=len(OPERATIONS)).tolist()
@@ -211,7 +230,9 @@ def apply(images: Tensor, chosen: DrawnOperations) -> Tensor:
     numbers = photometric.to_device(chosen.numbers, images.device)
     out, start = torch.empty_like(images), 0
     counts = chosen.operation.bincount(minlength=len(OPERATIONS)).tolist()
-    for function, alike in itertools.groupby(zip(OPERATIONS.values(), counts, strict=True), lambda pair: pair[0].apply):
+    for function, alike in itertools.groupby(
+        zip(OPERATIONS.values(), counts, strict=True), lambda pair: pair[0].apply
+    ):
         part = slice(start, start + sum(count for _, count in alike))
         if part.stop > start:
             out[part] = function(images[part], numbers[part])

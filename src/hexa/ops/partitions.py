@@ -29,7 +29,9 @@ def mutual_information(first: Tensor, second: Tensor) -> float:
     return 1.0 if ours + theirs == 0 else max(0.0, 2 * (ours + theirs - joint) / (ours + theirs))
 
 
-def health(now: Tensor, before: Tensor, sizes: Sequence[int], labels: Tensor | None) -> dict[str, float]:
+def health(
+    now: Tensor, before: Tensor, sizes: Sequence[int], labels: Tensor | None
+) -> dict[str, float]:
     """The health of several clusterings, as means over them (F30).
 
     The share of non-empty clusters; the entropy as a share of ln K; normalised mutual information with the previous
@@ -43,7 +45,9 @@ def health(now: Tensor, before: Tensor, sizes: Sequence[int], labels: Tensor | N
         "clusters/entropy": [entropy_share(count) for count in counts],
     }
     if bool((before >= 0).any()):
-        facts["clusters/nmi_previous"] = [mutual_information(*pair) for pair in zip(now, before, strict=True)]
+        facts["clusters/nmi_previous"] = [
+            mutual_information(*pair) for pair in zip(now, before, strict=True)
+        ]
     if labels is not None and labels.ndim == 1 and bool((labels >= 0).any()):
         facts["clusters/nmi_labels"] = [mutual_information(row, labels) for row in now]
     return {name: sum(values) / len(values) for name, values in facts.items()}

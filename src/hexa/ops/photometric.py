@@ -59,7 +59,9 @@ def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
     """clip(f · x + (1 − f) · mean of the image's luma). factor: [B]."""
-    return torch.lerp(luma(images).mean((1, 2, 3), keepdim=True), images, per_image(factor)).clamp_(0, 1)
+    return torch.lerp(luma(images).mean((1, 2, 3), keepdim=True), images, per_image(factor)).clamp_(
+        0, 1
+    )
 
 
 def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
@@ -82,7 +84,9 @@ def adjust_hue(images: Tensor, shift: Tensor, out: Tensor | None = None) -> Tens
     low = torch.minimum(red, green)
     torch.minimum(low, blue, out=low)
     chroma = value - low
-    work = chroma.clamp(min=torch.finfo(images.dtype).tiny).reciprocal_()  # the hue of grey pixels does not matter
+    work = chroma.clamp(
+        min=torch.finfo(images.dtype).tiny
+    ).reciprocal_()  # the hue of grey pixels does not matter
     share = torch.sub(red, low, out=low).mul_(work)  # r
     side = (green - blue).mul_(work)  # d
     hue = side.abs().sub_(1)
@@ -151,7 +155,9 @@ def color_jitter(images: Tensor, jitter: Jitter) -> Tensor:
             own, gray, level = (per_image(packed[3 * turn + i]) for i in range(3))
             blend = luma(out)
             offset = blend.mean((1, 2, 3), keepdim=True).mul_(level)
-            torch.addcmul(torch.addcmul(offset, blend, gray, out=blend), out, own, out=out).clamp_(0, 1)
+            torch.addcmul(torch.addcmul(offset, blend, gray, out=blend), out, own, out=out).clamp_(
+                0, 1
+            )
     return out
 
 
@@ -197,7 +203,9 @@ def _convolved(images: Tensor, kernel: Tensor, radius: int) -> Tensor:
 def _band(kernel: Tensor, radius: int, size: int) -> Tensor:
     """[B, size, size]: row i holds the kernel around i, reflected at the border pixels."""
     at = torch.arange(size, device=kernel.device)
-    seen = at[None, :, None] + torch.arange(-radius, radius + 1, device=kernel.device)[:, None, None]  # [K, size, 1]
+    seen = (
+        at[None, :, None] + torch.arange(-radius, radius + 1, device=kernel.device)[:, None, None]
+    )  # [K, size, 1]
     seen = seen.abs()
     seen = torch.minimum(seen, 2 * (size - 1) - seen)
     hits = (seen == at).to(kernel.dtype)  # [K, size, size]

@@ -28,13 +28,20 @@ def proto_nce(query: Tensor, prototypes: Tensor, concentrations: Tensor, targets
     """
     with torch.autocast(query.device.type, enabled=False):
         dtype = torch.promote_types(query.dtype, torch.float32)
-        scores = query.to(dtype).flatten(0, -2) @ (prototypes.detach() / concentrations.detach()[:, None]).to(dtype).T
-        losses = functional.cross_entropy(scores, targets.flatten(), ignore_index=UNASSIGNED, reduction="none")
+        scores = (
+            query.to(dtype).flatten(0, -2)
+            @ (prototypes.detach() / concentrations.detach()[:, None]).to(dtype).T
+        )
+        losses = functional.cross_entropy(
+            scores, targets.flatten(), ignore_index=UNASSIGNED, reduction="none"
+        )
         return losses.view(targets.shape)
 
 
 @torch.no_grad()
-def concentrations(rows: Tensor, centroids: Tensor, assignments: Tensor, temperature: float) -> Tensor:
+def concentrations(
+    rows: Tensor, centroids: Tensor, assignments: Tensor, temperature: float
+) -> Tensor:
     """The concentration of each cluster, its temperature φ, [K].
 
         φ_k = Σ_{i: a_i = k} ‖v_i − c_k‖ / (n_k · ln(n_k + 10))
@@ -48,7 +55,9 @@ def concentrations(rows: Tensor, centroids: Tensor, assignments: Tensor, tempera
     """
     count = len(centroids)
     pairs = zip(torch.split(rows, _CHUNK), torch.split(assignments, _CHUNK), strict=True)
-    distances = torch.cat([torch.linalg.vector_norm(part - centroids[own], dim=1) for part, own in pairs])
+    distances = torch.cat(
+        [torch.linalg.vector_norm(part - centroids[own], dim=1) for part, own in pairs]
+    )
     cluster = assignments.cpu()  # a GPU would add in any order
     total = torch.bincount(cluster, distances.double().cpu(), count).double()
     sizes = torch.bincount(cluster, minlength=count).double()
@@ -64,7 +73,11 @@ def concentrations(rows: Tensor, centroids: Tensor, assignments: Tensor, tempera
 
 @torch.no_grad()
 def compare(
-    own: Tensor, everyone: Tensor, num_prototypes: int, num_compared: int, generator: torch.Generator
+    own: Tensor,
+    everyone: Tensor,
+    num_prototypes: int,
+    num_compared: int,
+    generator: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
     """The prototypes that a batch is compared with, and which of them is each image's positive.
 
@@ -81,5 +94,7 @@ def compare(
     first = order.new_zeros(num_prototypes + 1)  # the last entry is for images without a cluster
     first.index_fill_(0, torch.where(everyone >= 0, everyone, num_prototypes), num_prototypes)
     compared = (order + first[:-1]).topk(num_compared).indices
-    place = torch.empty_like(order).index_copy_(0, compared, torch.arange(num_compared, device=own.device))
+    place = torch.empty_like(order).index_copy_(
+        0, compared, torch.arange(num_compared, device=own.device)
+    )
     return compared, torch.where(own >= 0, place[own.clamp_min(0)], UNASSIGNED)

@@ -19,7 +19,9 @@ def mosaic(images: Tensor, order: Tensor, offsets: Tensor, tile: int) -> Tensor:
     batch, channels, size = images.shape[:3]
     grid = math.isqrt(order.shape[1])
     cell = size // grid
-    corners = torch.stack((order // grid, order % grid), -1) * cell + (offsets * (cell - tile + 1)).long()  # [B, G², 2]
+    corners = (
+        torch.stack((order // grid, order % grid), -1) * cell + (offsets * (cell - tile + 1)).long()
+    )  # [B, G², 2]
     along = corners[..., None] + torch.arange(tile, device=images.device)  # [B, G², 2, t]
     places = along[:, :, 0, :, None] * size + along[:, :, 1, None, :]  # [B, G², t, t]
     pixels = images.flatten(2).gather(2, places.view(batch, 1, -1).expand(-1, channels, -1))
@@ -43,7 +45,9 @@ def patches(images: Tensor, side: int, stride: int) -> Tensor:
     return images.unfold(2, side, stride).unfold(3, side, stride).permute(0, 2, 3, 1, 4, 5)
 
 
-def permutations(length: int, count: int, generator: torch.Generator, candidates: int = 100) -> Tensor:
+def permutations(
+    length: int, count: int, generator: torch.Generator, candidates: int = 100
+) -> Tensor:
     """`count` distinct permutations of `length` places, far from each other in Hamming distance: int64 [count, length].
 
     Each is chosen from random candidates as the farthest from its nearest neighbour among those chosen before; if few
@@ -51,7 +55,9 @@ def permutations(length: int, count: int, generator: torch.Generator, candidates
     """
     possible = math.factorial(length)
     if count > possible:
-        raise ValueError(f"{length} tiles have only {possible} permutations, got count {count}; use at most {possible}")
+        raise ValueError(
+            f"{length} tiles have only {possible} permutations, got count {count}; use at most {possible}"
+        )
     if possible <= 10 * count:
         every = torch.tensor(list(itertools.permutations(range(length))))
         return every[torch.randperm(possible, generator=generator)[:count]]

@@ -14,7 +14,9 @@ def sinkhorn(scores: Tensor, epsilon: float = 0.05, iterations: int = 3) -> Tens
     Cosines are at most 1, so exp((s − 1) / ε), equal up to a factor that cancels, cannot overflow.
     """
     with torch.autocast(scores.device.type, enabled=False):
-        codes = scores.to(torch.promote_types(scores.dtype, torch.float32)).sub(1).div_(epsilon).exp_()
+        codes = (
+            scores.to(torch.promote_types(scores.dtype, torch.float32)).sub(1).div_(epsilon).exp_()
+        )
         tiny = torch.finfo(codes.dtype).tiny  # where all similarities to a prototype underflow
         for _ in range(iterations):
             # the constants K and B of the equation cancel in the next division, and in the codes

@@ -39,7 +39,9 @@ def recipe(function: Recipe) -> Recipe:
     return function
 
 
-def register(name: str, function: Recipe, doc: str | Callable[[Experiment], str] = "", **small: Any) -> None:
+def register(
+    name: str, function: Recipe, doc: str | Callable[[Experiment], str] = "", **small: Any
+) -> None:
     """Offer one of a family of recipes that differ by a parameter.
 
     doc: a docstring, or a function from the recipe's experiment to one; the function's own if none is given. small:
@@ -72,7 +74,9 @@ def get(name: str) -> Experiment:
     known = _all()
     base, *chosen = name.split("+")
     if base not in known:
-        raise UserError(f"unknown recipe '{base}'; {nearest(base, known)} (`hexa recipes` lists all)")
+        raise UserError(
+            f"unknown recipe '{base}'; {nearest(base, known)} (`hexa recipes` lists all)"
+        )
     return modifiers.apply(known[base](), chosen, _small.get(base, {}))
 
 
@@ -105,4 +109,9 @@ def _read(doc: str) -> tuple[str, dict[str, str]]:
         label.lower(): " ".join(text.split("\n\n")[0].split())
         for label, text in zip(labelled[1::2], labelled[2::2], strict=True)
     }
-    return " ".join(doc.split("\n\n")[0].split()), {"command": "", "expected": "", "cost": "", **facts}
+    return " ".join(doc.split("\n\n")[0].split()), {
+        "command": "",
+        "expected": "",
+        "cost": "",
+        **facts,
+    }

@@ -38,7 +38,9 @@ def adapt() -> Experiment:
         method=SimCLRConfig(temperature=0.1),
         objective=ObjectiveConfig(reduction="mean"),
         # docs/speedrun.md, track C, and decision 0022
-        optimizer=OptimizerConfig(name="muon", learning_rate=0.012, other_rate=0.01, weight_decay=1e-4),
+        optimizer=OptimizerConfig(
+            name="muon", learning_rate=0.012, other_rate=0.01, weight_decay=1e-4
+        ),
         schedule=ScheduleConfig(kind="cosine", per="step"),
         monitor=MonitorConfig(k=15),
     )
@@ -63,18 +65,32 @@ def teacher() -> Experiment:
     attack = {"epsilon": 4.0, "step_size": 4.0, "random_start": 1.0, "branch": "main"}
     views = {"recipe": "crop-flip", "scale": (1.0, 1.0), "ratio": (1.0, 1.0)}
     # without it the copy fails on images of low contrast (docs/what-hardening-was-worth.md)
-    colours = {"jitter_probability": 0.5, "brightness": 0.0, "contrast": 0.8, "saturation": 0.0, "hue": 0.0}
+    colours = {
+        "jitter_probability": 0.5,
+        "brightness": 0.0,
+        "contrast": 0.8,
+        "saturation": 0.0,
+        "hue": 0.0,
+    }
     return adapt().model_copy(
         update={
             "recipe": "teacher",
             "views": ViewsConfig.model_validate({**views, **colours}),
-            "method": TeacherConfig(distance="cosine"),  # more robust than by l2 in the same time (docs/speedrun.md)
-            "hard_examples": {"adversarial": Adversarial.model_validate({**attack, "fraction": 31 / 32})},
+            "method": TeacherConfig(
+                distance="cosine"
+            ),  # more robust than by l2 in the same time (docs/speedrun.md)
+            "hard_examples": {
+                "adversarial": Adversarial.model_validate({**attack, "fraction": 31 / 32})
+            },
             # with an equal weight on clean views next to nothing of the robustness is left
             "objective": ObjectiveConfig(split=True, clean_fraction=1 / 32),
             # without a warm-up the student begins by forgetting what it knew
             "batch_size": 32,
-            "optimizer": OptimizerConfig(name="muon", learning_rate=0.002, other_rate=0.01, weight_decay=1e-4),
-            "schedule": ScheduleConfig(kind="cosine", per="step", warmup_epochs=1, warmup_at_most=0.1),
+            "optimizer": OptimizerConfig(
+                name="muon", learning_rate=0.002, other_rate=0.01, weight_decay=1e-4
+            ),
+            "schedule": ScheduleConfig(
+                kind="cosine", per="step", warmup_epochs=1, warmup_at_most=0.1
+            ),
         }
     )

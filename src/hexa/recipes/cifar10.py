@@ -47,7 +47,9 @@ def views_at_32(recipe: str = "moco-cifar", **fields: Any) -> ViewsConfig:
 
 
 def _moco(bn_groups: int, head: Literal["linear", "mlp"] = "linear") -> MoCoConfig:
-    return MoCoConfig(queue_size=4096, momentum=0.99, temperature=0.1, head=head, bn_groups=bn_groups)
+    return MoCoConfig(
+        queue_size=4096, momentum=0.99, temperature=0.1, head=head, bn_groups=bn_groups
+    )
 
 
 def _resnet(**fields: Any) -> NetworkConfig:
@@ -55,7 +57,9 @@ def _resnet(**fields: Any) -> NetworkConfig:
 
 
 def _wide(widths: tuple[int, ...], **fields: Any) -> NetworkConfig:
-    return NetworkConfig(name="small-resnet", widths=widths, stem_stride=2, stem="cosine", **_STATISTICS, **fields)
+    return NetworkConfig(
+        name="small-resnet", widths=widths, stem_stride=2, stem="cosine", **_STATISTICS, **fields
+    )
 
 
 def _vit(**options: bool | int | float | str) -> NetworkConfig:
@@ -98,13 +102,18 @@ _SMALLER: Fields = {"size": 24, "test_scale": 1.333}
 _DECAY: Fields = {"base_batch_size": 256, "weight_decay": 5e-4}
 _MUON = OptimizerConfig(name="muon", learning_rate=0.03, other_rate=0.08, **_DECAY)
 _WARM: Fields = {"kind": "cosine", "per": "step", "warmup_epochs": 10, "warmup_at_most": 0.1}
-_DEEPCLUSTER = {"method": _deepcluster(2048), "small": {"method": _deepcluster(512), "objective": ObjectiveConfig()}}
+_DEEPCLUSTER = {
+    "method": _deepcluster(2048),
+    "small": {"method": _deepcluster(512), "objective": ObjectiveConfig()},
+}
 _SWAV = {"method": _swav(2048), "small": {"method": _swav(512), "objective": ObjectiveConfig()}}
 _MILD_COLOURS: Fields = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
 _SHORT_DINO: Fields = {"momentum": 0.99, "warmup_epochs": 0, "teacher_temperature": 0.04}
 _DINO: Fields = {
     "views": views_at_32("swav-cifar-6crop"),
-    "optimizer": OptimizerConfig(name="adamw", learning_rate=1e-3, base_batch_size=256, weight_decay=1e-4),
+    "optimizer": OptimizerConfig(
+        name="adamw", learning_rate=1e-3, base_batch_size=256, weight_decay=1e-4
+    ),
     "schedule": ScheduleConfig(**_WARM, final_share=0.001),
 }
 
@@ -124,13 +133,17 @@ RECIPES: dict[str, Fields] = {
         "views": views_at_32("infomin", blur_probability=0.0),
         "small": {
             "method": _moco(4),
-            "views": views_at_32("infomin", blur_probability=0.0, randaugment_ops=1, **_MILD_COLOURS, **_SMALLER),
+            "views": views_at_32(
+                "infomin", blur_probability=0.0, randaugment_ops=1, **_MILD_COLOURS, **_SMALLER
+            ),
         },
     },
     "simclr": {
         "title": "SimCLR",
         "method": SimCLRConfig(temperature=0.5),
-        "optimizer": OptimizerConfig(name="lars", learning_rate=1.0, base_batch_size=256, weight_decay=1e-4),
+        "optimizer": OptimizerConfig(
+            name="lars", learning_rate=1.0, base_batch_size=256, weight_decay=1e-4
+        ),
         "schedule": ScheduleConfig(**_WARM),
     },
     "byol": {
@@ -170,14 +183,18 @@ RECIPES: dict[str, Fields] = {
     },
     "pirl": {
         "title": "PIRL",
-        "method": PIRLConfig(puzzle=_PUZZLE, objective="softmax", num_negatives=4096, temperature=0.1),
+        "method": PIRLConfig(
+            puzzle=_PUZZLE, objective="softmax", num_negatives=4096, temperature=0.1
+        ),
     },
     "rotation": {
         "title": "Rotation prediction",
         "batch_size": 128,
         "method": RotationConfig(),
         "views": views_at_32("crop-flip", scale=(0.5, 1.0)),
-        "optimizer": OptimizerConfig(learning_rate=0.1, base_batch_size=128, weight_decay=5e-4, nesterov=True),
+        "optimizer": OptimizerConfig(
+            learning_rate=0.1, base_batch_size=128, weight_decay=5e-4, nesterov=True
+        ),
     },
     "jigsaw": {
         "title": "Jigsaw puzzles of 2 × 2 tiles",
@@ -190,7 +207,9 @@ RECIPES: dict[str, Fields] = {
         "title": "DINO, 2×32 + 4×16 pixels,",
         "method": DINOConfig(num_prototypes=4096, head_norm=True, **_SHORT_DINO),
         **_DINO,
-        "small": {"method": DINOConfig(hidden=512, num_prototypes=1024, head_norm=True, **_SHORT_DINO)},
+        "small": {
+            "method": DINOConfig(hidden=512, num_prototypes=1024, head_norm=True, **_SHORT_DINO)
+        },
     },
     # No batch-norm in the head either. In a few epochs a narrow ViT (on patches of 8 × 8 pixels) learns nothing from
     # crops of four patches, collapses to uniform classes once the prototypes learn, and forgets colours before it knows
@@ -201,23 +220,48 @@ RECIPES: dict[str, Fields] = {
         "method": DINOConfig(num_prototypes=4096, head_norm=False, **_SHORT_DINO),
         **_DINO,
         "small": {
-            "network": _vit(patch_size=8, embed_dim=96, depth=4, num_heads=3, class_token=False, global_pool="avg"),
+            "network": _vit(
+                patch_size=8,
+                embed_dim=96,
+                depth=4,
+                num_heads=3,
+                class_token=False,
+                global_pool="avg",
+            ),
             "method": DINOConfig(
-                hidden=512, num_prototypes=256, head_norm=True, freeze_prototypes_epochs=1000, **_SHORT_DINO
+                hidden=512,
+                num_prototypes=256,
+                head_norm=True,
+                freeze_prototypes_epochs=1000,
+                **_SHORT_DINO,
             ),
             "optimizer": _DINO["optimizer"],
-            "views": views_at_32(scale=(0.4, 1.0), brightness=0.2, contrast=0.2, saturation=0.2, hue=0.05),
+            "views": views_at_32(
+                scale=(0.4, 1.0), brightness=0.2, contrast=0.2, saturation=0.2, hue=0.05
+            ),
         },
     },
-    "deepcluster-v2": {"title": "DeepCluster-v2, 2×32 pixels,", **_DEEPCLUSTER, **_prototypes("swav-cifar")},
+    "deepcluster-v2": {
+        "title": "DeepCluster-v2, 2×32 pixels,",
+        **_DEEPCLUSTER,
+        **_prototypes("swav-cifar"),
+    },
     "deepcluster-v2-6crop": {
         "title": "DeepCluster-v2, 2×32 + 4×16 pixels,",
         **_DEEPCLUSTER,
         **_prototypes("swav-cifar-6crop"),
     },
     "swav": {"title": "SwAV, 2×32 pixels,", **_SWAV, **_prototypes("swav-cifar")},
-    "swav-6crop": {"title": "SwAV, 2×32 + 4×16 pixels,", **_SWAV, **_prototypes("swav-cifar-6crop")},
-    "pcl-v2": {"title": "PCL-v2", "method": _pcl(_moco(8, "mlp"), 20), "small": {"method": _pcl(_moco(4, "mlp"), 2)}},
+    "swav-6crop": {
+        "title": "SwAV, 2×32 + 4×16 pixels,",
+        **_SWAV,
+        **_prototypes("swav-cifar-6crop"),
+    },
+    "pcl-v2": {
+        "title": "PCL-v2",
+        "method": _pcl(_moco(8, "mlp"), 20),
+        "small": {"method": _pcl(_moco(4, "mlp"), 2)},
+    },
 }
 #: What an entry says besides fields.
 _NOT_FIELDS = {"title", "expected", "small"}
@@ -225,7 +269,11 @@ _NOT_FIELDS = {"title", "expected", "small"}
 
 def small(views: ViewsConfig) -> Fields:
     """Network, optimizer and views of small versions; a view has three quarters of the features' size."""
-    return {"network": _wide((32, 64, 128)), "optimizer": _MUON, "views": views.model_copy(update=_SMALLER)}
+    return {
+        "network": _wide((32, 64, 128)),
+        "optimizer": _MUON,
+        "views": views.model_copy(update=_SMALLER),
+    }
 
 
 def _small(given: Fields) -> Fields:
@@ -234,7 +282,10 @@ def _small(given: Fields) -> Fields:
     Three wide stages on a fixed stem learn more in a given time than four narrow ones, by Muon, with smaller views of
     larger crops (docs/speedrun.md). CPC and Jigsaw keep views of 32 pixels, the ViT all of its own.
     """
-    views, in_parts = given.get("views", views_at_32()), isinstance(given.get("method"), CPCConfig | JigsawConfig)
+    views, in_parts = (
+        given.get("views", views_at_32()),
+        isinstance(given.get("method"), CPCConfig | JigsawConfig),
+    )
     kept: Fields = {"views": views} if in_parts else {}
     larger = views.model_copy(update={"scale": (max(0.2, views.scale[0]), 1.0)})
     return {**small(larger), **kept, **given.get("small", {})}
@@ -254,7 +305,9 @@ def make(name: str) -> Experiment:
         schedule=ScheduleConfig(kind="cosine", per="epoch"),
         monitor=MonitorConfig(knn_every=10, temperature=0.1),
     )
-    return base.model_copy(update={field: value for field, value in RECIPES[name].items() if field not in _NOT_FIELDS})
+    return base.model_copy(
+        update={field: value for field, value in RECIPES[name].items() if field not in _NOT_FIELDS}
+    )
 
 
 for _name, _given in RECIPES.items():

@@ -95,7 +95,11 @@ def dynacl() -> Experiment:
     """
     weights = {name: hard.but(final_weight=5.0) for name, hard in acl().hard_examples.items()}
     averaged = SimCLRConfig(temperature=0.5, adversarial_terms="joint", average=0.99)
-    fields = {"recipe": "cifar10-dynacl", "hard_examples": weights, "views": views_at_32(fade_steps=20)}
+    fields = {
+        "recipe": "cifar10-dynacl",
+        "hard_examples": weights,
+        "views": views_at_32(fade_steps=20),
+    }
     return acl().model_copy(update={**fields, "method": averaged})
 
 
@@ -121,7 +125,9 @@ def dynacl_pp() -> Experiment:
         epochs=35,
         method=ClusterFitConfig(num_clusters=(10,)),
         views=_shifted(),
-        hard_examples=_adversarial(steps=10, random_start=0.0, generation="main_eval", branch="main", start=10 / 35),
+        hard_examples=_adversarial(
+            steps=10, random_start=0.0, generation="main_eval", branch="main", start=10 / 35
+        ),
         optimizer=OptimizerConfig(learning_rate=0.1, weight_decay=1e-4),
         schedule=ScheduleConfig(kind="steps", milestones=(20, 30)),
     )
@@ -150,7 +156,9 @@ def advcl() -> Experiment:
         hard_examples=_adversarial(generation="aux_train"),
         objective=ObjectiveConfig(reduction="mean"),
         optimizer=OptimizerConfig(learning_rate=3.6, weight_decay=1.4e-5),
-        schedule=ScheduleConfig(kind="cosine", final_share=0.001, warmup_epochs=10, warmup_at_most=0.1),
+        schedule=ScheduleConfig(
+            kind="cosine", final_share=0.001, warmup_epochs=10, warmup_at_most=0.1
+        ),
     )
 
 
@@ -201,7 +209,9 @@ def emp_ssl() -> Experiment:
         batch_size=100,
         method=EMPSSLConfig(),
         views=_crops(20, scale=(0.25, 0.25), ratio=(1.0, 1.0)),
-        optimizer=OptimizerConfig(name="lars", learning_rate=0.3, trust=0.005, weight_decay=1e-4, nesterov=True),
+        optimizer=OptimizerConfig(
+            name="lars", learning_rate=0.3, trust=0.005, weight_decay=1e-4, nesterov=True
+        ),
         schedule=ScheduleConfig(kind="cosine", per="step"),
     )
 
@@ -228,7 +238,9 @@ def cf_amc() -> Experiment:
             "epochs": 10,
             "method": EMPSSLConfig(adversarial_terms="joint"),
             "views": _crops(16, scale=(0.08, 1.0)),
-            "hard_examples": _adversarial(steps=1, step_size=2.55, replays=5, generation="main_train", branch="main"),
+            "hard_examples": _adversarial(
+                steps=1, step_size=2.55, replays=5, generation="main_train", branch="main"
+            ),
             "objective": ObjectiveConfig(clean_weight=0.0),
         }
     )
@@ -241,7 +253,9 @@ def _shifted() -> ViewsConfig:
 
 def _crops(count: int, **fields: Any) -> ViewsConfig:
     """Those of EMP-SSL's code: mild colours, one in ten blurred, one in ten solarised."""
-    return views_at_32(num_views=count, hue=0.2, blur_probability=0.1, solarize_probability=0.1, **fields)
+    return views_at_32(
+        num_views=count, hue=0.2, blur_probability=0.1, solarize_probability=0.1, **fields
+    )
 
 
 def _small(experiment: Experiment) -> dict[str, Any]:
@@ -250,7 +264,9 @@ def _small(experiment: Experiment) -> dict[str, Any]:
     Rates are the best of four where robust_scratch.py of benchmarks searched for them.
     """
     made = small(experiment.views)
-    rate = {"cifar10-acl": 0.12, "cifar10-deacl": 0.12, "cifar10-cf-amc": 0.015}.get(experiment.recipe, 0.03)
+    rate = {"cifar10-acl": 0.12, "cifar10-deacl": 0.12, "cifar10-cf-amc": 0.015}.get(
+        experiment.recipe, 0.03
+    )
     made["optimizer"] = made["optimizer"].model_copy(update={"learning_rate": rate})
     if isinstance(experiment.method, EMPSSLConfig):
         made["method"] = experiment.method.model_copy(update={"dim": 128, "hidden": 512})

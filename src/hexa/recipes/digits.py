@@ -21,16 +21,26 @@ from hexa.training.schedules import ScheduleConfig
 def _digits(name: str) -> Experiment:
     # digits have no colour and mirrored ones are other digits: what is left of MoCo-v2's views is crop and contrast
     unused = ("flip_probability", "saturation", "hue", "grayscale_probability", "blur_probability")
-    views = {"size": 16, "scale": (0.3, 1.0), "brightness": 0.4, "contrast": 0.4, **dict.fromkeys(unused, 0.0)}
+    views = {
+        "size": 16,
+        "scale": (0.3, 1.0),
+        "brightness": 0.4,
+        "contrast": 0.4,
+        **dict.fromkeys(unused, 0.0),
+    }
     return Experiment(
         recipe=name,
         data="digits",
         epochs=12,
         batch_size=128,
-        network=NetworkConfig(name="small-resnet", widths=(32, 64, 128, 256), mean=(0.3,) * 3, std=(0.37,) * 3),
+        network=NetworkConfig(
+            name="small-resnet", widths=(32, 64, 128, 256), mean=(0.3,) * 3, std=(0.37,) * 3
+        ),
         views=ViewsConfig.model_validate(views),
         method=MoCoConfig(queue_size=512, momentum=0.99, temperature=0.1, bn_groups=4),
-        optimizer=OptimizerConfig(name="muon", learning_rate=0.04, other_rate=0.08, weight_decay=5e-4),
+        optimizer=OptimizerConfig(
+            name="muon", learning_rate=0.04, other_rate=0.08, weight_decay=5e-4
+        ),
         # without warm-up the first steps throw the network into a point, from which adversarial views keep it
         schedule=ScheduleConfig(kind="cosine", per="epoch", warmup_epochs=8, warmup_at_most=0.2),
         training=TrainingConfig(log_every=10, checkpoint_every=5),
@@ -67,12 +77,18 @@ def digits_hexa_moco() -> Experiment:
     # in so few epochs attacks from the start cost points of k-NN
     hard = {"adversarial": Adversarial(start=0.5)}
     # the mean of the terms keeps the learning rate of the other arm comparable
-    return experiment.model_copy(update={"hard_examples": hard, "objective": ObjectiveConfig(reduction="mean")})
+    return experiment.model_copy(
+        update={"hard_examples": hard, "objective": ObjectiveConfig(reduction="mean")}
+    )
 
 
 def _clusters(name: str) -> Experiment:
     """The digits with clusters for pseudo-labels: ten times the classes, and LARC."""
-    warmup: dict[str, Any] = {"warmup_epochs": 4, "warmup_at_most": 0.1, "warmup_start_share": 0.0625}
+    warmup: dict[str, Any] = {
+        "warmup_epochs": 4,
+        "warmup_at_most": 0.1,
+        "warmup_start_share": 0.0625,
+    }
     return _digits(name).model_copy(
         update={
             "epochs": 40,
@@ -106,4 +122,6 @@ def digits_hexa_dcluster() -> Experiment:
 
     Cost: two minutes on two cores.
     """
-    return _clusters("digits-hexa-dcluster").model_copy(update={"hard_examples": {"adversarial": Adversarial()}})
+    return _clusters("digits-hexa-dcluster").model_copy(
+        update={"hard_examples": {"adversarial": Adversarial()}}
+    )

@@ -62,15 +62,21 @@ class Experiment(Config):
     def _hard_examples(cls, value: Any) -> dict[str, HardExample]:
         """Each by its `kind`; the key of the entry stands in for an absent kind, and an empty entry is left out."""
         if not isinstance(value or {}, Mapping):
-            raise ConfigError([("", "expected hard examples by name, for instance {cutmix: {weight: 1}}")])
+            raise ConfigError(
+                [("", "expected hard examples by name, for instance {cutmix: {weight: 1}}")]
+            )
         examples, problems = {}, []
         for name, entry in dict(value or {}).items():
             if entry is None:
                 continue
             try:
-                examples[name] = choose(HardExample, "kind", "hexa.hard_examples", entry, default=name)
+                examples[name] = choose(
+                    HardExample, "kind", "hexa.hard_examples", entry, default=name
+                )
             except ConfigError as error:
-                problems += [(f"{name}.{path}".rstrip("."), message) for path, message in error.problems]
+                problems += [
+                    (f"{name}.{path}".rstrip("."), message) for path, message in error.problems
+                ]
         if problems:
             raise ConfigError(problems)
         return examples
@@ -81,7 +87,10 @@ class Experiment(Config):
         Hashes are made of it, so that a field which is new in a later version does not change them.
         """
         kinds = [kind for _, hard in sorted(self.hard_examples.items()) for kind in hard.kinds()]
-        return [self.model_dump(mode="json", exclude=exclude, exclude_defaults=True), [self.method.name, *kinds]]
+        return [
+            self.model_dump(mode="json", exclude=exclude, exclude_defaults=True),
+            [self.method.name, *kinds],
+        ]
 
     @pydantic.model_validator(mode="after")
     def _sources_exist(self) -> Experiment:
@@ -107,8 +116,12 @@ def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
         fields["views"]["test_scale"] = 1.0
     if (method := changes.get("method.name", experiment.method.name)) != experiment.method.name:
         known = choices(MethodConfig, "name", "hexa.methods").get(str(method))
-        defaults = {} if known is None else {key: info.default for key, info in known.model_fields.items()}
-        fields["method"] = {"name": method} | {key: {} for key, value in defaults.items() if isinstance(value, Config)}
+        defaults = (
+            {} if known is None else {key: info.default for key, info in known.model_fields.items()}
+        )
+        fields["method"] = {"name": method} | {
+            key: {} for key, value in defaults.items() if isinstance(value, Config)
+        }
     for path, value in changes.items():
         *parents, last = path.split(".")
         place = fields
@@ -139,23 +152,34 @@ def load(path: Path | str) -> Experiment:
 def fields_of(path: Path) -> dict[str, Any]:
     """What a config.yaml holds, whether or not it is an experiment. Raises UserError that names the file."""
     if path.is_dir():
-        raise UserError(f"{path}: is a folder; give the path of a config.yaml, such as {path / 'config.yaml'}")
+        raise UserError(
+            f"{path}: is a folder; give the path of a config.yaml, such as {path / 'config.yaml'}"
+        )
     try:
         text = parsing.read_text(path, parsing.MOST_YAML)
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}; give the path of a config.yaml") from None
+        raise UserError(
+            f"{path}: {error.strerror or error}; give the path of a config.yaml"
+        ) from None
     try:
         fields = parsing.from_yaml(text)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     if not isinstance(fields, dict):
-        raise UserError(f"{path}: holds no fields; a config.yaml of a run shows what one looks like")
+        raise UserError(
+            f"{path}: holds no fields; a config.yaml of a run shows what one looks like"
+        )
     return fields
 
 
 def dump(experiment: Experiment, path: Path) -> None:
     """Write the complete experiment as YAML, atomically."""
-    write_text(path, yaml.dump(experiment.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+    write_text(
+        path,
+        yaml.dump(
+            experiment.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True
+        ),
+    )
 
 
 class _Dumper(yaml.SafeDumper):

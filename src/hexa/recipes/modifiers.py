@@ -39,22 +39,37 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
     asked = set(given)
     for name in asked - set(MODIFIERS):
         known = [f"+{modifier}" for modifier in MODIFIERS]
-        raise UserError(f"{experiment.recipe}: unknown modifier '+{name}'; {nearest(f'+{name}', known)}")
-    if "cutmix-adversarial" in asked and not {"adversarial", "robust"} & {*experiment.hard_examples, *asked}:
-        raise UserError(f"{experiment.recipe}+cutmix-adversarial mixes adversarial views; add +adversarial")
+        raise UserError(
+            f"{experiment.recipe}: unknown modifier '+{name}'; {nearest(f'+{name}', known)}"
+        )
+    if "cutmix-adversarial" in asked and not {"adversarial", "robust"} & {
+        *experiment.hard_examples,
+        *asked,
+    }:
+        raise UserError(
+            f"{experiment.recipe}+cutmix-adversarial mixes adversarial views; add +adversarial"
+        )
     if "split" in asked and (asked & set(_HARD) != {"split"} or experiment.hard_examples):
-        raise UserError(f"{experiment.recipe}: +split mixes half of the batch; leave out other hard examples")
+        raise UserError(
+            f"{experiment.recipe}: +split mixes half of the batch; leave out other hard examples"
+        )
     if {"adversarial", "robust"} <= asked:
         raise UserError(f"{experiment.recipe}: +robust replaces +adversarial; give one of them")
     if "small" in asked:
         experiment = experiment.model_copy(update=_narrow(experiment) | small)
     if "split" in asked:
         half = {"split": True, "clean_fraction": 0.5}
-        experiment = experiment.model_copy(update={"objective": experiment.objective.model_copy(update=half)})
-    every = experiment.hard_examples | dict(_HARD[name] for name in MODIFIERS if name in asked and name in _HARD)
+        experiment = experiment.model_copy(
+            update={"objective": experiment.objective.model_copy(update=half)}
+        )
+    every = experiment.hard_examples | dict(
+        _HARD[name] for name in MODIFIERS if name in asked and name in _HARD
+    )
     if "late" in asked:
         if not every:
-            raise UserError(f"{experiment.recipe}: +late delays hard examples, and there are none; add +adversarial")
+            raise UserError(
+                f"{experiment.recipe}: +late delays hard examples, and there are none; add +adversarial"
+            )
         every = {kind: example.but(start=0.5) for kind, example in every.items()}
     name = "+".join([experiment.recipe, *(name for name in MODIFIERS if name in asked)])
     return experiment.model_copy(update={"recipe": name, "hard_examples": every})
@@ -65,4 +80,9 @@ def _narrow(experiment: Experiment) -> dict[str, Any]:
     kept = experiment.network.model_dump(include={"streams", "mean", "std"})
     widths = (16, 32, 64, 128) if kept["streams"] == "one" else (8, 16, 32, 64)
     network = NetworkConfig(name="small-resnet", widths=widths, stem_stride=2, **kept)
-    return {"epochs": 20, "batch_size": 256, "network": network, "objective": ObjectiveConfig(reduction="mean")}
+    return {
+        "epochs": 20,
+        "batch_size": 256,
+        "network": network,
+        "objective": ObjectiveConfig(reduction="mean"),
+    }

@@ -50,18 +50,26 @@ def experiment_of(spec: str) -> Experiment:
     module = _import(path, content)
     function = getattr(module, name, None)
     if not callable(function):
-        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        functions = [
+            key
+            for key, value in vars(module).items()
+            if callable(value) and not key.startswith("_")
+        ]
         raise UserError(f"{file}: has no function '{name}'; {nearest(name, functions)}")
     try:
         inspect.signature(function).bind()
     except TypeError:
-        raise UserError(f"{spec}: a recipe is a function without arguments that returns an Experiment") from None
+        raise UserError(
+            f"{spec}: a recipe is a function without arguments that returns an Experiment"
+        ) from None
     try:
         experiment = function()
     except pydantic.ValidationError as error:
         raise UserError(f"{spec}: {ConfigError.of(error)}") from error
     if not isinstance(experiment, Experiment):
-        raise UserError(f"{spec}: returned {type(experiment).__name__}, not a hexa.recipes.experiment.Experiment")
+        raise UserError(
+            f"{spec}: returned {type(experiment).__name__}, not a hexa.recipes.experiment.Experiment"
+        )
     return experiment.model_copy(update={"recipe": f"{path}:{name}"})
 
 
@@ -95,10 +103,16 @@ def _source_of(file: Path) -> tuple[Path, bytes]:
         path = file.resolve()
         there = path.is_file() and path.stat().st_size <= _LARGEST
         content = path.read_bytes() if there else b""
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a name that no file can have
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # a loop of links; a name that no file can have
         raise UserError(f"{file}: cannot be read ({reason(error)})") from None
     if not there:
-        raise UserError(f"{path}: no such file; a recipe of your own is given as path/to/file.py:function")
+        raise UserError(
+            f"{path}: no such file; a recipe of your own is given as path/to/file.py:function"
+        )
     return path, content
 
 
@@ -117,7 +131,11 @@ def _import(path: Path, content: bytes) -> ModuleType:
         del sys.modules[name]
         if not isinstance(error, Exception) or isinstance(error, UserError):
             raise
-        own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        own = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == str(path)
+        ]
         line = error.lineno if isinstance(error, SyntaxError) else own[-1].lineno if own else "?"
         raise UserError(f"{path}, line {line}: {type(error).__name__}: {error}") from error
     return module
@@ -125,6 +143,10 @@ def _import(path: Path, content: bytes) -> ModuleType:
 
 def own_line(error: BaseException) -> str | None:
     """FILE:LINE of the innermost frame of an error that lies in a file given by the user; None if none does."""
-    files = {module.__file__ for name, module in sys.modules.items() if name.startswith("hexa_plugin_")}
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    files = {
+        module.__file__ for name, module in sys.modules.items() if name.startswith("hexa_plugin_")
+    }
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files
+    ]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None

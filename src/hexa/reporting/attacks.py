@@ -32,7 +32,12 @@ def charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
             place = slot if several else list({**curves, label: None}).index(label)
             curves[label] = Series(label, place, x, y)  # of repetitions, the newest
     return [
-        drawn(about, Quantity("Accuracy under attack", about, "%", from_zero=True), [*curves.values()], _OVER)
+        drawn(
+            about,
+            Quantity("Accuracy under attack", about, "%", from_zero=True),
+            [*curves.values()],
+            _OVER,
+        )
         for about, curves in groups.items()
     ]
 

@@ -18,7 +18,10 @@ def facts(run: Run) -> list[tuple[str, str]]:
     shown = [
         ("Recipe", flat.get("recipe")),
         ("Method", flat.get("method.name")),
-        ("Hard examples", _hard_examples(hard if isinstance(hard, dict) else {}) if run.config else None),
+        (
+            "Hard examples",
+            _hard_examples(hard if isinstance(hard, dict) else {}) if run.config else None,
+        ),
         ("Data", flat.get("data")),
         ("Network", flat.get("network.name")),
         ("Epochs", flat.get("epochs")),
@@ -26,7 +29,10 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Learning rate", flat.get("optimizer.learning_rate")),
         ("Reduction", flat.get("objective.reduction")),
         ("Image size", flat.get("views.size")),
-        ("Test scale", round(scale, 3) if is_number(scale := flat.get("views.test_scale")) else scale),
+        (
+            "Test scale",
+            round(scale, 3) if is_number(scale := flat.get("views.test_scale")) else scale,
+        ),
         ("Precision", run.environment.get("precision", flat.get("training.precision"))),
         ("Seed", flat.get("seed")),
     ]
@@ -36,7 +42,11 @@ def facts(run: Run) -> list[tuple[str, str]]:
 def device(run: Run) -> str:
     """The machine, if it is known."""
     name, processes = run.environment.get("device"), run.environment.get("processes")
-    return text(name) + (f" × {processes}" if is_number(processes) and processes > 1 else "") if name else ""
+    return (
+        text(name) + (f" × {processes}" if is_number(processes) and processes > 1 else "")
+        if name
+        else ""
+    )
 
 
 def command(run: Run) -> str:
@@ -50,8 +60,17 @@ def command(run: Run) -> str:
         return ""
     try:
         first, named = _adaptation(run) if run.adaptation else _pretraining(run.config)
-        words = [first, *(f"{shlex.quote(name)} {shlex.quote(value)}" for name, value in named.items())]
-    except (ImportError, AttributeError, LookupError, TypeError, ValueError):  # no such recipe, or other fields
+        words = [
+            first,
+            *(f"{shlex.quote(name)} {shlex.quote(value)}" for name, value in named.items()),
+        ]
+    except (
+        ImportError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ):  # no such recipe, or other fields
         return fallback
     if any(one_line(word) != word for word in words):  # nothing to be pasted into a terminal
         return fallback
@@ -71,8 +90,15 @@ def options(request: Record) -> dict[str, str]:
     seconds = float(request["seconds"])
     time = f"{seconds / 60:.10g}m" if seconds % 60 == 0 else f"{seconds:.10g}s"
     others = ("backbone", "seconds", "fields", "command")
-    named = {name: value for name, value in request.items() if name not in others} | {"time": time} | request["fields"]
-    shown = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in named.items()}
+    named = (
+        {name: value for name, value in request.items() if name not in others}
+        | {"time": time}
+        | request["fields"]
+    )
+    shown = {
+        name: f"{value:g}" if isinstance(value, float) else str(value)
+        for name, value in named.items()
+    }
     given = {f"--{name}": value for name, value in shown.items() if named[name] is not None}
     return {"BACKBONE": str(request["backbone"])} | given
 
@@ -80,7 +106,11 @@ def options(request: Record) -> dict[str, str]:
 def _pretraining(config: Record) -> tuple[str, dict[str, str]]:
     """`hexa pretrain` and its options."""
     texts = {
-        f"--{path}": "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+        f"--{path}": "none"
+        if value is None
+        else value
+        if isinstance(value, str)
+        else json.dumps(value)
         for path, value in _changes(config).items()
     }
     return f"hexa pretrain {shlex.quote(str(config['recipe']))}", texts
@@ -95,11 +125,19 @@ def _changes(config: Record) -> Record:
     there, wanted = set(recipe.hard_examples), dict(config.get("hard_examples") or {})
     changes: Record = {f"hard_examples.{name}": None for name in sorted(there - set(wanted))}
     # a hard example that the recipe lacks begins with the defaults of its kind
-    added = {f"hard_examples.{name}.kind": wanted[name]["kind"] for name in wanted if name not in there}
+    added = {
+        f"hard_examples.{name}.kind": wanted[name]["kind"] for name in wanted if name not in there
+    }
     base = flatten(override(recipe, changes | added).model_dump(mode="json"))
     changes |= added
-    changes |= {path: value for path, value in flatten(config).items() if path not in base or base[path] != value}
-    for name in wanted:  # the name tells the kind where they are the same and something else names the hard example
+    changes |= {
+        path: value
+        for path, value in flatten(config).items()
+        if path not in base or base[path] != value
+    }
+    for name in (
+        wanted
+    ):  # the name tells the kind where they are the same and something else names the hard example
         mine = f"hard_examples.{name}."
         if added.get(f"{mine}kind") == name and sum(path.startswith(mine) for path in changes) > 1:
             del changes[f"{mine}kind"]
@@ -116,7 +154,10 @@ def differences(runs: Sequence[Run], names: Sequence[str]) -> Table:
 
 def other_environments(runs: Sequence[Run], names: Sequence[str]) -> Table:
     """The same for what they ran on: versions, machine, precision; not when, and not by which command."""
-    kept = [{key: value for key, value in run.environment.items() if key not in _OF_ONE_RUN} for run in runs]
+    kept = [
+        {key: value for key, value in run.environment.items() if key not in _OF_ONE_RUN}
+        for run in runs
+    ]
     return _differing([flatten(fields) for fields in kept], names)
 
 
@@ -126,11 +167,18 @@ _OF_ONE_RUN = ("time", "command", "launcher", "process", "resumed")
 
 def _differing(flat: Sequence[Record], names: Sequence[str]) -> Table:
     rows: dict[str, tuple[str, ...]] = {}
-    for path in sorted(dict.fromkeys(path for fields in flat for path in fields), key=lambda path: "." in path):
+    for path in sorted(
+        dict.fromkeys(path for fields in flat for path in fields), key=lambda path: "." in path
+    ):
         part = path.rpartition(".")[0]
         # a run without configuration (an evaluation alone) does not differ
-        has = [bool(fields) and (not part or any(key.startswith(f"{part}.") for key in fields)) for fields in flat]
-        if not all(has) and any(fields for fields, there in zip(flat, has, strict=True) if not there):
+        has = [
+            bool(fields) and (not part or any(key.startswith(f"{part}.") for key in fields))
+            for fields in flat
+        ]
+        if not all(has) and any(
+            fields for fields, there in zip(flat, has, strict=True) if not there
+        ):
             rows[part] = (part, *("present" if there else NOTHING for there in has))
         cells = [text(fields[path]) if path in fields else NOTHING for fields in flat]
         if len({cell for cell, there in zip(cells, has, strict=True) if there}) > 1:

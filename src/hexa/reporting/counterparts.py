@@ -31,21 +31,38 @@ def tables(runs: Sequence[Run], names: Sequence[str]) -> list[Table]:
     made = []
     for table in (table for table in published.TABLES if table.title in compared):
         results = compared[table.title]
-        part = table.only([column for column in table.columns if any(column in one.columns for _, one, _ in results)])
+        part = table.only(
+            [
+                column
+                for column in table.columns
+                if any(column in one.columns for _, one, _ in results)
+            ]
+        )
         made.append(beside(part, _own(part.columns, results, runs, names), repeated))
     shown = {number for results in compared.values() for number, _, _ in results}
     for number, (run, row) in enumerate(zip(runs, counterparts, strict=True)):
         if row is not None and number not in shown:
             rows = tuple(published.rows_for(str(run.config["recipe"])))
-            other = f"; {_epochs(run)} epochs, the published row {row.epochs}: they are not comparable"
+            other = (
+                f"; {_epochs(run)} epochs, the published row {row.epochs}: they are not comparable"
+            )
             remark = "not evaluated so yet" + other * (run.config.get("epochs") != row.epochs)
-            own = (f"{names[number]} ({remark})", _epochs(run), (None,) * len(published.LINEAR.columns))
-            made.append(beside(replace(published.LINEAR, rows=rows), [own], {(row.method, row.epochs)}))
+            own = (
+                f"{names[number]} ({remark})",
+                _epochs(run),
+                (None,) * len(published.LINEAR.columns),
+            )
+            made.append(
+                beside(replace(published.LINEAR, rows=rows), [own], {(row.method, row.epochs)})
+            )
     return made
 
 
 def _own(
-    columns: Sequence[str], results: Sequence[tuple[int, Comparison, Record]], runs: Sequence[Run], names: Sequence[str]
+    columns: Sequence[str],
+    results: Sequence[tuple[int, Comparison, Record]],
+    runs: Sequence[Run],
+    names: Sequence[str],
 ) -> list[tuple[str, str, published.Values]]:
     """A row for each run and protocol: what it is and why it may not be comparable, its epochs and its values."""
     values: dict[tuple[int, str], dict[str, float | None]] = {}
@@ -53,12 +70,20 @@ def _own(
     for number, one, result in results:
         place = (number, scores.protocol(result))
         own = zip(one.columns, one.own, strict=True)
-        values.setdefault(place, {}).update({column: value for column, value in own if is_number(value)})
+        values.setdefault(place, {}).update(
+            {column: value for column, value in own if is_number(value)}
+        )
         cautions.setdefault(place, {})[one.caution] = None
     rows = []
     for (number, protocol), own_values in values.items():
         remarks = "; ".join(filter(None, (protocol, *cautions[number, protocol])))
-        rows.append((f"{names[number]} ({remarks})", _epochs(runs[number]), tuple(map(own_values.get, columns))))
+        rows.append(
+            (
+                f"{names[number]} ({remarks})",
+                _epochs(runs[number]),
+                tuple(map(own_values.get, columns)),
+            )
+        )
     return rows
 
 

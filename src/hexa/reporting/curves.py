@@ -47,16 +47,26 @@ class Quantity(NamedTuple):
 KNOWN = {
     "knn": Quantity("k-NN monitor", "of the frozen features, on held-out images", "%"),
     "loss": Quantity("Loss", "of each term, before its weight"),
-    "accuracy": Quantity("Accuracy of pseudo-labels", "how often the pseudo-label is the most likely", "%", 100.0),
+    "accuracy": Quantity(
+        "Accuracy of pseudo-labels", "how often the pseudo-label is the most likely", "%", 100.0
+    ),
     "perturbation": Quantity("Mean |δ|", "how far views are moved", "grey levels", from_zero=True),
     "lambda": Quantity("λ", "area kept by the original image"),
-    "zero_gradient": Quantity("Zero gradients", "pixels that an attack cannot move", "%", 100.0, from_zero=True),
-    "clusters": Quantity("Clusters", "shares: non-empty, entropy of ln K, mutual information (nmi)", from_zero=True),
+    "zero_gradient": Quantity(
+        "Zero gradients", "pixels that an attack cannot move", "%", 100.0, from_zero=True
+    ),
+    "clusters": Quantity(
+        "Clusters", "shares: non-empty, entropy of ln K, mutual information (nmi)", from_zero=True
+    ),
     "total loss": Quantity("Objective", "the weighted sum that is minimised"),
     "learning_rate": Quantity("Learning rate", "of the optimizer", from_zero=True),
     "feature_std": Quantity("Spread of the embedding", "1 is even, 0 is collapse", from_zero=True),
-    "effective_rank": Quantity("Effective rank", "directions that the embedding uses", from_zero=True),
-    "images_per_second": Quantity("Throughput", "views, steps and logging", "images/s", from_zero=True),
+    "effective_rank": Quantity(
+        "Effective rank", "directions that the embedding uses", from_zero=True
+    ),
+    "images_per_second": Quantity(
+        "Throughput", "views, steps and logging", "images/s", from_zero=True
+    ),
     "data_wait": Quantity("Waiting for data", "share of the time", "%", 100.0, from_zero=True),
 }
 """In the order of a report; a group that is not here follows under its own name."""
@@ -103,9 +113,14 @@ def charts(runs: Sequence[Run]) -> list[Chart]:
     A curve of fewer than two points is not drawn.
     """
     several, names = len(runs) > 1, labels(runs)
-    keys = sorted(dict.fromkeys(key for run in runs for key in run.quantities), key=_order)[:MOST_QUANTITIES]
+    keys = sorted(dict.fromkeys(key for run in runs for key in run.quantities), key=_order)[
+        :MOST_QUANTITIES
+    ]
     # a term has one colour in all charts
-    slots = {term: slot for slot, term in enumerate(dict.fromkeys(_term(key) for key in keys if "/" in key))}
+    slots = {
+        term: slot
+        for slot, term in enumerate(dict.fromkeys(_term(key) for key in keys if "/" in key))
+    }
     groups: dict[str, list[str]] = {}
     for key in keys:
         groups.setdefault(key if several else group(key), []).append(key)
@@ -113,9 +128,14 @@ def charts(runs: Sequence[Run]) -> list[Chart]:
     for name, members in groups.items():
         for over in AXES if several and name == "knn" else ("epoch",):
             if several:
-                curves = [_series(run, name, names[slot], slot, over) for slot, run in enumerate(runs)]
+                curves = [
+                    _series(run, name, names[slot], slot, over) for slot, run in enumerate(runs)
+                ]
             else:
-                curves = [_series(runs[0], key, _term(key), slots[_term(key)] if "/" in key else 0) for key in members]
+                curves = [
+                    _series(runs[0], key, _term(key), slots[_term(key)] if "/" in key else 0)
+                    for key in members
+                ]
             if drawable := [one for one in curves if len(one.x) > 1]:
                 made.append(_chart(name, members[0], drawable, several, over))
     return made
@@ -163,15 +183,26 @@ def _chart(name: str, key: str, series: Sequence[Series], several: bool, over: s
 
 def drawn(key: str, known: Quantity, series: Sequence[Series], over: str) -> Chart:
     """The chart of these curves; `over` is what x counts."""
-    last = [f"{one.y[-1]:.1f} %" if known.unit == "%" else format_number(one.y[-1]) for one in series]
+    last = [
+        f"{one.y[-1]:.1f} %" if known.unit == "%" else format_number(one.y[-1]) for one in series
+    ]
     legend = tuple((one.name, value, one.slot) for one, value in zip(series, last, strict=True))
     said = ", ".join(f"{curve} {value}" for curve, value, _ in legend)
     label = escape(f"{known.title} over {over}. Last values: {said}.")
-    svg = line_chart(series, key, over, known.unit, known.from_zero).replace("<svg ", f'<svg aria-label="{label}" ', 1)
+    svg = line_chart(series, key, over, known.unit, known.from_zero).replace(
+        "<svg ", f'<svg aria-label="{label}" ', 1
+    )
     longest = max((one.x for one in series), key=len)
     places = longest[sorted({round(part) for part in np.linspace(0, len(longest) - 1, _ROWS)})]
     rows = tuple((format_number(x), *(_value_at(one, x) for one in series)) for x in places)
-    return Chart(key, known.title, known.about, svg, legend, Table((over, *(one.name for one in series)), rows))
+    return Chart(
+        key,
+        known.title,
+        known.about,
+        svg,
+        legend,
+        Table((over, *(one.name for one in series)), rows),
+    )
 
 
 def _value_at(series: Series, x: float) -> str:
@@ -183,7 +214,9 @@ def _value_at(series: Series, x: float) -> str:
 # -- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def line_chart(series: Sequence[Series], key: str, x_label: str, y_label: str = "", from_zero: bool = False) -> str:
+def line_chart(
+    series: Sequence[Series], key: str, x_label: str, y_label: str = "", from_zero: bool = False
+) -> str:
     """An SVG of the curves over one pair of axes, to stand in a page that defines its colours (--s0 … --s7, --ink …).
 
     A curve is a `g.curve` with its name as `data-series` and its colour as `data-slot`; its points are those of the
@@ -196,12 +229,30 @@ def line_chart(series: Sequence[Series], key: str, x_label: str, y_label: str = 
             x, y, low, high = condense(one)
             colour = COLOURS[one.slot % len(COLOURS)]
             # a ninth curve repeats the first colour, so it is dashed
-            dashes = (0, (4 + 2 * (one.slot // len(COLOURS)), 3)) if one.slot >= len(COLOURS) else "-"
+            dashes = (
+                (0, (4 + 2 * (one.slot // len(COLOURS)), 3)) if one.slot >= len(COLOURS) else "-"
+            )
             if (high > low).any():
                 outline = np.concatenate([x, x[::-1]]), np.concatenate([low, high[::-1]])
-                ax.fill(*outline, color=colour, alpha=0.16, linewidth=0, gid=f"range {number}", clip_on=False)
+                ax.fill(
+                    *outline,
+                    color=colour,
+                    alpha=0.16,
+                    linewidth=0,
+                    gid=f"range {number}",
+                    clip_on=False,
+                )
             marker = "o" if len(x) <= 12 else ""
-            ax.plot(x, y, color=colour, ls=dashes, marker=marker, markersize=4, clip_on=False, gid=f"curve {number}")
+            ax.plot(
+                x,
+                y,
+                color=colour,
+                ls=dashes,
+                marker=marker,
+                markersize=4,
+                clip_on=False,
+                gid=f"curve {number}",
+            )
         _axes(ax, series, x_label, y_label, from_zero)
         frame = [*ax.get_xlim(), *ax.bbox.intervalx, *ax.get_ylim(), *(HEIGHT - ax.bbox.intervaly)]
         file = io.StringIO()
@@ -244,7 +295,9 @@ def _for_a_page(svg: str, series: Sequence[Series], x_label: str, frame: Sequenc
         body = body.replace(f'<g id="curve {number}">', curve)
     unwanted = r'(?<=<g) id="[\w.]+_\d+"| clip-path="[^"]*"| transform="rotate\(-0 [^"]*"|<defs>\s*<clipPath.*</defs>'
     body = re.sub(unwanted, "", body, flags=re.DOTALL)
-    body = re.sub(r'font-family: [^;"]*', "font-family: inherit", body.replace("xlink:href", "href"))
+    body = re.sub(
+        r'font-family: [^;"]*', "font-family: inherit", body.replace("xlink:href", "href")
+    )
     for colour, variable in _IN_PAGE.items():
         body = body.replace(colour, variable)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'

@@ -43,7 +43,10 @@ class Gallery:
         """The gallery as a figure, each picture `side` inches wide."""
         rows, columns = self.tiles.shape[:2]
         height = side + 0.22 * bool(self.captions)
-        with drawing(rows * columns, title, remark, width=side, height=height, rows=rows) as (figure, axes):
+        with drawing(rows * columns, title, remark, width=side, height=height, rows=rows) as (
+            figure,
+            axes,
+        ):
             for place, ax in enumerate(axes):
                 row, column = divmod(place, columns)
                 ax.set(xticks=[], yticks=[])
@@ -54,14 +57,18 @@ class Gallery:
                 if self.captions:
                     ax.set_xlabel(self.captions[row][column], fontsize=8, color=MUTED, labelpad=2)
                 if self.heads and row == 0:
-                    ax.set_title(textwrap.fill(self.heads[column], int(12 * side)), fontsize=9, color=INK)
+                    ax.set_title(
+                        textwrap.fill(self.heads[column], int(12 * side)), fontsize=9, color=INK
+                    )
                 if self.labels and column == 0:
                     ax.set_ylabel(self.labels[row], rotation=0, ha="right", va="center", fontsize=9)
         return figure
 
     def store(self, path: Path) -> Path:
         """Write tiles and texts as .npz, atomically."""
-        texts: dict[str, Any] = {name: np.array(getattr(self, name), dtype=np.str_) for name in _TEXTS}
+        texts: dict[str, Any] = {
+            name: np.array(getattr(self, name), dtype=np.str_) for name in _TEXTS
+        }
         return write_whole(path, lambda file: np.savez_compressed(file, tiles=self.tiles, **texts))
 
     @classmethod
@@ -77,7 +84,12 @@ class Gallery:
             tiles, heads, captions, labels = (stored[name] for name in ("tiles", *_TEXTS))
         rows, columns, height, width, channels = tiles.shape
         shapes = heads.shape in ((0,), (columns,)) and labels.shape in ((0,), (rows,))
-        shapes = shapes and captions.shape in ((0,), (rows, columns)) and height == width and channels == 3
+        shapes = (
+            shapes
+            and captions.shape in ((0,), (rows, columns))
+            and height == width
+            and channels == 3
+        )
         if tiles.dtype != np.uint8 or not shapes or not tiles.size or rows * columns > _MOST_TILES:
             raise ValueError(f"{path}: not a gallery written by hexa")
         return cls(tiles, *(texts.astype(np.str_).tolist() for texts in (heads, captions, labels)))

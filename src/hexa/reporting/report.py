@@ -35,7 +35,10 @@ Makers = Mapping[str, Callable[[Run], Gallery]]
 
 
 def report(
-    runs: Sequence[Path | str], out: Path | str, makers: Makers | None = None, left_out: list[str] | None = None
+    runs: Sequence[Path | str],
+    out: Path | str,
+    makers: Makers | None = None,
+    left_out: list[str] | None = None,
 ) -> Path:
     """Write one HTML file about these run folders and return its path.
 
@@ -50,7 +53,11 @@ def report(
         raise UserError("no run to report on; give one or several run folders")
     read = [read_run(run) for run in runs]
     page = render(read, makers)
-    lacking = [run.name for run in read if run.config and any(not _file(run, kind).is_file() for kind in PICTURES)]
+    lacking = [
+        run.name
+        for run in read
+        if run.config and any(not _file(run, kind).is_file() for kind in PICTURES)
+    ]
     if left_out is not None and not makers and lacking:
         left_out.append(f"no pictures of {', '.join(lacking)}; add --data SOURCE to make them")
     return write_text(Path(out), whole_characters(page))
@@ -69,7 +76,9 @@ def render(runs: Sequence[Run], makers: Makers | None = None) -> str:
         "environments": comparison.other_environments(runs, names),
         "published": counterparts.tables(runs, names),
     }
-    pages = [_page(run, name, slot) for slot, (run, name) in enumerate(zip(runs, names, strict=True))]
+    pages = [
+        _page(run, name, slot) for slot, (run, name) in enumerate(zip(runs, names, strict=True))
+    ]
     pictures = {kind: list(_pictures(runs, pages, kind, makers or {})) for kind in PICTURES}
     sections = {
         "helped": ("Did it help?", any(page["adaptation"] for page in pages)),
@@ -95,7 +104,11 @@ def rendered(template: str, **shown: Any) -> str:
     """A page of this package: the template with what it shows, the style and the script."""
     loader = jinja2.PackageLoader("hexa.reporting", "templates")
     environment = jinja2.Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        loader=loader,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
     for name in ("css", "js"):
         shown[name] = Markup(loader.get_source(environment, f"report.{name}")[0])
@@ -105,8 +118,12 @@ def rendered(template: str, **shown: Any) -> str:
 def _page(run: Run, name: str, slot: int) -> Shown:
     """What the template shows of one run."""
     commands = {
-        "Resume it": shlex.join(["hexa", "resume", str(run.folder)]) if run.state == "interrupted" else "",
-        "Evaluate the run": "" if run.results else f"hexa evaluate knn {shlex.quote(str(run.folder))} --data SOURCE",
+        "Resume it": shlex.join(["hexa", "resume", str(run.folder)])
+        if run.state == "interrupted"
+        else "",
+        "Evaluate the run": ""
+        if run.results
+        else f"hexa evaluate knn {shlex.quote(str(run.folder))} --data SOURCE",
         "Run it again": comparison.command(run),
     }
     return {
@@ -133,31 +150,45 @@ def _warning(warning: Record) -> str:
 def _state(run: Run) -> str:
     total = run.config.get("epochs")
     planned = f" ({format_number(total)} were planned)" if is_number(total) else ""
-    return run.state if run.epoch in (None, total) else f"{run.state} at epoch {format_number(run.epoch)}{planned}"
+    return (
+        run.state
+        if run.epoch in (None, total)
+        else f"{run.state} at epoch {format_number(run.epoch)}{planned}"
+    )
 
 
 def _headline(run: Run) -> list[tuple[str, str, str]]:
     """The few numbers that one looks for first: (label, value, remark)."""
     shown = []
     if knn := [line["knn"] for line in run.monitor if is_number(line.get("knn"))]:
-        remark = f"best {max(knn):.1f} %" if max(knn) > knn[-1] else "its best so far" if knn[1:] else ""
+        remark = (
+            f"best {max(knn):.1f} %" if max(knn) > knn[-1] else "its best so far" if knn[1:] else ""
+        )
         shown.append(("k-NN monitor", f"{knn[-1]:.1f} %", remark))
     for result in scores.newest(run)[-2:]:
         metric, value = next(iter(result["metrics"].items()), ("", None))
         if is_number(value):
             label = scores.protocol(result)
-            shown.append((label, f"{value:.1f} %", " · ".join(filter(None, [metric, scores.data(result)]))))
+            shown.append(
+                (label, f"{value:.1f} %", " · ".join(filter(None, [metric, scores.data(result)])))
+            )
     if run.seconds is not None:
         sessions = f", in {run.interruptions + 1} sessions" if run.interruptions else ""
-        shown.append(("Training time", format_duration(run.seconds), comparison.device(run) + sessions))
-    if rates := sorted(line["images_per_second"] for line in run.train if is_number(line.get("images_per_second"))):
+        shown.append(
+            ("Training time", format_duration(run.seconds), comparison.device(run) + sessions)
+        )
+    if rates := sorted(
+        line["images_per_second"] for line in run.train if is_number(line.get("images_per_second"))
+    ):
         waits = [line["data_wait"] for line in run.train if is_number(line.get("data_wait"))]
         waiting = f"{100 * sum(waits) / len(waits):.0f} % waiting for data" if waits else ""
         shown.append(("Throughput", f"{format_number(rates[len(rates) // 2])} images/s", waiting))
     return shown
 
 
-def _pictures(runs: Sequence[Run], pages: Sequence[Shown], kind: str, makers: Makers) -> Iterator[Shown]:
+def _pictures(
+    runs: Sequence[Run], pages: Sequence[Shown], kind: str, makers: Makers
+) -> Iterator[Shown]:
     """The pictures of the runs that have some; made where they are missing or outdated.
 
     Whatever fails costs these pictures only, and is noted: a page about the rest of the run is better than none.
@@ -178,7 +209,14 @@ def _pictures(runs: Sequence[Run], pages: Sequence[Shown], kind: str, makers: Ma
                 parsing.check(path, _LARGEST_FILE, within=run.folder)
                 yield {"name": page["name"], "slot": page["slot"]} | picture(Gallery.load(path))
             elif not makers and run.config:
-                words = ["report", str(run.folder), "--data", str(run.config.get("data")), "--out", "report.html"]
+                words = [
+                    "report",
+                    str(run.folder),
+                    "--data",
+                    str(run.config.get("data")),
+                    "--out",
+                    "report.html",
+                ]
                 notes.append(f"no pictures ({kind}): hexa {one_line(shlex.join(words))} makes them")
         except Exception as error:  # whatever a stranger's file leads to
             notes.append(f"no pictures ({kind}): {_said(error)}")
@@ -194,9 +232,17 @@ def picture(gallery: Gallery) -> Shown:
     labelled = []
     for row, label in enumerate(labels):
         cells = zip(tiles[row], heads, captions[row], strict=True)
-        shown = [(_data_uri(tile), said, f"{head or label}, row {row + 1}: {said}") for tile, head, said in cells]
+        shown = [
+            (_data_uri(tile), said, f"{head or label}, row {row + 1}: {said}")
+            for tile, head, said in cells
+        ]
         labelled.append((label, shown))
-    return {"heads": [""] * any(labels) + list(heads), "rows": labelled, "size": size, "columns": columns}
+    return {
+        "heads": [""] * any(labels) + list(heads),
+        "rows": labelled,
+        "size": size,
+        "columns": columns,
+    }
 
 
 def _file(run: Run, kind: str) -> Path:
@@ -213,7 +259,9 @@ PICTURES = {"gallery": "checkpoints/step-*.pt", "clusters": "backbone.safetensor
 
 
 def _outdated(path: Path, sources: Iterable[Path]) -> bool:
-    return not path.is_file() or any(source.stat().st_mtime > path.stat().st_mtime for source in sources)
+    return not path.is_file() or any(
+        source.stat().st_mtime > path.stat().st_mtime for source in sources
+    )
 
 
 def _data_uri(tile: Pixels) -> str:

@@ -18,7 +18,12 @@ Record = dict[str, Any]
 
 #: Bytes of a journal at most, those from which on lines of training are left out, and those of a line; and lines from
 #: which on others are left out, too.
-_MOST_JOURNAL, _LONG_JOURNAL, _LONGEST_LINE, _MOST_LINES = 512 * 1024**2, 32 * 1024**2, 64 * 1024, 50_000
+_MOST_JOURNAL, _LONG_JOURNAL, _LONGEST_LINE, _MOST_LINES = (
+    512 * 1024**2,
+    32 * 1024**2,
+    64 * 1024,
+    50_000,
+)
 #: The most that is shown of a folder.
 MOST_QUANTITIES, _MOST_WARNINGS, _MOST_RESULTS, _MOST_METRICS = 100, 100, 1000, 64
 
@@ -64,7 +69,11 @@ class Run:
     @property
     def state(self) -> str:
         """finished, interrupted, stopped, unfinished (training or killed); evaluated or unknown without a journal."""
-        if states := [_STATES[str(event["event"])] for event in self.events if str(event.get("event")) in _STATES]:
+        if states := [
+            _STATES[str(event["event"])]
+            for event in self.events
+            if str(event.get("event")) in _STATES
+        ]:
             return states[-1]
         if self.train or self.monitor:
             return "unfinished"
@@ -74,7 +83,11 @@ class Run:
     def quantities(self) -> list[str]:
         """The keys of the journal that ever hold a number, monitors first."""
         lines = self.monitor + self.train + self.epochs
-        return list(dict.fromkeys(key for line in lines for key in line if key not in _PLACE and is_number(line[key])))
+        return list(
+            dict.fromkeys(
+                key for line in lines for key in line if key not in _PLACE and is_number(line[key])
+            )
+        )
 
     @property
     def epoch(self) -> float | None:
@@ -87,12 +100,18 @@ class Run:
         return self._furthest("seconds")
 
     def _furthest(self, key: str) -> float | None:
-        return max((line[key] for line in self.train + self.monitor if is_number(line.get(key))), default=None)
+        return max(
+            (line[key] for line in self.train + self.monitor if is_number(line.get(key))),
+            default=None,
+        )
 
     @property
     def interruptions(self) -> int:
         """How often its training was stopped and resumed: `seconds` is then a sum over several sessions."""
-        last = max((line["step"] for line in [*self.train, *self.events] if is_number(line.get("step"))), default=0)
+        last = max(
+            (line["step"] for line in [*self.train, *self.events] if is_number(line.get("step"))),
+            default=0,
+        )
         steps = [entry.get("step", 1) for entry in self.resumptions]
         # a run resumed from its beginning was not interrupted, one at its end trained nothing more
         return sum(is_number(step) and 0 < step < last for step in steps)
@@ -101,7 +120,11 @@ class Run:
     def resumptions(self) -> list[Record]:
         """The environments in which it was resumed, each with the step that it was resumed from."""
         entries = self.environment.get("resumed")
-        return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        return (
+            [entry for entry in entries if isinstance(entry, dict)]
+            if isinstance(entries, list)
+            else []
+        )
 
 
 def read_run(folder: Path | str) -> Run:
@@ -113,11 +136,19 @@ def read_run(folder: Path | str) -> Run:
     if folder.is_file():
         if results := _Reader(folder.parent, within=None).results(folder.name):
             return Run(folder, results=results)
-        raise UserError(f"{folder}: no result of 'hexa evaluate' in it; give run folders or such JSON files")
+        raise UserError(
+            f"{folder}: no result of 'hexa evaluate' in it; give run folders or such JSON files"
+        )
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such run folder; give a folder that 'hexa pretrain' wrote, or a result's JSON")
-    if not any((folder / name).is_file() for name in ("config.yaml", "metrics.jsonl", "results.json")):
-        raise UserError(f"{folder}: not a run folder (no config.yaml, metrics.jsonl or results.json in it)")
+        raise UserError(
+            f"{folder}: no such run folder; give a folder that 'hexa pretrain' wrote, or a result's JSON"
+        )
+    if not any(
+        (folder / name).is_file() for name in ("config.yaml", "metrics.jsonl", "results.json")
+    ):
+        raise UserError(
+            f"{folder}: not a run folder (no config.yaml, metrics.jsonl or results.json in it)"
+        )
     read = _Reader(folder, within=folder)
     config_text = read.text("config.yaml", parsing.MOST_YAML)
     lines = read.journal()
@@ -130,13 +161,19 @@ def read_run(folder: Path | str) -> Run:
         monitor=_by_step(lines, "monitor"),
         epochs=_by_step(lines, "epoch"),
         warnings=_warnings(lines, read.problems),
-        events=[line for line in lines if line.get("event") not in ("train", "monitor", "epoch", "warning")],
+        events=[
+            line
+            for line in lines
+            if line.get("event") not in ("train", "monitor", "epoch", "warning")
+        ],
         results=read.results("results.json"),
         adaptation=read.adaptation(),
         problems=read.problems,
     )
     if len(run.quantities) > MOST_QUANTITIES:
-        read.problems.append(f"metrics.jsonl: {len(run.quantities):,} quantities, of which the first are drawn")
+        read.problems.append(
+            f"metrics.jsonl: {len(run.quantities):,} quantities, of which the first are drawn"
+        )
     return run
 
 
@@ -149,7 +186,11 @@ def flatten(fields: Mapping[str, Any], prefix: str = "") -> Record:
     """Nested mappings as one with dotted paths; lists stay values, an empty mapping disappears."""
     flat: Record = {}
     for key, value in fields.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        flat |= (
+            flatten(value, f"{prefix}{key}.")
+            if isinstance(value, Mapping)
+            else {f"{prefix}{key}": value}
+        )
     return flat
 
 
@@ -173,7 +214,9 @@ class _Reader:
             self.problems.append(f"{name} is missing")
         except (OSError, UserError) as error:
             why = error.strerror if isinstance(error, OSError) else None
-            self.problems.append(f"{name} cannot be read ({why or str(error).removeprefix(f'{self.folder / name}: ')})")
+            self.problems.append(
+                f"{name} cannot be read ({why or str(error).removeprefix(f'{self.folder / name}: ')})"
+            )
 
     def text(self, name: str, most: int = parsing.MOST_JSON) -> str:
         """At most `most` bytes; empty text for a file that cannot be read."""
@@ -188,7 +231,9 @@ class _Reader:
         except UserError as error:
             self.problems.append(f"{name} cannot be parsed ({error})")
 
-    def mapping(self, name: str, text: str, parse: Callable[[str], Any] = parsing.from_json) -> Record:
+    def mapping(
+        self, name: str, text: str, parse: Callable[[str], Any] = parsing.from_json
+    ) -> Record:
         value = self.parsed(name, text, parse)
         if not isinstance(value, dict | None):
             self.problems.append(f"{name} holds no fields")
@@ -201,7 +246,9 @@ class _Reader:
             parsing.check(self.folder / name, _MOST_JOURNAL, within=self.within)
             with (self.folder / name).open("rb") as file:
                 every = max(1, math.ceil(os.fstat(file.fileno()).st_size / _LONG_JOURNAL))
-                for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), start=1):
+                for number, line in enumerate(
+                    iter(lambda: file.readline(_LONGEST_LINE), b""), start=1
+                ):
                     spare = b'"event": "train"' in line or len(records) > _MOST_LINES
                     if not line.strip() or (number % every and spare):
                         continue
@@ -213,7 +260,9 @@ class _Reader:
         if every > 1:
             self.problems.append(f"{name} is long: one in {every} of its training lines is shown")
         if broken:
-            self.problems.append(f"{name}: {counted(len(broken), 'broken line')} left out ({some(broken)})")
+            self.problems.append(
+                f"{name}: {counted(len(broken), 'broken line')} left out ({some(broken)})"
+            )
         return records
 
     def results(self, name: str) -> list[Record]:
@@ -222,10 +271,17 @@ class _Reader:
         entries = value if isinstance(value, list) else [] if value is None else [value]
         results = [e for e in entries if isinstance(e, dict) and isinstance(e.get("metrics"), dict)]
         if len(results) < len(entries):
-            self.problems.append(f"{name}: {len(entries) - len(results)} entries without metrics left out")
+            self.problems.append(
+                f"{name}: {len(entries) - len(results)} entries without metrics left out"
+            )
         if len(results) > _MOST_RESULTS:
-            self.problems.append(f"{name}: {len(results):,} results, of which the last {_MOST_RESULTS} are shown")
-        return [{**e, "metrics": dict(list(e["metrics"].items())[:_MOST_METRICS])} for e in results[-_MOST_RESULTS:]]
+            self.problems.append(
+                f"{name}: {len(results):,} results, of which the last {_MOST_RESULTS} are shown"
+            )
+        return [
+            {**e, "metrics": dict(list(e["metrics"].items())[:_MOST_METRICS])}
+            for e in results[-_MOST_RESULTS:]
+        ]
 
     def adaptation(self) -> Record:
         """Verdict, plan and table of an adaptation that has ended; empty if there is none."""
@@ -243,7 +299,9 @@ class _Reader:
             "verdict": verdict,
             "helped": record.get("kept") == "result",
             "table": Table(header, tuple(body)),
-            "lines": [str(line) for part in ("plan", "notes") for line in record.get(part) or []][:_MOST_METRICS],
+            "lines": [str(line) for part in ("plan", "notes") for line in record.get(part) or []][
+                :_MOST_METRICS
+            ],
             "request": asked if isinstance(asked, dict) else {},
             "winner": _winner(record),
         }
@@ -259,7 +317,11 @@ def _winner(record: Record) -> str:
 
 def _by_step(lines: list[Record], event: str) -> list[Record]:
     """One record a step, ordered; the last one counts, since resuming repeats the steps after its checkpoint."""
-    kept = {line["step"]: line for line in lines if line.get("event") == event and is_number(line.get("step"))}
+    kept = {
+        line["step"]: line
+        for line in lines
+        if line.get("event") == event and is_number(line.get("step"))
+    }
     return [kept[step] for step in sorted(kept)]
 
 
@@ -269,7 +331,11 @@ def _warnings(lines: list[Record], problems: list[str]) -> list[Record]:
     for line in lines:
         if line.get("event") in ("warning", "non-finite"):
             message = str(line.get("message", ""))
-            messages.setdefault(message, {"message": message, "step": line.get("step"), "count": 0})["count"] += 1
+            messages.setdefault(
+                message, {"message": message, "step": line.get("step"), "count": 0}
+            )["count"] += 1
     if len(messages) > _MOST_WARNINGS:
-        problems.append(f"{len(messages):,} warnings, of which the first {_MOST_WARNINGS} are shown")
+        problems.append(
+            f"{len(messages):,} warnings, of which the first {_MOST_WARNINGS} are shown"
+        )
     return list(messages.values())[:_MOST_WARNINGS]

@@ -22,7 +22,9 @@ Draws = tuple[Any, list[float]]
 
 def evaluations(runs: Sequence[Run], names: Sequence[str]) -> Table:
     """One run: one row per evaluation with all it tells. Several: one row per metric, one column per run."""
-    return _listed(runs[0]) if len(runs) == 1 else _side_by_side([[run] for run in runs], tuple(names))
+    return (
+        _listed(runs[0]) if len(runs) == 1 else _side_by_side([[run] for run in runs], tuple(names))
+    )
 
 
 def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Table:
@@ -34,8 +36,12 @@ def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Table:
         arms.setdefault(key, []).append(number)
     if len(arms) == len(runs):
         return Table()
-    header = tuple(names[m[0]] + (f" and {len(m) - 1} more" if len(m) > 1 else "") for m in arms.values())
-    return _side_by_side([[runs[number] for number in members] for members in arms.values()], header)
+    header = tuple(
+        names[m[0]] + (f" and {len(m) - 1} more" if len(m) > 1 else "") for m in arms.values()
+    )
+    return _side_by_side(
+        [[runs[number] for number in members] for members in arms.values()], header
+    )
 
 
 def few_labels(runs: Sequence[Run], names: Sequence[str]) -> Table:
@@ -48,7 +54,13 @@ def few_labels(runs: Sequence[Run], names: Sequence[str]) -> Table:
         first, *others = [cell[-1] if cell else None for cell in cells]
         means = [NOTHING if cell is None else _with_interval(cell[1]) for cell in (first, *others)]
         rows.append((*labels, *means, *(_paired(first, cell) for cell in others)))
-    header = ("protocol", "data", "labels per class", *names, *(f"{name} − {names[0]}" for name in names[1:]))
+    header = (
+        "protocol",
+        "data",
+        "labels per class",
+        *names,
+        *(f"{name} − {names[0]}" for name in names[1:]),
+    )
     return Table(header if rows else (), tuple(rows), 3)
 
 
@@ -96,7 +108,11 @@ def flat(run: Run) -> dict[str, float]:
 def protocol(result: Record) -> str:
     """The protocol id, with the preset where it is not the only one."""
     preset = result.get("preset")
-    named = preset is not None and preset != "default" and str(preset) not in str(result.get("protocol"))
+    named = (
+        preset is not None
+        and preset != "default"
+        and str(preset) not in str(result.get("protocol"))
+    )
     return text(result.get("protocol", "?")) + (f" {text(preset)}" if named else "")
 
 
@@ -116,7 +132,9 @@ def _encoder(result: Record) -> str:
     """Which network was evaluated, and which of its batch-norms."""
     facts = result.get("backbone_facts")
     facts = facts if isinstance(facts, dict) else result
-    return " · ".join(text(facts[key]) for key in ("encoder", "branch") if facts.get(key) is not None)
+    return " · ".join(
+        text(facts[key]) for key in ("encoder", "branch") if facts.get(key) is not None
+    )
 
 
 def _listed(run: Run) -> Table:
@@ -129,15 +147,29 @@ def _listed(run: Run) -> Table:
         "deviations": _deviations,
         "notes": lambda result: text(result.get("notes") or ""),
     }
-    metrics = list(dict.fromkeys(str(name) for result in results for name in result["metrics"]))[:_MOST_COLUMNS]
-    metrics = [name for name in metrics if not any(_is_spread(name, result["metrics"]) for result in results)]
+    metrics = list(dict.fromkeys(str(name) for result in results for name in result["metrics"]))[
+        :_MOST_COLUMNS
+    ]
+    metrics = [
+        name
+        for name in metrics
+        if not any(_is_spread(name, result["metrics"]) for result in results)
+    ]
     numbers = {name: partial(_metric, name) for name in metrics} | {
         "seed": lambda result: "" if result.get("seed") is None else text(result["seed"]),
-        "time": lambda result: format_duration(result["seconds"]) if is_number(result.get("seconds")) else "",
+        "time": lambda result: (
+            format_duration(result["seconds"]) if is_number(result.get("seconds")) else ""
+        ),
     }
-    columns = {name: [show(result) for result in results] for name, show in (labels | numbers).items()}
+    columns = {
+        name: [show(result) for result in results] for name, show in (labels | numbers).items()
+    }
     shown = {name: cells for name, cells in columns.items() if any(cells)}
-    return Table(tuple(shown), tuple(zip(*shown.values(), strict=True)), sum(name in labels for name in shown))
+    return Table(
+        tuple(shown),
+        tuple(zip(*shown.values(), strict=True)),
+        sum(name in labels for name in shown),
+    )
 
 
 def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Table:
@@ -146,10 +178,15 @@ def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Tab
     The network that was evaluated is named where a run has several: methods call theirs by different names (query,
     teacher …).
     """
-    several = any(len({_encoder(result) for result in run.results}) > 1 for members in arms for run in members)
+    several = any(
+        len({_encoder(result) for result in run.results}) > 1 for members in arms for run in members
+    )
     rows, best = list[tuple[str, ...]](), set[tuple[int, int]]()
     for labels, cells in _collected(arms, _metrics, several):
-        best |= {(len(rows), 3 + arm) for arm in best_of([[value for value, _ in cell] for cell in cells])}
+        best |= {
+            (len(rows), 3 + arm)
+            for arm in best_of([[value for value, _ in cell] for cell in cells])
+        }
         rows.append((*labels, *map(_shown, cells)))
     return Table(("protocol", "data", "metric", *header) if rows else (), tuple(rows), 3, best)
 
@@ -176,7 +213,9 @@ def _metrics(result: Record) -> dict[str, Score]:
     """The metrics with their spreads."""
     metrics = result["metrics"]
     shown = {str(name): value for name, value in metrics.items() if is_number(value)}
-    return {n: (float(v), _spread(metrics, n)) for n, v in shown.items() if not _is_spread(n, metrics)}
+    return {
+        n: (float(v), _spread(metrics, n)) for n, v in shown.items() if not _is_spread(n, metrics)
+    }
 
 
 def _spread(metrics: Record, name: str) -> float | None:

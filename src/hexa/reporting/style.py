@@ -53,7 +53,14 @@ def style() -> AbstractContextManager[None]:
 
 @contextmanager
 def drawing(
-    count: int, title: str = "", remark: str = "", *, width: float, height: float, rows: int = 1, share_y: bool = False
+    count: int,
+    title: str = "",
+    remark: str = "",
+    *,
+    width: float,
+    height: float,
+    rows: int = 1,
+    share_y: bool = False,
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """A figure of `count` panels, each `width` × `height` inches, in `rows` rows, in this look.
 
@@ -61,7 +68,9 @@ def drawing(
     """
     columns = -(-count // rows)
     with style():
-        layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.05)  # inches, so that labels keep off the edge
+        layout = ConstrainedLayoutEngine(
+            w_pad=0.08, h_pad=0.05
+        )  # inches, so that labels keep off the edge
         figure = Figure(figsize=(width * columns, height * rows), layout=layout)
         FigureCanvasAgg(figure)
         axes: NDArray[Any] = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
@@ -69,7 +78,9 @@ def drawing(
             unused.set_axis_off()
         yield figure, list(axes.flat[:count])
         if title:
-            figure.suptitle(textwrap.fill(title, int(figure.get_figwidth() * 10.5)), x=0.02, ha="left")
+            figure.suptitle(
+                textwrap.fill(title, int(figure.get_figwidth() * 10.5)), x=0.02, ha="left"
+            )
         if remark:
             lines = textwrap.fill(remark, int(figure.get_figwidth() * 14))
             figure.supxlabel(lines, fontsize=9.0, color=MUTED, x=0.02, ha="left")

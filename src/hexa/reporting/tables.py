@@ -42,8 +42,13 @@ def told_apart(paths: Sequence[Path | str]) -> list[str]:
     """As much of the ends of these paths as tells them apart; equal ones are numbered. A string is not cut."""
     parts = [path.parts if isinstance(path, Path) else (path,) for path in paths]
     ends = ([str(Path(*one[-depth:])) for one in parts] for depth in itertools.count(1))
-    short = next(names for names in ends if len(set(names)) == len({str(Path(*one)) for one in parts}))
-    return [name if short.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(short, 1)]
+    short = next(
+        names for names in ends if len(set(names)) == len({str(Path(*one)) for one in parts})
+    )
+    return [
+        name if short.count(name) == 1 else f"{name} ({place})"
+        for place, name in enumerate(short, 1)
+    ]
 
 
 def counted(count: int, what: str) -> str:
@@ -63,7 +68,12 @@ def format_number(value: float, digits: int = 3) -> str:
         return "0"
     size = abs(value)
     if size >= 1e7 or size < 1e-4:
-        return f"{value:.{digits - 1}e}".replace(".00e", "e").replace(".0e", "e").replace("e+0", "e").replace("e+", "e")
+        return (
+            f"{value:.{digits - 1}e}".replace(".00e", "e")
+            .replace(".0e", "e")
+            .replace("e+0", "e")
+            .replace("e+", "e")
+        )
     text = f"{value:,.{max(0, digits - 1 - math.floor(math.log10(size)))}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -77,7 +87,11 @@ def format_duration(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
-    for size, unit, smaller, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+    for size, unit, smaller, name in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
         if whole >= size:
             return f"{whole // size} {unit} {whole % size // smaller} {name}"
     return f"{whole} s"
@@ -120,7 +134,9 @@ class Table:
         rows = [list(map(_escape, cells)) for cells in self.rows]
         for row, column in self.best:
             rows[row][column] = f"**{rows[row][column]}**"
-        head, *body = (f"| {' | '.join(cells)} |\n" for cells in ([*map(_escape, self.header)], *rows))
+        head, *body = (
+            f"| {' | '.join(cells)} |\n" for cells in ([*map(_escape, self.header)], *rows)
+        )
         return f"{head}|{'---|' * self.leading}{'---:|' * (len(self.header) - self.leading)}\n{''.join(body)}"
 
     def terminal(self, pad_edge: bool = True) -> rich.table.Table:
@@ -129,7 +145,9 @@ class Table:
 
         drawn = rich.table.Table(box=None, pad_edge=pad_edge)
         for column, head in enumerate(self.header):
-            drawn.add_column(head, justify="left" if column < self.leading else "right", overflow="fold")
+            drawn.add_column(
+                head, justify="left" if column < self.leading else "right", overflow="fold"
+            )
         for row, cells in enumerate(self.rows):
             drawn.add_row(*cells, style="bold" if row in self.own else None)
         return drawn
@@ -142,16 +160,26 @@ def markdown_table(rows: Rows) -> str:
     Columns appear in the order in which they are first named.
     """
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    best = {(row, place) for place, name in enumerate(columns) for row in best_of([row.get(name) for row in rows])}
+    best = {
+        (row, place)
+        for place, name in enumerate(columns)
+        for row in best_of([row.get(name) for row in rows])
+    }
     cells = [
-        [cell if isinstance(cell, str) else mean_std(_numbers(cell)) for cell in map(row.get, columns)] for row in rows
+        [
+            cell if isinstance(cell, str) else mean_std(_numbers(cell))
+            for cell in map(row.get, columns)
+        ]
+        for row in rows
     ]
     return Table(columns, cells, best=best).markdown()
 
 
 def best_of(cells: Sequence[Cell]) -> list[int]:
     """The places of the largest mean as it is shown, of one decimal; none where all are equal, or only one is known."""
-    means = [round(statistics.fmean(some), 1) if some else math.nan for some in map(_numbers, cells)]
+    means = [
+        round(statistics.fmean(some), 1) if some else math.nan for some in map(_numbers, cells)
+    ]
     known = {mean for mean in means if math.isfinite(mean)}
     return [place for place, mean in enumerate(means) if len(known) > 1 and mean == max(known)]
 
@@ -165,16 +193,30 @@ def beside(
 
     repeated: (method, epochs) of the published rows that a recipe sets out to repeat, which are marked.
     """
-    rows = [(label, epochs, *(NOTHING if v is None else f"{v:.1f}" for v in values)) for label, epochs, values in own]
+    rows = [
+        (label, epochs, *(NOTHING if v is None else f"{v:.1f}" for v in values))
+        for label, epochs, values in own
+    ]
     for row in compared.rows:
         label = row.method + " (repeated by the recipe)" * ((row.method, row.epochs) in repeated)
         rows.append((label, *map(text, (row.epochs, *row.values))))
-    return Table(("method", "epochs", *compared.columns), tuple(rows), own=range(len(own)), title=compared.title)
+    return Table(
+        ("method", "epochs", *compared.columns),
+        tuple(rows),
+        own=range(len(own)),
+        title=compared.title,
+    )
 
 
 def _numbers(cell: Cell) -> Sequence[float]:
     """The numbers of a cell; none of text or nothing."""
-    return [] if cell is None or isinstance(cell, str) else [cell] if isinstance(cell, int | float) else list(cell)
+    return (
+        []
+        if cell is None or isinstance(cell, str)
+        else [cell]
+        if isinstance(cell, int | float)
+        else list(cell)
+    )
 
 
 def _escape(text: str) -> str:

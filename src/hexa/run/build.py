@@ -63,12 +63,21 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
     check_batch_size(experiment.batch_size, data_size, experiment.data)
     if experiment.pairs.of is not None and experiment.views.total_views < 2:
         name = experiment.method.name
-        raise ConfigError([("pairs.of", f"{name} sees one view of an image, so another can give none; leave it out")])
+        raise ConfigError(
+            [
+                (
+                    "pairs.of",
+                    f"{name} sees one view of an image, so another can give none; leave it out",
+                )
+            ]
+        )
     experiment.schedule.check(experiment.epochs)
     if experiment.views.test_scale != 1:
         outline = backbones.outline(experiment.network)
         try:
-            backbones.num_features_at(outline, experiment.views.test_size, experiment.network.channels)
+            backbones.num_features_at(
+                outline, experiment.views.test_size, experiment.network.channels
+            )
         except UserError as error:
             raise ConfigError([("views.test_scale", str(error))]) from None
     if refused := refusals(experiment):
@@ -103,10 +112,14 @@ def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[st
     changes: dict[str, Any] = {}
     if not (network.mean and network.std):
         statistics = from_main(lambda: measured(source))
-        for name, given, values in zip(("mean", "std"), (network.mean, network.std), statistics, strict=True):
+        for name, given, values in zip(
+            ("mean", "std"), (network.mean, network.std), statistics, strict=True
+        ):
             if not given:
                 changes[f"network.{name}"] = values
-                notes.append(f"network.{name}: {', '.join(map(str, values))}, measured on the images")
+                notes.append(
+                    f"network.{name}: {', '.join(map(str, values))}, measured on the images"
+                )
         if not network.std and min(statistics[1]) == 0:
             message = f"channel {statistics[1].index(0)} is the same in all images; leave it out, or give network.std"
             raise UserError(f"data '{source.name}': {message}")
@@ -114,13 +127,17 @@ def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[st
         off = {name: type(value)() for name, value in views if name in COLOURED and value}
         changes |= {f"views.{name}": value for name, value in off.items()}
         if off:
-            notes.append(f"images of {network.channels} channels have no colours: without views.{', views.'.join(off)}")
+            notes.append(
+                f"images of {network.channels} channels have no colours: without views.{', views.'.join(off)}"
+            )
     if views.magnification is not None and (image := first_image(source)) is not None:
         height, width = image.shape[1:]
         largest = views.magnification[1] * min(height, width)
         if any(group.size >= largest for group in views.groups):
             message = f"crops of the first image, {width} × {height} pixels, are all of it"
-            notes.append(f"views.magnification: {message}; give a views.size well below {largest:g}, or views.scale")
+            notes.append(
+                f"views.magnification: {message}; give a views.size well below {largest:g}, or views.scale"
+            )
     return (override(experiment, changes) if changes else experiment), notes
 
 
@@ -128,11 +145,21 @@ def refusals(experiment: Experiment) -> list[tuple[str, str]]:
     """The hard examples that the method does not support: (dotted path, why not)."""
     hard, method = experiment.hard_examples, experiment.method
     reasons = {name: hard[name].refusal(method) for name in needed(hard)}
-    refused = [(f"hard_examples.{name}", f"not for {method.name}: {why}") for name, why in reasons.items() if why]
+    refused = [
+        (f"hard_examples.{name}", f"not for {method.name}: {why}")
+        for name, why in reasons.items()
+        if why
+    ]
     if method.begins_at_minimum:
         why = f"the clean view is where the loss of {method.name} begins at its least, and the gradient is zero; give 1"
-        still = (n for n in needed(hard) if hard[n].source == STD and hard[n].gradient_of_source is not None)
-        refused += [(f"hard_examples.{name}.random_start", f"{why}, or 2 as N-FGSM does") for name in still]
+        still = (
+            n
+            for n in needed(hard)
+            if hard[n].source == STD and hard[n].gradient_of_source is not None
+        )
+        refused += [
+            (f"hard_examples.{name}.random_start", f"{why}, or 2 as N-FGSM does") for name in still
+        ]
     return refused
 
 
@@ -144,7 +171,11 @@ def _teacher(weights: str) -> tuple[nn.Module, int]:
 
 def own_fields(experiment: Experiment, kind: str) -> dict[str, Any]:
     """The fields of the first hard example of this kind that is made of clean views, or the kind alone."""
-    own = (hard for hard in experiment.hard_examples.values() if hard.kind == kind and hard.source == STD)
+    own = (
+        hard
+        for hard in experiment.hard_examples.values()
+        if hard.kind == kind and hard.source == STD
+    )
     return next((hard.model_dump(mode="json") for hard in own), {"kind": kind})
 
 
@@ -165,7 +196,9 @@ def build_loader(experiment: Experiment, source: Source, machine: Machine) -> Pr
     )
 
 
-def build_method(experiment: Experiment, setting: Setting, machine: Machine, *, filled: bool = True) -> Method:
+def build_method(
+    experiment: Experiment, setting: Setting, machine: Machine, *, filled: bool = True
+) -> Method:
     """The method before training, on the device and in its memory format.
 
     Weights are drawn from the seed alone. The backbone, its momentum twin and further batch-norms get the weights of
@@ -173,21 +206,33 @@ def build_method(experiment: Experiment, setting: Setting, machine: Machine, *, 
     """
     with global_draws(Stream(experiment.seed).child("initial weights")):
         begins = filled and experiment.start.weights is not None
-        network = start.begun(experiment.network, experiment.start) if begins else backbones.build(experiment.network)
+        network = (
+            start.begun(experiment.network, experiment.start)
+            if begins
+            else backbones.build(experiment.network)
+        )
         method = quicken(experiment.method.build(network, setting))
     device = machine.device
-    method = precisions.place(method, device) if experiment.training.channels_last else method.to(device)
+    method = (
+        precisions.place(method, device) if experiment.training.channels_last else method.to(device)
+    )
     processes.broadcast_state(method)
     if experiment.training.compile:
-        for network in [module for module in method.modules() if isinstance(module, Encoder)] or method.children():
+        for network in [
+            module for module in method.modules() if isinstance(module, Encoder)
+        ] or method.children():
             network.compile()
     return method
 
 
-def build_optimizer(experiment: Experiment, method: Method, steps_per_epoch: int) -> ScheduledOptimizer:
+def build_optimizer(
+    experiment: Experiment, method: Method, steps_per_epoch: int
+) -> ScheduledOptimizer:
     """The optimizer of the method's parameters, with the paces of `start` for the backbone, and its schedule."""
     config, pace_of = experiment.optimizer, paces(method, experiment.start)
-    optimizer = optimizers.build(method.parameters(), config, experiment.batch_size, method.unscheduled(), pace_of)
+    optimizer = optimizers.build(
+        method.parameters(), config, experiment.batch_size, method.unscheduled(), pace_of
+    )
     epochs, most = experiment.epochs, experiment.max_steps
     return ScheduledOptimizer(optimizer, config, experiment.schedule, epochs, steps_per_epoch, most)
 
@@ -204,7 +249,10 @@ def paces(method: Method, config: start.StartConfig) -> dict[nn.Parameter, Pace]
 
 
 def remembering(
-    experiment: Experiment, method: Method, machine: Machine, learns: Mapping[nn.Parameter, float] | None = None
+    experiment: Experiment,
+    method: Method,
+    machine: Machine,
+    learns: Mapping[nn.Parameter, float] | None = None,
 ) -> Trunk | None:
     """The trunk whose maps can be remembered: its stages never change, and no hard example needs the pixels. Else None.
 
@@ -216,26 +264,38 @@ def remembering(
     shares, side = learns or start.rates(method, experiment.start), experiment.views.size
     number = 2 * experiment.network.channels * side**2
     pixels = torch.linspace(0, 1, number, device=machine.device).view(2, -1, side, side)
-    return Trunk.of(method, lambda parameter: shares.get(parameter, 1.0) > 0, pixels, machine.autocast)
+    return Trunk.of(
+        method, lambda parameter: shares.get(parameter, 1.0) > 0, pixels, machine.autocast
+    )
 
 
 def branch_notes(method: Method, setting: Setting) -> list[str]:
     """A note for the user if the backbone has no batch-norms to separate the branches."""
     extra = [branch for branch in setting.branches if branch != "main"]
-    if not extra or any(isinstance(module, BranchBatchNorm) for module in method.backbone.modules()):
+    if not extra or any(
+        isinstance(module, BranchBatchNorm) for module in method.backbone.modules()
+    ):
         return []
-    return [f"the backbone has no batch-norm: {' and '.join(extra)} examples go through it as clean ones do"]
+    return [
+        f"the backbone has no batch-norm: {' and '.join(extra)} examples go through it as clean ones do"
+    ]
 
 
 def build_objective(
-    experiment: Experiment, method: Method, machine: Machine, share_gradients: bool = True, steps: int | None = None
+    experiment: Experiment,
+    method: Method,
+    machine: Machine,
+    share_gradients: bool = True,
+    steps: int | None = None,
 ) -> Objective:
     """The objective of the experiment around a method.
 
     steps: of all epochs; None, for looking and measuring: with every hard example from the first step on.
     """
     hard, config, autocast = experiment.hard_examples, experiment.objective, machine.autocast
-    return Objective(method, hard, config, autocast=autocast, share_gradients=share_gradients, steps=steps)
+    return Objective(
+        method, hard, config, autocast=autocast, share_gradients=share_gradients, steps=steps
+    )
 
 
 def roomy_setting(experiment: Experiment, data_size: int) -> Setting:
@@ -257,7 +317,11 @@ def fingerprint(experiment: Experiment, source: Source, pairs: Pairs | None = No
     others: dict[str, Any] = dict.fromkeys(("training", "monitor", "recipe", "data"), True)
     # the paths of weights and pairs do not matter, since their digests are included
     others |= {"start": {"weights", "crop", "interpolation"}, "pairs": {"of"}}
-    parts = [*experiment.essence(others), source.fingerprint, *([] if pairs is None else [pairs.digest()])]
+    parts = [
+        *experiment.essence(others),
+        source.fingerprint,
+        *([] if pairs is None else [pairs.digest()]),
+    ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -284,10 +348,22 @@ def backbone_of(experiment: Experiment, method: Method, step: int, epoch: float)
     network = backbones.build(experiment.network)
     path = next(name for name, module in method.named_modules() if module is method.backbone)
     network.load_state_dict(plain_state_dict(method.backbone))
-    info: dict[str, Any] = {"recipe": experiment.recipe, "method": experiment.method.name, "encoder": owner(path)}
-    info |= {"branch": "main", "step": step, "epoch": epoch, "seed": experiment.seed, "data": experiment.data}
+    info: dict[str, Any] = {
+        "recipe": experiment.recipe,
+        "method": experiment.method.name,
+        "encoder": owner(path),
+    }
+    info |= {
+        "branch": "main",
+        "step": step,
+        "epoch": epoch,
+        "seed": experiment.seed,
+        "data": experiment.data,
+    }
     if experiment.start.weights is not None:
         info |= {"start": experiment.start.weights, "start_sha256": experiment.start.sha256}
     config, start = experiment.network, experiment.start
-    preparation = Preparation(config.mean, config.std, experiment.views.test_size, start.crop, start.interpolation)
+    preparation = Preparation(
+        config.mean, config.std, experiment.views.test_size, start.crop, start.interpolation
+    )
     return Backbone(network.eval(), preparation, config, info)

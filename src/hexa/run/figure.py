@@ -38,7 +38,13 @@ OF_FEATURES: dict[str, tuple[Callable[..., Gallery], str, str]] = {
 
 
 def figure(
-    kind: str, target: Target, data: str | None, out: Path | str, *, seed: int = 0, progress: Progress = silent
+    kind: str,
+    target: Target,
+    data: str | None,
+    out: Path | str,
+    *,
+    seed: int = 0,
+    progress: Progress = silent,
 ) -> Path:
     """Write a figure as PNG or SVG, by the ending of `out`, and return its path.
 
@@ -47,19 +53,25 @@ def figure(
     """
     if kind in OF_VIEWS:
         if isinstance(target, Backbone):
-            raise UserError(f"{kind} is a figure of a method; give a run or a recipe, or take neighbours or clusters")
+            raise UserError(
+                f"{kind} is a figure of a method; give a run or a recipe, or take neighbours or clusters"
+            )
         return save(_of_views(kind, target, data, seed, progress), out)
     if kind in OF_FEATURES:
         return save(_of_features(kind, target, data, seed, progress), out)
     raise UserError(f"unknown figure '{kind}'; {nearest(kind, [*OF_VIEWS, *OF_FEATURES])}")
 
 
-def _of_views(kind: str, target: Path | str, data: str | None, seed: int, progress: Progress) -> Figure:
+def _of_views(
+    kind: str, target: Path | str, data: str | None, seed: int, progress: Progress
+) -> Figure:
     progress("opening the images", 0, 0)
     look = Look.at(target, data)
     progress("making views of them", 0, 0)
     length = f"step {look.step:,}" if look.step else "random weights"
-    title = f"{kind.replace('-', ' ')}: {Path(target).name} on {short_name(look.source.name)}, {length}"
+    title = (
+        f"{kind.replace('-', ' ')}: {Path(target).name} on {short_name(look.source.name)}, {length}"
+    )
     if kind == "view-space":
         return view_space(embed_views(look, seed=seed), title=title)
     remark = (
@@ -69,17 +81,27 @@ def _of_views(kind: str, target: Path | str, data: str | None, seed: int, progre
     return look.gallery(6, seed=seed).draw(title, remark, side=SIDE)
 
 
-def _of_features(kind: str, target: Target, data: str | None, seed: int, progress: Progress) -> Figure:
+def _of_features(
+    kind: str, target: Target, data: str | None, seed: int, progress: Progress
+) -> Figure:
     backbone = target if isinstance(target, Backbone) else load_backbone(target)
     data = data or backbone.info.get("data")
     if not data:
-        raise UserError("a backbone without a run has no images of its own; give some with --data SOURCE")
+        raise UserError(
+            "a backbone without a run has no images of its own; give some with --data SOURCE"
+        )
     source = open_source(str(data), "train", channels=len(backbone.mean))
-    embedded = EmbeddedImages.of(backbone, source, seed=seed, progress=partial(progress, "extracting features"))
+    embedded = EmbeddedImages.of(
+        backbone, source, seed=seed, progress=partial(progress, "extracting features")
+    )
     name = backbone.info.get("spec", "a backbone") if isinstance(target, Backbone) else target
     make, remark, of_classes = OF_FEATURES[kind]
-    remark = remark.format(len(embedded.features)) + f" {of_classes}" * bool(class_of(embedded.source, 0))
-    return make(embedded, seed=seed).draw(f"{kind}: {Path(str(name)).name} on {short_name(source.name)}", remark)
+    remark = remark.format(len(embedded.features)) + f" {of_classes}" * bool(
+        class_of(embedded.source, 0)
+    )
+    return make(embedded, seed=seed).draw(
+        f"{kind}: {Path(str(name)).name} on {short_name(source.name)}", remark
+    )
 
 
 def short_name(source: str) -> str:

@@ -15,7 +15,12 @@ from hexa.runtime.lock import locked
 from hexa.training import trackers
 from hexa.training.journal import ENVIRONMENT, METRICS
 
-CONFIG, BACKBONE, REPORT, CHECKPOINTS = "config.yaml", "backbone.safetensors", "report.html", "checkpoints"
+CONFIG, BACKBONE, REPORT, CHECKPOINTS = (
+    "config.yaml",
+    "backbone.safetensors",
+    "report.html",
+    "checkpoints",
+)
 #: The record of `hexa adapt`, which it writes first.
 ADAPTATION = "adapt.json"
 #: The better of the start and the result of an adaptation, for timm.
@@ -41,13 +46,17 @@ def mine(folder: Path, say: Callable[[str], object] = lambda message: None) -> I
         return
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give another --out")
-    what = f"is already training in {folder}; wait until it ends, or end it, and run the command again"
+    what = (
+        f"is already training in {folder}; wait until it ends, or end it, and run the command again"
+    )
     with ExitStack() as held:
         try:
             held.enter_context(locked(folder / LOCK, what, patience=PATIENCE, say=say))
         except OSError as error:
             begun = (folder / CONFIG).is_file()
-            remedy = f"once it can, go on with: hexa resume {folder}" if begun else "give another --out"
+            remedy = (
+                f"once it can, go on with: hexa resume {folder}" if begun else "give another --out"
+            )
             raise UserError(f"{folder}: cannot be written ({describe(error)}); {remedy}") from None
         sweep(folder, CONFIG, ENVIRONMENT, METRICS, BACKBONE, BEST, trackers.FILE)
         sweep(folder / CHECKPOINTS)
@@ -58,12 +67,18 @@ def is_ours(folder: Path) -> bool:
     """Whether this torchrun began the run in `folder`. Raises UserError if the folder has anything else of value."""
     there = {path.name for path in folder.iterdir()} - {LOCK, ADAPTATION}
     # with its first file alone, a run was killed immediately
-    if not there or _is_stillborn(folder) or (there == {ENVIRONMENT} and _process(folder) is not None):
+    if (
+        not there
+        or _is_stillborn(folder)
+        or (there == {ENVIRONMENT} and _process(folder) is not None)
+    ):
         return False
     if peers.restarts() and _noted(folder, "launcher") == peers.launcher():
         return (folder / CONFIG).is_file()
     if (folder / CONFIG).is_file():
-        raise UserError(f"{folder} holds a run; continue it with 'hexa resume {folder}', or give another --out")
+        raise UserError(
+            f"{folder} holds a run; continue it with 'hexa resume {folder}', or give another --out"
+        )
     raise UserError(f"{folder} is not an empty folder; give another --out")
 
 
@@ -73,7 +88,11 @@ def _is_stillborn(folder: Path) -> bool:
     Its loss became non-finite before the first checkpoint; or it ran on this machine and ended before it logged a step
     (unreadable images …). A run whose process is still running, or may be, does not count.
     """
-    if not (folder / CONFIG).is_file() or (folder / BACKBONE).exists() or (folder / CHECKPOINTS).exists():
+    if (
+        not (folder / CONFIG).is_file()
+        or (folder / BACKBONE).exists()
+        or (folder / CHECKPOINTS).exists()
+    ):
         return False
     journal = folder / METRICS
     written = journal.read_text(errors="replace") if journal.exists() else ""
@@ -104,7 +123,9 @@ def stopping_well(folder: Path) -> Iterator[None]:
     try:
         yield
     except (WorkerEnded, OSError) as error:
-        raise UserError(f"{describe(error) if isinstance(error, OSError) else error}; {way_on(folder)}") from error
+        raise UserError(
+            f"{describe(error) if isinstance(error, OSError) else error}; {way_on(folder)}"
+        ) from error
 
 
 def way_on(folder: Path) -> str:

@@ -41,7 +41,12 @@ class KnnMonitor:
     """
 
     def __init__(
-        self, experiment: Experiment, source: Source, method: Method, machine: Machine, held: Source | None = None
+        self,
+        experiment: Experiment,
+        source: Source,
+        method: Method,
+        machine: Machine,
+        held: Source | None = None,
     ) -> None:
         self.config, self.size, self.held = experiment.monitor, experiment.views.test_size, held
         self.method, self.machine, self.source = method, machine, source
@@ -53,7 +58,12 @@ class KnnMonitor:
 
     @classmethod
     def of(
-        cls, experiment: Experiment, source: Source, method: Method, machine: Machine, held: Source | None = None
+        cls,
+        experiment: Experiment,
+        source: Source,
+        method: Method,
+        machine: Machine,
+        held: Source | None = None,
     ) -> KnnMonitor | None:
         """The monitor, or None if it is off or has nothing to measure. Raises UserError for its `data`."""
         config = experiment.monitor
@@ -64,13 +74,19 @@ class KnnMonitor:
             source, held = open_source(config.data, "train", most, source.channels), None
         for field in ("keep_best", "until", "holdout", "data"):
             if getattr(config, field) and source.classes is None:
-                raise ConfigError([(f"monitor.{field}", f"{source!r} has no labels; give labelled monitor.data")])
+                raise ConfigError(
+                    [(f"monitor.{field}", f"{source!r} has no labels; give labelled monitor.data")]
+                )
         return None if source.classes is None else cls(experiment, source, method, machine, held)
 
     @property
     def num_classes(self) -> int:
         assert self.source.classes is not None, "or there is no monitor"
-        return len(self.source.class_names) if self.source.class_names else int(self.source.classes.max()) + 1
+        return (
+            len(self.source.class_names)
+            if self.source.class_names
+            else int(self.source.classes.max()) + 1
+        )
 
     @torch.no_grad()
     def __call__(self, warn: Callable[[str], object] = lambda message: None) -> float:
@@ -81,7 +97,9 @@ class KnnMonitor:
         self.method.eval()
         (bank, votes), (queries, labels) = self._images
         features = self._features(bank), self._features(queries)
-        scores = knn_classify(features[0], votes, features[1], self.config.k, self.config.temperature)
+        scores = knn_classify(
+            features[0], votes, features[1], self.config.k, self.config.temperature
+        )
         return 100 * float((scores.argmax(1).cpu() == labels).double().mean())
 
     def parts(self) -> tuple[Source, Source]:
@@ -97,20 +115,26 @@ class KnnMonitor:
                 other = torch.randperm(len(test), generator=self.stream.child("test").generator())
                 return Subset(source, order[:most].numpy()), Subset(test, other[:most].numpy())
         asking = max(1, round(_HELD_OUT * len(source)))
-        return Subset(source, order[asking:][:most].numpy()), Subset(source, order[:asking][:most].numpy())
+        return Subset(source, order[asking:][:most].numpy()), Subset(
+            source, order[:asking][:most].numpy()
+        )
 
     def _read(self, source: Source, warn: Callable[[str], object]) -> _Images:
         images, labels = [], list[Any]()
         problems: dict[int, str] = {}
         transform = EvaluationTransform(self.size)
-        for batch, batch_labels, _ in evaluation_batches(source, transform, _BATCH, problems=problems, tolerance=1.0):
+        for batch, batch_labels, _ in evaluation_batches(
+            source, transform, _BATCH, problems=problems, tolerance=1.0
+        ):
             levels = (batch * 255).round()
             images.append(levels.to(torch.uint8) if torch.equal(levels / 255, batch) else batch)
             labels.append(batch_labels)
         if problems:
             which = f"{len(problems)} of {len(source)} images of {source.name}#{source.split}"
             first = describe_problems(source, problems, 1)[0]
-            warn(f"the k-NN monitor leaves out {which}, which can't be read: {first}{' …' * (len(problems) > 1)}")
+            warn(
+                f"the k-NN monitor leaves out {which}, which can't be read: {first}{' …' * (len(problems) > 1)}"
+            )
         if not images:
             raise UserError("no image could be read")
         return torch.cat(alike(images)), torch.cat(labels)
@@ -132,6 +156,8 @@ def without_holdout(experiment: Experiment, source: Source) -> tuple[Source, Sou
     count = round(experiment.monitor.holdout * len(source))
     if not count:
         return source, None
-    order = torch.randperm(len(source), generator=Stream(experiment.seed).child("monitor holdout").generator())
+    order = torch.randperm(
+        len(source), generator=Stream(experiment.seed).child("monitor holdout").generator()
+    )
     held, rest = (rows.sort().values.numpy() for rows in (order[:count], order[count:]))
     return Subset(source, rest), Subset(source, held)

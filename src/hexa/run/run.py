@@ -33,7 +33,17 @@ from hexa.run.build import (
     setting_of,
     settled,
 )
-from hexa.run.folder import BACKBONE, BEST, CHECKPOINTS, CONFIG, REPORT, is_ours, mine, stopping_well, way_on
+from hexa.run.folder import (
+    BACKBONE,
+    BEST,
+    CHECKPOINTS,
+    CONFIG,
+    REPORT,
+    is_ours,
+    mine,
+    stopping_well,
+    way_on,
+)
 from hexa.run.monitor import KnnMonitor, without_holdout
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.console import Console
@@ -49,7 +59,9 @@ from hexa.training.trainer import Trainer
 from hexa.weights.pretrained import Backbone, load_backbone, serialized
 
 
-def pretrain(experiment: Experiment, out: Path | str | None = None, *, console: Console | None = None) -> Path:
+def pretrain(
+    experiment: Experiment, out: Path | str | None = None, *, console: Console | None = None
+) -> Path:
     """Carry out an experiment in the folder `out`, by default runs/RECIPE, and return the folder.
 
     Mistakes in an experiment are found before the folder is created. Under torchrun every process calls it; if torchrun
@@ -71,13 +83,17 @@ def resume(run: Path | str, *, console: Console | None = None) -> Path:
     """
     folder = Path(run)
     if not (folder / CONFIG).is_file():
-        raise UserError(f"{folder}: no run to resume ({CONFIG} is missing); give the folder that hexa pretrain wrote")
+        raise UserError(
+            f"{folder}: no run to resume ({CONFIG} is missing); give the folder that hexa pretrain wrote"
+        )
     notes: list[str] = []
     with mine(folder, notes.append):
         return _carry_out(experiments.load(folder / CONFIG), folder, console, True, notes)
 
 
-def _carry_out(experiment: Experiment, folder: Path, console: Console | None, resumed: bool, notes: list[str]) -> Path:
+def _carry_out(
+    experiment: Experiment, folder: Path, console: Console | None, resumed: bool, notes: list[str]
+) -> Path:
     machine = Machine.of(experiment)
     processes.initialize(machine.device)
     failed = True
@@ -90,12 +106,18 @@ def _carry_out(experiment: Experiment, folder: Path, console: Console | None, re
         failed = False
         return folder
     except processes.ProcessEnded as error:
-        raise processes.ProcessEnded(f"{error}; {way_on(folder)}", error.speaks) from error.__cause__
+        raise processes.ProcessEnded(
+            f"{error}; {way_on(folder)}", error.speaks
+        ) from error.__cause__
     except Exception as error:
-        if experiment.training.compile and type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+        if experiment.training.compile and type(error).__module__.startswith(
+            ("torch._dynamo", "torch._inductor")
+        ):
             why = str(error).strip().splitlines()[0][:200]
             remedy = f"set 'compile: false' in its {CONFIG}, then 'hexa resume {folder}'"
-            raise UserError(f"training.compile: torch cannot compile on this machine ({why}); {remedy}") from None
+            raise UserError(
+                f"training.compile: torch cannot compile on this machine ({why}); {remedy}"
+            ) from None
         raise
     finally:
         # a trainer and its hooks form cycles; without this, images and weights would outlive their run
@@ -142,7 +164,9 @@ class _Session:
             for line in lines:
                 self.console.print(one_line(line))
 
-    def _trainer(self, source: Source, held: Source | None, method: Method, loader: PretrainLoader) -> Trainer:
+    def _trainer(
+        self, source: Source, held: Source | None, method: Method, loader: PretrainLoader
+    ) -> Trainer:
         experiment = self.experiment
         steps = loader.steps_per_epoch
         optimizer = build_optimizer(experiment, method, steps)
@@ -161,7 +185,11 @@ class _Session:
             scoring=Scoring(
                 knn,
                 experiment.monitor.knn_every,
-                Best(experiment.monitor.keep_best is not None, experiment.monitor.patience, experiment.monitor.until),
+                Best(
+                    experiment.monitor.keep_best is not None,
+                    experiment.monitor.patience,
+                    experiment.monitor.until,
+                ),
                 keep=lambda: self._save(self._backbone(trainer), BEST),
             ),
             watch=Watch(method.chance_loss, knn.num_classes if knn is not None else None),
@@ -175,15 +203,26 @@ class _Session:
         newest = checkpoints.newest_good_of_all(folder, warnings.append, trainer.device)
         if newest is None:
             if checkpoints.checkpoints(folder):  # only the main process warns
-                raise UserError("; ".join([*warnings, f"no checkpoint of {self.folder} is intact, start a new run"]))
+                raise UserError(
+                    "; ".join(
+                        [*warnings, f"no checkpoint of {self.folder} is intact, start a new run"]
+                    )
+                )
             return warnings
         path, state = newest
         try:
             return warnings + restore(trainer, state)
         except torch.OutOfMemoryError:
             raise
-        except (KeyError, TypeError, AttributeError, RuntimeError) as error:  # intact, but of another experiment
-            message = f"{path}: not a checkpoint of this experiment ({reason(error)}); start a new run"
+        except (
+            KeyError,
+            TypeError,
+            AttributeError,
+            RuntimeError,
+        ) as error:  # intact, but of another experiment
+            message = (
+                f"{path}: not a checkpoint of this experiment ({reason(error)}); start a new run"
+            )
             raise UserError(message) from error
 
     def _train(self, trainer: Trainer, warnings: list[str]) -> None:
@@ -191,7 +230,9 @@ class _Session:
         step, folder, journal = trainer.step, self.folder, trainer.journal
         if processes.is_main():
             # first, since it identifies the owner of the folder
-            write_environment(folder, trainer.device, self.machine.precision, step if self.resumed else None)
+            write_environment(
+                folder, trainer.device, self.machine.precision, step if self.resumed else None
+            )
             if not self.resumed:
                 # the journal of a run that ended before its first checkpoint
                 (folder / METRICS).unlink(missing_ok=True)
@@ -201,7 +242,10 @@ class _Session:
         try:
             journal.write("resume" if self.resumed else "start", step)
             if self.resumed:
-                at_ends = {0: "no checkpoint yet:", trainer.total_steps: "nothing is left to train:"}
+                at_ends = {
+                    0: "no checkpoint yet:",
+                    trainer.total_steps: "nothing is left to train:",
+                }
                 way = at_ends.get(min(step, trainer.total_steps), "continuing after")
                 journal.reporter.say(f"{way} step {step} of {trainer.total_steps}")
             trainer.warn(warnings)
@@ -225,7 +269,9 @@ class _Session:
             except ConfigError as error:
                 problem = error
         if processes.any_of(problem is not None, trainer.device) and not self.resumed:
-            raise problem or ConfigError([("training.tracker", "it cannot begin")])  # the main process says why
+            raise problem or ConfigError(
+                [("training.tracker", "it cannot begin")]
+            )  # the main process says why
         if problem is not None:
             warnings.append(f"{problem}; the run continues without it")
         return begun
@@ -235,7 +281,9 @@ class _Session:
 
     def _save(self, backbone: Backbone, name: str) -> None:
         """`save_backbone` into the run's folder, which is not created again if it was removed."""
-        write_whole(self.folder / name, lambda file: file.write(serialized(backbone)), make_folders=False)
+        write_whole(
+            self.folder / name, lambda file: file.write(serialized(backbone)), make_folders=False
+        )
 
     def _finish(self, trainer: Trainer) -> None:
         """Write the backbone and the report, in the main process."""
@@ -253,7 +301,9 @@ class _Session:
                 report([folder], folder / REPORT, makers(self.experiment.data))
 
 
-def _headline(experiment: Experiment, source: Source, machine: Machine, folder: Path, resumed: bool) -> str:
+def _headline(
+    experiment: Experiment, source: Source, machine: Machine, folder: Path, resumed: bool
+) -> str:
     hard = "".join(
         f" + {name}" + (f" from {config.start:.0%} of training" if config.start else "")
         for name, config in experiment.hard_examples.items()

@@ -29,22 +29,53 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
     if config.weights.startswith("python:") and "start.weights" in given:
         made = start.made_by_code(config.weights)
         file = cache_folder() / "starts" / f"{made.content_hash()}.safetensors"
-        return begin_from_weights(override(experiment, {"start.weights": str(save_backbone(made, file))}), given)
+        return begin_from_weights(
+            override(experiment, {"start.weights": str(save_backbone(made, file))}), given
+        )
     backbone = start.of(config)
-    network = backbone.network_config.model_dump(mode="json") | {"mean": backbone.mean, "std": backbone.std}
-    network |= {name: getattr(experiment.network, name) for name in network if f"network.{name}" in given}
-    for name, theirs in (("name", backbone.network_config.name), ("stem", backbone.network_config.stem)):
+    network = backbone.network_config.model_dump(mode="json") | {
+        "mean": backbone.mean,
+        "std": backbone.std,
+    }
+    network |= {
+        name: getattr(experiment.network, name) for name in network if f"network.{name}" in given
+    }
+    for name, theirs in (
+        ("name", backbone.network_config.name),
+        ("stem", backbone.network_config.stem),
+    ):
         if network[name] != theirs:
-            raise ConfigError([(f"network.{name}", f"that of the weights {config.weights} is {theirs}; leave it out")])
+            raise ConfigError(
+                [
+                    (
+                        f"network.{name}",
+                        f"that of the weights {config.weights} is {theirs}; leave it out",
+                    )
+                ]
+            )
     size = experiment.views.size if "views.size" in given else backbone.image_size
-    fixed = getattr(getattr(backbone.network, "patch_embed", None), "strict_img_size", False)  # as in most ViTs
+    fixed = getattr(
+        getattr(backbone.network, "patch_embed", None), "strict_img_size", False
+    )  # as in most ViTs
     if size != backbone.image_size and fixed and "network.options" not in given:
         network["options"] = {**network["options"], "img_size": size}
     crops = tuple(crop.sized(size / experiment.views.size) for crop in experiment.views.extra_crops)
     changes = {f"network.{name}": value for name, value in network.items()}
-    changes |= {"views.size": size, "views.extra_crops": crops, "start.sha256": start.digest(config.weights, backbone)}
-    changes |= {f"start.{name}": getattr(backbone.preparation, name) for name in ("crop", "interpolation")}
-    if experiment.optimizer.name == "muon" and "optimizer.name" not in given and not start.convolves(backbone.network):
+    changes |= {
+        "views.size": size,
+        "views.extra_crops": crops,
+        "start.sha256": start.digest(config.weights, backbone),
+    }
+    changes |= {
+        f"start.{name}": getattr(backbone.preparation, name) for name in ("crop", "interpolation")
+    }
+    if (
+        experiment.optimizer.name == "muon"
+        and "optimizer.name" not in given
+        and not start.convolves(backbone.network)
+    ):
         changes |= _BY_ADAMW
     scale = {"views.test_scale": experiment.views.test_scale} if "views.test_scale" in given else {}
-    return override(experiment, scale | {path: value for path, value in changes.items() if path not in given})
+    return override(
+        experiment, scale | {path: value for path, value in changes.items() if path not in given}
+    )

@@ -52,7 +52,12 @@ class ViewSpace(NamedTuple):
 
 @torch.no_grad()
 def embed_views(
-    look: Look, *, num_images: int = 6, num_views: int = 12, epsilon: float | None = None, seed: int = 0
+    look: Look,
+    *,
+    num_images: int = 6,
+    num_views: int = 12,
+    epsilon: float | None = None,
+    seed: int = 0,
 ) -> ViewSpace:
     """Embed `num_views` views of each of `num_images` images, their adversarial views, and mixtures of them.
 
@@ -63,10 +68,22 @@ def embed_views(
     if not (2 <= num_images <= len(COLOURS) and num_views >= 2):
         raise UserError(f"2 to {len(COLOURS)} images can be told apart, in 2 views or more each")
     if look.experiment.method.unmixable:
-        raise UserError(f"view space is not for {look.experiment.method.name}: {look.experiment.method.unmixable}")
-    attack = {**own_fields(look.experiment, "adversarial"), "branch": "main", "generation": "main_train", "weight": 1.0}
+        raise UserError(
+            f"view space is not for {look.experiment.method.name}: {look.experiment.method.unmixable}"
+        )
+    attack = {
+        **own_fields(look.experiment, "adversarial"),
+        "branch": "main",
+        "generation": "main_train",
+        "weight": 1.0,
+    }
     attack |= {} if epsilon is None else {"epsilon": epsilon, "step_size": epsilon}
-    mixing = {**own_fields(look.experiment, "cutmix"), "branch": "main", "weight": 1.0, "per_sample": True}
+    mixing = {
+        **own_fields(look.experiment, "cutmix"),
+        "branch": "main",
+        "weight": 1.0,
+        "per_sample": True,
+    }
     objective = look.objective({"adversarial": attack, "cutmix": mixing})
     batch = _views_of(look, num_images, num_views, Stream(seed).child("view space"))
     with unchanged(objective.method):
@@ -78,8 +95,18 @@ def embed_views(
     image = np.arange(num_images).repeat(num_views)
     crops = examples[STD].crops[0]
     partner = image[partners(crops, examples["cutmix"].crops[0]).cpu().numpy()]
-    tiles = tiles_of(look.source, batch.index[::num_views].tolist(), EvaluationTransform(crops.shape[-1]))
-    return ViewSpace(clean, adversarial, mixed, image, partner, tiles, float(axes.explained_variance_ratio_.sum()))
+    tiles = tiles_of(
+        look.source, batch.index[::num_views].tolist(), EvaluationTransform(crops.shape[-1])
+    )
+    return ViewSpace(
+        clean,
+        adversarial,
+        mixed,
+        image,
+        partner,
+        tiles,
+        float(axes.explained_variance_ratio_.sum()),
+    )
 
 
 def partners(clean: Tensor, mixed: Tensor) -> Tensor:
@@ -97,8 +124,13 @@ def partners(clean: Tensor, mixed: Tensor) -> Tensor:
 
 def _views_of(look: Look, num_images: int, num_views: int, stream: Stream) -> Batch:
     """Each image `num_views` times in a row, in views of their own."""
-    batches = [look.batch(num_images, stream, stream.child("view", number)) for number in range(num_views)]
-    crops = tuple(torch.stack(same, 1).flatten(0, 1) for same in zip(*(batch.crops for batch in batches), strict=True))
+    batches = [
+        look.batch(num_images, stream, stream.child("view", number)) for number in range(num_views)
+    ]
+    crops = tuple(
+        torch.stack(same, 1).flatten(0, 1)
+        for same in zip(*(batch.crops for batch in batches), strict=True)
+    )
     return replace(batches[0], crops=crops, index=batches[0].index.repeat_interleave(num_views))
 
 
@@ -106,7 +138,13 @@ def _embedding(look: Look, example: Example) -> Points:
     """The embedding of the first crop of an example, [B, D]."""
     embedding = example.score.embed(example.crops, replace(MAIN, update=False))
     directions = look.method.directions(embedding)
-    return (embedding if directions is None else directions)[0].float().cpu().numpy().astype(np.float64)
+    return (
+        (embedding if directions is None else directions)[0]
+        .float()
+        .cpu()
+        .numpy()
+        .astype(np.float64)
+    )
 
 
 _READING = (
@@ -126,12 +164,20 @@ def view_space(space: ViewSpace, *, title: str = "", remark: str = _READING) -> 
         for image in range(len(space.tiles)):
             places = np.flatnonzero(space.image == image)
             for place in places[:_ATTACKED]:
-                ax.plot(*np.stack([space.clean[place], space.adversarial[place]]).T, color=COLOURS[image], linewidth=1)
+                ax.plot(
+                    *np.stack([space.clean[place], space.adversarial[place]]).T,
+                    color=COLOURS[image],
+                    linewidth=1,
+                )
                 x, y = space.adversarial[place]
-                ax.scatter(x, y, s=52, marker="^", color=COLOURS[image], edgecolors=INK, linewidths=0.7)
+                ax.scatter(
+                    x, y, s=52, marker="^", color=COLOURS[image], edgecolors=INK, linewidths=0.7
+                )
             for place in places[space.partner[places] != image][-_MIXED:]:
                 edge, (x, y) = COLOURS[space.partner[place]], space.mixed[place]
-                ax.scatter(x, y, s=52, marker="s", color=COLOURS[image], edgecolors=edge, linewidths=2.2)
+                ax.scatter(
+                    x, y, s=52, marker="s", color=COLOURS[image], edgecolors=edge, linewidths=2.2
+                )
         share = f"{100 * space.explained:.0f} % of the variance in both"
         ax.set(xlabel=f"first principal component ({share})", ylabel="second principal component")
         ax.margins(0.06)
@@ -143,8 +189,18 @@ def _legend(ax: Axes, space: ViewSpace) -> None:
     """The three markers, and beside the axes the images in their colours."""
     marks = [
         Line2D([], [], marker="o", linestyle="", color=MUTED, alpha=0.6, label="clean view"),
-        Line2D([], [], marker="^", linestyle="-", color=MUTED, markeredgecolor=INK, label="adversarial view"),
-        Line2D([], [], marker="s", linestyle="", color=MUTED, markeredgecolor=INK, label="mixed view"),
+        Line2D(
+            [],
+            [],
+            marker="^",
+            linestyle="-",
+            color=MUTED,
+            markeredgecolor=INK,
+            label="adversarial view",
+        ),
+        Line2D(
+            [], [], marker="s", linestyle="", color=MUTED, markeredgecolor=INK, label="mixed view"
+        ),
     ]
     ax.legend(handles=marks, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     count = len(space.tiles)

@@ -27,7 +27,14 @@ from hexa.reporting.pictures import Gallery
 from hexa.reporting.report import Makers
 from hexa.reporting.runs import Run, flatten
 from hexa.reporting.style import SIDE, save
-from hexa.run.build import Machine, build_method, build_objective, roomy_setting, setting_of, settled
+from hexa.run.build import (
+    Machine,
+    build_method,
+    build_objective,
+    roomy_setting,
+    setting_of,
+    settled,
+)
 from hexa.runtime import checkpoints
 from hexa.runtime.progress import Progress, silent
 from hexa.runtime.random import Stream
@@ -86,12 +93,16 @@ class Look:
         experiment, folder = _experiment_of(target)
         # on whatever device there is, uncompiled, with the hard examples that are trained on and their sources only
         wanted = needed(experiment.hard_examples)
-        training = experiment.training.model_copy(update={"device": "auto", "compile": False, "num_workers": 0})
+        training = experiment.training.model_copy(
+            update={"device": "auto", "compile": False, "num_workers": 0}
+        )
         kept = {name: config for name, config in experiment.hard_examples.items() if name in wanted}
         experiment = experiment.model_copy(update={"training": training, "hard_examples": kept})
         data = None if data == experiment.data else data
         split = "train" if data is None else None
-        source = open_source(data or experiment.data, split, training.max_image_pixels, experiment.network.channels)
+        source = open_source(
+            data or experiment.data, split, training.max_image_pixels, experiment.network.channels
+        )
         experiment, _ = settled(experiment, source)
         machine = Machine.of(experiment)
         # what a method reserves follows from the data it was trained on, which may be more than these images
@@ -102,18 +113,29 @@ class Look:
             method = build_method(experiment, setting, machine, filled=folder is None)
             step = _load(method, folder, machine.device) if folder is not None else 0
         except (ConfigError, RuntimeError) as error:
-            if folder is None or (own is not None and isinstance(error, ConfigError | torch.OutOfMemoryError)):
+            if folder is None or (
+                own is not None and isinstance(error, ConfigError | torch.OutOfMemoryError)
+            ):
                 raise
             message = f"{folder}: its method remembers every image it was trained on"
             if not opens_own:
                 raise UserError(f"{message}; give these with --data") from None
             gone = "cannot be opened" if own is None else f"has other images now ({len(own)})"
             remedy = f"put it back, or correct 'data' in {folder}/config.yaml"
-            raise UserError(f"{message}, and their source '{experiment.data}' {gone}; {remedy}") from None
-        return cls(experiment, method.train(), machine, source, step, folder is not None and data is None)
+            raise UserError(
+                f"{message}, and their source '{experiment.data}' {gone}; {remedy}"
+            ) from None
+        return cls(
+            experiment, method.train(), machine, source, step, folder is not None and data is None
+        )
 
     def gallery(
-        self, num_images: int = 8, *, gain: float | None = None, seed: int = 0, problems: list[str] | None = None
+        self,
+        num_images: int = 8,
+        *,
+        gain: float | None = None,
+        seed: int = 0,
+        problems: list[str] | None = None,
     ) -> Gallery:
         """The views of `num_images` images and every hard example made of them.
 
@@ -138,7 +160,11 @@ class Look:
         return build_objective(experiment, self.method, self.machine)
 
     def batch(
-        self, count: int, stream: Stream, views: Stream | None = None, problems: list[str] | None = None
+        self,
+        count: int,
+        stream: Stream,
+        views: Stream | None = None,
+        problems: list[str] | None = None,
     ) -> Batch:
         """`count` images drawn by the stream, in views of it, or of another stream: the same images again.
 
@@ -161,10 +187,14 @@ class Look:
                     problems.append(f"{source.paths[position]}: {error}")
                 if not order:
                     message = f"data '{source.name}': none of its images can be read"
-                    raise UserError(f"{message}; the last was {source.paths[position]} ({error})") from None
+                    raise UserError(
+                        f"{message}; the last was {source.paths[position]} ({error})"
+                    ) from None
         stacked = tuple(torch.stack(alike(view)).to(device) for view in zip(*crops, strict=True))
         places = torch.tensor(index, device=device)
-        return replace(Batch(recipe.finish(stacked, made), places, made), step=self.step, known=self.known)
+        return replace(
+            Batch(recipe.finish(stacked, made), places, made), step=self.step, known=self.known
+        )
 
 
 def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | None]:
@@ -177,7 +207,9 @@ def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | 
     if (folder / "config.yaml").is_file():
         return plugins.load(folder / "config.yaml"), folder
     if isinstance(target, Path) or folder.is_dir():
-        raise UserError(f"{target}: not a run folder (config.yaml is missing); give a run or a recipe's name")
+        raise UserError(
+            f"{target}: not a run folder (config.yaml is missing); give a run or a recipe's name"
+        )
     if len(folder.parts) > 1 and not plugins.is_plugin(target) and folder.suffix != ".py":
         raise UserError(f"{target}: run folder not found")
     try:
@@ -198,9 +230,15 @@ def _load(method: Method, folder: Path, device: torch.device) -> int:
     newest = checkpoints.newest_good(folder / "checkpoints", problems.append, device)
     if newest is None:
         reason = f" ({some(problems, '; ')})" if problems else ""
-        raise UserError(f"{folder}: has no intact checkpoint{reason}; 'hexa resume {folder}' writes one")
+        raise UserError(
+            f"{folder}: has no intact checkpoint{reason}; 'hexa resume {folder}' writes one"
+        )
     state, step = newest[1].get("method"), newest[1].get("step")
-    if not isinstance(state, dict) or not isinstance(step, int) or not all(isinstance(name, str) for name in state):
+    if (
+        not isinstance(state, dict)
+        or not isinstance(step, int)
+        or not all(isinstance(name, str) for name in state)
+    ):
         raise UserError(f"{newest[0]}: the checkpoint holds no method")
     method.restore(state)
     return step
@@ -225,4 +263,6 @@ def _clusters(data: str, run: Run) -> Gallery:
     fields, backbone = flatten(run.config), load_backbone(run.folder)
     source = open_source(data, None, fields.get("training.max_image_pixels"), len(backbone.mean))
     embedded = EmbeddedImages.of(backbone, source, limit=500, seed=fields.get("seed", 0))
-    return clusters(embedded, num_clusters=min(8, len(embedded.features)), k=8, seed=fields.get("seed", 0))
+    return clusters(
+        embedded, num_clusters=min(8, len(embedded.features)), k=8, seed=fields.get("seed", 0)
+    )

@@ -20,13 +20,22 @@ def keep_freed_memory() -> bool:
     next step: 2 to 5 % of the time of a small network on a CPU, almost half of that of EfficientNet-Lite0 at 96
     pixels. Settings of the user (MALLOC_…, GLIBC_TUNABLES) are left alone. Returns whether it was done.
     """
-    if sys.platform != "linux" or any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+    if sys.platform != "linux" or any(
+        name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ
+    ):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-    return mallopt is not None and any(mallopt(*most) for most in _MMAP_THRESHOLDS) and mallopt(*_TRIM_THRESHOLD) == 1
+    return (
+        mallopt is not None
+        and any(mallopt(*most) for most in _MMAP_THRESHOLDS)
+        and mallopt(*_TRIM_THRESHOLD) == 1
+    )
 
 
 def return_freed_memory() -> None:
     """Return to the system what glibc keeps, so that the process grows by what is allocated next."""
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+    if (
+        sys.platform == "linux"
+        and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None
+    ):
         trim(0)

@@ -32,7 +32,9 @@ def path_of(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}.pt"
 
 
-def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, stays: int | None = None) -> Path:
+def save(
+    folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, stays: int | None = None
+) -> Path:
     """Write the state of a step atomically, then delete all but the newest `keep` up to this step.
 
     stays: checkpoints at multiples of this step are not deleted.
@@ -45,14 +47,18 @@ def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, stays
     content: State = {"format": FORMAT, "step": step, **state}
     content.pop("checksum", None)  # of a state that was loaded
     content["checksum"] = checksum(content)
-    path = write_whole(path_of(folder, step), lambda file: torch.save(content, file), make_folders=False)
+    path = write_whole(
+        path_of(folder, step), lambda file: torch.save(content, file), make_folders=False
+    )
     for old in [one for one in checkpoints(folder) if step_of(one) <= step][: -keep or None]:
         if stays is None or step_of(old) % stays:
             old.unlink(missing_ok=True)
     return path
 
 
-def load(path: Path, device: torch.device | str = "cpu", *, mapped: bool = False, compare: bool = True) -> State:
+def load(
+    path: Path, device: torch.device | str = "cpu", *, mapped: bool = False, compare: bool = True
+) -> State:
     """Read a checkpoint, weights only: nothing in the file is executed. Raises BadCheckpoint with the reason.
 
     mapped: tensors are read from the disk when they are used. compare: with the checksum, which reads all of them.
@@ -68,9 +74,13 @@ def load(path: Path, device: torch.device | str = "cpu", *, mapped: bool = False
         raise BadCheckpoint(f"{path}: truncated, damaged or foreign ({reason(error)})") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BadCheckpoint(f"{path}: not a checkpoint of hexa (format {FORMAT})")
-    with contextlib.suppress(RuntimeError, TypeError, OSError):  # kinds of tensors, or depths of nesting, never written
+    with contextlib.suppress(
+        RuntimeError, TypeError, OSError
+    ):  # kinds of tensors, or depths of nesting, never written
         state = {name: value for name, value in content.items() if name != "checksum"}
-        if not compare or (_is_plausible(state, path.stat().st_size) and content.get("checksum") == checksum(state)):
+        if not compare or (
+            _is_plausible(state, path.stat().st_size) and content.get("checksum") == checksum(state)
+        ):
             return content
     raise BadCheckpoint(f"{path}: damaged (its content does not match its checksum)")
 
@@ -97,7 +107,9 @@ def _is_plausible(content: State, size: int) -> bool:
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a folder by their names, oldest first."""
     paths = folder.iterdir() if folder.is_dir() else ()
-    return sorted((path for path in paths if _NAME.fullmatch(path.name) and path.is_file()), key=step_of)
+    return sorted(
+        (path for path in paths if _NAME.fullmatch(path.name) and path.is_file()), key=step_of
+    )
 
 
 def step_of(path: Path) -> int:
@@ -106,7 +118,11 @@ def step_of(path: Path) -> int:
 
 
 def newest_good(
-    folder: Path, warn: Callable[[str], None], device: torch.device | str = "cpu", *, mapped: bool = False
+    folder: Path,
+    warn: Callable[[str], None],
+    device: torch.device | str = "cpu",
+    *,
+    mapped: bool = False,
 ) -> tuple[Path, State] | None:
     """The newest intact checkpoint, or None; damaged ones are skipped with a warning. mapped: as for `load`."""
     paths = checkpoints(folder)
@@ -114,11 +130,20 @@ def newest_good(
         try:
             return path, load(path, device, mapped=mapped)
         except BadCheckpoint as error:
-            warn(f"{error}; " + ("there is none before it" if path == paths[0] else "trying the checkpoint before it"))
+            warn(
+                f"{error}; "
+                + (
+                    "there is none before it"
+                    if path == paths[0]
+                    else "trying the checkpoint before it"
+                )
+            )
     return None
 
 
-def newest_good_of_all(folder: Path, warn: Callable[[str], None], device: torch.device) -> tuple[Path, State] | None:
+def newest_good_of_all(
+    folder: Path, warn: Callable[[str], None], device: torch.device
+) -> tuple[Path, State] | None:
     """`newest_good` for all processes of a run, which call it together and communicate through `device`.
 
     The main process reads and compares everything. The others map its file into memory, so that they only read what
@@ -131,9 +156,13 @@ def newest_good_of_all(folder: Path, warn: Callable[[str], None], device: torch.
         with contextlib.suppress(BadCheckpoint):
             path = path_of(folder, step)
             newest = path, load(path, mapped=True, compare=False)
-    seen = zlib.crc32(repr((bool(checkpoints(folder)), newest and newest[1].get("checksum"))).encode())
+    seen = zlib.crc32(
+        repr((bool(checkpoints(folder)), newest and newest[1].get("checksum"))).encode()
+    )
     if processes.any_of(seen != processes.of_main(seen, device), device):
-        raise UserError(f"{folder}: processes see different checkpoints; use a disk that all machines share")
+        raise UserError(
+            f"{folder}: processes see different checkpoints; use a disk that all machines share"
+        )
     return newest
 
 

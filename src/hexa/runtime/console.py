@@ -24,9 +24,13 @@ class Console(RichConsole):
     def __init__(self, *, stderr: bool = False) -> None:
         name = "stderr" if stderr else "stdout"
         # a progress bar replaces the stream by a proxy that prints through us
-        target = Forgiving(lambda: getattr(getattr(sys, name), "rich_proxied_file", getattr(sys, name)))
+        target = Forgiving(
+            lambda: getattr(getattr(sys, name), "rich_proxied_file", getattr(sys, name))
+        )
         quiet = os.environ.get("RANK", "0") != "0"
-        super().__init__(file=cast(TextIO, target), quiet=quiet, markup=False, highlight=False, emoji=False)
+        super().__init__(
+            file=cast(TextIO, target), quiet=quiet, markup=False, highlight=False, emoji=False
+        )
 
     def print(self, *objects: Any, **options: Any) -> None:
         lines = bool(objects) and all(isinstance(one, str | Text) for one in objects)
@@ -35,6 +39,8 @@ class Console(RichConsole):
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):  # of `Text` too
             yield Segment(text, style, control) if control else Segment(printable(text), style)

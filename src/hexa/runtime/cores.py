@@ -74,7 +74,9 @@ def _idle(seconds: float = 0.2, file: Path = Path("/proc/stat")) -> float:
     return float(len(allowed_cores()))
 
 
-def _quotas(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Iterator[float]:
+def _quotas(
+    groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> Iterator[float]:
     """CPU seconds per second that each enclosing control group (version 1 or 2) may use."""
     with suppress(OSError):
         for line in own.read_text().splitlines():
@@ -82,7 +84,11 @@ def _quotas(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/
             if not controllers or "cpu" in controllers.split(","):
                 home = groups / "cpu" if controllers else groups
                 inside = home / path.lstrip("/")
-                yield from (_quota(folder) for folder in (inside, *inside.parents) if folder.is_relative_to(home))
+                yield from (
+                    _quota(folder)
+                    for folder in (inside, *inside.parents)
+                    if folder.is_relative_to(home)
+                )
 
 
 def _quota(folder: Path) -> float:
@@ -90,6 +96,8 @@ def _quota(folder: Path) -> float:
         quota, period = (folder / "cpu.max").read_text().split()
         return int(quota) / int(period)  # or "max"
     with suppress(OSError, ValueError):
-        quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        quota, period = (
+            (folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")
+        )
         return int(quota) / int(period) if int(quota) > 0 else math.inf
     return math.inf

@@ -19,7 +19,9 @@ _FULL = {
 }
 
 
-def write_whole(path: Path, write: Callable[[BinaryIO], object], *, make_folders: bool = True) -> Path:
+def write_whole(
+    path: Path, write: Callable[[BinaryIO], object], *, make_folders: bool = True
+) -> Path:
     """Write a file atomically: `write` fills a temporary file, which is flushed to the disk and renamed.
 
     make_folders: create missing folders; not wanted where a folder may be removed during the work.
@@ -77,7 +79,11 @@ def by_plain_name(path: Path) -> Iterator[str]:
 def cache_folder() -> Path:
     """Where downloads and measurements are kept: HEXA_CACHE, or `hexa` in the user's cache folder."""
     chosen = os.environ.get("HEXA_CACHE")
-    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hexa"
+    return (
+        Path(chosen)
+        if chosen
+        else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hexa"
+    )
 
 
 def describe(error: OSError) -> str:

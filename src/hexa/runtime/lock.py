@@ -21,7 +21,11 @@ _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 @contextmanager
 def locked(
-    path: Path, what: str, *, patience: float = 0.0, say: Callable[[str], object] = lambda message: None
+    path: Path,
+    what: str,
+    *,
+    patience: float = 0.0,
+    say: Callable[[str], object] = lambda message: None,
 ) -> Iterator[None]:
     """Hold a lock file inside the context; the system releases it when the process ends, in whatever way.
 
@@ -56,7 +60,10 @@ def _taken(path: Path, what: str, patience: float, say: Callable[[str], object])
         except Timeout:
             holder = path.read_text(errors="replace") if path.is_file() else ""
             raise UserError(f"process {holder or '(unknown)'} {what}") from None
-        except (FileNotFoundError, FileExistsError):  # a holder removed the folder, maybe while mkdir looked at it
+        except (
+            FileNotFoundError,
+            FileExistsError,
+        ):  # a holder removed the folder, maybe while mkdir looked at it
             if tries == 1:  # a file or a dangling link is in its place
                 raise
         except OSError as error:
@@ -64,7 +71,9 @@ def _taken(path: Path, what: str, patience: float, say: Callable[[str], object])
                 raise
             with suppress(OSError):
                 path.unlink()
-            say(f"{path.parent}: its disk has no file locks, so make sure that no other process works there")
+            say(
+                f"{path.parent}: its disk has no file locks, so make sure that no other process works there"
+            )
             return None
     with suppress(OSError):  # on a full disk it is held nevertheless
         path.write_text(f"{os.getpid()} on {platform.node()}")

@@ -11,12 +11,16 @@ from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
 #: Escape sequences, other control characters (a line may end, a tab stay), direction marks, halves of characters.
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def printable(text: str) -> str:
     """`text` with escapes (\\x1b, \\udcff) for what a terminal would interpret or an encoding cannot represent."""
-    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode-escape", "surrogatepass").decode(), text)
+    return _UNPRINTABLE.sub(
+        lambda match: match[0].encode("unicode-escape", "surrogatepass").decode(), text
+    )
 
 
 def one_line(text: str) -> str:
@@ -42,10 +46,14 @@ class Forgiving:
 
     def _try(self, name: str, *given: str) -> None:
         stream = self._stream()
-        with suppress(AttributeError, ValueError):  # None; closed, or a character that its encoding lacks
+        with suppress(
+            AttributeError, ValueError
+        ):  # None; closed, or a character that its encoding lacks
             try:
                 getattr(stream, name)(*given)
-            except OSError:  # what waits in its buffer would fail again, at the latest when Python ends
+            except (
+                OSError
+            ):  # what waits in its buffer would fail again, at the latest when Python ends
                 with suppress(OSError):
                     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -65,7 +73,9 @@ def forgiving() -> Iterator[None]:
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace", line_buffering=True)
-    sys.stdout, sys.stderr = (cast(TextIO, Forgiving(lambda stream=stream: stream)) for stream in before)  # type: ignore[misc]
+    sys.stdout, sys.stderr = (
+        cast(TextIO, Forgiving(lambda stream=stream: stream)) for stream in before
+    )  # type: ignore[misc]
     try:
         yield
     finally:

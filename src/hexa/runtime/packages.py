@@ -45,7 +45,9 @@ def import_extra(module: str, extra: str, what: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
-        raise UserError(f"{what} needs the package {error.name}; install it: {install_extra(extra)}") from None
+        raise UserError(
+            f"{what} needs the package {error.name}; install it: {install_extra(extra)}"
+        ) from None
 
 
 def install_extra(extra: str) -> str:
@@ -56,7 +58,11 @@ def install_extra(extra: str) -> str:
     wanted = re.compile(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]")
     named: list[str] = []
     with suppress(metadata.PackageNotFoundError):
-        named = [one.partition(";")[0].strip() for one in metadata.requires(DISTRIBUTION) or [] if wanted.search(one)]
+        named = [
+            one.partition(";")[0].strip()
+            for one in metadata.requires(DISTRIBUTION) or []
+            if wanted.search(one)
+        ]
     return install(*(named or [f"{DISTRIBUTION}[{extra}]"]))
 
 
@@ -65,10 +71,15 @@ def install(*arguments: str) -> str:
     python = Path(sys.executable)
     if Path.cwd() in python.parents[1:]:
         python = python.relative_to(Path.cwd())
-    commands = {"pip": [str(python), "-m", "pip", "install"], "uv": [str(python), "-m", "uv", "pip", "install"]}
+    commands = {
+        "pip": [str(python), "-m", "pip", "install"],
+        "uv": [str(python), "-m", "uv", "pip", "install"],
+    }
     outside = ["uv", "pip", "install", "--python", str(python)]
     there = {distribution.name for distribution in metadata.distributions()}
-    return shlex.join([*next((words for name, words in commands.items() if name in there), outside), *arguments])
+    return shlex.join(
+        [*next((words for name, words in commands.items() if name in there), outside), *arguments]
+    )
 
 
 @functools.cache
@@ -80,12 +91,16 @@ def commit() -> str | None:
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).resolve().parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=10, check=True
+        ).stdout.strip()
 
     with suppress(OSError, subprocess.SubprocessError):
         # an installed package in another project's checkout does not have that project's version
         if git("ls-files", "--", Path(__file__).name):
-            return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
+            return git("rev-parse", "HEAD") + (
+                "-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""
+            )
     return os.environ.get("HEXA_COMMIT") or None
 
 
@@ -100,7 +115,9 @@ def source_hash(package: Path) -> str | None:
 
     Compiled and hidden files are left out.
     """
-    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(package).as_posix(): path for path in package.rglob("*") if path.is_file()
+    }
     kept = sorted(name for name in files if not re.search(r"(^|/)(\.|__pycache__/)", name))
     lines = [f"{name}\0{hashlib.sha256(files[name].read_bytes()).hexdigest()}\n" for name in kept]
     return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else None
@@ -109,6 +126,8 @@ def source_hash(package: Path) -> str | None:
 def processor_name() -> str:
     """The processor's model, as the system names it."""
     with suppress(OSError):
-        if model := re.search(r"^model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+        if model := re.search(
+            r"^model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE
+        ):
             return model[1].strip()
     return platform.processor() or platform.machine() or "processor"

@@ -30,7 +30,9 @@ def check(path: Path, most: int, within: Path | None = None) -> None:
     if within is not None and not path.resolve().is_relative_to(within.resolve()):
         raise UserError(f"{path}: links out of its folder are not followed")
     if status.st_size > most:
-        raise UserError(f"{path}: is too large ({status.st_size:,} bytes, at most {most:,} are read)")
+        raise UserError(
+            f"{path}: is too large ({status.st_size:,} bytes, at most {most:,} are read)"
+        )
 
 
 def read_text(path: Path, most: int, within: Path | None = None) -> str:
@@ -157,5 +159,7 @@ def seconds_of(given: str | float) -> float:
     part = r"(\d+(?:\.\d*)?)\s*([smhd])"
     seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(part, text))
     if re.sub(part, "", text).strip() or not 0 < seconds < math.inf:
-        raise UserError(f"--time must be a number > 0 followed by s, m, h or d, such as 30m or 1h30m; got {given}")
+        raise UserError(
+            f"--time must be a number > 0 followed by s, m, h or d, such as 30m or 1h30m; got {given}"
+        )
     return seconds

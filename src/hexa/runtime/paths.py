@@ -40,5 +40,10 @@ def check(backbones: Iterable[str], sources: Iterable[str]) -> None:
     for name in sources:
         body = name.partition("#")[0]
         path = body.removeprefix("folder:")
-        if path and ":" not in path and (path != body or os.path.sep in path) and not Path(path).exists():
+        if (
+            path
+            and ":" not in path
+            and (path != body or os.path.sep in path)
+            and not Path(path).exists()
+        ):
             folder(name, Path(os.path.expanduser(path)))

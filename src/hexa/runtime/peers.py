@@ -36,7 +36,11 @@ class Peer:
 
     def is_over(self) -> bool:
         """Whether it ran on this machine and has ended, as far as can be told."""
-        return self.host == socket.gethostname() and _stat(os.getpid()) is not None and self.has_ended()
+        return (
+            self.host == socket.gethostname()
+            and _stat(os.getpid()) is not None
+            and self.has_ended()
+        )
 
     def has_ended(self) -> bool:
         """Whether a process of this machine and container is gone, or a zombie that its parent has not noticed yet."""
@@ -66,7 +70,9 @@ class Peers:
         everyone = [own] * self.size
         dist.all_gather_object(everyone, own)
         # on another machine, or in another container, a process cannot be seen
-        self.watched = [p for p in everyone if p.rank != own.rank and p.host == own.host and not p.has_ended()]
+        self.watched = [
+            p for p in everyone if p.rank != own.rank and p.host == own.host and not p.has_ended()
+        ]
 
     def ended(self) -> list[Peer]:
         """The watched processes that have ended."""
@@ -78,12 +84,16 @@ class Peers:
         The first process to see which one ended leaves a note for all, because those that noticed it end as well and
         could be mistaken for the cause. Waits up to `PATIENCE` seconds.
         """
-        of_connection = any(word in str(error).lower() for word in ("gloo", "nccl", "connection", "socket"))
+        of_connection = any(
+            word in str(error).lower() for word in ("gloo", "nccl", "connection", "socket")
+        )
         if not (self.ended() or of_connection or isinstance(error, dist.DistError)):
             return None
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            ended = " and ".join(f"process {p.rank} of {self.size} (pid {p.pid}, on {p.host})" for p in self.ended())
+            ended = " and ".join(
+                f"process {p.rank} of {self.size} (pid {p.pid}, on {p.host})" for p in self.ended()
+            )
             if (found := self._noted(ended and f"{ended} ended")) is not None:
                 return found
             time.sleep(0.02)
@@ -125,7 +135,9 @@ def agree_on_start(store: Store, rank: int, size: int) -> str:
             if store.check([f"hexa/heard/{name}/{other}"]):
                 missing.remove(other)
         if missing and time.monotonic() > deadline:
-            raise TimeoutError(f"process {min(missing)} of {size} did not start within {default_pg_timeout}")
+            raise TimeoutError(
+                f"process {min(missing)} of {size} did not start within {default_pg_timeout}"
+            )
         time.sleep(0.01)
     return name
 
@@ -139,7 +151,9 @@ def launcher() -> str:
     if run_id not in ("", "none"):  # "none" is what torchrun calls every run without an id
         return run_id
     parent = _stat(os.getppid())
-    return f"{socket.gethostname()} {os.getppid()} {parent[1] if parent is not None else ''}".strip()
+    return (
+        f"{socket.gethostname()} {os.getppid()} {parent[1] if parent is not None else ''}".strip()
+    )
 
 
 def restarts() -> int:

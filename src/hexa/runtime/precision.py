@@ -33,15 +33,21 @@ def pick_device(name: str = "auto") -> torch.device:
         remedy = "`hexa doctor` says what this machine has, auto or cpu runs anywhere"
         raise UserError(f"device 'cuda' is not available; {remedy}")
     if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))  # one process for each GPU
+        device = torch.device(
+            "cuda", int(os.environ.get("LOCAL_RANK", "0"))
+        )  # one process for each GPU
     if device.type == "cuda" and device.index >= (count := torch.cuda.device_count()):
         seen = f"{count} GPUs are seen; start at most {count} processes on a machine"
         raise UserError(f"device '{device}' is not available: {seen}")
     if device.type not in ("cpu", "cuda"):
         try:
             torch.zeros(1, device=device).item()
-        except Exception as error:  # each kind of device fails in its own way: not built in, without data
-            raise UserError(f"device '{name}' cannot be used here ({reason(error)}); use auto, cpu or cuda") from None
+        except (
+            Exception
+        ) as error:  # each kind of device fails in its own way: not built in, without data
+            raise UserError(
+                f"device '{name}' cannot be used here ({reason(error)}); use auto, cpu or cuda"
+            ) from None
     return device
 
 
@@ -68,7 +74,9 @@ def has_native_bf16(device: torch.device) -> bool:
     return False
 
 
-def resolve(precision: Precision, device: torch.device, learns: nn.Module | None = None) -> Literal["fp32", "bf16"]:
+def resolve(
+    precision: Precision, device: torch.device, learns: nn.Module | None = None
+) -> Literal["fp32", "bf16"]:
     """`auto` is bf16 if the hardware supports it, except for training depthwise convolutions on a CPU.
 
     Their gradients take two to three times as long in bf16 as in fp32 there. learns: the network, if it is trained.
@@ -77,10 +85,17 @@ def resolve(precision: Precision, device: torch.device, learns: nn.Module | None
         return precision
     trained = learns.modules() if learns is not None and device.type == "cpu" else ()
     # with a group for each of their channels, as in EfficientNets and MobileNets
-    slow = any(isinstance(module, nn.Conv2d) and module.groups == module.in_channels > 1 for module in trained)
+    slow = any(
+        isinstance(module, nn.Conv2d) and module.groups == module.in_channels > 1
+        for module in trained
+    )
     return "bf16" if has_native_bf16(device) and not slow else "fp32"
 
 
-def autocast(precision: Literal["fp32", "bf16"], device: torch.device) -> AbstractContextManager[object]:
+def autocast(
+    precision: Literal["fp32", "bf16"], device: torch.device
+) -> AbstractContextManager[object]:
     """The context in which forward passes run."""
-    return nullcontext() if precision == "fp32" else torch.autocast(device.type, dtype=torch.bfloat16)
+    return (
+        nullcontext() if precision == "fp32" else torch.autocast(device.type, dtype=torch.bfloat16)
+    )

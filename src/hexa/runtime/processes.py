@@ -45,9 +45,13 @@ def initialize(device: torch.device | None = None) -> None:
             shared, number, size = next(rendezvous("env://"))
         except ValueError as error:
             reason = str(error).rpartition(": ")[2]
-            raise UserError(f"WORLD_SIZE announces several processes, but {reason}; start with torchrun") from None
+            raise UserError(
+                f"WORLD_SIZE announces several processes, but {reason}; start with torchrun"
+            ) from None
         store = PrefixStore(agree_on_start(shared, number, size), shared)
-        dist.init_process_group("nccl" if on_gpu else "gloo", store=store, rank=number, world_size=size)
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo", store=store, rank=number, world_size=size
+        )
         _world.peers = Peers(store)
 
 
@@ -235,7 +239,9 @@ def average(tensors: list[Tensor]) -> None:
         return
     flat = all_reduce_sum(torch.cat([tensor.reshape(-1) for tensor in tensors])).div_(world_size())
     pieces = torch.split(flat, [tensor.numel() for tensor in tensors])
-    torch._foreach_copy_(tensors, [piece.view(t.shape) for piece, t in zip(pieces, tensors, strict=True)])
+    torch._foreach_copy_(
+        tensors, [piece.view(t.shape) for piece, t in zip(pieces, tensors, strict=True)]
+    )
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
@@ -248,7 +254,9 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
         return
     parameters = [p for p in parameters if p.requires_grad]
     device = parameters[0].device
-    present = all_reduce_max(torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8).to(device))
+    present = all_reduce_max(
+        torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8).to(device)
+    )
     used = [p for p, here in zip(parameters, present.tolist(), strict=True) if here]
     for p in used:
         if p.grad is None:

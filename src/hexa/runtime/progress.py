@@ -89,14 +89,22 @@ class Reporter:
 
     def metrics(self, step: int, line: Mapping[str, object]) -> None:
         """Show a line of metrics."""
-        said = (form.format(line[name]) for name, form in _SHOWN.items() if isinstance(line.get(name), int | float))
+        said = (
+            form.format(line[name])
+            for name, form in _SHOWN.items()
+            if isinstance(line.get(name), int | float)
+        )
         text, now = " · ".join(said), time.monotonic()
         self.step(step, description=text)
         if self._console.is_terminal or (now - self._shown < _PAUSE and step < self._total):
             return
         self._shown = now
         first, begin = self._timed = self._timed or (step, now)  # the first steps take longer
-        seconds = (now - begin) / max(1, step - first) * (self._total - step) if self.end is None else self.end - now
+        seconds = (
+            (now - begin) / max(1, step - first) * (self._total - step)
+            if self.end is None
+            else self.end - now
+        )
         left = f" · {_duration(max(0.0, seconds))} left" if step > first else ""
         # a total that follows the clock changes with each estimate
         of = f"/{self._total}" * (self.end is None or step >= self._total)
@@ -114,11 +122,20 @@ class Reporter:
 def _progress(console: Console) -> Bars:
     """A bar on a terminal; elsewhere nothing is drawn."""
     # in a narrow terminal the description is cut, not the time left
-    name = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=1))
+    name = TextColumn(
+        "{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=1)
+    )
     parts = name, BarColumn(bar_width=10), _Left(Column(no_wrap=True))
     hidden = console.quiet or not console.is_terminal
     # steps may take many seconds, and those of the head alone are quicker than the later ones
-    return Bars(*parts, console=console, transient=True, expand=True, disable=hidden, speed_estimate_period=120.0)
+    return Bars(
+        *parts,
+        console=console,
+        transient=True,
+        expand=True,
+        disable=hidden,
+        speed_estimate_period=120.0,
+    )
 
 
 class _Left(ProgressColumn):

@@ -32,7 +32,12 @@ class Stream:
 
     def integer(self) -> int:
         """A 63-bit integer from the SHA-256 of seed and path, the same on every machine."""
-        return int.from_bytes(hashlib.sha256(repr((int(self.seed), *self.path)).encode()).digest()[:8], "big") >> 1
+        return (
+            int.from_bytes(
+                hashlib.sha256(repr((int(self.seed), *self.path)).encode()).digest()[:8], "big"
+            )
+            >> 1
+        )
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         """A generator seeded with this stream. CPU and GPU generators give different numbers."""

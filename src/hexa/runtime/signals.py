@@ -37,7 +37,9 @@ class Interrupted(Exception):
 def stops() -> set[int]:
     """The signals that ask for a stop. SIGHUP, which a closed terminal sends, is not one where nohup has it ignored."""
     hang_up = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has none
-    return {signal.SIGINT, signal.SIGTERM} | ({hang_up} if signal.getsignal(hang_up) != signal.SIG_IGN else set())
+    return {signal.SIGINT, signal.SIGTERM} | (
+        {hang_up} if signal.getsignal(hang_up) != signal.SIG_IGN else set()
+    )
 
 
 class Interrupts:
@@ -78,7 +80,9 @@ class Interrupts:
 
     @property
     def _alone(self) -> bool:
-        return processes.helpers() == 0  # with any, torchrun passes a scheduler's signal on a second time
+        return (
+            processes.helpers() == 0
+        )  # with any, torchrun passes a scheduler's signal on a second time
 
     def noticed(self) -> int | None:
         """The signal that this process received, if any."""
@@ -88,12 +92,17 @@ class Interrupts:
         """The signal that any process received, the same on all of them; a collective."""
         if processes.world_size() == 1:
             return self.noticed()
-        return self._told(int(processes.all_reduce_max(torch.tensor(self.received or 0, device=device))) or None)
+        return self._told(
+            int(processes.all_reduce_max(torch.tensor(self.received or 0, device=device))) or None
+        )
 
     def _told(self, number: int | None) -> int | None:
         if number is not None and not self._said:
             self._said = True
-            self._say("stopping: this step is saved first" + ("; Ctrl-C to stop immediately" if self._alone else ""))
+            self._say(
+                "stopping: this step is saved first"
+                + ("; Ctrl-C to stop immediately" if self._alone else "")
+            )
         return number
 
 

@@ -25,11 +25,15 @@ def check(path: Path | str, suffixes: Sequence[str] = (), option: str = "--out")
             raise UserError(f"{option} {path}: is not a regular file")
         _try(out.absolute())
     except OSError as error:
-        raise UserError(f"{option} {path}: cannot be written ({error.strerror or error}); name another file") from None
+        raise UserError(
+            f"{option} {path}: cannot be written ({error.strerror or error}); name another file"
+        ) from None
     except UserError:
         raise
     except (ValueError, RecursionError) as error:  # a zero byte, or a thousand nested folders
-        raise UserError(f"{option} {str(path)[:160]}: cannot be the name of a file ({reason(error)})") from None
+        raise UserError(
+            f"{option} {str(path)[:160]}: cannot be the name of a file ({reason(error)})"
+        ) from None
     return out
 
 
@@ -48,4 +52,6 @@ def _try(out: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".hexa-", dir=there) as place:
         folder = Path(place) / out.parent.relative_to(there)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f".{out.name}.{'0' * 8}.tmp").write_bytes(bytes(1024))  # as hexa.runtime.files.write_whole
+        (folder / f".{out.name}.{'0' * 8}.tmp").write_bytes(
+            bytes(1024)
+        )  # as hexa.runtime.files.write_whole

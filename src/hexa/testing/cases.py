@@ -37,7 +37,9 @@ class Case:
     def build(self, dtype: torch.dtype = torch.float64, network: nn.Module | None = None) -> Method:
         """The method with seeded weights, after the start of its first epoch."""
         torch.manual_seed(0)
-        branches = dict.fromkeys(["main", *(b for hard in self.hard_examples.values() for b in hard.branches())])
+        branches = dict.fromkeys(
+            ["main", *(b for hard in self.hard_examples.values() for b in hard.branches())]
+        )
         setting = Setting(
             DATA,
             BATCH,
@@ -57,18 +59,26 @@ class Case:
         stream = Stream(seed).child("step", step)
         generator = stream.child("pixels").generator()
         crops = [
-            (torch.rand(BATCH, 3, size, size, generator=generator, dtype=dtype) * 1.4 - 0.2).clamp(0, 1)
+            (torch.rand(BATCH, 3, size, size, generator=generator, dtype=dtype) * 1.4 - 0.2).clamp(
+                0, 1
+            )
             for size in self.sizes
         ]
-        return share(Batch(tuple(crops), torch.randperm(DATA, generator=generator)[:BATCH], stream, step))
+        return share(
+            Batch(tuple(crops), torch.randperm(DATA, generator=generator)[:BATCH], stream, step)
+        )
 
-    def objective(self, method: Method, config: ObjectiveConfig | None = None, **options: Any) -> Objective:
+    def objective(
+        self, method: Method, config: ObjectiveConfig | None = None, **options: Any
+    ) -> Objective:
         """The objective of the case around its method."""
         return Objective(method, self.hard_examples, config, **options)
 
     def ungrouped(self) -> Case:
         """The case with one group of batch statistics, `bn_groups` = 1, in its method and in methods inside it."""
-        return replace(self, method=type(self.method).model_validate(_ungrouped(self.method.model_dump())))
+        return replace(
+            self, method=type(self.method).model_validate(_ungrouped(self.method.model_dump()))
+        )
 
     @property
     def fits(self) -> bool:
@@ -102,14 +112,19 @@ class CasePasses:
     def views(self) -> Iterator[Batch]:
         for number in range(DATA // BATCH - 1):
             whole = self.case.batch(number, 7, self.dtype)
-            yield replace(whole, index=number * BATCH + processes.rank() * len(whole) + torch.arange(len(whole)))
+            yield replace(
+                whole,
+                index=number * BATCH + processes.rank() * len(whole) + torch.arange(len(whole)),
+            )
 
     def images(self) -> Iterator[Batch]:
         crops = torch.rand(DATA, 3, SIZE, SIZE, generator=self.stream.generator(), dtype=self.dtype)
         yield share(Batch((crops,), torch.arange(DATA), self.stream))
 
 
-def train(case: Case, steps: int = 2, method: Method | None = None, first: int = 0, **options: Any) -> Method:
+def train(
+    case: Case, steps: int = 2, method: Method | None = None, first: int = 0, **options: Any
+) -> Method:
     """Some whole steps from step `first` on; returns the method."""
     method = method or case.build()
     objective = case.objective(method, **options)
@@ -124,7 +139,9 @@ def one_step(objective: Objective, optimizer: torch.optim.Optimizer, data: Batch
     for update in range(objective.updates(data.step)):
         for term in objective.losses(data, update):
             term.loss.backward()  # type: ignore[no-untyped-call]
-        processes.average_gradients([p for group in optimizer.param_groups for p in group["params"]])
+        processes.average_gradients(
+            [p for group in optimizer.param_groups for p in group["params"]]
+        )
         optimizer.step()
         optimizer.zero_grad()
     objective.commit(data)

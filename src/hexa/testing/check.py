@@ -48,11 +48,17 @@ def check(experiment: Experiment) -> Iterator[Verdict]:
 def cases_of(experiment: Experiment) -> dict[str, Case]:
     """The cases by a word for each."""
     groups = enumerate(experiment.views.groups)
-    sizes = tuple(SIZE if number == 0 else 2 * SIZE // 3 for number, group in groups for _ in range(group.count))
+    sizes = tuple(
+        SIZE if number == 0 else 2 * SIZE // 3
+        for number, group in groups
+        for _ in range(group.count)
+    )
     network = NETWORK.model_copy(update={"streams": experiment.network.streams})
     own, published = experiment.hard_examples, {"adversarial": Adversarial(), "cutmix": CutMix()}
     sets: dict[str, dict[str, HardExample]] = {"plain": {}}
-    sets |= {name: {name: hard} for name, hard in {**published, **own}.items() if hard.source == "std"}
+    sets |= {
+        name: {name: hard} for name, hard in {**published, **own}.items() if hard.source == "std"
+    }
     sets["all together"] = dict(own) if len(own) > 1 else published
     made = {name: Case(experiment.method, hard, sizes, network) for name, hard in sets.items()}
     return {name: case for name, case in made.items() if case.fits}

@@ -26,7 +26,10 @@ STATISTIC = re.compile(r"(running_mean|running_var|num_batches_tracked)$")
 
 def state(module: nn.Module) -> dict[str, Tensor]:
     """A copy of all parameters and buffers."""
-    return {name: value.detach().clone() for name, value in (*module.named_parameters(), *module.named_buffers())}
+    return {
+        name: value.detach().clone()
+        for name, value in (*module.named_parameters(), *module.named_buffers())
+    }
 
 
 def differing(before: State, after: State) -> set[str]:
@@ -40,13 +43,23 @@ def nothing_changes_before_commit(case: Case) -> None:
     before, trained = state(method), {"main"}
     for term in case.objective(method).losses(case.batch()):
         term.loss.backward()  # type: ignore[no-untyped-call]
-        trained |= {part.example.branch.name for part in term.parts.values() if part.example.branch.update}
-    sets = set().union(*(dict(m.named_children()) for m in method.modules() if isinstance(m, BranchBatchNorm)))
+        trained |= {
+            part.example.branch.name for part in term.parts.values() if part.example.branch.update
+        }
+    sets = set().union(
+        *(dict(m.named_children()) for m in method.modules() if isinstance(m, BranchBatchNorm))
+    )
     for name in sorted(differing(before, state(method))):
-        assert STATISTIC.search(name), f"`{name}` changed before `commit`, the only place to remember anything"
-        assert not (case.kept and ".backbone." in name), f"`{name}` changed although the backbone's statistics are kept"
+        assert STATISTIC.search(name), (
+            f"`{name}` changed before `commit`, the only place to remember anything"
+        )
+        assert not (case.kept and ".backbone." in name), (
+            f"`{name}` changed although the backbone's statistics are kept"
+        )
         branch = name.split(".")[-2]
-        assert (branch if branch in sets else "main") in trained, f"`{name}` changed in a pass of another branch"
+        assert (branch if branch in sets else "main") in trained, (
+            f"`{name}` changed in a pass of another branch"
+        )
 
 
 def loss_is_pure(case: Case) -> None:
@@ -60,7 +73,9 @@ def loss_is_pure(case: Case) -> None:
     changed = differing(before, state(method))
     assert not changed, f"`loss` changed {_listed(changed)}"
     expected = list(embedding.shape[:2])
-    assert list(first.shape) == expected, f"`loss` gave {list(first.shape)}; [V, B] = {expected} is needed"
+    assert list(first.shape) == expected, (
+        f"`loss` gave {list(first.shape)}; [V, B] = {expected} is needed"
+    )
 
 
 def losses_follow_their_images(case: Case) -> None:
@@ -69,8 +84,14 @@ def losses_follow_their_images(case: Case) -> None:
     order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(1))
     embedding = method.embed(method.anchors(data), MAIN)
     labels = method.pseudo_labels(data, embedding.detach())
-    moved = method.loss(method.embed(tuple(crop[order] for crop in method.anchors(data)), MAIN), labels[order])
-    _close(moved, method.loss(embedding, labels)[:, order], "losses of reordered images, with labels[order]")
+    moved = method.loss(
+        method.embed(tuple(crop[order] for crop in method.anchors(data)), MAIN), labels[order]
+    )
+    _close(
+        moved,
+        method.loss(embedding, labels)[:, order],
+        "losses of reordered images, with labels[order]",
+    )
 
 
 def scores_follow_their_images(case: Case) -> None:
@@ -79,7 +100,9 @@ def scores_follow_their_images(case: Case) -> None:
     order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(2))
     for name, example in case.objective(case.build()).examples(case.batch()).items():
         scores = example.score(example)[:, order]
-        _close(example.score(example.select(order)), scores, f"scores of {name}, its images reordered")
+        _close(
+            example.score(example.select(order)), scores, f"scores of {name}, its images reordered"
+        )
 
 
 def hard_examples_are_valid_pixels(case: Case) -> None:
@@ -88,9 +111,13 @@ def hard_examples_are_valid_pixels(case: Case) -> None:
     for name, example in made.items():
         for crop, clean in zip(example.crops, made[STD].crops, strict=False):
             low, high = float(crop.min()), float(crop.max())
-            assert min(low, 1 - high) >= 0, f"pixels of {name} range from {low:g} to {high:g}; 0 to 1 is needed"
+            assert min(low, 1 - high) >= 0, (
+                f"pixels of {name} range from {low:g} to {high:g}; 0 to 1 is needed"
+            )
             assert not crop.requires_grad, f"{name} has a gradient attached; detach it"
-            assert crop.shape == clean.shape, f"{name} is {list(crop.shape)}, its source {list(clean.shape)}"
+            assert crop.shape == clean.shape, (
+                f"{name} is {list(crop.shape)}, its source {list(clean.shape)}"
+            )
             assert name == STD or not torch.equal(crop, clean), f"{name} is the clean view itself"
 
 
@@ -103,14 +130,23 @@ def an_attack_raises_the_loss(case: Case) -> None:
     made = case.objective(case.build()).examples(case.batch())
     clean, adversarial = made[STD], made["adversarial"]
     generation = Branch.of(attack.generation, update=False)
-    for view, crop, slope in zip(adversarial.crops, clean.crops, clean.gradient(generation), strict=True):
+    for view, crop, slope in zip(
+        adversarial.crops, clean.crops, clean.gradient(generation), strict=True
+    ):
         delta = view - crop
-        assert float(delta.abs().max()) <= 0.01 / 255 * (1 + 1e-9), "an adversarial view left its ball"
+        assert float(delta.abs().max()) <= 0.01 / 255 * (1 + 1e-9), (
+            "an adversarial view left its ball"
+        )
         free = (slope != 0) & (crop > 0.1) & (crop < 0.9)
         assert not (delta[free] == 0).any(), "pixels with a gradient were not moved"
     with torch.no_grad():
-        before, after = (float(clean.score_at(example.crops, generation).mean()) for example in (clean, adversarial))
-    assert after > before, f"a step along the gradient changed the loss from {before:.9g} to {after:.9g}"
+        before, after = (
+            float(clean.score_at(example.crops, generation).mean())
+            for example in (clean, adversarial)
+        )
+    assert after > before, (
+        f"a step along the gradient changed the loss from {before:.9g} to {after:.9g}"
+    )
 
 
 def mixture_weights_sum_to_one(case: Case) -> None:
@@ -125,7 +161,9 @@ def weight_zero_changes_nothing(case: Case) -> None:
     silent = {name: hard.but(weight=0.0) for name, hard in case.hard_examples.items()}
     plain = train(replace(case, hard_examples={})).state_dict()
     changed = differing(plain, train(replace(case, hard_examples=silent)).state_dict())
-    assert not changed, f"a hard example of weight 0 changed {_listed(changed)}; draw from the stream that is given"
+    assert not changed, (
+        f"a hard example of weight 0 changed {_listed(changed)}; draw from the stream that is given"
+    )
 
 
 def shared_gradients_are_exact(case: Case) -> None:
@@ -136,7 +174,11 @@ def shared_gradients_are_exact(case: Case) -> None:
         for term in case.objective(method, share_gradients=shared).losses(case.batch()):
             (scale * term.loss).backward()  # type: ignore[no-untyped-call]
             views |= {f"views of {name}": part.example.crops for name, part in term.parts.items()}
-        gradients = {f"gradient of {n}": p.grad / scale for n, p in method.named_parameters() if p.grad is not None}
+        gradients = {
+            f"gradient of {n}": p.grad / scale
+            for n, p in method.named_parameters()
+            if p.grad is not None
+        }
         results.append((views, gradients, dict(method.named_buffers())))
     exact = not any(getattr(hard, "norm", "linf") == "l2" for hard in case.hard_examples.values())
     naive = results[0]
@@ -145,7 +187,10 @@ def shared_gradients_are_exact(case: Case) -> None:
             for a, b in zip(shared_result[0][name], naive[0][name], strict=True):
                 _close(a.detach(), b.detach(), name, 0 if exact else 1e-12, 0)
         assert shared_result[1].keys() == naive[1].keys(), "other parameters have a gradient"
-        for values, others, relative in ((shared_result[1], naive[1], 1e-12), (shared_result[2], naive[2], 0)):
+        for values, others, relative in (
+            (shared_result[1], naive[1], 1e-12),
+            (shared_result[2], naive[2], 0),
+        ):
             for name, value in others.items():
                 _close(values[name], value, name, 1e-12, relative)
 
@@ -155,18 +200,30 @@ def a_resumed_method_goes_on(case: Case) -> None:
     whole = train(case, 3).checkpoint()
     kept = train(case, 2).checkpoint()
     method = case.build()
-    method.restore({name: value.clone() if isinstance(value, Tensor) else value for name, value in kept.items()})
+    method.restore(
+        {
+            name: value.clone() if isinstance(value, Tensor) else value
+            for name, value in kept.items()
+        }
+    )
     changed = differing(whole, train(case, 1, method, first=2).checkpoint())
-    assert not changed, f"after a checkpoint {_listed(changed)} went on otherwise; what is remembered must be in it"
+    assert not changed, (
+        f"after a checkpoint {_listed(changed)} went on otherwise; what is remembered must be in it"
+    )
 
 
 def two_processes_equal_one(case: Case) -> None:
     """Two steps of two processes with half of each batch end, within 1e-8, where one process ends with all of it."""
-    if any(not isinstance(hard, Adversarial) or hard.random_start for hard in case.hard_examples.values()):
+    if any(
+        not isinstance(hard, Adversarial) or hard.random_start
+        for hard in case.hard_examples.values()
+    ):
         return  # what a process draws for its own images differs
     case = case.ungrouped()
     with tempfile.TemporaryDirectory() as folder:
-        start_processes(_member, (f"file://{folder}/meet", folder, case), nprocs=2, start_method="fork")  # type: ignore[no-untyped-call]
+        start_processes(
+            _member, (f"file://{folder}/meet", folder, case), nprocs=2, start_method="fork"
+        )  # type: ignore[no-untyped-call]
         both = torch.load(Path(folder) / "both.pt", weights_only=True)
     for name, value in train(case).checkpoint().items():
         _close(both[name], value, f"`{name}` of two processes beside that of one", 1e-8, 1e-8)
@@ -181,9 +238,15 @@ def _member(rank: int, place: str, folder: str, case: Case) -> None:
     torch.distributed.destroy_process_group()
 
 
-def _close(value: Tensor, expected: Tensor, what: str, absolute: float = 1e-7, relative: float = 1e-7) -> None:
+def _close(
+    value: Tensor, expected: Tensor, what: str, absolute: float = 1e-7, relative: float = 1e-7
+) -> None:
     torch.testing.assert_close(
-        value, expected, atol=absolute, rtol=relative, msg=lambda said: f"{what}: {' '.join(said.split())}"
+        value,
+        expected,
+        atol=absolute,
+        rtol=relative,
+        msg=lambda said: f"{what}: {' '.join(said.split())}",
     )
 
 

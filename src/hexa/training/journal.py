@@ -27,7 +27,16 @@ METRICS, ENVIRONMENT, TENSORBOARD = "metrics.jsonl", "environment.json", "tensor
 #: Events that are numbers over time: of a step, of a monitor, of what a method does between epochs.
 METRIC_EVENTS = ("train", "monitor", "epoch")
 _STATES: dict[str, State] = {"end": "finished", "interrupted": "interrupted"}
-_PACKAGES = ("hexa", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn", "safetensors")
+_PACKAGES = (
+    "hexa",
+    "torch",
+    "torchvision",
+    "timm",
+    "numpy",
+    "pillow",
+    "scikit-learn",
+    "safetensors",
+)
 
 
 class Journal:
@@ -53,7 +62,9 @@ class Journal:
         """
         self._trackers = list(trackers)
         if self.folder is not None:
-            self.there = [line for line in truncate(self.folder / METRICS, step) if line["step"] == step]
+            self.there = [
+                line for line in truncate(self.folder / METRICS, step) if line["step"] == step
+            ]
             # unbuffered: a line that the disk refuses must not be tried again when the file is closed
             self._file = (self.folder / METRICS).open("ab", buffering=0)
         return self
@@ -68,7 +79,10 @@ class Journal:
         self._append(json.dumps({key: _plain(value) for key, value in line.items()}) + "\n")
         self._state = _STATES.get(event, self._state)
         if event in METRIC_EVENTS:
-            named = {f"monitor/{name}" if event == "monitor" else name: value for name, value in values.items()}
+            named = {
+                f"monitor/{name}" if event == "monitor" else name: value
+                for name, value in values.items()
+            }
             self._tell(lambda tracker: tracker.log(numbers(named), step), step)
 
     def warn(self, step: int, messages: Iterable[str]) -> None:
@@ -83,7 +97,9 @@ class Journal:
         try:
             yield
         except Exception as error:
-            message = f"{what} failed ({type(error).__name__}: {reason(error)}); the run is not affected"
+            message = (
+                f"{what} failed ({type(error).__name__}: {reason(error)}); the run is not affected"
+            )
             if message not in self._failures:
                 self._failures.add(message)
                 self.warn(step, [message])
@@ -107,7 +123,9 @@ class Journal:
             except Exception as error:
                 self._trackers.remove(tracker)
                 why = f"{type(error).__name__}: {reason(error, 300)}"
-                self.warn(step, [f"{type(tracker).__name__} failed ({why}); the run goes on without it"])
+                self.warn(
+                    step, [f"{type(tracker).__name__} failed ({why}); the run goes on without it"]
+                )
 
     def close(self, step: int = 0) -> None:
         """Tell the trackers, whose failures are warnings of `step`, and close the file."""
@@ -130,14 +148,20 @@ def truncate(path: Path, step: int) -> list[dict[str, Any]]:
     for line in path.read_bytes().splitlines(keepends=True):
         with suppress(ValueError, RecursionError):
             fields = json.loads(line)
-            whole = isinstance(fields, dict) and isinstance(fields.get("step"), int) and line.endswith(b"\n")
+            whole = (
+                isinstance(fields, dict)
+                and isinstance(fields.get("step"), int)
+                and line.endswith(b"\n")
+            )
             if whole and fields["step"] <= (step - 1 if fields.get("event") == "epoch" else step):
                 kept.append((line, fields))
     write_whole(path, lambda file: file.writelines(line for line, _ in kept))
     return [fields for _, fields in kept]
 
 
-def write_environment(folder: Path, device: torch.device, precision: str, resumed: int | None = None) -> None:
+def write_environment(
+    folder: Path, device: torch.device, precision: str, resumed: int | None = None
+) -> None:
     """environment.json: what a result depends on besides the configuration.
 
     resumed: the step after which a later session continues; it is added to the file's list `resumed`.
@@ -147,7 +171,11 @@ def write_environment(folder: Path, device: torch.device, precision: str, resume
         content["step"] = resumed
         with suppress(ValueError, AttributeError, TypeError):  # a broken file is replaced
             first = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
-            content = {**first, "launcher": content["launcher"], "resumed": [*first.get("resumed", []), content]}
+            content = {
+                **first,
+                "launcher": content["launcher"],
+                "resumed": [*first.get("resumed", []), content],
+            }
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 

@@ -24,14 +24,27 @@ class NonFiniteError(ArithmeticError):
     exit_code = 1
 
     def __init__(self, step: int, term: str, learning_rate: float, checkpoint: Path | None) -> None:
-        self.step, self.term, self.learning_rate, self.checkpoint = step, term, learning_rate, checkpoint
+        self.step, self.term, self.learning_rate, self.checkpoint = (
+            step,
+            term,
+            learning_rate,
+            checkpoint,
+        )
         self.what = "the weights are" if term == "weights" else f"the loss of '{term}' is"
-        kept = f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint was written yet"
+        kept = (
+            f"the last good checkpoint is {checkpoint}"
+            if checkpoint
+            else "no checkpoint was written yet"
+        )
         remedy = "lower optimizer.learning_rate (of muon other_rate, too) and start anew"
         if step == 1 and term != "weights":
             kept = "nothing was learned before it, so the learning rate is not the cause"
-            remedy = "look at the images with hexa visualize, or try --precision fp32, and start anew"
-        super().__init__(f"step {step}: {self.what} not finite at learning rate {learning_rate:g}; {kept}; {remedy}")
+            remedy = (
+                "look at the images with hexa visualize, or try --precision fp32, and start anew"
+            )
+        super().__init__(
+            f"step {step}: {self.what} not finite at learning rate {learning_rate:g}; {kept}; {remedy}"
+        )
 
 
 class LossWindow:
@@ -64,7 +77,11 @@ class LossWindow:
         """Names as the journal has them, and the means on the device over the steps that had each."""
         means = self._sums / self._counts.clamp_min(1).to(self._sums.device)
         found = zip(self._names, self._counts.tolist(), means, strict=True)
-        return {"loss" if name == "total" else f"loss/{name}": mean for name, count, mean in found if count}
+        return {
+            "loss" if name == "total" else f"loss/{name}": mean
+            for name, count, mean in found
+            if count
+        }
 
     def first_non_finite(self) -> tuple[int, str] | None:
         """The first step with a loss that was not finite, on any process, and the term; reads the device."""
@@ -83,7 +100,10 @@ class LossWindow:
 
         Every process asks for it.
         """
-        return {"sums": processes.all_gather(self._sums[None]).clone(), "count": self._counts.tolist()}
+        return {
+            "sums": processes.all_gather(self._sums[None]).clone(),
+            "count": self._counts.tolist(),
+        }
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
@@ -109,7 +129,9 @@ class StepFacts:
             return
         if (accuracy := part.accuracy()) is not None:
             self.facts[f"accuracy/{name}"] = accuracy
-        self.facts |= {f"{fact}/{name}": value.detach() for fact, value in part.example.facts.items()}
+        self.facts |= {
+            f"{fact}/{name}": value.detach() for fact, value in part.example.facts.items()
+        }
         # a clean part of a few images would always seem to have collapsed
         if self.embedding is None or part.embedding.shape[1] > self.embedding.shape[1]:
             self.embedding = part.method.directions(part.embedding)
@@ -117,16 +139,27 @@ class StepFacts:
     @property
     def directions(self) -> int:
         """The highest effective rank there could be."""
-        return 0 if self.embedding is None else min(self.embedding.shape[-1], self.embedding.shape[1] - 1)
+        return (
+            0
+            if self.embedding is None
+            else min(self.embedding.shape[-1], self.embedding.shape[1] - 1)
+        )
 
     def spread(self) -> dict[str, Tensor]:
         """How the embedding fills its space; on a GPU this makes the host wait."""
         if self.embedding is None:
             return {}
-        return {"feature_std": feature_std(self.embedding), "effective_rank": effective_rank(self.embedding)}
+        return {
+            "feature_std": feature_std(self.embedding),
+            "effective_rank": effective_rank(self.embedding),
+        }
 
 
 def is_finite(state: object) -> bool:
     """Whether every floating-point tensor of a nested state is finite; reads the device once."""
-    flags = [one.isfinite().all() for one in tree_leaves(state) if isinstance(one, Tensor) and one.is_floating_point()]
+    flags = [
+        one.isfinite().all()
+        for one in tree_leaves(state)
+        if isinstance(one, Tensor) and one.is_floating_point()
+    ]
     return not flags or bool(torch.stack([flag.to(flags[0].device) for flag in flags]).all())

@@ -58,7 +58,9 @@ class MonitorConfig(Config):
     @pydantic.model_validator(mode="after")
     def _keeps_what_it_measures(self) -> MonitorConfig:
         if self.patience is not None and self.keep_best is None:
-            raise ValueError("patience needs keep_best, the score that is waited for: give keep_best knn")
+            raise ValueError(
+                "patience needs keep_best, the score that is waited for: give keep_best knn"
+            )
         for name, value in (("keep_best", self.keep_best), ("until", self.until)):
             if value is not None and not self.knn_every:
                 raise ValueError(f"{name} needs scores: give knn_every, the epochs between two")
@@ -102,7 +104,12 @@ class Best:
     @property
     def state(self) -> dict[str, object]:
         """What a checkpoint must hold."""
-        return {"value": self.value, "step": self.step, "waited": self.waited, "reached": self.reached}
+        return {
+            "value": self.value,
+            "step": self.step,
+            "waited": self.waited,
+            "reached": self.reached,
+        }
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
@@ -165,11 +172,20 @@ class Watch:
     @property
     def state(self) -> dict[str, object]:
         """What a checkpoint must hold."""
-        return {"given": sorted(self.given), "accuracy": self.accuracy, "stuck": self.stuck, "attacks": self.attacks}
+        return {
+            "given": sorted(self.given),
+            "accuracy": self.accuracy,
+            "stuck": self.stuck,
+            "attacks": self.attacks,
+        }
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
-        self.given, self.accuracy, self.stuck = set(state["given"]), state["accuracy"], state["stuck"]
+        self.given, self.accuracy, self.stuck = (
+            set(state["given"]),
+            state["accuracy"],
+            state["stuck"],
+        )
         self.attacks = state["attacks"]
 
     def train(self, line: Mapping[str, float], directions: int) -> list[str]:

@@ -27,8 +27,13 @@ class Muon(torch.optim.Optimizer):
     There is no weight decay of convolutions. A convolution of zeros stays zero. SGD: v ← μ·v + (g + λ·θ); θ ← θ − lr·v.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], lr: float, weight_decay: float, momentum: float) -> None:
-        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "orthogonal": False})
+    def __init__(
+        self, groups: list[dict[str, Any]], lr: float, weight_decay: float, momentum: float
+    ) -> None:
+        super().__init__(
+            groups,
+            {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "orthogonal": False},
+        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -40,7 +45,9 @@ class Muon(torch.optim.Optimizer):
                 continue
             gradients: list[Any] = [parameter.grad for parameter in parameters]
             if not group["orthogonal"]:
-                gradients = list(torch._foreach_add(gradients, parameters, alpha=group["weight_decay"]))
+                gradients = list(
+                    torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
+                )
             for parameter in parameters:
                 if "velocity" not in self.state[parameter]:
                     self.state[parameter]["velocity"] = torch.zeros_like(parameter)
@@ -51,10 +58,16 @@ class Muon(torch.optim.Optimizer):
                 torch._foreach_add_(parameters, velocities, alpha=-rate)
                 continue
             ahead = torch._foreach_add(gradients, velocities, alpha=momentum)
-            found = orthogonalised([kernel.flatten(1) for kernel in ahead], together=parameters[0].is_cuda)
-            turns = [turn.view_as(parameter) for turn, parameter in zip(found, parameters, strict=True)]
+            found = orthogonalised(
+                [kernel.flatten(1) for kernel in ahead], together=parameters[0].is_cuda
+            )
+            turns = [
+                turn.view_as(parameter) for turn, parameter in zip(found, parameters, strict=True)
+            ]
             norms = torch._foreach_norm(parameters)
-            torch._foreach_mul_(turns, torch._foreach_div(torch._foreach_mul(norms, rate), _norms(turns)))
+            torch._foreach_mul_(
+                turns, torch._foreach_div(torch._foreach_mul(norms, rate), _norms(turns))
+            )
             torch._foreach_sub_(parameters, turns)
             torch._foreach_mul_(parameters, torch._foreach_div(norms, _norms(parameters)))
 
@@ -79,9 +92,13 @@ def orthogonalised(matrices: Sequence[Tensor], together: bool = False) -> list[T
     factors = dict[int, Tensor]()
     for alike in places.values():
         some = [grams[place] for place in alike]
-        factors |= zip(alike, _factor(torch.stack(some)) if together else [_factor(some[0])], strict=True)
+        factors |= zip(
+            alike, _factor(torch.stack(some)) if together else [_factor(some[0])], strict=True
+        )
     made = [factors[place] @ x for place, x in enumerate(wide)]
-    return [(y.T if len(x) > x.shape[1] else y).to(x.dtype) for x, y in zip(matrices, made, strict=True)]
+    return [
+        (y.T if len(x) > x.shape[1] else y).to(x.dtype) for x, y in zip(matrices, made, strict=True)
+    ]
 
 
 def _factor(gram: Tensor) -> Tensor:

@@ -51,7 +51,9 @@ class OptimizerConfig(Config):
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0")
         if self.nesterov and self.name == "muon":
-            raise ValueError("nesterov is for sgd, larc and lars; muon looks ahead where convolutions turn")
+            raise ValueError(
+                "nesterov is for sgd, larc and lars; muon looks ahead where convolutions turn"
+            )
         return self
 
     def weight_decay_at(self, share: float) -> float:
@@ -97,7 +99,9 @@ def build(
             pace = paces.get(parameter, Pace())
             if muon and not turns:
                 pace = pace._replace(rate=pace.rate * config.other_rate / config.learning_rate)
-            groups.setdefault((id(parameter) not in fixed, spared, turns, pace), []).append(parameter)
+            groups.setdefault((id(parameter) not in fixed, spared, turns, pace), []).append(
+                parameter
+            )
     described = [
         {"params": members, "scheduled": scheduled, "decayed": not spared}
         | ({"rate": pace.rate} if pace.rate != 1 else {})
@@ -109,7 +113,9 @@ def build(
     return _made(described, config, lr=rate, weight_decay=config.weight_decay)
 
 
-def _made(groups: list[dict[str, Any]], config: OptimizerConfig, **common: Any) -> torch.optim.Optimizer:
+def _made(
+    groups: list[dict[str, Any]], config: OptimizerConfig, **common: Any
+) -> torch.optim.Optimizer:
     if config.name == "adamw":
         return torch.optim.AdamW(groups, **common)
     if config.name == "muon":
@@ -120,7 +126,9 @@ def _made(groups: list[dict[str, Any]], config: OptimizerConfig, **common: Any) 
         return torch.optim.SGD(groups, **common)
     from timm.optim.lars import Lars  # here: it takes a while to import
 
-    made: torch.optim.Optimizer = Lars(groups, trust_coeff=config.trust, eps=1e-8, trust_clip=False, **common)
+    made: torch.optim.Optimizer = Lars(
+        groups, trust_coeff=config.trust, eps=1e-8, trust_clip=False, **common
+    )
     for group in made.param_groups:
         # by default timm scales what has a weight decay above 0
         group["always_adapt"] = config.name not in _SPARE_VECTORS or group["params"][0].ndim > 1
@@ -155,7 +163,10 @@ class ScheduledOptimizer:
 
     def step(self, step: int) -> None:
         """Change the parameters by their gradients, at the rates of this step, and drop the gradients."""
-        learning_rate, decay = self.learning_rate(step), self.config.weight_decay_at(step / self.total_steps)
+        learning_rate, decay = (
+            self.learning_rate(step),
+            self.config.weight_decay_at(step / self.total_steps),
+        )
         for group in self.optimizer.param_groups:
             rate = learning_rate if group.get("scheduled", True) else self.optimizer.defaults["lr"]
             group["lr"] = rate * group.get("rate", 1.0)

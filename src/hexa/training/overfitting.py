@@ -34,13 +34,17 @@ def one_step_and_many(objective: Objective, batch: Batch) -> dict[str, tuple[flo
     Buffers that the passes move, such as running statistics, are put back.
     """
     method, found = objective.method, {}
-    some = replace(batch, crops=tuple(crop[:_IMAGES] for crop in batch.crops), index=batch.index[:_IMAGES])
+    some = replace(
+        batch, crops=tuple(crop[:_IMAGES] for crop in batch.crops), index=batch.index[:_IMAGES]
+    )
     for name, hard in objective.present(batch.step).items():
         judge = hard.judge() if hard.weight and hard.source == STD else None
         if judge is None:
             continue
         with unchanged(method):
-            made = Objective(method, {"one": hard, "many": judge}, autocast=objective.score.autocast).examples(some)
+            made = Objective(
+                method, {"one": hard, "many": judge}, autocast=objective.score.autocast
+            ).examples(some)
             with torch.no_grad():
                 one, many = (float(made[n].score_at(made[n].crops).mean()) for n in ("one", "many"))
         found[name] = one, many

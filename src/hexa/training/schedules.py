@@ -48,7 +48,9 @@ class ScheduleConfig(Config):
             raise ConfigError([("schedule.warmup_epochs", message)])
 
 
-def learning_rate_share(config: ScheduleConfig, step: int, epochs: int, steps_per_epoch: int) -> float:
+def learning_rate_share(
+    config: ScheduleConfig, step: int, epochs: int, steps_per_epoch: int
+) -> float:
     """The share of the learning rate at an absolute step, 0 … epochs · steps_per_epoch − 1.
 
     cosine: f + (1 − f) · ½ (1 + cos(π · t / T)), f the final share; t and T count epochs or steps after the warm-up.
@@ -58,7 +60,9 @@ def learning_rate_share(config: ScheduleConfig, step: int, epochs: int, steps_pe
     warmup_epochs = config.warmup_length(epochs)
     warmup = round(warmup_epochs * steps_per_epoch)
     if step < warmup:
-        return config.warmup_start_share + (1 - config.warmup_start_share) * step / max(1, warmup - 1)
+        return config.warmup_start_share + (1 - config.warmup_start_share) * step / max(
+            1, warmup - 1
+        )
     epoch = step // steps_per_epoch
     if config.kind == "constant":
         return 1.0

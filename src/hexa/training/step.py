@@ -18,7 +18,10 @@ def prepared(batch: Batch, channels_last: bool) -> Batch:
     torch.manual_seed(batch.stream.child("layers", processes.rank()).integer())
     if not channels_last:
         return batch
-    return replace(batch, crops=tuple(crop.contiguous(memory_format=torch.channels_last) for crop in batch.crops))
+    return replace(
+        batch,
+        crops=tuple(crop.contiguous(memory_format=torch.channels_last) for crop in batch.crops),
+    )
 
 
 def step(

@@ -49,7 +49,9 @@ class Tracker(Protocol):
 def check(name: Name | None) -> None:
     """Raise ConfigError if the package of a tracker isn't installed: before anything else is done."""
     if name is not None and importlib.util.find_spec(name) is None:
-        raise _problem(f"{name} is not installed; install it ({install_extra(name)}), or take another tracker, or none")
+        raise _problem(
+            f"{name} is not installed; install it ({install_extra(name)}), or take another tracker, or none"
+        )
 
 
 def start(name: Name, folder: Path, fields: Mapping[str, Any], resumed: bool = False) -> Tracker:
@@ -61,7 +63,9 @@ def start(name: Name, folder: Path, fields: Mapping[str, Any], resumed: bool = F
     with suppress(OSError, ValueError, TypeError):
         noted |= json.loads((folder / FILE).read_text(encoding="utf-8"))
     try:
-        made: Tracker = (Wandb if name == "wandb" else MLflow)(folder, fields, noted.get(name) if resumed else None)
+        made: Tracker = (Wandb if name == "wandb" else MLflow)(
+            folder, fields, noted.get(name) if resumed else None
+        )
         write_text(folder / FILE, json.dumps({**noted, name: made.identity}) + "\n")
     except Exception as error:
         why = reason(error, 300) or type(error).__name__
@@ -115,18 +119,30 @@ class MLflow:
             return
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "hexa")
         existing = self._client.get_experiment_by_name(name)
-        experiment = existing.experiment_id if existing is not None else self._client.create_experiment(name)
-        self.identity = self._client.create_run(experiment, run_name=folder.resolve().name).info.run_id
+        experiment = (
+            existing.experiment_id if existing is not None else self._client.create_experiment(name)
+        )
+        self.identity = self._client.create_run(
+            experiment, run_name=folder.resolve().name
+        ).info.run_id
         params = [Param(_allowed(path), str(value)[:500]) for path, value in fields.items()]
         while params:  # a hundred are taken at a time
-            self._client.log_batch(self.identity, params=[params.pop() for _ in range(min(100, len(params)))])
+            self._client.log_batch(
+                self.identity, params=[params.pop() for _ in range(min(100, len(params)))]
+            )
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric
 
         # `loss` beside `loss/std` would be a file beside a folder of its name where runs are kept as files
-        names, now = [_allowed(name if "/" in name else f"run/{name}") for name in values], int(1000 * time.time())
-        metrics = [Metric(name, value, now, step) for name, value in zip(names, values.values(), strict=True)]
+        names, now = (
+            [_allowed(name if "/" in name else f"run/{name}") for name in values],
+            int(1000 * time.time()),
+        )
+        metrics = [
+            Metric(name, value, now, step)
+            for name, value in zip(names, values.values(), strict=True)
+        ]
         self._client.log_batch(self.identity, metrics)
 
     def finish(self, state: State, results: Mapping[str, float]) -> None:
@@ -159,11 +175,15 @@ class TensorBoard:
 
         if self._file is None:
             self._folder.mkdir(exist_ok=True)
-            name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+            name = (
+                f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+            )
             self._file = (self._folder / name).open("ab", buffering=0)
             self._write(file_version="brain.Event:2")
             self._write(step=self._step + 1, session_log=SessionLog(status=SessionLog.START))
-        summary = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
+        summary = Summary(
+            value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        )
         self._write(step=step, summary=summary)
 
     def finish(self, state: State, results: Mapping[str, float]) -> None:

@@ -129,7 +129,9 @@ class Trainer:
             self.warn(self.watch.epoch(facts))
 
     def _train_step(self, batch: Batch) -> None:
-        facts = StepFacts(wanted=(self.step + 1) % self.config.log_every == 0 or self.step + 1 == self.total_steps)
+        facts = StepFacts(
+            wanted=(self.step + 1) % self.config.log_every == 0 or self.step + 1 == self.total_steps
+        )
         for name in self.objective.setting_in(self.step):
             self.journal.reporter.say(f"epoch {self.epoch:g}: {name} sets in")
         losses: dict[str, Tensor] = {}
@@ -144,7 +146,9 @@ class Trainer:
         def ready() -> None:
             self.window.add(losses, sum(terms, torch.zeros((), device=self.device)), self.step + 1)
             terms.clear()
-            if self.device.type == "cpu":  # on a CPU the check is free: stop before the weights are touched
+            if (
+                self.device.type == "cpu"
+            ):  # on a CPU the check is free: stop before the weights are touched
                 self._raise_if_not_finite()
 
         step(self.objective, self.optimizer, batch, self.step, seen=seen, ready=ready)
@@ -163,12 +167,16 @@ class Trainer:
         self.journal.reporter.step(self.step, self.total_steps)
         steps = self.config.checkpoint_every_steps
         every = [self.config.checkpoint_every, *filter(None, [self.config.keep_every])]
-        due = self.step == self.total_steps or (rest == 0 and any(epoch % epochs == 0 for epochs in every))
+        due = self.step == self.total_steps or (
+            rest == 0 and any(epoch % epochs == 0 for epochs in every)
+        )
         if due or (steps and self.step % steps == 0):
             self.save()
         self._monitor_if_due()
         self._end_if_due()
-        stop = self._interrupts.agreed(self.device) if asks and self.step != self.total_steps else None
+        stop = (
+            self._interrupts.agreed(self.device) if asks and self.step != self.total_steps else None
+        )
         if stop is not None:
             self.save()
             self.journal.write("interrupted", self.step)
@@ -188,18 +196,29 @@ class Trainer:
             total = min(total, self.step)
         elif steps >= max(1, self.steps_per_epoch // 4):
             each, per_epoch = max(now - self._lap[1], 1e-9) / steps, self.steps_per_epoch
-            drawn, warm = (sets or 0) * per_epoch, self._lap[0] > self._first  # the first steps start the workers
+            drawn, warm = (
+                (sets or 0) * per_epoch,
+                self._lap[0] > self._first,
+            )  # the first steps start the workers
             if warm and (sets or 0) > 2 and (drawn - self.step) * each > 0.9 * left:
-                sets = max(2, math.ceil(self.step / per_epoch), int((self.step + 0.7 * left / each) / per_epoch))
+                sets = max(
+                    2,
+                    math.ceil(self.step / per_epoch),
+                    int((self.step + 0.7 * left / each) / per_epoch),
+                )
                 drawn = sets * per_epoch
-                self.journal.reporter.say(f"steps are slow: {sets} passes have views of their own, others repeat these")
+                self.journal.reporter.say(
+                    f"steps are slow: {sets} passes have views of their own, others repeat these"
+                )
             # steps that repeat views are much faster than those before
             known = self._lap[0] >= drawn or (warm and (drawn - self.step) * each > left)
             thaws = self.optimizer.thaws_after((self.step - 1) // self.steps_per_epoch)
             if known and not thaws and self.step < total:
                 epochs = (total - self.step) / self.steps_per_epoch
                 # half of the time at most: the first score decodes its images, too
-                left -= min(left / 2, self._looked * math.ceil(epochs / (self.scoring.every or math.inf)))
+                left -= min(
+                    left / 2, self._looked * math.ceil(epochs / (self.scoring.every or math.inf))
+                )
                 total = self.step + max(0, int(left / each))
             self._lap = self.step, now
         self.optimizer.total_steps = processes.of_main(total, self.device)
@@ -214,9 +233,15 @@ class Trainer:
         values = torch.stack([value.to(self.device, torch.float32) for value in facts.values()])
         read = processes.all_gather(values[None]).mean(0).tolist()
         seconds, waited = self.clock.lap()
-        line = {"epoch": self.epoch, "seconds": self.clock.total, **dict(zip(facts, read, strict=True))}
+        line = {
+            "epoch": self.epoch,
+            "seconds": self.clock.total,
+            **dict(zip(facts, read, strict=True)),
+        }
         line["learning_rate"] = self.optimizer.learning_rate(self.step - 1)
-        steps = min(self.window.count, self.step - self._first)  # some of the window may be of an earlier session
+        steps = min(
+            self.window.count, self.step - self._first
+        )  # some of the window may be of an earlier session
         line["images_per_second"] = steps * self.loader.batch_size / max(seconds, 1e-9)
         line["data_wait"] = waited / max(seconds, 1e-9)
         self.window.clear()
@@ -232,7 +257,12 @@ class Trainer:
         """
         epoch, rest = divmod(self.step, self.steps_per_epoch)
         every, at_end = self.scoring.every, self.step == self.total_steps
-        if self.scoring.monitor is None or not self.step or not every or ((rest or epoch % every) and not at_end):
+        if (
+            self.scoring.monitor is None
+            or not self.step
+            or not every
+            or ((rest or epoch % every) and not at_end)
+        ):
             return
         began = self.clock.pauses
         with self.clock.paused():
@@ -252,8 +282,12 @@ class Trainer:
         self.objective.method.train()
         if percent is None:
             return
-        self.warn(self._judge(percent))  # first: where there is a line of the monitor, there are its warnings
-        self.journal.write("monitor", self.step, epoch=self.epoch, seconds=self.clock.total, knn=percent)
+        self.warn(
+            self._judge(percent)
+        )  # first: where there is a line of the monitor, there are its warnings
+        self.journal.write(
+            "monitor", self.step, epoch=self.epoch, seconds=self.clock.total, knn=percent
+        )
         self.journal.reporter.say(f"epoch {self.epoch:g}: knn {percent:.2f} %")
 
     def _judge(self, percent: float) -> list[str]:
@@ -282,7 +316,11 @@ class Trainer:
         """Images that could not be read, at the end of the epoch in which they were met."""
         if new := [problem for problem in self.loader.problems if problem not in self._problems]:
             self._problems.update(new)
-            self.warn([f"{len(new)} of the images could not be read, and others replace them: {some(new, '; ', 10)}"])
+            self.warn(
+                [
+                    f"{len(new)} of the images could not be read, and others replace them: {some(new, '; ', 10)}"
+                ]
+            )
 
     def _compare_attacks(self, batch: Batch) -> None:
         """At the end of an epoch, warn of attacks that its last batch resists while it falls to stronger ones."""
@@ -296,8 +334,12 @@ class Trainer:
             raise self._non_finite(*bad)
 
     def _non_finite(self, step: int, term: str) -> NonFiniteError:
-        good = checkpoints.checkpoints(self.folder / "checkpoints") if self.folder is not None else []
-        error = NonFiniteError(step, term, self.optimizer.learning_rate(step - 1), good[-1] if good else None)
+        good = (
+            checkpoints.checkpoints(self.folder / "checkpoints") if self.folder is not None else []
+        )
+        error = NonFiniteError(
+            step, term, self.optimizer.learning_rate(step - 1), good[-1] if good else None
+        )
         self.journal.write("non-finite", step, message=str(error))
         return error
 
@@ -312,7 +354,9 @@ class Trainer:
                 raise self._non_finite(self.step, "weights")
             if processes.is_main():
                 stays = self.config.keep_every and self.config.keep_every * self.steps_per_epoch
-                path = checkpoints.save(self.folder / "checkpoints", self.step, state, self.config.keep, stays)
+                path = checkpoints.save(
+                    self.folder / "checkpoints", self.step, state, self.config.keep, stays
+                )
                 self.journal.write("checkpoint", self.step, path=path.name)
             self.saved_step = self.step
             processes.barrier()

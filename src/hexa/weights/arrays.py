@@ -29,11 +29,19 @@ def _bytes(text: str, encoding: str) -> bytes:
     return text.encode("latin-1")
 
 
-_NUMPY = {"_reconstruct": _empty, "ndarray": _empty, "_frombuffer": _FROM_BUFFER, "scalar": _SCALAR, "dtype": np.dtype}
+_NUMPY = {
+    "_reconstruct": _empty,
+    "ndarray": _empty,
+    "_frombuffer": _FROM_BUFFER,
+    "scalar": _SCALAR,
+    "dtype": np.dtype,
+}
 _OTHERS = {("_codecs", "encode"): _bytes, ("collections", "OrderedDict"): OrderedDict}
 
 
-class _Arrays(pickle._Unpickler):  # the C version allocates memory for as many objects as a file claims to have
+class _Arrays(
+    pickle._Unpickler
+):  # the C version allocates memory for as many objects as a file claims to have
     """Reads arrays, numbers, text, lists and dictionaries, and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -51,6 +59,8 @@ def read(path: Path) -> Any:
 def tensors(values: Mapping[Any, Any]) -> dict[Any, Any]:
     """The same mapping with arrays of numbers replaced by tensors."""
     return {
-        name: torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) and value.dtype.kind in "fiub" else value
+        name: torch.from_numpy(value.copy())
+        if isinstance(value, np.ndarray) and value.dtype.kind in "fiub"
+        else value
         for name, value in values.items()
     }

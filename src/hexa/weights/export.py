@@ -34,7 +34,9 @@ SUFFIXES = {"safetensors": ".safetensors", "detectron2": ".pkl", "onnx": ".onnx"
 _COUNTER = "num_batches_tracked"
 
 
-def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack[Given]) -> dict[str, Any]:
+def export(
+    run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack[Given]
+) -> dict[str, Any]:
     """Write the backbone for `to`, load the file strictly into the plain network, and compare features.
 
     timm: the state of timm.create_model(NAME, num_classes=0) · torchvision: of torchvision.models.NAME with fc =
@@ -54,7 +56,9 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
     backbone = load_backbone(run, **given)
     config = backbone.network_config
     if config.name == "pixels" or (config.name == "python" and to != "onnx"):
-        raise UserError(f"{run}: not a network that hexa can build; export a run or a file of weights")
+        raise UserError(
+            f"{run}: not a network that hexa can build; export a run or a file of weights"
+        )
     if config.name == "small-resnet" and out.suffix not in (".safetensors", ".onnx"):
         problem = "no other library has small-resnet, so the file must describe it"
         raise UserError(f"--to {to}: {problem}: name it .safetensors")
@@ -72,14 +76,20 @@ def export(run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack
             # into a new network, so that nothing in memory is compared with itself
             network.load_state_dict(_read(temporary, network.state_dict(), out.suffix), strict=True)
             report["tensors"] = len(network.state_dict())
-            difference = largest_difference(backbone, nn.Sequential(backbone.normalize, network.cpu().eval()))
+            difference = largest_difference(
+                backbone, nn.Sequential(backbone.normalize, network.cpu().eval())
+            )
         if not difference <= allowed:
-            raise UserError(f"--to {to}: features differ by {difference:g} after loading back; no file was written")
+            raise UserError(
+                f"--to {to}: features differ by {difference:g} after loading back; no file was written"
+            )
         report["largest_difference"] = difference
 
     write_whole(out, written)
     if backbone.preparation.crop < 1 and to != "onnx":
-        report["crop"] = f"hexa takes square images of at most {backbone.image_size} px whole; others do with --crop 1"
+        report["crop"] = (
+            f"hexa takes square images of at most {backbone.image_size} px whole; others do with --crop 1"
+        )
     return report | {"bytes": out.stat().st_size, "load": how_to_load(backbone, to, out)}
 
 
@@ -92,7 +102,9 @@ def _check_names(to: str, out: Path) -> None:
     if to in SUFFIXES and out.suffix != SUFFIXES[to]:
         raise UserError(f"{out}: the name of a file for {to} must end in {SUFFIXES[to]}")
     if to not in SUFFIXES and out.suffix in (".pkl", ".onnx"):
-        raise UserError(f"{out}: a name that ends in {out.suffix} is not for --to {to}; give another one")
+        raise UserError(
+            f"{out}: a name that ends in {out.suffix} is not for --to {to}; give another one"
+        )
     if to == "onnx":
         onnx_file.check_packages()
 
@@ -152,7 +164,11 @@ def _preparation(backbone: Backbone) -> str:
     timm 1.0.29 would read the files of some ViTs as JAX weights (`custom_load`).
     """
     own, size = backbone.preparation, backbone.image_size
-    given = {"input_size": (3, size, size), "crop_pct": own.crop, "interpolation": own.interpolation}
+    given = {
+        "input_size": (3, size, size),
+        "crop_pct": own.crop,
+        "interpolation": own.interpolation,
+    }
     given |= {"mean": own.mean, "std": own.std, "custom_load": False}
     theirs = {"custom_load": False} | cast(Any, backbone.network).pretrained_cfg
     theirs |= timm.data.resolve_model_data_config(backbone.network)
@@ -166,7 +182,9 @@ def largest_difference(backbone: Backbone, other: Callable[[Tensor], Tensor]) ->
     other: pixels in [0, 1] -> features.
     """
     size = backbone.image_size
-    images = torch.rand(4, len(backbone.mean), size, size, generator=Stream(0).child("export").generator())
+    images = torch.rand(
+        4, len(backbone.mean), size, size, generator=Stream(0).child("export").generator()
+    )
     expected = backbone.cpu().eval()(images)
     features = other(images)
     if features.shape != expected.shape:
@@ -175,12 +193,19 @@ def largest_difference(backbone: Backbone, other: Callable[[Tensor], Tensor]) ->
 
 
 def _write(backbone: Backbone, file: BinaryIO, suffix: str) -> None:
-    state = {name: value.detach().cpu().contiguous() for name, value in backbone.network.state_dict().items()}
+    state = {
+        name: value.detach().cpu().contiguous()
+        for name, value in backbone.network.state_dict().items()
+    }
     if suffix == ".safetensors":
         file.write(serialized(backbone))
     elif suffix == ".pkl":
         theirs = names(LAYOUTS["Detectron2"], state)
-        named = {theirs[name]: value.numpy() for name, value in state.items() if not name.endswith(_COUNTER)}
+        named = {
+            theirs[name]: value.numpy()
+            for name, value in state.items()
+            if not name.endswith(_COUNTER)
+        }
         # by its own matching, names need not be complete
         pickle.dump({"model": named, "__author__": "hexa", "matching_heuristics": True}, file)
     else:
@@ -199,7 +224,10 @@ def _read(path: Path, own: Mapping[str, Tensor], suffix: str) -> dict[str, Tenso
     if suffix != ".pkl":
         return cast(dict[str, Tensor], torch.load(path, weights_only=True))
     ours = {theirs: name for name, theirs in names(LAYOUTS["Detectron2"], own).items()}
-    state = {ours.get(name, name): value for name, value in arrays.tensors(arrays.read(path)["model"]).items()}
+    state = {
+        ours.get(name, name): value
+        for name, value in arrays.tensors(arrays.read(path)["model"]).items()
+    }
     return {name: value for name, value in own.items() if name.endswith(_COUNTER)} | state
 
 
@@ -208,16 +236,22 @@ def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
     if to in ("safetensors", "onnx"):
         return None if to == "onnx" else backbones.build(config)
     if config.streams != "one":
-        raise UserError(f"--to {to}: no other library has networks of two streams; export --to safetensors or onnx")
+        raise UserError(
+            f"--to {to}: no other library has networks of two streams; export --to safetensors or onnx"
+        )
     if config.channels != 3 and to != "timm":
         problem = f"its networks take 3 channels, this one {config.channels}"
         raise UserError(f"--to {to}: {problem}; export --to timm or onnx")
     if config.name == "small-resnet" or to == "timm":
         return backbones.build(config)
     if to == "detectron2" and (config.small_stem or not config.name.startswith("res")):
-        raise UserError(f"--to detectron2: it has no network '{describe_network(config)}', only ResNets and ResNeXts")
+        raise UserError(
+            f"--to detectron2: it has no network '{describe_network(config)}', only ResNets and ResNeXts"
+        )
     if config.options or config.name not in torchvision.models.list_models():
-        raise UserError(f"--to {to}: it has no network '{config.name}'; export --to timm or safetensors")
+        raise UserError(
+            f"--to {to}: it has no network '{config.name}'; export --to timm or safetensors"
+        )
     network = cast(nn.Module, torchvision.models.get_model(config.name, weights=None))
     if not isinstance(network, torchvision.models.ResNet):
         raise UserError(f"--to {to}: its '{config.name}' has other tensor names; export --to timm")

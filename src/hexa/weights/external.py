@@ -83,9 +83,13 @@ def external(spec: str) -> External:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{spec}: {name}() raised {type(error).__name__}: {reason(error, 200)}") from error
+        raise UserError(
+            f"{spec}: {name}() raised {type(error).__name__}: {reason(error, 200)}"
+        ) from error
     if not isinstance(network, nn.Module):
-        raise UserError(f"{spec}: {name}() returned {type(network).__name__}, not a torch.nn.Module")
+        raise UserError(
+            f"{spec}: {name}() returned {type(network).__name__}, not a torch.nn.Module"
+        )
     return External(network, spec)
 
 

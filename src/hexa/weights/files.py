@@ -53,9 +53,14 @@ class Weights:
         """Raise Unreadable if tensors that are used do not match their checksums."""
         for name, value in used.items() if self.sums is not None else ():
             storage = value.untyped_storage()
-            own = (storage.nbytes(), zlib.crc32(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data))
+            own = (
+                storage.nbytes(),
+                zlib.crc32(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data),
+            )
             if own not in (self.sums or ()):
-                raise Unreadable(f"{self.where}: damaged: {name} does not match its checksum in the file")
+                raise Unreadable(
+                    f"{self.where}: damaged: {name} does not match its checksum in the file"
+                )
 
 
 def read(path: Path) -> Weights:
@@ -84,7 +89,9 @@ def read(path: Path) -> Weights:
             data = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises all sorts of exceptions on damaged bytes
         raise _refusal(path, error) from None
-    state = {n: v for n, v in _innermost(data).items() if isinstance(n, str) and isinstance(v, Tensor)}
+    state = {
+        n: v for n, v in _innermost(data).items() if isinstance(n, str) and isinstance(v, Tensor)
+    }
     if not state:
         raise Unreadable(f"{path}: has no named tensors; give a checkpoint with a state_dict")
     return _checked(Weights(str(path), state, sums=sums))
@@ -96,7 +103,9 @@ def _safetensors(path: Path) -> Weights:
             state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (it is not a mapping)
             return Weights(str(path), state, file.metadata() or {})
     except Exception as error:  # its own, and torch's for types that torch lacks
-        raise Unreadable(f"{path}: not a complete safetensors file ({reason(error)}); copy it again") from None
+        raise Unreadable(
+            f"{path}: not a complete safetensors file ({reason(error)}); copy it again"
+        ) from None
 
 
 def _sums(path: Path) -> frozenset[tuple[int, int]] | None:
@@ -124,7 +133,9 @@ def _refusal(path: Path, error: Exception) -> Unreadable:
         )
     first = re.split(r"(?<=[.:]) ", reason(error))[0].rstrip(".:")
     words = first if len(first) > 10 else "not in a format that torch writes"
-    return Unreadable(f"{path}: not a complete checkpoint ({words}); give a file of weights, or copy this one again")
+    return Unreadable(
+        f"{path}: not a complete checkpoint ({words}); give a file of weights, or copy this one again"
+    )
 
 
 def _innermost(data: Any) -> Mapping[Any, Any]:
@@ -141,8 +152,17 @@ def _checked(weights: Weights) -> Weights:
     for name, value in weights.state.items():
         if not name.isprintable() or len(name) > _LONGEST:
             raise Unreadable(f"{weights.where}: a tensor has an invalid name: {name[:60]!r}")
-        kinds = {"nested": value.is_nested, "quantized": value.is_quantized, "complex": value.is_complex()}
-        kinds |= {"sparse": value.layout != torch.strided, "without data": value.device.type != "cpu"}
+        kinds = {
+            "nested": value.is_nested,
+            "quantized": value.is_quantized,
+            "complex": value.is_complex(),
+        }
+        kinds |= {
+            "sparse": value.layout != torch.strided,
+            "without data": value.device.type != "cpu",
+        }
         for kind in (kind for kind, found in kinds.items() if found):
-            raise Unreadable(f"{weights.where}: {name} is {kind}; weights are plain tensors of real numbers")
+            raise Unreadable(
+                f"{weights.where}: {name} is {kind}; weights are plain tensors of real numbers"
+            )
     return weights

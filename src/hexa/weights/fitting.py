@@ -18,7 +18,9 @@ _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _TWINS = ("key", "encoder_k", "momentum", "teacher", "target", "ema")
 
 
-def find_backbone(state: State, network: nn.Module, where: str, branch: str = "main") -> tuple[dict[str, Tensor], str]:
+def find_backbone(
+    state: State, network: nn.Module, where: str, branch: str = "main"
+) -> tuple[dict[str, Tensor], str]:
     """The tensors of `network` in the state of a method, with plain key names, and the name of the encoder: query, …
 
     A prefix with all keys of the network is a candidate. Of several, the first that is not a momentum twin is chosen,
@@ -27,19 +29,39 @@ def find_backbone(state: State, network: nn.Module, where: str, branch: str = "m
     """
     own = network.state_dict()
     first = next(iter(own))
-    prefixes = [key.removesuffix(first) for key in state if key == first or key.endswith("." + first)]
-    whole = {prefix: prefix.split(".") for prefix in prefixes if all(prefix + key in state for key in own)}
+    prefixes = [
+        key.removesuffix(first) for key in state if key == first or key.endswith("." + first)
+    ]
+    whole = {
+        prefix: prefix.split(".")
+        for prefix in prefixes
+        if all(prefix + key in state for key in own)
+    }
     if not whole:
-        raise UserError(f"{where}: does not have the network in config.yaml; one of the two has been changed")
+        raise UserError(
+            f"{where}: does not have the network in config.yaml; one of the two has been changed"
+        )
     taught = [prefix for prefix, parts in whole.items() if "teacher" in parts]
     if not taught or not any("student" in parts for parts in whole.values()):
-        taught = [prefix for prefix, parts in whole.items() if not any(word in parts for word in _TWINS)]
-    chosen = [*[prefix for prefix, parts in whole.items() if "average" in parts], *taught, *whole][0]
-    found = {key.removeprefix(chosen): value for key, value in state.items() if key.startswith(chosen)}
+        taught = [
+            prefix for prefix, parts in whole.items() if not any(word in parts for word in _TWINS)
+        ]
+    chosen = [*[prefix for prefix, parts in whole.items() if "average" in parts], *taught, *whole][
+        0
+    ]
+    found = {
+        key.removeprefix(chosen): value for key, value in state.items() if key.startswith(chosen)
+    }
     mark = f".{branch}."
-    of_branch = {key.replace(mark, "."): value for key, value in found.items() if mark in key and branch != "main"}
+    of_branch = {
+        key.replace(mark, "."): value
+        for key, value in found.items()
+        if mark in key and branch != "main"
+    }
     if branch != "main" and not of_branch.keys() & found.keys():
-        raise UserError(f"{where}: its backbone has no batch-norms '{branch}'; give the branch main")
+        raise UserError(
+            f"{where}: its backbone has no batch-norms '{branch}'; give the branch main"
+        )
     return found | {key: value for key, value in of_branch.items() if key in found}, owner(chosen)
 
 
@@ -50,7 +72,11 @@ def owner(path: str) -> str:
 
 
 def filled(
-    config: NetworkConfig, state: State, where: str, remedy: str, check: Callable[[State], None] = lambda used: None
+    config: NetworkConfig,
+    state: State,
+    where: str,
+    remedy: str,
+    check: Callable[[State], None] = lambda used: None,
 ) -> nn.Module:
     """The network with a backbone's state; every key must match, or UserError lists those that do not.
 
@@ -63,15 +89,21 @@ def filled(
     own = outline.state_dict()
     plain = {key: value for key, value in state.items() if not _is_further_branch(key, own)}
     if problem := misfit(own, plain):
-        raise UserError(f"{where}: not the state of this network: {problem}{remedy and f'; {remedy}'}")
+        raise UserError(
+            f"{where}: not the state of this network: {problem}{remedy and f'; {remedy}'}"
+        )
     check(plain)
     learnt = {name for name, _ in outline.named_parameters()}
     for key, value in plain.items():
         if own[key].is_floating_point() and value.dtype not in _REAL:
             kind = str(value.dtype).removeprefix("torch.")
-            raise UserError(f"{where}: {key} has type {kind}; weights must be floats of 16 bits or more")
+            raise UserError(
+                f"{where}: {key} has type {kind}; weights must be floats of 16 bits or more"
+            )
         # masks may be infinite
-        if (key in learnt or key.endswith(("running_mean", "running_var"))) and not value.isfinite().all():
+        if (
+            key in learnt or key.endswith(("running_mean", "running_var"))
+        ) and not value.isfinite().all():
             raise UserError(f"{where}: {key} has values that are not finite; use an earlier file")
     network = nn.Flatten() if pixels else backbones.build(config)
     network.load_state_dict(network.state_dict() | plain, strict=True)
@@ -92,7 +124,9 @@ def misfit(own: State, state: State) -> str:
     problems = {
         "it lacks": [k for k in own if k not in state and not k.endswith("num_batches_tracked")],
         "unknown keys are": [k for k in state if k not in own],
-        "of another shape are": [f"{k} ({list(state[k].shape)}, not {list(own[k].shape)})" for k in shapes],
+        "of another shape are": [
+            f"{k} ({list(state[k].shape)}, not {list(own[k].shape)})" for k in shapes
+        ],
     }
     return "; ".join(f"{problem} {some(keys)}" for problem, keys in problems.items() if keys)
 
@@ -100,4 +134,8 @@ def misfit(own: State, state: State) -> str:
 def _is_further_branch(key: str, own: Mapping[str, Tensor]) -> bool:
     """Whether a key is like `layer.aux.weight`, with `layer` a batch-norm."""
     layer, *rest = key.rsplit(".", 2)
-    return key not in own and len(rest) == 2 and {f"{layer}.running_mean", f"{layer}.{rest[1]}"} <= own.keys()
+    return (
+        key not in own
+        and len(rest) == 2
+        and {f"{layer}.running_mean", f"{layer}.{rest[1]}"} <= own.keys()
+    )

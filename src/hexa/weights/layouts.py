@@ -61,7 +61,10 @@ LAYOUTS = {
             *((r"^conv_", "_conv_"), (r"^bn1\.", "_bn0."), (r"^bn2\.", "_bn1.")),
             # blocks are numbered without stages; the first has no expansion
             *((r"^blocks\.\d+\.\d+\.", "_blocks.{}."), (r"\.conv_dw\.", "._depthwise_conv.")),
-            *((r"^_blocks\.0\.bn", "_blocks.0._bn"), (r"^_blocks\.0\.conv_pw\.", "_blocks.0._project_conv.")),
+            *(
+                (r"^_blocks\.0\.bn", "_blocks.0._bn"),
+                (r"^_blocks\.0\.conv_pw\.", "_blocks.0._project_conv."),
+            ),
             *((r"\.conv_pw\.", "._expand_conv."), (r"\.conv_pwl\.", "._project_conv.")),
             *((rf"\.bn{number}\.", f"._bn{number - 1}.") for number in range(1, 4)),
         ),
@@ -84,7 +87,11 @@ LAYOUTS = {
         prefix=r"(.*\.)?",
         mark=r"4\.\d+\.conv1\.weight",
         also="0.weight",
-        renames=(*((rf"^layer{n}\.", f"{n + 3}.") for n in range(1, 5)), (r"^conv1\.", "0."), (r"^bn1\.", "1.")),
+        renames=(
+            *((rf"^layer{n}\.", f"{n + 3}.") for n in range(1, 5)),
+            (r"^conv1\.", "0."),
+            (r"^bn1\.", "1."),
+        ),
     ),
     # their code normalises with another standard deviation of red (D22)
     "SwAV and DeepCluster-v2": Layout(
@@ -94,7 +101,9 @@ LAYOUTS = {
     ),
     "MoCo and PCL": Layout(prefix=r"module\.encoder_q\.", preparation=published("MoCo and PCL")),
     "SimSiam": Layout(prefix=r"module\.encoder\.", preparation=published("SimSiam")),
-    "torchvision, timm, solo-learn and others": Layout(prefix=r"(module\.)?((encoder_q|encoder|backbone)\.)?"),
+    "torchvision, timm, solo-learn and others": Layout(
+        prefix=r"(module\.)?((encoder_q|encoder|backbone)\.)?"
+    ),
 }
 
 
@@ -117,25 +126,39 @@ def foreign_state(state: State, where: str, name: str | None = None) -> Foreign:
     if not state:
         raise UserError(f"{where}: has no tensors")
     plain = None if name is None else _timms(name, where)
-    first = "conv1.weight" if plain is None else next(iter(backbones.outline(NetworkConfig(name=plain)).state_dict()))
+    first = (
+        "conv1.weight"
+        if plain is None
+        else next(iter(backbones.outline(NetworkConfig(name=plain)).state_dict()))
+    )
     layout, prefix = _layout(state, first)
     known = NETWORKS[layout.family]
     if plain is not None and plain not in known and layout.renames:
         raise UserError(f"{where}#{name}: the network must be one of {', '.join(known)}")
-    every = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+    every = {
+        key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)
+    }
     if all(re.match(layout.head, key) for key in every):
-        raise UserError(f"{where}: has only a head ({some(every)}); give a file with the whole network")
+        raise UserError(
+            f"{where}: has only a head ({some(every)}); give a file with the whole network"
+        )
     stem = every.get(names(layout, ["conv1.weight"])["conv1.weight"])
     small = stem is not None and stem.shape[2:] == (3, 3)
     remedy = f"if timm has this network, name it: {where}#NETWORK"
     if plain is None and layout.family == "ResNet" and (stem is None or stem.ndim != 4):
-        raise UserError(f"{where}: no network is recognised by these key names ({some(every)}); {remedy}")
+        raise UserError(
+            f"{where}: no network is recognised by these key names ({some(every)}); {remedy}"
+        )
     for candidate in known if plain is None else [plain]:
         config = NetworkConfig(name=candidate, small_stem=small and candidate in NETWORKS["ResNet"])
         own = backbones.outline(config).state_dict()
         of_theirs = {theirs: ours for ours, theirs in names(layout, own).items()}
         # a head's name in one network is a normalisation's in another
-        kept = {of_theirs.get(k, k): v for k, v in every.items() if k in of_theirs or not re.match(layout.head, k)}
+        kept = {
+            of_theirs.get(k, k): v
+            for k, v in every.items()
+            if k in of_theirs or not re.match(layout.head, k)
+        }
         given, wanted = _convolutions(kept).items(), _convolutions(own).items()
         if plain is not None or wanted == given:
             by_timm = name or (candidate if layout.family != "ResNet" else None)
@@ -146,7 +169,9 @@ def foreign_state(state: State, where: str, name: str | None = None) -> Foreign:
         if len(wanted ^ given) <= 0.2 * len(wanted):  # a few tensors are missing or renamed
             raise UserError(f"{where}: almost a {candidate}, but {misfit(own, kept)}")
     problem = f"unknown {layout.family} of {len(_convolutions(every))} convolutions; known: {', '.join(known)}"
-    others = "give the safetensors file of a run, which describes its network, or python:MODULE:CALLABLE"
+    others = (
+        "give the safetensors file of a run, which describes its network, or python:MODULE:CALLABLE"
+    )
     raise UserError(f"{where}: {problem}; {others}; {remedy}")
 
 
@@ -154,7 +179,9 @@ def _timms(name: str, where: str) -> str:
     """The timm network that a user named, without the tag of its weights."""
     plain = name.partition(".")[0]
     if plain not in timm.list_models() or (plain != name and name not in timm.list_pretrained()):
-        raise UserError(f"{where}#{name}: timm has no network '{name}'; {nearest(name, timm.list_models())}")
+        raise UserError(
+            f"{where}#{name}: timm has no network '{name}'; {nearest(name, timm.list_models())}"
+        )
     return plain
 
 
@@ -162,7 +189,9 @@ def _layout(state: State, first: str) -> tuple[Layout, str]:
     """The layout of a state, and the prefix of its backbone. first: the name of the network's first tensor."""
     for mark in (re.escape(first), ".*"):  # any tensor if that one is missing
         for layout in LAYOUTS.values():
-            for found in filter(None, map(re.compile(f"({layout.prefix}){layout.mark or mark}").fullmatch, state)):
+            for found in filter(
+                None, map(re.compile(f"({layout.prefix}){layout.mark or mark}").fullmatch, state)
+            ):
                 if any(key.startswith(found[1] + layout.also) for key in state):
                     return layout, found[1]
     raise AssertionError("the last layout has any key")
@@ -176,7 +205,11 @@ def names(layout: Layout, own: Iterable[str]) -> dict[str, str]:
         for name, theirs in renamed.items():
             if found := re.search(pattern, theirs):
                 number = numbers.setdefault(found[0], len(numbers))
-                renamed[name] = theirs[: found.start()] + found.expand(new).format(number) + theirs[found.end() :]
+                renamed[name] = (
+                    theirs[: found.start()]
+                    + found.expand(new).format(number)
+                    + theirs[found.end() :]
+                )
     return renamed
 
 

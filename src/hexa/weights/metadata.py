@@ -31,7 +31,9 @@ def content_hash(state: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(state.items()):
         digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(
+            value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        )
     return digest.hexdigest()[:16]
 
 
@@ -58,11 +60,22 @@ Description = tuple[NetworkConfig, Preparation, dict[str, Any]]
 def of_metadata(metadata: Mapping[str, str], where: str) -> Description:
     """What a file's metadata describe; older files lack some. Raises UserError."""
     with described(f"{where}: its metadata does not say how to build the network"):
-        origins = {name: str(origin) for name, origin in _plain(metadata.get("origins", "{}")).items() if name in NAMES}
+        origins = {
+            name: str(origin)
+            for name, origin in _plain(metadata.get("origins", "{}")).items()
+            if name in NAMES
+        }
         mean, std, size = (json.loads(metadata[name]) for name in ("mean", "std", "image_size"))
-        crop, interpolation = json.loads(metadata.get("crop", str(CROP))), metadata.get("interpolation", "bilinear")
+        crop, interpolation = (
+            json.loads(metadata.get("crop", str(CROP))),
+            metadata.get("interpolation", "bilinear"),
+        )
         network = NetworkConfig.model_validate_json(metadata["network"])
-        return network, Preparation(mean, std, size, crop, interpolation, origins), _plain(metadata["info"])
+        return (
+            network,
+            Preparation(mean, std, size, crop, interpolation, origins),
+            _plain(metadata["info"]),
+        )
 
 
 def of_config(path: Path) -> Description:
@@ -72,7 +85,9 @@ def of_config(path: Path) -> Description:
         network = NetworkConfig.model_validate(fields["network"])
         like = {"crop": CROP, "interpolation": "bilinear"} | (fields.get("start") or {})
         size = round(fields["views"]["size"] * fields["views"].get("test_scale", 1.0))
-        preparation = Preparation(network.mean, network.std, size, like["crop"], like["interpolation"])
+        preparation = Preparation(
+            network.mean, network.std, size, like["crop"], like["interpolation"]
+        )
         return network, preparation, {"recipe": str(fields["recipe"])}
 
 
@@ -83,7 +98,9 @@ def described(what: str) -> Iterator[None]:
         yield
     except (OSError, KeyError, ValueError, TypeError, OverflowError, RecursionError) as error:
         problem = ConfigError.of(error) if isinstance(error, pydantic.ValidationError) else error
-        raise UserError(f"{what} ({'it lacks ' * isinstance(error, KeyError)}{reason(problem)})") from None
+        raise UserError(
+            f"{what} ({'it lacks ' * isinstance(error, KeyError)}{reason(problem)})"
+        ) from None
 
 
 def ordered(content: bytes) -> bytes:

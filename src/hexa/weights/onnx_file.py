@@ -34,7 +34,9 @@ def write(backbone: Backbone, path: Path) -> int:
     """
     size, channels = backbone.image_size, len(backbone.mean)
     if sum(value.nbytes for value in backbone.state_dict().values()) > _LARGEST:
-        raise UserError("--to onnx: an ONNX file has at most 2 GiB, and this network is larger; export --to timm")
+        raise UserError(
+            "--to onnx: an ONNX file has at most 2 GiB, and this network is larger; export --to timm"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -48,7 +50,9 @@ def write(backbone: Backbone, path: Path) -> int:
             )
     except torch.onnx.errors.OnnxExporterError as error:
         said = reason(error.__cause__ or error, 200)
-        raise UserError(f"--to onnx: torch cannot export {backbone.network_config.name} ({said})") from None
+        raise UserError(
+            f"--to onnx: torch cannot export {backbone.network_config.name} ({said})"
+        ) from None
     assert program is not None
     colours = "RGB, pixels " if channels == 3 else "pixels "
     program.model.metadata_props.update(

@@ -51,33 +51,58 @@ class Preparation:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", mean_of(self.mean))
         object.__setattr__(self, "std", std_of(self.std, len(self.mean)))
-        if not _is_number(self.size) or self.size != int(self.size) or not 1 <= self.size <= LARGEST:
+        if (
+            not _is_number(self.size)
+            or self.size != int(self.size)
+            or not 1 <= self.size <= LARGEST
+        ):
             raise UserError(f"size must be an integer from 1 to {LARGEST}, got {self.size!r}")
         object.__setattr__(self, "size", int(self.size))
         if not _is_number(self.crop) or not 0.1 <= self.crop <= 1:
             raise UserError(f"crop must be a share of the image from 0.1 to 1, got {self.crop!r}")
         if self.interpolation not in INTERPOLATIONS:
-            raise UserError(f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got {self.interpolation!r}")
+            raise UserError(
+                f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got {self.interpolation!r}"
+            )
         object.__setattr__(self, "origins", {name: self.origins.get(name, OWN) for name in NAMES})
 
     def values(self) -> dict[str, Any]:
         """Each value by its name, for JSON."""
         values = {name: getattr(self, name) for name in NAMES}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+        }
 
     def said(self) -> str | None:
         """A sentence on the values and their origins, for readers of results; None if all are from a hexa file."""
         parts = []
         for origin in dict.fromkeys(self.origins.values()):
-            values = ", ".join(f"{name} {shown(self.values()[name])}" for name in NAMES if self.origins[name] == origin)
-            hint = ": the file does not say; --mean, --std and --size set others" if origin == ASSUMED else ""
+            values = ", ".join(
+                f"{name} {shown(self.values()[name])}"
+                for name in NAMES
+                if self.origins[name] == origin
+            )
+            hint = (
+                ": the file does not say; --mean, --std and --size set others"
+                if origin == ASSUMED
+                else ""
+            )
             parts.append(f"{values} ({origin}{hint})")
         whole = f"; square images of at most {self.size} px are taken whole" * (self.crop < 1)
-        return None if set(self.origins.values()) == {OWN} else f"images are prepared with {'; '.join(parts)}{whole}"
+        return (
+            None
+            if set(self.origins.values()) == {OWN}
+            else f"images are prepared with {'; '.join(parts)}{whole}"
+        )
 
     def changed(self, given: Given) -> tuple[Preparation, dict[str, list[Any]]]:
         """The preparation with a user's values, and {name: [before, after]} of those that changed."""
-        wanted = {name: _read(name, value, len(self.mean)) for name, value in given.items() if value is not None}
+        wanted = {
+            name: _read(name, value, len(self.mean))
+            for name, value in given.items()
+            if value is not None
+        }
         after = replace(self, **wanted, origins={**self.origins, **dict.fromkeys(wanted, GIVEN)})
         pairs = {name: [self.values()[name], after.values()[name]] for name in wanted}
         return after, {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
@@ -93,7 +118,9 @@ def assumed(size: int = 224) -> Preparation:
 
 def published(whose: str, std: Channels = IMAGENET_STD) -> Preparation:
     """The values in the published code of `whose` (F1, F21)."""
-    return Preparation(IMAGENET_MEAN, std, 224, origins=dict.fromkeys(NAMES, f"published with {whose}"))
+    return Preparation(
+        IMAGENET_MEAN, std, 224, origins=dict.fromkeys(NAMES, f"published with {whose}")
+    )
 
 
 def of_timm(name: str) -> Preparation:
@@ -124,7 +151,10 @@ def _read(name: str, value: object, channels: int) -> Any:
             raise TypeError
         if check is None:
             return float(cast(Any, value)) if name == "crop" else int(cast(Any, value))
-        numbers = [float(part) for part in ([parts] if isinstance(parts, int | float) else cast(Any, parts))]
+        numbers = [
+            float(part)
+            for part in ([parts] if isinstance(parts, int | float) else cast(Any, parts))
+        ]
     except (TypeError, ValueError, OverflowError):
         if check is None:
             raise UserError(f"{name} must be a number, got {value!r}") from None

@@ -23,7 +23,14 @@ from hexa.weights.external import external
 from hexa.weights.files import State, Unreadable
 from hexa.weights.fitting import filled, find_backbone, outlined
 from hexa.weights.layouts import foreign_state
-from hexa.weights.metadata import content_hash, described, metadata_of, of_config, of_metadata, ordered
+from hexa.weights.metadata import (
+    content_hash,
+    described,
+    metadata_of,
+    of_config,
+    of_metadata,
+    ordered,
+)
 from hexa.weights.preparation import Given, Preparation, of_timm
 
 WEIGHTS = "backbone.safetensors"
@@ -55,7 +62,9 @@ class Backbone(nn.Module):
         self.network_config = network_config.model_copy(update={"mean": mean, "std": std})
         self.info: dict[str, Any] = dict(info or {})
         pixels = network_config.name == "pixels"
-        self.num_features = 3 * preparation.size**2 if pixels else backbones.num_features(network, len(mean))
+        self.num_features = (
+            3 * preparation.size**2 if pixels else backbones.num_features(network, len(mean))
+        )
         self.register_state_dict_post_hook(_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_inner_names)  # type: ignore[no-untyped-call]
 
@@ -71,7 +80,9 @@ class Backbone(nn.Module):
         other = Backbone(self.network, preparation, self.network_config, self.info)
         other.deviations = self.deviations | deviations
         if "size" in deviations and self.network_config.name != "pixels":
-            other.num_features = backbones.num_features_at(other.network, other.image_size, len(other.mean))
+            other.num_features = backbones.num_features_at(
+                other.network, other.image_size, len(other.mean)
+            )
         return other.to(self.normalize.scale.device).train(self.training)
 
     def content_hash(self) -> str:
@@ -97,11 +108,16 @@ def save_backbone(backbone: Backbone, path: Path | str) -> Path:
 
 def serialized(backbone: Backbone) -> bytes:
     """The content of a backbone's safetensors file."""
-    state = {name: value.detach().cpu().contiguous() for name, value in backbone.network.state_dict().items()}
+    state = {
+        name: value.detach().cpu().contiguous()
+        for name, value in backbone.network.state_dict().items()
+    }
     return ordered(safetensors.torch.save(state, metadata_of(backbone)))
 
 
-def load_backbone(spec: str | Path | Backbone, seed: int = 0, branch: str = "main", **given: Unpack[Given]) -> Backbone:
+def load_backbone(
+    spec: str | Path | Backbone, seed: int = 0, branch: str = "main", **given: Unpack[Given]
+) -> Backbone:
     """The backbone `spec`, in eval mode.
 
     A run folder (its backbone.safetensors, or its newest intact checkpoint while it trains) · a .safetensors file · a
@@ -114,17 +130,27 @@ def load_backbone(spec: str | Path | Backbone, seed: int = 0, branch: str = "mai
     given: mean, std, size, crop or interpolation of the images instead of the backbone's own (`Preparation`).
     """
     if isinstance(spec, Backbone) and branch not in ("main", spec.info.get("branch")):
-        raise UserError(f"a loaded backbone has no batch-norms '{branch}'; give the folder of its run instead")
+        raise UserError(
+            f"a loaded backbone has no batch-norms '{branch}'; give the folder of its run instead"
+        )
     backbone = spec if isinstance(spec, Backbone) else _loaded(str(spec), seed, branch).eval()
-    return backbone if all(value is None for value in given.values()) else backbone.prepared(**given)
+    return (
+        backbone if all(value is None for value in given.values()) else backbone.prepared(**given)
+    )
 
 
 def _loaded(text: str, seed: int, branch: str) -> Backbone:
     kind, _, name = text.partition(":")
-    named = {"random": lambda: _random(name, seed), "pixels": lambda: _pixels(name), "timm": lambda: _timm(name)}
+    named = {
+        "random": lambda: _random(name, seed),
+        "pixels": lambda: _pixels(name),
+        "timm": lambda: _timm(name),
+    }
     named["python"] = lambda: _external(text)
     if kind in named and branch != "main":
-        raise UserError(f"{text}: batch-norms '{branch}' are kept only in the checkpoints of a run; give its folder")
+        raise UserError(
+            f"{text}: batch-norms '{branch}' are kept only in the checkpoints of a run; give its folder"
+        )
     if kind in named:
         return named[kind]()
     path, network = paths.weights(text)
@@ -138,11 +164,15 @@ def _of_run(folder: Path, branch: str) -> Backbone:
     if branch == "main" and (folder / WEIGHTS).is_file():
         return _of_file(folder / WEIGHTS)
     if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder}: no config.yaml, so not a run that has begun; give a run, or a file of weights")
+        raise UserError(
+            f"{folder}: no config.yaml, so not a run that has begun; give a run, or a file of weights"
+        )
     for path in sorted((folder / "checkpoints").glob("step-*.pt"), reverse=True):
         with suppress(Unreadable):  # truncated or damaged: the one before is kept for this case
             return _of_file(path, branch)
-    raise UserError(f"{folder}: the run has no intact checkpoint yet; continue it with `hexa resume {folder}`")
+    raise UserError(
+        f"{folder}: the run has no intact checkpoint yet; continue it with `hexa resume {folder}`"
+    )
 
 
 def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backbone:
@@ -153,16 +183,25 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
     run = path.absolute().parent.parent
     of_run = path.absolute().parent.name == "checkpoints" and (run / "config.yaml").is_file()
     if branch != "main" and not of_run:
-        raise UserError(f"{path}: batch-norms '{branch}' are kept only in the checkpoints of a run; give its folder")
+        raise UserError(
+            f"{path}: batch-norms '{branch}' are kept only in the checkpoints of a run; give its folder"
+        )
     state: State = weights.state
     remedy = ""
     if "network" in weights.metadata:
         config, preparation, info = of_metadata(weights.metadata, where)
-        if weights.metadata.get("content") not in (None, content_hash(state)):  # older files lack it
-            raise Unreadable(f"{path}: damaged: its tensors do not match their checksum in the file")
+        if weights.metadata.get("content") not in (
+            None,
+            content_hash(state),
+        ):  # older files lack it
+            raise Unreadable(
+                f"{path}: damaged: its tensors do not match their checksum in the file"
+            )
     elif of_run:
         config, preparation, info = of_config(run / "config.yaml")
-        state, encoder = find_backbone(state, outlined(config, f"{run / 'config.yaml'}"), where, branch)
+        state, encoder = find_backbone(
+            state, outlined(config, f"{run / 'config.yaml'}"), where, branch
+        )
         info |= {"encoder": encoder, "branch": branch, "checkpoint": path.name}
         step = path.stem.removeprefix("step-")
         info |= {"step": int(step)} if step.isdecimal() else {}
@@ -186,9 +225,13 @@ def _random(name: str, seed: int) -> Backbone:
     widths = name.removeprefix("small-resnet-").split("-")
     if not name.startswith("small-resnet-") or not all(width.isdecimal() for width in widths):
         remedy = nearest(name, timm.list_models())
-        raise UserError(f"random:{name}: neither a run folder, a timm network nor small-resnet-16-32-64; {remedy}")
+        raise UserError(
+            f"random:{name}: neither a run folder, a timm network nor small-resnet-16-32-64; {remedy}"
+        )
     with described(f"random:{name}: not a network"):
-        return random_backbone(NetworkConfig(name="small-resnet", widths=tuple(map(int, widths))), 32, seed)
+        return random_backbone(
+            NetworkConfig(name="small-resnet", widths=tuple(map(int, widths))), 32, seed
+        )
 
 
 def random_backbone(config: NetworkConfig, image_size: int, seed: int = 0) -> Backbone:
@@ -226,7 +269,11 @@ def describe(backbone: Backbone) -> dict[str, Any]:
     """The description of a backbone in results: hash, network, encoder, branch, step, and preparation of images."""
     preparation = backbone.preparation
     return {
-        **{"encoder": "encoder", "branch": "main", **backbone.info},  # first, so that a file cannot override the rest
+        **{
+            "encoder": "encoder",
+            "branch": "main",
+            **backbone.info,
+        },  # first, so that a file cannot override the rest
         "hash": backbone.content_hash(),
         "network": backbone.network_config.name,
         "num_features": backbone.num_features,

@@ -65,7 +65,11 @@ class StartConfig(Config):
 
     @pydantic.model_validator(mode="after")
     def _only_with_weights(self) -> StartConfig:
-        given = [name for name, value in self if name != "weights" and value != type(self).model_fields[name].default]
+        given = [
+            name
+            for name, value in self
+            if name != "weights" and value != type(self).model_fields[name].default
+        ]
         if self.weights is None and given:
             raise ValueError(f"{given[0]} has no effect without start.weights; set start.weights")
         return self
@@ -98,10 +102,14 @@ def read(weights: str, field: str = "start.weights", branch: str = "main") -> Ba
     field: the field of an experiment that names them.
     """
     if weights.startswith("python:"):  # first, since a config.yaml from elsewhere must not run code
-        remedy = f"use --start {weights}" if field == "start.weights" else "give a file of its weights"
+        remedy = (
+            f"use --start {weights}" if field == "start.weights" else "give a file of its weights"
+        )
         raise UserError(f"{field}: {weights} is code, which a file must not name; {remedy}")
     if weights.startswith("pixels:"):
-        raise UserError(f"{field}: {weights} has no weights; give a run, a file of weights or timm:NAME")
+        raise UserError(
+            f"{field}: {weights} has no weights; give a run, a file of weights or timm:NAME"
+        )
     kept = _READ.get()
     if kept is None or field != "start.weights":  # a method owns its teacher
         return load_backbone(weights, branch=branch)
@@ -138,7 +146,11 @@ def made_by_code(spec: str) -> Backbone:
     architecture = (getattr(network, "pretrained_cfg", None) or {}).get("architecture")
     if architecture and not name:
         network.reset_classifier(0)
-        config, preparation, state = NetworkConfig(name=architecture), of_timm(architecture), network.state_dict()
+        config, preparation, state = (
+            NetworkConfig(name=architecture),
+            of_timm(architecture),
+            network.state_dict(),
+        )
     else:
         config, preparation, state, _ = foreign_state(network.state_dict(), call, name or None)
     own = made.preparation
@@ -171,14 +183,22 @@ def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
         state[_POSITIONS] = _positions(backbones.outline(network), state[_POSITIONS])
     if network.channels != backbone.network_config.channels:
         own = backbones.outline(network).state_dict()
-        state = {name: _of_channels(network.channels, value, own.get(name)) for name, value in state.items()}
+        state = {
+            name: _of_channels(network.channels, value, own.get(name))
+            for name, value in state.items()
+        }
     remedy = "leave out what you set of network: the weights bring theirs"
     return filled(network, state, f"start.weights {config.weights}", remedy)
 
 
 def _of_channels(channels: int, given: Tensor, own: Tensor | None) -> Tensor:
     """A convolution of RGB images adapted to `channels` by timm's rule; any other tensor unchanged."""
-    of_rgb = given.ndim == 4 and given.shape[1] == 3 and own is not None and own.shape[1:2] == (channels,)
+    of_rgb = (
+        given.ndim == 4
+        and given.shape[1] == 3
+        and own is not None
+        and own.shape[1:2] == (channels,)
+    )
     return adapt_input_conv(channels, given) if of_rgb else given
 
 
@@ -187,14 +207,18 @@ def _positions(network: nn.Module, given: Tensor) -> Tensor:
     own = getattr(network, _POSITIONS, None)
     if grid is None or own is None or own.shape == given.shape:
         return given
-    prefix = 0 if getattr(network, "no_embed_class", False) else getattr(network, "num_prefix_tokens", 0)
+    prefix = (
+        0 if getattr(network, "no_embed_class", False) else getattr(network, "num_prefix_tokens", 0)
+    )
     return cast(Tensor, resample_abs_pos_embed(given, grid, num_prefix_tokens=prefix))
 
 
 def convolves(network: nn.Module) -> bool:
     """True if more than half of the weights of the network belong to convolutions."""
     sizes = [(parameter.ndim == 4, parameter.numel()) for parameter in network.parameters()]
-    return 2 * sum(size for convolution, size in sizes if convolution) > sum(size for _, size in sizes)
+    return 2 * sum(size for convolution, size in sizes if convolution) > sum(
+        size for _, size in sizes
+    )
 
 
 def stages(network: Any) -> dict[str, int]:
@@ -203,12 +227,20 @@ def stages(network: Any) -> dict[str, int]:
     Two streams have their stages in common. Raises UserError for a network that does not define its stages.
     """
     if isinstance(network, TwoStreams):
-        return {f"{name}.{key}": n for name, stream in network.named_children() for key, n in stages(stream).items()}
+        return {
+            f"{name}.{key}": n
+            for name, stream in network.named_children()
+            for key, n in stages(stream).items()
+        }
     try:
-        groups: dict[str, int] = group_parameters(network, network.group_matcher(coarse=True), reverse=True)
+        groups: dict[str, int] = group_parameters(
+            network, network.group_matcher(coarse=True), reverse=True
+        )
     except (AttributeError, AssertionError):
         remedy = "leave out start.layer_decay and start.trainable_stages"
-        raise UserError(f"start: {type(network).__name__} does not define its stages; {remedy}") from None
+        raise UserError(
+            f"start: {type(network).__name__} does not define its stages; {remedy}"
+        ) from None
     ranks = {stage: rank for rank, stage in enumerate(sorted(set(groups.values())))}
     return {name: ranks[stage] for name, stage in groups.items()}
 
@@ -245,12 +277,18 @@ def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
     shares: dict[nn.Parameter, float] = {}
     by_stage = config.layer_decay < 1 or config.trainable_stages is not None
     encoders = (module for module in method.modules() if isinstance(module, Encoder))
-    learning = (e.backbone for e in encoders if any(p.requires_grad for p in e.backbone.parameters()))
+    learning = (
+        e.backbone for e in encoders if any(p.requires_grad for p in e.backbone.parameters())
+    )
     for backbone in learning:
         stage_of = stages(backbone) if by_stage else {}
         last = max(stage_of.values(), default=0)
         first = 0 if config.trainable_stages is None else last + 1 - config.trainable_stages
         for name, parameter in backbone.named_parameters():
             stage = stage_of.get(name, last)
-            shares[parameter] = config.backbone_rate * config.layer_decay ** (last - stage) if stage >= first else 0.0
+            shares[parameter] = (
+                config.backbone_rate * config.layer_decay ** (last - stage)
+                if stage >= first
+                else 0.0
+            )
     return shares

@@ -30,9 +30,14 @@ def load(name: str) -> nn.Module:
     overlay, hub = None, huggingface_hub.constants.ENDPOINT
     try:
         # timm would retry for 47 seconds
-        if config is not None and not _answers(address := str(hub if config.hf_hub_id else config.url or "")):
+        if config is not None and not _answers(
+            address := str(hub if config.hf_hub_id else config.url or "")
+        ):
             overlay = {"file": _stored(config, f"no answer from {address}")}
-        return cast(nn.Module, timm.create_model(name, pretrained=True, num_classes=0, pretrained_cfg_overlay=overlay))
+        return cast(
+            nn.Module,
+            timm.create_model(name, pretrained=True, num_classes=0, pretrained_cfg_overlay=overlay),
+        )
     except Exception as error:
         plain = name.partition(".")[0]
         problem = f"its weights are not cached here and cannot be downloaded ({reason(error)})"
@@ -47,9 +52,17 @@ def _stored(config: timm.models.PretrainedCfg, otherwise: str) -> str:
     """
     repository, _, revision = (config.hf_hub_id or "").partition("@")
     cached = huggingface_hub.try_to_load_from_cache
-    names = (config.hf_hub_filename,) if config.hf_hub_filename else ("model.safetensors", "pytorch_model.bin")
+    names = (
+        (config.hf_hub_filename,)
+        if config.hf_hub_filename
+        else ("model.safetensors", "pytorch_model.bin")
+    )
     paths = [cached(repository, one, revision=revision or None) for one in names if repository]
-    paths += [] if repository else [Path(torch.hub.get_dir(), "checkpoints", PurePosixPath(config.url or "/").name)]
+    paths += (
+        []
+        if repository
+        else [Path(torch.hub.get_dir(), "checkpoints", PurePosixPath(config.url or "/").name)]
+    )
     for path in paths:
         if isinstance(path, str | Path) and Path(path).is_file():
             return str(path)
@@ -67,8 +80,13 @@ def _answers(address: str) -> bool:
 
     def ask() -> None:
         try:
-            urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE).close()
-        except (OSError, ValueError) as error:  # an HTTPError is an answer; certificates are left to timm
+            urllib.request.urlopen(
+                urllib.request.Request(address, method="HEAD"), timeout=PATIENCE
+            ).close()
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # an HTTPError is an answer; certificates are left to timm
             if not isinstance(error, urllib.error.HTTPError) and "SSL" not in str(error):
                 return
         answered.set()

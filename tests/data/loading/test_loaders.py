@@ -30,7 +30,17 @@ from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
-from tests.data.batches import SIZE, SMALL, array, assert_share, each_process, flat, loader_of, photographs, same
+from tests.data.batches import (
+    SIZE,
+    SMALL,
+    array,
+    assert_share,
+    each_process,
+    flat,
+    loader_of,
+    photographs,
+    same,
+)
 from tests.data.image_files import exif
 from tests.evaluation.given import noise_images, plain_images
 from tests.refusals import one_line
@@ -43,10 +53,18 @@ def test_views_that_fade_are_those_of_their_epoch(source: Source, pairs: bool) -
     fading = loader_of(source, fade_steps=3, epochs=6, **options)
     for epoch in range(6):
         s = 1 - epoch // 2 * 2 / 6
-        jitter = {"jitter_probability": 0.8 * s, "brightness": 0.4 * s, "contrast": 0.4 * s, "saturation": 0.4 * s}
+        jitter = {
+            "jitter_probability": 0.8 * s,
+            "brightness": 0.4 * s,
+            "contrast": 0.4 * s,
+            "saturation": 0.4 * s,
+        }
         colours = jitter | {"hue": 0.1 * s, "grayscale_probability": 0.2 * s}
         plain = loader_of(source, scale=(1 - s * 0.8, 1.0), **colours, **options)
-        assert all(same(one, other) for one, other in zip(fading.epoch(epoch), plain.epoch(epoch), strict=True))
+        assert all(
+            same(one, other)
+            for one, other in zip(fading.epoch(epoch), plain.epoch(epoch), strict=True)
+        )
 
 
 PAIRED: dict[str, Any] = {"pairs": Pairs.of_groups([str(number % 12) for number in range(50)], 0.5)}
@@ -63,7 +81,10 @@ def test_an_epoch_shows_every_image_once_and_drops_the_rest(source: Source) -> N
         assert set(seen) <= set(range(50))
         for batch in batches:
             assert [crop.shape for crop in batch.crops] == [(16, 3, SIZE, SIZE)] * 2
-            assert all(crop.dtype == torch.float32 and crop.min() >= 0 and crop.max() <= 1 for crop in batch.crops)
+            assert all(
+                crop.dtype == torch.float32 and crop.min() >= 0 and crop.max() <= 1
+                for crop in batch.crops
+            )
     assert not torch.equal(epochs[0][0].index, epochs[1][0].index)
     assert not torch.equal(epochs[0][0].index, next(loader_of(source, seed=1).epoch(0)).index)
     assert len({batch.stream for batches in epochs for batch in batches}) == 6
@@ -74,7 +95,11 @@ def test_any_step_can_be_the_first_and_come_again(source: Source) -> None:
     loader = loader_of(source, **PAIRED)
     whole = [batch for epoch in range(2) for batch in loader.epoch(epoch)]
     assert [batch.step for batch in whole] == [0, 1, 2, 3, 4, 5]
-    again = [*loader.epoch(0), *itertools.islice(loader.epoch(1), 1), *loader_of(source, **PAIRED).epoch(1, 1)]
+    again = [
+        *loader.epoch(0),
+        *itertools.islice(loader.epoch(1), 1),
+        *loader_of(source, **PAIRED).epoch(1, 1),
+    ]
     assert all(same(left, right) for left, right in zip(whole, again, strict=True))
 
 
@@ -92,7 +117,10 @@ def test_workers_give_the_batches_that_no_workers_give(tmp_path: Path) -> None:
     alone, loader = loader_of(source, **options), loader_of(source, num_workers=2, **options)
     assert not loader.resident
     for epoch in range(2):
-        assert all(same(left, right) for left, right in zip(alone.epoch(epoch), loader.epoch(epoch), strict=True))
+        assert all(
+            same(left, right)
+            for left, right in zip(alone.epoch(epoch), loader.epoch(epoch), strict=True)
+        )
     assert alone.problems == loader.problems != []
     loader.close()
 
@@ -109,19 +137,29 @@ def test_workers_cut_what_torchvision_cuts(tmp_path: Path) -> None:
             image = source.decode(position)
             box, turns = loader.views.boxes(number[row : row + 1], *image.shape[1:], group)
             top, left, high, wide = (int(value) for value in box)
-            expected = reference.resized_crop(image, top, left, high, wide, [group.size] * 2, antialias=True)
+            expected = reference.resized_crop(
+                image, top, left, high, wide, [group.size] * 2, antialias=True
+            )
             expected = reference.hflip(expected) if turns.flip else expected
             torch.testing.assert_close(crops[row] * 255, expected.float(), atol=1e-3, rtol=0)
 
 
-TURNED = {"vertical_flip_probability": 0.5, "quarter_turn_probability": 0.75, "magnification": (0.8, 2.0)}
+TURNED = {
+    "vertical_flip_probability": 0.5,
+    "quarter_turn_probability": 0.75,
+    "magnification": (0.8, 2.0),
+}
 
 
 @pytest.mark.parametrize("further", [{}, TURNED])
-def test_what_is_cut_by_workers_and_on_the_device_differs_by_rounding_alone(further: dict[str, Any]) -> None:
+def test_what_is_cut_by_workers_and_on_the_device_differs_by_rounding_alone(
+    further: dict[str, Any],
+) -> None:
     options: dict[str, Any] = {"recipe": "crop-flip", "extra_crops": SMALL, **further}
     limit = array().images.nbytes
-    resident, decoded = (loader_of(array(), resident_limit_bytes=most, **options) for most in (limit, limit - 1))
+    resident, decoded = (
+        loader_of(array(), resident_limit_bytes=most, **options) for most in (limit, limit - 1)
+    )
     assert (resident.resident, decoded.resident) == (True, False)
     for left, right in zip(resident.epoch(1), decoded.epoch(1), strict=True):
         assert torch.equal(left.index, right.index)
@@ -144,12 +182,18 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 
 @pytest.mark.parametrize("extra_crops", [(), ({"count": 4, "size": 24, "scale": (0.05, 0.14)},)])
-def test_a_large_photograph_is_decoded_small_and_looks_thesame(large: Source, extra_crops: Any) -> None:
+def test_a_large_photograph_is_decoded_small_and_looks_thesame(
+    large: Source, extra_crops: Any
+) -> None:
     whole = ArraySource(large.decode(0)[None])
     assert whole.uniform_size == (1600, 1200)
-    views = Views(ViewsConfig.model_validate({"recipe": "moco-v2", "size": 64, "extra_crops": extra_crops}))
+    views = Views(
+        ViewsConfig.model_validate({"recipe": "moco-v2", "size": 64, "extra_crops": extra_crops})
+    )
     numbers = views.draw(Stream(0), slice(0, 1))[:, 0]
-    for small, exact in zip(cut_crops(large, 0, views, numbers), cut_crops(whole, 0, views, numbers), strict=True):
+    for small, exact in zip(
+        cut_crops(large, 0, views, numbers), cut_crops(whole, 0, views, numbers), strict=True
+    ):
         assert 0 < (small.float() - exact.float()).abs().mean() < 2.5
 
 
@@ -159,14 +203,20 @@ def test_decoding_small_leaves_two_pixels_for_each_of_every_view(
     made: list[int] = []
     whole_again, small_again = decode.decode, decode.decode_with_pil
     monkeypatch.setattr(decode, "decode", lambda data, most: made.append(1) or whole_again(data))
-    monkeypatch.setattr(decode, "decode_with_pil", lambda data, by, most: made.append(by) or small_again(data, by))
+    monkeypatch.setattr(
+        decode, "decode_with_pil", lambda data, by, most: made.append(by) or small_again(data, by)
+    )
     for size, seed in itertools.product((8, 16, 32, 96), range(2)):
         extra = {"count": 2, "size": size, "scale": (0.05, 0.14)}
-        views = Views(ViewsConfig.model_validate({"size": 32, "scale": (0.9, 1.0), "extra_crops": [extra]}))
+        views = Views(
+            ViewsConfig.model_validate({"size": 32, "scale": (0.9, 1.0), "extra_crops": [extra]})
+        )
         numbers = views.draw(Stream(seed), slice(0, 1))
         cut_crops(large, 0, views, numbers[:, 0])
         gaps = []
-        for number, group in zip(numbers, [views.config.groups[0]] * 2 + [views.config.groups[1]] * 2, strict=True):
+        for number, group in zip(
+            numbers, [views.config.groups[0]] * 2 + [views.config.groups[1]] * 2, strict=True
+        ):
             box, _ = views.boxes(number, 1600, 1200, group)
             gaps.append(min(int(box.height), int(box.width)) / group.size)
         assert made[-1] == max(by for by in (1, 2, 4, 8) if by == 1 or min(gaps) / by >= 2)
@@ -174,45 +224,76 @@ def test_decoding_small_leaves_two_pixels_for_each_of_every_view(
 
 
 @pytest.mark.parametrize("one_size", [True, False], ids=["resident", "workers"])
-def test_unreadable_images_are_replaced_by_their_neighbour_and_listed(tmp_path: Path, one_size: bool) -> None:
-    loader = loader_of(flat(tmp_path, 20, (4, 5, 19), one_size), 20, tolerance=0.2, recipe="crop-flip")
+def test_unreadable_images_are_replaced_by_their_neighbour_and_listed(
+    tmp_path: Path, one_size: bool
+) -> None:
+    loader = loader_of(
+        flat(tmp_path, 20, (4, 5, 19), one_size), 20, tolerance=0.2, recipe="crop-flip"
+    )
     assert loader.resident == one_size
     batch = next(loader.epoch(0))
-    assert sorted(batch.index.tolist()) == sorted([*(n for n in range(20) if n not in (4, 5, 19)), 6, 6, 0])
+    assert sorted(batch.index.tolist()) == sorted(
+        [*(n for n in range(20) if n not in (4, 5, 19)), 6, 6, 0]
+    )
     assert torch.equal((batch.crops[0][:, 0, 5, 5] * 25.5).round().long(), batch.index)
     assert [line.split(":")[0] for line in loader.problems] == ["04.png", "05.png", "19.png"]
     assert "not an image" in loader.problems[0]
 
 
-@pytest.mark.parametrize(("readable", "num_workers"), [("of one size", 0), ("of several sizes", 1), ("none", 0)])
-def test_too_many_unreadable_images_stop_the_run(tmp_path: Path, readable: str, num_workers: int) -> None:
-    source = flat(tmp_path, 24, tuple(range(24) if readable == "none" else range(1, 24, 2)), readable == "of one size")
-    tolerance, said = (1.0, "cannot be read") if readable == "none" else (0.01, "images cannot be read, more than 1 %")
+@pytest.mark.parametrize(
+    ("readable", "num_workers"), [("of one size", 0), ("of several sizes", 1), ("none", 0)]
+)
+def test_too_many_unreadable_images_stop_the_run(
+    tmp_path: Path, readable: str, num_workers: int
+) -> None:
+    source = flat(
+        tmp_path,
+        24,
+        tuple(range(24) if readable == "none" else range(1, 24, 2)),
+        readable == "of one size",
+    )
+    tolerance, said = (
+        (1.0, "cannot be read")
+        if readable == "none"
+        else (0.01, "images cannot be read, more than 1 %")
+    )
     with one_line(rf"{said}.*\.png: not an image"):
         list(loader_of(source, 24, num_workers=num_workers, tolerance=tolerance).epoch(0))
 
 
-@pytest.mark.parametrize(("batch_size", "world", "message"), [(64, 1, "use at most 50"), (15, 2, "use 14")])
-def test_batch_sizes_that_cannot_be(monkeypatch: pytest.MonkeyPatch, batch_size: int, world: int, message: str) -> None:
+@pytest.mark.parametrize(
+    ("batch_size", "world", "message"), [(64, 1, "use at most 50"), (15, 2, "use 14")]
+)
+def test_batch_sizes_that_cannot_be(
+    monkeypatch: pytest.MonkeyPatch, batch_size: int, world: int, message: str
+) -> None:
     monkeypatch.setattr(processes, "world_size", lambda: world)
     with pytest.raises(UserError, match=message):
         loader_of(array(), batch_size)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_evaluation_shows_every_readable_image_once_in_order(tmp_path: Path, num_workers: int) -> None:
+def test_evaluation_shows_every_readable_image_once_in_order(
+    tmp_path: Path, num_workers: int
+) -> None:
     source = photographs(tmp_path / "photographs", 21, broken=(3, 20))
     source.labels = np.arange(21)
     problems: dict[int, str] = {}
     transform = EvaluationTransform(SIZE)
-    batches = list(evaluation_batches(source, transform, 5, num_workers=num_workers, problems=problems, tolerance=0.2))
+    batches = list(
+        evaluation_batches(
+            source, transform, 5, num_workers=num_workers, problems=problems, tolerance=0.2
+        )
+    )
     index = torch.cat([positions for _, _, positions in batches])
     assert index.tolist() == [number for number in range(21) if number not in (3, 20)]
     assert torch.equal(torch.cat([labels for _, labels, _ in batches if labels is not None]), index)
     assert set(problems) == {3, 20}
     images = torch.cat([images for images, _, _ in batches])
     for image, position in zip(images, index.tolist(), strict=True):
-        assert torch.equal((image * 255).round().to(torch.uint8), transform(source.decode(position)))
+        assert torch.equal(
+            (image * 255).round().to(torch.uint8), transform(source.decode(position))
+        )
     with pytest.raises(UserError, match="cannot be read"):
         list(evaluation_batches(source, transform, 5, num_workers=num_workers))
 
@@ -245,7 +326,10 @@ def test_a_batch_of_large_images_does_not_wait_in_memory(tmp_path: Path) -> None
 
 
 def test_long_strips_are_left_to_workers(tmp_path: Path) -> None:
-    loader = loader_of(open_source(plain_images(tmp_path, {f"{number}.png": (100_000, 1) for number in range(4)})), 4)
+    loader = loader_of(
+        open_source(plain_images(tmp_path, {f"{number}.png": (100_000, 1) for number in range(4)})),
+        4,
+    )
     assert not loader.resident
     assert [crop.shape for crop in next(loader.epoch(0)).crops] == [(4, 3, SIZE, SIZE)] * 2
 
@@ -257,7 +341,9 @@ def test_evaluation_of_arrays_without_labels() -> None:
     assert torch.equal((torch.cat(images) * 255).round().to(torch.uint8), source.images)
 
 
-def test_signals_to_the_whole_group_leave_workers_alone_and_closing_ends_them(tmp_path: Path) -> None:
+def test_signals_to_the_whole_group_leave_workers_alone_and_closing_ends_them(
+    tmp_path: Path,
+) -> None:
     """Ctrl-C, a scheduler's SIGTERM and a closed terminal reach every process; the main one saves."""
     source = photographs(tmp_path / "photographs", 50)
     before = set(multiprocessing.active_children())
@@ -273,7 +359,9 @@ def test_signals_to_the_whole_group_leave_workers_alone_and_closing_ends_them(tm
     assert all(same(left, right) for left, right in zip(made, expected, strict=True))
     loader.close()
     assert not any(worker.is_alive() for worker in workers)
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []).isdisjoint({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []).isdisjoint(
+        {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    )
 
 
 def test_a_worker_that_dies_is_noticed_where_it_is_awaited_and_nowhere_else(tmp_path: Path) -> None:

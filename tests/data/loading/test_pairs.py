@@ -86,14 +86,19 @@ def test_never_and_always() -> None:
 def test_the_digest_is_of_who_belongs_together_and_not_of_names() -> None:
     renamed = [None if name is None else f"other {name}" for name in GROUPS]
     assert Pairs.of_groups(renamed, 0.5).digest() == Pairs.of_groups(GROUPS, 0.5).digest()
-    assert Pairs.of_groups([*GROUPS[:3], "a", *GROUPS[4:]], 0.5).digest() != Pairs.of_groups(GROUPS, 0.5).digest()
+    assert (
+        Pairs.of_groups([*GROUPS[:3], "a", *GROUPS[4:]], 0.5).digest()
+        != Pairs.of_groups(GROUPS, 0.5).digest()
+    )
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("extra_crops", [(), SMALL], ids=["two views", "six views"])
-def test_partners_give_the_later_views_and_nothing_else_changes(source: Source, extra_crops: Any) -> None:
+def test_partners_give_the_later_views_and_nothing_else_changes(
+    source: Source, extra_crops: Any
+) -> None:
     found = Pairs.of_groups(GROUPS, 0.6)
     options = PLAIN | {"extra_crops": extra_crops}
     plain, paired = loader_of(source, **options), loader_of(source, pairs=found, **options)
@@ -106,14 +111,18 @@ def test_partners_give_the_later_views_and_nothing_else_changes(source: Source, 
         assert len(after.crops[own:]) in (1, 3)
         for row, position in enumerate(after.index.tolist()):
             partner = int(partners[position])
-            expected = paired.views(source.decode(partner)[None].expand(16, -1, -1, -1), after.stream)
+            expected = paired.views(
+                source.decode(partner)[None].expand(16, -1, -1, -1), after.stream
+            )
             for left, right in zip(after.crops[own:], expected[own:], strict=True):
                 torch.testing.assert_close(left[row], right[row], atol=1.01 / 255, rtol=0)
             drawn += partner != position
     assert drawn > 10
 
 
-def test_for_a_partner_one_more_image_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_a_partner_one_more_image_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = photographs(tmp_path / "photographs")
     found = Pairs.of_groups(GROUPS, 0.5)
     loader, decode, decoded = loader_of(source, pairs=found), source.decode, []
@@ -171,14 +180,19 @@ def test_csv_files_as_they_are_written(tmp_path: Path, text: str) -> None:
             r"2 of 3 rows name images that are not in .*, such as 'else\.png'; write names like 'five/",
         ),
         ("{0},a\n{1},b\n", "none of the 5 images of .* shares its group with another"),
-        ("{0},a\n{1},a\n{0},b\n", "'five/train/000000' is both in group 'a' and in 'b'; give each image one group"),
+        (
+            "{0},a\n{1},a\n{0},b\n",
+            "'five/train/000000' is both in group 'a' and in 'b'; give each image one group",
+        ),
         ("{0};a\n{1};a\n", "row 1 has only 1 column; give path and group"),
         (b"\xff\xfe{\x000", r"is not UTF-8 \(.*\); save it as CSV in UTF-8"),
         (b"x" * (1 << 20), "is not CSV .it has a line of 65,536 characters or more"),
         ('"' + "\n" * 200_000, "is not CSV .field larger than field limit"),
     ],
 )
-def test_what_is_no_table_of_these_images_is_one_line(tmp_path: Path, text: str | bytes, words: str) -> None:
+def test_what_is_no_table_of_these_images_is_one_line(
+    tmp_path: Path, text: str | bytes, words: str
+) -> None:
     path = csv(tmp_path, text.format(*NAMES) if isinstance(text, str) else text)
     with one_line(words) as caught:
         of(path, FIVE)
@@ -203,7 +217,9 @@ def test_what_is_no_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_names_that_several_images_have_need_metadata(tmp_path: Path) -> None:
     source = ArraySource(torch.zeros(3, 3, 2, 2, dtype=torch.uint8))
     source.paths = ["x.png", "x.png", "y.png"]
-    refused(r"several images of .* are called 'x\.png'", csv(tmp_path, "y.png,a\nx.png,a\n"), source)
+    refused(
+        r"several images of .* are called 'x\.png'", csv(tmp_path, "y.png,a\nx.png,a\n"), source
+    )
 
 
 def test_an_effect_needs_a_cause() -> None:
@@ -222,25 +238,55 @@ def test_a_column_of_parquet(tmp_path: Path, values: list[Any]) -> None:
     images = [{"bytes": PICTURE, "path": f"{number}.png"} for number in range(6)]
     for number, part in enumerate(((0, 4), (4, 6))):
         chosen = [*values, values[1], values[3]][slice(*part)]
-        table = pa.table({"image": images[slice(*part)], "patient": pa.array(chosen, pa.array(values).type)})
+        table = pa.table(
+            {"image": images[slice(*part)], "patient": pa.array(chosen, pa.array(values).type)}
+        )
         pq.write_table(table, tmp_path / f"train-{number:05d}-of-00002.parquet")
     source = open_source(f"parquet:{tmp_path}")
     found = of("column:patient", source)
-    assert [members(found, image) for image in range(6)] == [{0, 2}, {1, 4}, {0, 2}, {3}, {1, 4}, {5}]
+    assert [members(found, image) for image in range(6)] == [
+        {0, 2},
+        {1, 4},
+        {0, 2},
+        {3},
+        {1, 4},
+        {5},
+    ]
     refused("has no column 'patent'; did you mean 'patient'", "column:patent", source)
     refused("the column 'image' cannot be read as numbers or text", "column:image", source)
 
 
 def test_a_key_of_webdataset(tmp_path: Path) -> None:
-    told: list[Any] = [{"patient": 3, "label": 1}, {"patient": "x"}, {"patient": 3}, {"patient": [3]}, ["patient"]]
+    told: list[Any] = [
+        {"patient": 3, "label": 1},
+        {"patient": "x"},
+        {"patient": 3},
+        {"patient": [3]},
+        ["patient"],
+    ]
     files: dict[str, bytes] = {}
     for number, value in enumerate(told):
-        files |= {f"{number}.png": PICTURE, f"{number}.json": json.dumps(value).encode(), f"{number}.cls": b"1"}
+        files |= {
+            f"{number}.png": PICTURE,
+            f"{number}.json": json.dumps(value).encode(),
+            f"{number}.cls": b"1",
+        }
     pack(tmp_path / "train-0.tar", files)
-    pack(tmp_path / "train-1.tar", {"a.png": PICTURE, "a.json": b"{", "b.json": b'{"patient": "x"}', "b.png": PICTURE})
+    pack(
+        tmp_path / "train-1.tar",
+        {"a.png": PICTURE, "a.json": b"{", "b.json": b'{"patient": "x"}', "b.png": PICTURE},
+    )
     source = open_source(f"webdataset:{tmp_path}")
     found = of("key:patient", source)
-    assert [members(found, image) for image in range(7)] == [{0, 2}, {1, 6}, {0, 2}, {3}, {4}, {5}, {1, 6}]
+    assert [members(found, image) for image in range(7)] == [
+        {0, 2},
+        {1, 6},
+        {0, 2},
+        {3},
+        {4},
+        {5},
+        {1, 6},
+    ]
     refused(r"none of its \.json files has a text or number 'place'", "key:place", source)
     refused("has no column 'patient'", "column:patient", source)
 
@@ -251,7 +297,9 @@ def test_images_of_16_bits_give_views_of_each_other(tmp_path: Path, same_size: b
         shape = (9, 9 if same_size else 9 + number % 2, 4)
         np.save(tmp_path / f"{number}.npy", np.full(shape, 1000 * number, np.uint16))
     source = open_source(f"folder:{tmp_path}", channels=4)
-    loader = loader_of(source, 8, pairs=Pairs.of_groups(["a", "a", "b", "b", "c", "c", None, None], 1.0), **PLAIN)
+    loader = loader_of(
+        source, 8, pairs=Pairs.of_groups(["a", "a", "b", "b", "c", "c", None, None], 1.0), **PLAIN
+    )
     assert loader.resident == same_size
     batch = next(loader.epoch(0))
     first, second = ((crop[:, 3, 5, 5] * 65.535).round().long() for crop in batch.crops)
@@ -261,5 +309,11 @@ def test_images_of_16_bits_give_views_of_each_other(tmp_path: Path, same_size: b
 
 def test_a_part_of_a_source_is_told_what_the_whole_is(tmp_path: Path) -> None:
     """As where the monitor holds images out: a table of all of them still serves."""
-    path = csv(tmp_path, "".join(f"{name},{group}\n" for name, group in zip(NAMES, "abaab", strict=True)))
-    assert [members(of(path, Subset(FIVE, np.array([4, 2, 1]))), row) for row in range(3)] == [{0, 2}, {1}, {0, 2}]
+    path = csv(
+        tmp_path, "".join(f"{name},{group}\n" for name, group in zip(NAMES, "abaab", strict=True))
+    )
+    assert [members(of(path, Subset(FIVE, np.array([4, 2, 1]))), row) for row in range(3)] == [
+        {0, 2},
+        {1},
+        {0, 2},
+    ]

@@ -18,7 +18,9 @@ from hexa.data.loading import statistics
 def _folder(root: Path, count: int = 7) -> Path:
     root.mkdir()
     for number in range(count):
-        pixels = np.random.default_rng(number).integers(0, 40 * (number + 1) % 256, (9, 12 + number, 3))
+        pixels = np.random.default_rng(number).integers(
+            0, 40 * (number + 1) % 256, (9, 12 + number, 3)
+        )
         Image.fromarray(pixels.astype(np.uint8)).save(root / f"{number}.png")
     return root
 
@@ -42,7 +44,9 @@ def test_of_any_number_of_channels_and_of_many_images_some(monkeypatch: pytest.M
     np.testing.assert_allclose(std, chosen.std(1, correction=0), rtol=1e-3)
 
 
-def test_it_is_measured_again_only_when_a_file_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_measured_again_only_when_a_file_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = _folder(tmp_path / "images")
     first = statistics.measured(open_source(f"folder:{root}"))
     with monkeypatch.context() as patched:
@@ -56,7 +60,13 @@ def test_what_is_kept_is_not_trusted(tmp_path: Path) -> None:
     root = _folder(tmp_path / "images")
     first = statistics.measured(open_source(f"folder:{root}"))
     (kept,) = Path(os.environ["HEXA_CACHE"], "statistics").iterdir()
-    for mean, std in (("[1]", "[1]"), ('["x"]', "1"), ("[NaN, 0, 0]", "[1, 1, 1]"), ("[]", ""), ("", "")):
+    for mean, std in (
+        ("[1]", "[1]"),
+        ('["x"]', "1"),
+        ("[NaN, 0, 0]", "[1, 1, 1]"),
+        ("[]", ""),
+        ("", ""),
+    ):
         kept.write_text(f'{{"mean": {mean}, "std": {std}}}' if std else mean)
         assert statistics.measured(open_source(f"folder:{root}")) == first
 

@@ -48,7 +48,9 @@ def test_arrays_are_read_exactly(shape: tuple[int, ...], dtype: str, order: str)
     made = bands.decode(_npy(values), channels=1 if len(shape) == 2 else shape[2])
     expected = values.reshape(5, 7, -1).transpose(2, 0, 1)
     assert made.is_contiguous()
-    assert made.dtype == {"u1": torch.uint8, "u2": torch.uint16}.get(np.dtype(dtype).str[1:], torch.float32)
+    assert made.dtype == {"u1": torch.uint8, "u2": torch.uint16}.get(
+        np.dtype(dtype).str[1:], torch.float32
+    )
     np.testing.assert_array_equal(made.numpy(), expected.astype(made.numpy().dtype))
     scale = {torch.uint8: 255, torch.uint16: 65535}.get(made.dtype, 1)
     np.testing.assert_allclose(unit(made), expected.astype(np.float64) / scale, atol=6e-8)
@@ -62,7 +64,10 @@ def test_grey_is_repeated_where_rgb_is_wanted() -> None:
 
 
 def test_rgb_files_are_read_as_they_always_were() -> None:
-    for image in (Image.fromarray(_values((9, 8, 3), "uint8")), Image.fromarray(_values((9, 8), "uint16"))):
+    for image in (
+        Image.fromarray(_values((9, 8, 3), "uint8")),
+        Image.fromarray(_values((9, 8), "uint16")),
+    ):
         for kind in ("png", "tiff"):
             assert torch.equal(bands.decode(saved(image, kind)), decode.decode(saved(image, kind)))
 
@@ -70,25 +75,40 @@ def test_rgb_files_are_read_as_they_always_were() -> None:
 def test_one_channel_is_grey_of_all_its_bits() -> None:
     wide, colour = _values((9, 8), "uint16"), Image.fromarray(_values((9, 8, 3), "uint8"))
     for kind in ("png", "tiff"):
-        np.testing.assert_array_equal(bands.decode(saved(Image.fromarray(wide), kind), channels=1)[0].numpy(), wide)
+        np.testing.assert_array_equal(
+            bands.decode(saved(Image.fromarray(wide), kind), channels=1)[0].numpy(), wide
+        )
     np.testing.assert_array_equal(
         bands.decode(saved(colour, "png"), channels=1)[0].numpy(), np.asarray(colour.convert("L"))
     )
     fractions = _values((9, 8), "float32")
-    np.testing.assert_array_equal(bands.decode(saved(Image.fromarray(fractions), "tiff"), channels=1)[0], fractions)
+    np.testing.assert_array_equal(
+        bands.decode(saved(Image.fromarray(fractions), "tiff"), channels=1)[0], fractions
+    )
     rgba = Image.fromarray(_values((9, 8, 4), "uint8"))
-    np.testing.assert_array_equal(bands.decode(saved(rgba, "png"), channels=4).permute(1, 2, 0), np.asarray(rgba))
+    np.testing.assert_array_equal(
+        bands.decode(saved(rgba, "png"), channels=4).permute(1, 2, 0), np.asarray(rgba)
+    )
 
 
 def _header(shape: str, descr: str = "'|u1'", more: bytes = b"") -> bytes:
-    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    text = (
+        f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117)
+        + b"\n"
+    )
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + more
 
 
 TRAP = np.array([[Calls(pytest.fail, "an array was unpickled")]], object)
 REFUSED = {
-    "not a number": (_npy(np.array([[0.5, np.nan]])), "floats range from nan to nan; they must be between 0 and 1"),
-    "above one": (_npy(np.array([[0.5, 7.0]])), "floats range from 0.5 to 7; they must be between 0 and 1"),
+    "not a number": (
+        _npy(np.array([[0.5, np.nan]])),
+        "floats range from nan to nan; they must be between 0 and 1",
+    ),
+    "above one": (
+        _npy(np.array([[0.5, 7.0]])),
+        "floats range from 0.5 to 7; they must be between 0 and 1",
+    ),
     "signed": (
         _npy(np.zeros((3, 3), np.int16)),
         "pixels have type int16; expected uint8, uint16, or floats between 0 and 1",
@@ -96,10 +116,16 @@ REFUSED = {
     "truth": (_npy(np.zeros((3, 3), bool)), "pixels have type bool"),
     "complex": (_npy(np.zeros((3, 3), complex)), "pixels have type complex128"),
     "objects": (_npy(TRAP, allow_pickle=True), "arrays of Python objects or records"),
-    "pickled": (b"\x93NUMPY\x01\x00" + pickle.dumps({"x": 1}), "header of this .npy file cannot be read"),
+    "pickled": (
+        b"\x93NUMPY\x01\x00" + pickle.dumps({"x": 1}),
+        "header of this .npy file cannot be read",
+    ),
     "fields": (_npy(np.zeros((3, 3), [("a", "u1")])), "arrays of Python objects or records"),
     "named fields": (_npy(np.zeros((3, 3), [("é" * 3, "u1")]), allow_pickle=False), "or records"),
-    "no axes": (_npy(np.float32(0.5)), r"the array has shape \(\); expected \[H, W\] or \[H, W, C\]"),
+    "no axes": (
+        _npy(np.float32(0.5)),
+        r"the array has shape \(\); expected \[H, W\] or \[H, W, C\]",
+    ),
     "four axes": (_npy(np.zeros((2, 2, 2, 2), np.uint8)), "the array has shape"),
     "empty": (_npy(np.zeros((0, 4), np.uint8)), r"the array has shape \(0, 4\)"),
     "negative": (_header("(-4, -4)", more=bytes(16)), "the array has shape"),
@@ -109,7 +135,10 @@ REFUSED = {
     "cut": (_npy(np.zeros((30, 30), np.uint8))[:-1], "truncated"),
     "code": (_header("__import__('os').getpid()"), "header of this .npy file cannot be read"),
     "head": (b"\x93NUMPY", "header of this .npy file cannot be read"),
-    "bands first": (_npy(np.zeros((4, 9, 9), np.uint8)), r"9 bands where 4 are expected .*come last, \[H, W, C\]"),
+    "bands first": (
+        _npy(np.zeros((4, 9, 9), np.uint8)),
+        r"9 bands where 4 are expected .*come last, \[H, W, C\]",
+    ),
 }
 
 
@@ -142,7 +171,9 @@ def test_without_tifffile_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) ->
         raise ModuleNotFoundError(name=name)
 
     monkeypatch.setattr(packages.importlib, "import_module", absent)
-    with pytest.raises(UserError, match=r"a TIFF with several bands needs the package tifffile; install it: .*tiff"):
+    with pytest.raises(
+        UserError, match=r"a TIFF with several bands needs the package tifffile; install it: .*tiff"
+    ):
         bands.decode(b"II*\0", channels=4)
 
 
@@ -168,7 +199,11 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 def test_bands_of_tiff_are_read_exactly(layout: str, dtype: str, compression: str | None) -> None:
     values = _values((40, 33, 5), dtype)
     planes = values.transpose(2, 0, 1)
-    options = {"planarconfig": "contig", "compression": compression, "photometric": "minisblack"} | LAYOUTS[layout]
+    options = {
+        "planarconfig": "contig",
+        "compression": compression,
+        "photometric": "minisblack",
+    } | LAYOUTS[layout]
     data = _tiff(planes if layout in ("separate", "pages") else values, **options)
     np.testing.assert_array_equal(bands.decode(data, channels=5).numpy(), planes)
 
@@ -185,7 +220,12 @@ def test_a_tiff_that_is_cut_too_large_or_of_other_bands_is_refused() -> None:
 
 
 def test_a_strip_that_unfolds_is_refused() -> None:
-    packed = _tiff(np.zeros((64, 64, 4), np.uint8), photometric="minisblack", planarconfig="contig", compression="zlib")
+    packed = _tiff(
+        np.zeros((64, 64, 4), np.uint8),
+        photometric="minisblack",
+        planarconfig="contig",
+        compression="zlib",
+    )
     bomb = zlib.compress(bytes(1 << 26), 1)
     with pytest.importorskip("tifffile").TiffFile(io.BytesIO(packed)) as file:
         offsets, counts = file.pages[0].tags["StripOffsets"], file.pages[0].tags["StripByteCounts"]
@@ -207,21 +247,50 @@ def test_floats_and_32_bits_have_one_scale_for_all_images(channels: int) -> None
     """255 · x and x / 65535 · 255, whether an image is dark or bright."""
     for brightest in (0.01, 0.5, 1.0):
         floats = np.linspace(0, brightest, 42, dtype=np.float32).reshape(6, 7)
-        for dtype, values, scale in (("float32", floats, 1), ("int32", np.round(floats * 65535), 65535)):
+        for dtype, values, scale in (
+            ("float32", floats, 1),
+            ("int32", np.round(floats * 65535), 65535),
+        ):
             pixels = unit(bands.decode(_grey(values, dtype), channels=channels))
             expected = torch.from_numpy(values.astype(np.float64) / scale).expand(channels, -1, -1)
             # three channels have 8 bits
-            torch.testing.assert_close(pixels.double(), expected, atol=(channels == 3) / 510 + 1e-6, rtol=0)
+            torch.testing.assert_close(
+                pixels.double(), expected, atol=(channels == 3) / 510 + 1e-6, rtol=0
+            )
 
 
 UNFIT = {
-    "a pixel above one": ("float32", 1.001, "floats range from 0.5 to 1.001; they must be between 0 and 1"),
-    "16 bits as floats": ("float32", 40000, "floats range from 0.5 to 40000; they must be between 0 and 1"),
-    "a negative": ("float32", -0.25, "floats range from -0.25 to 0.5; they must be between 0 and 1"),
-    "not a number": ("float32", np.nan, "floats range from nan to nan; they must be between 0 and 1"),
+    "a pixel above one": (
+        "float32",
+        1.001,
+        "floats range from 0.5 to 1.001; they must be between 0 and 1",
+    ),
+    "16 bits as floats": (
+        "float32",
+        40000,
+        "floats range from 0.5 to 40000; they must be between 0 and 1",
+    ),
+    "a negative": (
+        "float32",
+        -0.25,
+        "floats range from -0.25 to 0.5; they must be between 0 and 1",
+    ),
+    "not a number": (
+        "float32",
+        np.nan,
+        "floats range from nan to nan; they must be between 0 and 1",
+    ),
     "infinite": ("float32", np.inf, "floats range from 0.5 to inf; they must be between 0 and 1"),
-    "more than 16 bits": ("int32", 65536, "32-bit integers range from 0 to 65536; they must be between 0 and 65535"),
-    "below zero": ("int32", -1, "32-bit integers range from -1 to 0; they must be between 0 and 65535"),
+    "more than 16 bits": (
+        "int32",
+        65536,
+        "32-bit integers range from 0 to 65536; they must be between 0 and 65535",
+    ),
+    "below zero": (
+        "int32",
+        -1,
+        "32-bit integers range from -1 to 0; they must be between 0 and 65535",
+    ),
 }
 
 
@@ -241,7 +310,9 @@ def test_an_image_outside_the_scale_is_listed_and_changes_no_other(tmp_path: Pat
         values[0, 0] = 1.001 if number == 1 else 1
         (tmp_path / f"{number}.tif").write_bytes(_grey(values, "float32"))
     store = ImageStore.of(open_source(f"folder:{tmp_path}"), torch.device("cpu"), math.inf, 0.01)
-    assert store.problems == {1: "floats range from 0.268293 to 1.001; they must be between 0 and 1"}
+    assert store.problems == {
+        1: "floats range from 0.268293 to 1.001; they must be between 0 and 1"
+    }
     assert store.images[0].max() == 255
     assert torch.equal(store.images[0], store.images[2])
 
@@ -249,8 +320,13 @@ def test_an_image_outside_the_scale_is_listed_and_changes_no_other(tmp_path: Pat
 @pytest.mark.parametrize("bands_of", ["3 float32", "3 int32", "1 float64", "1 int8"])
 def test_types_that_are_not_read_are_named(bands_of: str) -> None:
     count, dtype = bands_of.split()
-    data = _tiff(np.zeros((6, 7, int(count)), dtype).squeeze(), photometric="rgb" if count == "3" else "minisblack")
-    with pytest.raises(DecodeError, match=r"pixels (of this type are not supported|have type int8)"):
+    data = _tiff(
+        np.zeros((6, 7, int(count)), dtype).squeeze(),
+        photometric="rgb" if count == "3" else "minisblack",
+    )
+    with pytest.raises(
+        DecodeError, match=r"pixels (of this type are not supported|have type int8)"
+    ):
         bands.decode(data)
 
 
@@ -262,9 +338,15 @@ def test_a_tiff_without_some_of_its_strips_is_truncated(layout: str, channels: i
     if channels > 1:
         options["planarconfig"] = "separate" if "planes" in layout else "contig"
     stored = values.transpose(2, 0, 1) if "planes" in layout and channels > 1 else values
-    data = bytearray(_tiff(stored.squeeze(), photometric="rgb" if channels == 3 else "minisblack", **options))
-    np.testing.assert_array_equal(bands.decode(bytes(data), channels=channels).permute(1, 2, 0).numpy(), values)
-    (at,) = struct.unpack_from("<I", data, 4)  # the directory: each entry is tag, type, count, value
+    data = bytearray(
+        _tiff(stored.squeeze(), photometric="rgb" if channels == 3 else "minisblack", **options)
+    )
+    np.testing.assert_array_equal(
+        bands.decode(bytes(data), channels=channels).permute(1, 2, 0).numpy(), values
+    )
+    (at,) = struct.unpack_from(
+        "<I", data, 4
+    )  # the directory: each entry is tag, type, count, value
     (entries,) = struct.unpack_from("<H", data, at)
     for entry in range(at + 2, at + 2 + 12 * entries, 12):
         tag, _, count = struct.unpack_from("<HHI", data, entry)

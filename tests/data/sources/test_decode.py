@@ -55,7 +55,9 @@ def _assert_near(made: Tensor, expected: Tensor, levels: float) -> None:
         ("JPEG", "CMYK", 8, {"quality": 100}),
     ],
 )
-def test_files_keep_their_colours(kind: str, mode: str, levels: int, options: dict[str, Any]) -> None:
+def test_files_keep_their_colours(
+    kind: str, mode: str, levels: int, options: dict[str, Any]
+) -> None:
     source = _gradient().quantize(256) if mode == "P" else _gradient().convert(mode)
     expected = _gradient() if mode == "CMYK" else source.convert("RGB")
     _assert_near(decode(saved(source, kind, **options)), _tensor(expected), levels)
@@ -92,7 +94,9 @@ def test_a_shrunken_jpeg_is_the_image_at_that_share_of_its_size(shrink: int) -> 
     picture = _gradient(401, 563)
     made = decode_with_pil(saved(picture, "JPEG", quality=95), shrink)
     assert made.shape[1:] == (-(-401 // shrink), -(-563 // shrink))
-    _assert_near(made, _tensor(picture.resize((made.shape[2], made.shape[1]), Image.Resampling.BOX)), 8)
+    _assert_near(
+        made, _tensor(picture.resize((made.shape[2], made.shape[1]), Image.Resampling.BOX)), 8
+    )
 
 
 @pytest.mark.parametrize("interlaced", [False, True], ids=["rows", "interlaced"])
@@ -107,7 +111,9 @@ def test_every_kind_of_png_keeps_its_pixels(colour: int, depth: int, interlaced:
         expected = np.round(values / (2**depth - 1) * 255).astype(np.uint8).repeat(3, 2)
     else:
         picture = Image.fromarray((values >> max(0, depth - 8)).astype(np.uint8)).convert("RGBA")
-        expected = np.array(Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB"))
+        expected = np.array(
+            Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
+        )
     assert torch.equal(made, torch.from_numpy(expected).permute(2, 0, 1))
 
 
@@ -127,16 +133,28 @@ _BESIDE = {
 @pytest.mark.parametrize("late", [False, True], ids=["before", "behind"])
 @pytest.mark.parametrize("beside", _BESIDE)
 @pytest.mark.parametrize("colour", [0, 2])
-def test_plain_pngs_have_the_pixels_that_torchvision_read(colour: int, beside: str, late: bool) -> None:
+def test_plain_pngs_have_the_pixels_that_torchvision_read(
+    colour: int, beside: str, late: bool
+) -> None:
     """Its decoder does not survive damaged files, but has been the one: trained networks have seen these pixels."""
     extra = chunk(b"tRNS", b"\0\7" * (colour + 1)) if beside == "a colour key" else _BESIDE[beside]
-    data = png(png_values(colour, 8), colour, 8, before=b"" if late else extra, after=extra if late else b"")
+    data = png(
+        png_values(colour, 8),
+        colour,
+        8,
+        before=b"" if late else extra,
+        after=extra if late else b"",
+    )
     raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    expected = torchvision.io.decode_image(raw, torchvision.io.ImageReadMode.RGB, apply_exif_orientation=True)
+    expected = torchvision.io.decode_image(
+        raw, torchvision.io.ImageReadMode.RGB, apply_exif_orientation=True
+    )
     assert torch.equal(decode(data), expected)
 
 
-def test_a_large_image_is_converted_in_blocks_without_seams(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_image_is_converted_in_blocks_without_seams(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     files = every_format()
     whole = {name: decode_with_pil(data) for name, data in files.items()}
     monkeypatch.setattr(decoding, "_BLOCK", 100)
@@ -149,7 +167,9 @@ def test_more_pixels_than_the_limit_are_refused(name: str) -> None:
     data = every_format()[name]
     _, height, width = decode(data).shape
     assert decode(data, height * width).shape == (3, height, width)
-    with pytest.raises(DecodeError, match=rf"\d+ × \d+ pixels, more than the limit of {height * width - 1:,} "):
+    with pytest.raises(
+        DecodeError, match=rf"\d+ × \d+ pixels, more than the limit of {height * width - 1:,} "
+    ):
         decode(data, height * width - 1)
     if name.startswith("JPEG"):
         with pytest.raises(DecodeError, match="more than the limit"):
@@ -158,13 +178,23 @@ def test_more_pixels_than_the_limit_are_refused(name: str) -> None:
 
 def test_pillows_own_limit_stands_and_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Image.MAX_IMAGE_PIXELS == decoding.MAX_IMAGE_PIXELS
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # images of more than 200 are errors to Pillow
-    for name in ("JPEG baseline", "JPEG CMYK", "PNG of type 2, 8 bits", "PNG of type 6, 8 bits", "BMP RGB", "PPM RGB"):
+    monkeypatch.setattr(
+        Image, "MAX_IMAGE_PIXELS", 100
+    )  # images of more than 200 are errors to Pillow
+    for name in (
+        "JPEG baseline",
+        "JPEG CMYK",
+        "PNG of type 2, 8 bits",
+        "PNG of type 6, 8 bits",
+        "BMP RGB",
+        "PPM RGB",
+    ):
         assert decode(every_format()[name]).shape == (3, 23, 31)
 
 
 @pytest.mark.parametrize(
-    "exif_bytes", [b"Exif\0\0garbage", b"Exif\0\0II*\0\xff\xff\xff\xff", b"", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff"]
+    "exif_bytes",
+    [b"Exif\0\0garbage", b"Exif\0\0II*\0\xff\xff\xff\xff", b"", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff"],
 )
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 def test_garbage_instead_of_exif_does_no_harm(kind: str, exif_bytes: bytes) -> None:

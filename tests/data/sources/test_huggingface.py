@@ -34,9 +34,13 @@ def picture(value: int) -> bytes:
 
 def table(values: list[int], **columns: tuple[Any, list[Any]]) -> Any:
     """Pictures of one colour each in a column `picture`, and further columns by name as (type, values)."""
-    features = datasets.Features({"picture": datasets.Image(), **{name: kind for name, (kind, _) in columns.items()}})
+    features = datasets.Features(
+        {"picture": datasets.Image(), **{name: kind for name, (kind, _) in columns.items()}}
+    )
     rows = {"picture": [{"bytes": picture(value), "path": None} for value in values]}
-    return datasets.Dataset.from_dict(rows | {name: given for name, (_, given) in columns.items()}, features=features)
+    return datasets.Dataset.from_dict(
+        rows | {name: given for name, (_, given) in columns.items()}, features=features
+    )
 
 
 def labelled(values: list[int], labels: list[int]) -> Any:
@@ -53,7 +57,11 @@ def test_splits_labels_and_names_are_those_of_the_features(tmp_path: Path, writt
         train.to_parquet(tmp_path / "set" / "train-00000-of-00001.parquet")
         held.to_parquet(tmp_path / "set" / "validation-00000-of-00001.parquet")
     source, test = open_source(f"hf:{tmp_path / 'set'}"), open_source(f"hf:{tmp_path / 'set'}#test")
-    assert (source.split, source.splits(), source.class_names) == ("train", ["train", "test"], ["ant", "bee"])
+    assert (source.split, source.splits(), source.class_names) == (
+        "train",
+        ["train", "test"],
+        ["ant", "bee"],
+    )
     assert labels_of(source) == [1, 0, 1]
     assert source.labels.dtype == np.int64
     assert (reds_of(source), reds_of(test)) == ([3, 4, 5], [6])
@@ -75,7 +83,11 @@ def test_it_is_our_decoder_that_decodes(tmp_path: Path) -> None:
 
 
 def test_rows_that_were_picked_and_shuffled(tmp_path: Path) -> None:
-    made = labelled(list(range(40)), [value % 2 for value in range(40)]).shuffle(seed=0).select(range(7, 30))
+    made = (
+        labelled(list(range(40)), [value % 2 for value in range(40)])
+        .shuffle(seed=0)
+        .select(range(7, 30))
+    )
     made.save_to_disk(tmp_path / "set")
     source = open_source(f"hf:{tmp_path / 'set'}")
     assert reds_of(source) == [int(np.array(row["picture"])[0, 0, 0]) for row in made]
@@ -83,7 +95,9 @@ def test_rows_that_were_picked_and_shuffled(tmp_path: Path) -> None:
 
 
 def test_folders_of_images(tmp_path: Path) -> None:
-    for number, name in enumerate(("train/ant/a.png", "train/bee/b.png", "test/ant/c.png", "test/bee/d.png")):
+    for number, name in enumerate(
+        ("train/ant/a.png", "train/bee/b.png", "test/ant/c.png", "test/bee/d.png")
+    ):
         write_image(tmp_path / "set" / name, number)
     test = open_source(f"hf:{tmp_path / 'set'}", "test")
     assert (test.paths, test.class_names) == (["test/ant/c.png", "test/bee/d.png"], ["ant", "bee"])
@@ -93,11 +107,15 @@ def test_folders_of_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("labels", [[-1, -1], None], ids=["hidden", "no column"])
-def test_a_test_split_without_labels_makes_room_for_validation(tmp_path: Path, labels: list[int] | None) -> None:
+def test_a_test_split_without_labels_makes_room_for_validation(
+    tmp_path: Path, labels: list[int] | None
+) -> None:
     parts = {"train": labelled([1, 2], [0, 1]), "validation": labelled([3], [1])}
     parts["test"] = table([4, 5]) if labels is None else labelled([4, 5], labels)
     datasets.DatasetDict(parts).save_to_disk(tmp_path / "set")
-    test, hidden = (open_source(f"hf:{tmp_path / 'set'}#{split}") for split in ("test", "unlabeled"))
+    test, hidden = (
+        open_source(f"hf:{tmp_path / 'set'}#{split}") for split in ("test", "unlabeled")
+    )
     assert (reds_of(test), test.splits()) == ([3], ["train", "test", "unlabeled"])
     assert (reds_of(hidden), hidden.labels) == ([4, 5], None)
 
@@ -105,13 +123,19 @@ def test_a_test_split_without_labels_makes_room_for_validation(tmp_path: Path, l
 def test_of_several_columns_one_is_chosen(tmp_path: Path) -> None:
     fine, coarse = datasets.ClassLabel(names=list("abcd")), datasets.ClassLabel(names=["x", "y"])
     made = table([1, 2, 3], fine=(fine, [0, 3, 2]), coarse=(coarse, [0, 1, 1]))
-    made.add_column("mask", made.with_format("arrow")[:].column("picture"), feature=datasets.Image()).save_to_disk(
-        tmp_path / "set"
-    )
+    made.add_column(
+        "mask", made.with_format("arrow")[:].column("picture"), feature=datasets.Image()
+    ).save_to_disk(tmp_path / "set")
     name = f"hf:{tmp_path / 'set'}"
-    with pytest.raises(UserError, match=r"each of picture, mask could be the image column; choose one.*,image=picture"):
+    with pytest.raises(
+        UserError,
+        match=r"each of picture, mask could be the image column; choose one.*,image=picture",
+    ):
         open_source(name)
-    with pytest.raises(UserError, match=r"each of fine, coarse could be the label column; .*set,image=mask,label=fine"):
+    with pytest.raises(
+        UserError,
+        match=r"each of fine, coarse could be the label column; .*set,image=mask,label=fine",
+    ):
         open_source(f"{name},image=mask")
     source = open_source(f"{name},image=mask,label=coarse#train")
     assert (labels_of(source), source.class_names) == ([0, 1, 1], ["x", "y"])
@@ -130,9 +154,13 @@ def test_labels_that_are_plain_values(tmp_path: Path, kind: str) -> None:
 
 def test_it_can_be_evaluated_and_decoded_by_workers(tmp_path: Path) -> None:
     train = labelled(list(range(0, 200, 5)), [value % 2 for value in range(40)])
-    datasets.DatasetDict(train=train, test=train.select(range(10, 20))).save_to_disk(tmp_path / "set")
+    datasets.DatasetDict(train=train, test=train.select(range(10, 20))).save_to_disk(
+        tmp_path / "set"
+    )
     options: dict[str, Any] = {"k": 1, "device": "cpu", "precision": "fp32", "num_workers": 2}
-    assert evaluate("knn", "pixels:6", f"hf:{tmp_path / 'set'}", **options)["metrics"]["top1"] == 100
+    assert (
+        evaluate("knn", "pixels:6", f"hf:{tmp_path / 'set'}", **options)["metrics"]["top1"] == 100
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,12 +169,18 @@ def test_it_can_be_evaluated_and_decoded_by_workers(tmp_path: Path) -> None:
         ("hf:", "name a data set of the hub or a folder"),
         ("hf:{}/set,labels=x", r",labels= is not a kind of column; did you mean 'label'"),
         ("hf:{}/set,label=lable", r"has no column 'lable'; did you mean 'label'"),
-        ("hf:{}/set,image=label", r"the column 'label' has no images; columns with images: picture"),
+        (
+            "hf:{}/set,image=label",
+            r"the column 'label' has no images; columns with images: picture",
+        ),
         ("hf:{}/set,label=picture", r"the column 'picture' has .*, not one class per image"),
         ("hf:{}/words", r"no column of type Image; its columns: text"),
         ("hf:{}/script", "cannot be read"),
         ("hf:{}/nothing", "cannot be read"),
-        ("hf:nobody/nothing", "cannot be read.*hf:NAME:CONFIG names one of several configs, hf:PATH a folder"),
+        (
+            "hf:nobody/nothing",
+            "cannot be read.*hf:NAME:CONFIG names one of several configs, hf:PATH a folder",
+        ),
         ("hf:{}/set#val", "no split 'val'; its splits: train"),
     ],
 )
@@ -160,7 +194,9 @@ def test_mistakes_are_one_line(tmp_path: Path, spec: str, said: str) -> None:
         open_source(spec.format(tmp_path))
 
 
-def test_without_the_package_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_it_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"needs the package datasets; install it: .*\[hf\]"):
         open_source(f"hf:{tmp_path}")

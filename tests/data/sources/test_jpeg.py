@@ -39,9 +39,15 @@ def test_where_a_damaged_header_has_a_size_decoders_see_the_same() -> None:
     for _ in range(1500):
         header = bytearray(generator.choice(files))
         for _ in range(generator.choice((1, 2, 4))):
-            header[generator.randrange(2, min(len(header), 700))] = generator.choice((0, 1, 192, 194, 218, 255))
+            header[generator.randrange(2, min(len(header), 700))] = generator.choice(
+                (0, 1, 192, 194, 218, 255)
+            )
         whole = generator.random() < 0.7
-        data = bytes(header) if whole else bytes(header[: generator.randrange(len(header))]) + generator.choice(files)
+        data = (
+            bytes(header)
+            if whole
+            else bytes(header[: generator.randrange(len(header))]) + generator.choice(files)
+        )
         frame = jpeg.frame_of(data)
         if frame is None or frame.height * frame.width > 10**6:
             continue

@@ -34,9 +34,13 @@ def write_image(path: Path, value: int, size: tuple[int, int] = (6, 5)) -> Path:
 def write_parquet(
     path: Path, values: list[int], labels: list[int] | None = None, names: list[str] | None = None
 ) -> None:
-    files = [write_image(path.parent / "made" / f"{value}.png", value).read_bytes() for value in values]
+    files = [
+        write_image(path.parent / "made" / f"{value}.png", value).read_bytes() for value in values
+    ]
     columns: dict[str, Any] = {
-        "image": [{"bytes": data, "path": f"{v}.png"} for data, v in zip(files, values, strict=True)]
+        "image": [
+            {"bytes": data, "path": f"{v}.png"} for data, v in zip(files, values, strict=True)
+        ]
     }
     if labels is not None:
         columns["label"] = labels
@@ -59,8 +63,12 @@ def test_digits_are_split_once_and_for_all() -> None:
     from sklearn.datasets import load_digits
 
     every, _ = load_digits(return_X_y=True)
-    ours = torch.stack([source.decode(i)[0].flatten() for source in (train, test) for i in range(len(source))])
-    assert sorted(map(bytes, ours.numpy())) == sorted(map(bytes, np.round(every * 255 / 16).astype(np.uint8)))
+    ours = torch.stack(
+        [source.decode(i)[0].flatten() for source in (train, test) for i in range(len(source))]
+    )
+    assert sorted(map(bytes, ours.numpy())) == sorted(
+        map(bytes, np.round(every * 255 / 16).astype(np.uint8))
+    )
 
 
 def test_a_folder_of_classes(tmp_path: Path) -> None:
@@ -69,13 +77,18 @@ def test_a_folder_of_classes(tmp_path: Path) -> None:
         write_image(tmp_path / name / f"{number + 10}.jpg", number + 10)
     source = open_source(f"folder:{tmp_path}", "train")
     assert source.class_names == ["ant", "bee", "cat"]
-    assert " ".join(source.paths) == "ant/11.jpg ant/deep/1.png bee/12.jpg bee/deep/2.png cat/10.jpg cat/deep/0.png"
+    assert (
+        " ".join(source.paths)
+        == "ant/11.jpg ant/deep/1.png bee/12.jpg bee/deep/2.png cat/10.jpg cat/deep/0.png"
+    )
     assert labels_of(source) == [0, 0, 1, 1, 2, 2]
     assert source.labels.dtype == np.int64
     assert reds_of(source) == [11, 1, 12, 2, 10, 0]
 
 
-@pytest.mark.parametrize("names", [["a.png", "b.png"], ["one/a.png", "one/b.png"], ["one/a.png", "two/b.png", "c.png"]])
+@pytest.mark.parametrize(
+    "names", [["a.png", "b.png"], ["one/a.png", "one/b.png"], ["one/a.png", "two/b.png", "c.png"]]
+)
 def test_a_folder_without_classes(tmp_path: Path, names: list[str]) -> None:
     for number, name in enumerate(names):
         write_image(tmp_path / name, number)
@@ -120,13 +133,17 @@ def test_folders_inside_classes_are_groups(tmp_path: Path) -> None:
     assert [path.partition(".")[0] for path in source.paths] == sorted(names)
     groups = source.groups()
     of = dict(zip((path[-5] for path in source.paths), groups.tolist(), strict=True))
-    assert [len({of[name] for name in alike}) for alike in ("0167", "234", "5", "8", "012345678")] == [1, 1, 1, 1, 4]
+    assert [
+        len({of[name] for name in alike}) for alike in ("0167", "234", "5", "8", "012345678")
+    ] == [1, 1, 1, 1, 4]
     assert Subset(source, np.array([2, 0])).groups().tolist() == groups[[2, 0]].tolist()
     assert Subset(open_source("digits"), np.arange(3)).groups() is None
 
 
 @pytest.mark.parametrize("kind", ["folder", "parquet"])
-def test_two_names_of_one_split_are_refused_and_not_one_of_them_left_out(tmp_path: Path, kind: str) -> None:
+def test_two_names_of_one_split_are_refused_and_not_one_of_them_left_out(
+    tmp_path: Path, kind: str
+) -> None:
     for number, name in enumerate(("train", "val", "validation")):
         if kind == "folder":
             write_image(tmp_path / name / "1.png", number)
@@ -142,19 +159,28 @@ def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
     assert open_source(f"folder:{tmp_path}").class_names == ["aeroplane", "train"]
     write_image(tmp_path / "Test" / "1.png", 2)  # nobody's classes
     (tmp_path / "annotations").mkdir()
-    with pytest.raises(UserError, match=r"folders named as splits \(Test, train\) and others \(aeroplane\); move"):
+    with pytest.raises(
+        UserError, match=r"folders named as splits \(Test, train\) and others \(aeroplane\); move"
+    ):
         open_source(f"folder:{tmp_path}")
     (tmp_path / "aeroplane" / "1.png").unlink()
     assert open_source(f"folder:{tmp_path}").splits() == ["train", "test"]
 
 
 @pytest.mark.parametrize(
-    "layout", [("train.parquet", "test.parquet"), ("train-00000-of-00001.parquet", "validation-00000-of-00001.parquet")]
+    "layout",
+    [
+        ("train.parquet", "test.parquet"),
+        ("train-00000-of-00001.parquet", "validation-00000-of-00001.parquet"),
+    ],
 )
 def test_a_folder_of_parquet_files(tmp_path: Path, layout: tuple[str, str]) -> None:
     write_parquet(tmp_path / layout[0], [3, 4, 5], [1, 0, 1], ["ant", "bee"])
     write_parquet(tmp_path / layout[1], [6], [0], ["ant", "bee"])
-    train, test = open_source(f"parquet:{tmp_path}", "train"), open_source(f"parquet:{tmp_path}", "test")
+    train, test = (
+        open_source(f"parquet:{tmp_path}", "train"),
+        open_source(f"parquet:{tmp_path}", "test"),
+    )
     assert train.splits() == ["train", "test"]
     assert train.class_names == ["ant", "bee"]
     assert labels_of(train) == [1, 0, 1]
@@ -166,7 +192,9 @@ def test_a_folder_of_parquet_files(tmp_path: Path, layout: tuple[str, str]) -> N
 def test_shards_are_one_split_in_order(tmp_path: Path) -> None:
     for number in range(3):
         write_parquet(
-            tmp_path / "data" / f"train-0000{number}-of-00003.parquet", [number * 2, number * 2 + 1], [0, number]
+            tmp_path / "data" / f"train-0000{number}-of-00003.parquet",
+            [number * 2, number * 2 + 1],
+            [0, number],
         )
     source = open_source(f"parquet:{tmp_path}")
     assert reds_of(source) == list(range(6))
@@ -207,7 +235,9 @@ def test_torchvision_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     source = open_source(f"cifar10:{tmp_path / 'good'}", "test")
     assert labels_of(source) == [1, 1]
     assert source.decode(1)[:, 0, 1].tolist() == [51, 52, 53]
-    with pytest.raises(UserError, match=r"cannot be downloaded .*; put it there, or name the folder"):
+    with pytest.raises(
+        UserError, match=r"cannot be downloaded .*; put it there, or name the folder"
+    ):
         open_source(f"cifar10:{tmp_path / 'bad'}")
 
 
@@ -229,7 +259,9 @@ def test_torchvision_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("folder:{}/one", "test", "no split 'test'; its splits: train"),
     ],
 )
-def test_mistakes_get_one_line_with_a_remedy(tmp_path: Path, spec: str, split: str | None, message: str) -> None:
+def test_mistakes_get_one_line_with_a_remedy(
+    tmp_path: Path, spec: str, split: str | None, message: str
+) -> None:
     for name in ("empty", "bad"):
         (tmp_path / name).mkdir()
     (tmp_path / "file.txt").write_text("")

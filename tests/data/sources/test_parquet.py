@@ -21,7 +21,9 @@ from tests.data.sources.looks import labels_of
 def bomb(path: Path, megabytes: int, rows: int, compression: str = "zstd") -> Path:
     """One value of zeros, repeated by a dictionary and run lengths."""
     image = {"bytes": bytes(megabytes << 20), "path": "a.bmp"}
-    indices = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([image["bytes"]]))
+    indices = pa.DictionaryArray.from_arrays(
+        pa.array([0] * rows, pa.int32()), pa.array([image["bytes"]])
+    )
     column = pa.StructArray.from_arrays([indices, pa.array(["a.bmp"] * rows)], ["bytes", "path"])
     # without the schema of Arrow, a reader takes the column for plain bytes
     pq.write_table(pa.table({"image": column}), path, compression=compression, store_schema=False)
@@ -37,17 +39,23 @@ def test_the_limit_is_on_all_files_of_a_split_together(tmp_path: Path) -> None:
         open_source(f"parquet:{tmp_path},bytes=11000000")
 
 
-def test_without_a_limit_it_is_half_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_limit_it_is_half_of_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bomb(tmp_path / "train.parquet", 1, 10)
     monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 4096, "SC_PAGE_SIZE": 4096}.__getitem__)
     with pytest.raises(UserError, match=r"unpacks to more than 8,388,608 bytes"):
         open_source(f"parquet:{tmp_path}")
 
 
-def test_a_row_of_more_than_an_image_may_have_is_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_of_more_than_an_image_may_have_is_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = open_source(f"parquet:{bomb(tmp_path / 'train.parquet', 1, 2)}")
     monkeypatch.setattr(decoding, "MOST_BYTES", 1_000_000)
-    with pytest.raises(DecodeError, match=r"the file has 1,048,576 bytes; an image may have at most 1,000,000"):
+    with pytest.raises(
+        DecodeError, match=r"the file has 1,048,576 bytes; an image may have at most 1,000,000"
+    ):
         source.encoded(0)
 
 
@@ -58,21 +66,33 @@ def test_a_folder_whose_name_looks_like_a_limit(tmp_path: Path) -> None:
     assert len(open_source(f"parquet:{folder}")) == 2
 
 
-@pytest.mark.parametrize("options", [{}, {"row_group_size": 33}, {"use_dictionary": False, "row_group_size": 1}])
-def test_reading_in_parts_changes_neither_images_nor_fingerprint(tmp_path: Path, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"row_group_size": 33}, {"use_dictionary": False, "row_group_size": 1}]
+)
+def test_reading_in_parts_changes_neither_images_nor_fingerprint(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     """The fingerprint written out from a table that is read whole."""
     path = tmp_path / "train.parquet"
-    images = [None if number % 7 == 3 else bitmap(number % 256) + bytes(number) for number in range(100)]
+    images = [
+        None if number % 7 == 3 else bitmap(number % 256) + bytes(number) for number in range(100)
+    ]
     rows = [{"bytes": data, "path": f"{number}.bmp"} for number, data in enumerate(images)]
     pq.write_table(pa.table({"label": list(range(100)), "image": rows}), path, **options)
     source = open_source(f"parquet:{tmp_path}")
-    chunks = [chunk.field("bytes") for chunk in pq.read_table(path, columns=["image"]).column("image").chunks]
+    chunks = [
+        chunk.field("bytes")
+        for chunk in pq.read_table(path, columns=["image"]).column("image").chunks
+    ]
     footer = pq.read_metadata(path)
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     stamp = str([(group.num_rows, group.total_byte_size) for group in groups])
     contents = b"".join(b"no bytes in this row" if data is None else data for data in images)
     parts = [b"100", str(sum(chunk.nbytes for chunk in chunks)).encode(), stamp.encode(), contents]
-    assert source.fingerprint == hashlib.sha256(b"".join(part + b"\0" for part in parts)).hexdigest()[:16]
+    assert (
+        source.fingerprint
+        == hashlib.sha256(b"".join(part + b"\0" for part in parts)).hexdigest()[:16]
+    )
     assert labels_of(source) == list(range(100))
     for number, data in enumerate(images):
         if data is not None:

@@ -34,7 +34,9 @@ def folder(root: Path, values: dict[str, int]) -> Path:
 
 
 def many(root: Path, count: int = 500) -> Path:
-    return folder(root, {f"{'ab'[number % 2]}/{number:03d}.bmp": number % 250 for number in range(count)})
+    return folder(
+        root, {f"{'ab'[number % 2]}/{number:03d}.bmp": number % 250 for number in range(count)}
+    )
 
 
 def in_folder(root: Path, value: int) -> str:
@@ -43,7 +45,10 @@ def in_folder(root: Path, value: int) -> str:
 
 def in_tar(root: Path, value: int) -> str:
     root.mkdir(parents=True)
-    pack(root / "a.tar", {"1.bmp": bitmap(value), "1.cls": b"0", "2.bmp": bitmap(value), "2.cls": b"1"})
+    pack(
+        root / "a.tar",
+        {"1.bmp": bitmap(value), "1.cls": b"0", "2.bmp": bitmap(value), "2.cls": b"1"},
+    )
     return f"webdataset:{root}"
 
 
@@ -73,7 +78,9 @@ EVERY = pytest.mark.parametrize("made", [in_folder, in_tar, in_voc, in_set, in_p
 def test_other_contents_under_the_same_names_and_sizes_are_other_images(
     tmp_path: Path, made: Callable[[Path, int], str]
 ) -> None:
-    one, same, other = (open_source(made(tmp_path / name, value)) for name, value in (("1", 7), ("2", 7), ("3", 8)))
+    one, same, other = (
+        open_source(made(tmp_path / name, value)) for name, value in (("1", 7), ("2", 7), ("3", 8))
+    )
     assert one.fingerprint == same.fingerprint
     assert one.fingerprint != other.fingerprint
 
@@ -158,4 +165,8 @@ def test_what_cannot_be_a_class_number_is_refused(label: int) -> None:
 @pytest.mark.parametrize(("labels", "unlabelled"), [([0, -1, 2, -5], 2), ([-1, -1, -1, -1], 0)])
 def test_negative_labels_are_hidden_ones(labels: list[int], unlabelled: int) -> None:
     source = ArraySource(IMAGES, np.array(labels), ["a", "b", "c"])
-    assert (source.labels, source.unlabelled, source.class_names) == (None, unlabelled, ["a", "b", "c"])
+    assert (source.labels, source.unlabelled, source.class_names) == (
+        None,
+        unlabelled,
+        ["a", "b", "c"],
+    )

@@ -16,11 +16,17 @@ from tests.data.sources.test_opening import write_image
 
 
 def dtd(root: Path) -> None:
-    for split, names in (("train", ["a_1", "b_1"]), ("val", ["a_2"]), ("test", ["a_3", "b_3", "b_4"])):
+    for split, names in (
+        ("train", ["a_1", "b_1"]),
+        ("val", ["a_2"]),
+        ("test", ["a_3", "b_3", "b_4"]),
+    ):
         for name in names:
             write_image(root / "dtd" / "dtd" / "images" / name[0] / f"{name}.jpg", 100)
         (root / "dtd" / "dtd" / "labels").mkdir(exist_ok=True)
-        (root / "dtd" / "dtd" / "labels" / f"{split}1.txt").write_text("".join(f"{n[0]}/{n}.jpg\n" for n in names))
+        (root / "dtd" / "dtd" / "labels" / f"{split}1.txt").write_text(
+            "".join(f"{n[0]}/{n}.jpg\n" for n in names)
+        )
 
 
 def food101(root: Path) -> None:
@@ -78,7 +84,9 @@ def test_files_and_labels_are_those_of_torchvision(tmp_path: Path, name: str) ->
     assert source.decode(0).shape == (3, 5, 6)
     assert not Path(source.paths[0]).is_absolute()
     dataset, _, splits = SETS[name]
-    assert [label for _, label in getattr(torchvision.datasets, dataset)(tmp_path, **splits["train"])] == train
+    assert [
+        label for _, label in getattr(torchvision.datasets, dataset)(tmp_path, **splits["train"])
+    ] == train
 
 
 def test_caltech101_has_one_split(tmp_path: Path) -> None:
@@ -89,12 +97,16 @@ def test_caltech101_has_one_split(tmp_path: Path) -> None:
     assert source.decode(1).shape == (3, 5, 6)
 
 
-def test_a_set_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_that_is_not_there_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def offline(*_: object, **__: object) -> None:
         raise RuntimeError("no\nnetwork")
 
     monkeypatch.setattr(torchvision.datasets.DTD, "_download", offline)
-    with pytest.raises(UserError, match=r"DTD is not in .* \(no network\); put it there, or name .* dtd:ROOT"):
+    with pytest.raises(
+        UserError, match=r"DTD is not in .* \(no network\); put it there, or name .* dtd:ROOT"
+    ):
         open_source(f"dtd:{tmp_path}")
     with pytest.raises(UserError, match="no split 'x'; its splits: train, test, val"):
         open_source(f"dtd:{tmp_path}#x")

@@ -64,7 +64,11 @@ def test_the_fingerprint_sees_images_and_labels(tmp_path: Path) -> None:
         ("JPEGImages/trainval1.jpg", "", "1 listed images are not in"),
         ("ImageSets/Main/cat_trainval.txt", "a b c\n", "cat_trainval.txt is not a list"),
         ("ImageSets/Main/dog_trainval.txt", "x 1\n", "list different images"),
-        ("ImageSets/Main/cat_trainval.txt", "trainval0 2\ntrainval1 1\n", "cat_trainval.txt is not a list"),
+        (
+            "ImageSets/Main/cat_trainval.txt",
+            "trainval0 2\ntrainval1 1\n",
+            "cat_trainval.txt is not a list",
+        ),
     ],
 )
 def test_damage_is_one_line(tmp_path: Path, file: str, text: str, said: str) -> None:

@@ -24,7 +24,9 @@ ANNOTATION = """<annotation><size><width>12</width><height>8</height><depth>3</d
 </annotation>"""
 
 
-def annotated(folder: Path, lists: tuple[str, ...] = ("trainval", "test"), year: str = "VOC2007") -> Path:
+def annotated(
+    folder: Path, lists: tuple[str, ...] = ("trainval", "test"), year: str = "VOC2007"
+) -> Path:
     """The kit of test_voc, the same boxes for each of its images."""
     root = kit(folder, lists, year)
     (root / year / "Annotations").mkdir()
@@ -46,7 +48,9 @@ def test_the_fingerprint_of_boxes_changes_with_a_box(tmp_path: Path) -> None:
     source = open_source(f"voc:{annotated(tmp_path)}")
     before = fingerprint_of_boxes(boxes_of(source))
     assert before == fingerprint_of_boxes(boxes_of(source))
-    file = next(iter(sorted((tmp_path / "VOCdevkit" / "VOC2007" / "Annotations").glob("trainval*"))))
+    file = next(
+        iter(sorted((tmp_path / "VOCdevkit" / "VOC2007" / "Annotations").glob("trainval*")))
+    )
     file.write_text(ANNOTATION.replace("<xmax>12<", "<xmax>11<"))
     assert before != fingerprint_of_boxes(boxes_of(source))
 

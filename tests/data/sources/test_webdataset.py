@@ -18,7 +18,11 @@ from tests.data.image_files import saved
 from tests.data.sources.looks import labels_of
 
 
-def pack(path: Path, members: Mapping[str, bytes] | list[tuple[str, bytes]], layout: int = tarfile.PAX_FORMAT) -> Path:
+def pack(
+    path: Path,
+    members: Mapping[str, bytes] | list[tuple[str, bytes]],
+    layout: int = tarfile.PAX_FORMAT,
+) -> Path:
     """A tar file of these members; a list may name one twice."""
     with tarfile.open(path, "w", format=layout) as archive:
         for name, content in members.items() if isinstance(members, Mapping) else members:
@@ -37,7 +41,9 @@ def shard(path: Path, first: int, count: int = 3, label: str | None = "cls") -> 
         if label == "cls":
             members[f"part/{number:04d}.cls"] = str(number % 5).encode()
         elif label == "json":
-            members[f"part/{number:04d}.json"] = json.dumps({"label": number % 5, "url": "x"}).encode()
+            members[f"part/{number:04d}.json"] = json.dumps(
+                {"label": number % 5, "url": "x"}
+            ).encode()
     pack(path, members)
 
 
@@ -53,7 +59,9 @@ def test_images_lie_where_the_shards_say(tmp_path: Path, label: str) -> None:
     for position in (4, 0, 5):
         image = source.decode(position)
         assert image.shape == (3, 6, 10)
-        assert torch.equal(image[:, 0, 0], torch.tensor([40 * (position % 5), 20, 200], dtype=torch.uint8))
+        assert torch.equal(
+            image[:, 0, 0], torch.tensor([40 * (position % 5), 20, 200], dtype=torch.uint8)
+        )
     assert len(open_source(f"webdataset:{tmp_path}", "test")) == 2
 
 
@@ -75,8 +83,14 @@ def test_without_labels_there_are_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("second", ["b.jpg", "b.PNG"])
 def test_two_images_of_one_sample_are_refused(tmp_path: Path, second: str) -> None:
-    pack(tmp_path / "train.tar", [(name, b"1") for name in ("a.jpg", "b.jpg", "b.cls", "b.seg.png", second)])
-    with pytest.raises(UserError, match=rf"train.tar: b.jpg and {second} are images of one sample, b; each sample has"):
+    pack(
+        tmp_path / "train.tar",
+        [(name, b"1") for name in ("a.jpg", "b.jpg", "b.cls", "b.seg.png", second)],
+    )
+    with pytest.raises(
+        UserError,
+        match=rf"train.tar: b.jpg and {second} are images of one sample, b; each sample has",
+    ):
         open_source(f"webdataset:{tmp_path}")
 
 

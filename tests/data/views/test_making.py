@@ -26,13 +26,18 @@ def _views(**fields: Any) -> Views:
 
 
 def _images(count: int, height: int = 32, width: int = 32) -> Tensor:
-    return torch.randint(0, 256, (count, 3, height, width), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    return torch.randint(
+        0, 256, (count, 3, height, width), generator=torch.Generator().manual_seed(0)
+    ).to(torch.uint8)
 
 
 MULTI = {
     "recipe": "swav",
     "scale": (0.3, 1.0),
-    "extra_crops": [{"count": 3, "size": 16, "scale": (0.05, 0.3)}, {"count": 1, "size": 20, "scale": (0.1, 0.1)}],
+    "extra_crops": [
+        {"count": 3, "size": 16, "scale": (0.05, 0.3)},
+        {"count": 1, "size": 20, "scale": (0.1, 0.1)},
+    ],
 }
 
 
@@ -43,8 +48,12 @@ def _one_view(image: Tensor, number: Tensor, config: ViewsConfig, group: Crops) 
     """
     box, _ = Views(config).boxes(number[None], *image.shape[1:], group)
     top, left, high, wide = (int(value) for value in box)
-    view = reference.resized_crop(image.float() / 255, top, left, high, wide, [group.size, group.size], antialias=True)
-    column = {name: float(number[getattr(made_by, f"_{name.upper()}")]) for name in ("flip", *COLUMNS)}
+    view = reference.resized_crop(
+        image.float() / 255, top, left, high, wide, [group.size, group.size], antialias=True
+    )
+    column = {
+        name: float(number[getattr(made_by, f"_{name.upper()}")]) for name in ("flip", *COLUMNS)
+    }
 
     def factor(name: str) -> float:
         strength = getattr(config, name)
@@ -72,8 +81,15 @@ def _one_view(image: Tensor, number: Tensor, config: ViewsConfig, group: Crops) 
         view = torch.rot90(view, 1 + int(3 * number[made_by._QUARTERS]), (1, 2))
     if config.stain:
         a, b = config.stain * (2 * number[made_by._STAINS].double().numpy().reshape(2, 3) - 1)
-        stains = -np.log(view.double().numpy().clip(1e-6)).reshape(3, -1).T @ np.linalg.inv(RGB_FROM_HED) * (1 + a) + b
-        view = torch.from_numpy(np.exp(-stains @ RGB_FROM_HED).clip(0, 1).T.reshape(view.shape)).float()
+        stains = (
+            -np.log(view.double().numpy().clip(1e-6)).reshape(3, -1).T
+            @ np.linalg.inv(RGB_FROM_HED)
+            * (1 + a)
+            + b
+        )
+        view = torch.from_numpy(
+            np.exp(-stains @ RGB_FROM_HED).clip(0, 1).T.reshape(view.shape)
+        ).float()
     sigma = config.blur_sigma[0] + (config.blur_sigma[1] - config.blur_sigma[0]) * column["sigma"]
     operations = {
         "jitter": jitter,
@@ -98,16 +114,31 @@ def _by_randaugment(view: Tensor, number: Tensor, config: ViewsConfig) -> Tensor
     columns = config.randaugment_ops * randaugment.UNIFORMS_PER_OPERATION
     for uniforms in number[-columns:].view(config.randaugment_ops, -1):
         if uniforms[0] < randaugment.PROBABILITY:
-            plan = randaugment.plan(uniforms[None], config.randaugment_magnitude, config.randaugment_magnitude_std)
+            plan = randaugment.plan(
+                uniforms[None], config.randaugment_magnitude, config.randaugment_magnitude_std
+            )
             view = randaugment.apply(view[None], plan)[0]
     return view
 
 
-COLUMNS = ["jitter", "grayscale", "blur", "solarize", "sigma", "order", "brightness", "contrast", "saturation", "hue"]
+COLUMNS = [
+    "jitter",
+    "grayscale",
+    "blur",
+    "solarize",
+    "sigma",
+    "order",
+    "brightness",
+    "contrast",
+    "saturation",
+    "hue",
+]
 
 
 RANDOM = {"recipe": "infomin", "extra_crops": [{"count": 2, "size": 16, "scale": (0.1, 0.3)}]}
-KINDS = pytest.mark.parametrize("fields", [{"recipe": "moco-v2"}, MULTI, RANDOM], ids=["plain", "multi", "random"])
+KINDS = pytest.mark.parametrize(
+    "fields", [{"recipe": "moco-v2"}, MULTI, RANDOM], ids=["plain", "multi", "random"]
+)
 
 
 def _agree(views: Views, made: Tensor, expected: Tensor, atol: float = 1e-6) -> None:
@@ -153,7 +184,9 @@ def test_views_depend_on_the_stream_and_the_row_alone(fields: dict[str, Any]) ->
     whole, numbers = views(images, Stream(5)), views.draw(Stream(5), slice(0, 48))
     assert all(map(torch.equal, views(images, Stream(5)), whole))
     assert not any(map(torch.equal, views(images, Stream(6)), whole))
-    assert len(numbers.flatten().unique()) > 0.99 * numbers.numel()  # no two views share their numbers
+    assert (
+        len(numbers.flatten().unique()) > 0.99 * numbers.numel()
+    )  # no two views share their numbers
     for rows in (slice(0, 16), slice(16, 48), slice(47, 48)):
         assert torch.equal(views.draw(Stream(5), rows), numbers[:, rows])
         for left, right in zip(views(images[rows], Stream(5), rows), whole, strict=True):
@@ -168,7 +201,9 @@ def test_finishing_cut_crops_equals_making_views_of_them(fields: dict[str, Any])
     cut, whole = _views(**fields, **off, randaugment_ops=0)(images, stream), views(images, stream)
     before = [crop.clone() for crop in cut]
     for rows in (slice(0, 20), slice(0, 10), slice(10, 20)):
-        for left, right in zip(views.finish([crop[rows] for crop in cut], stream, rows), whole, strict=True):
+        for left, right in zip(
+            views.finish([crop[rows] for crop in cut], stream, rows), whole, strict=True
+        ):
             _agree(views, left, right[rows])
     assert all(map(torch.equal, cut, before))
 
@@ -187,7 +222,10 @@ def test_randaugment_changes_neither_the_numbers_nor_the_views_of_a_run_without(
     plain = _views(**{**RANDOM, "randaugment_ops": 0, "order": order})(images, stream)
     assert all(map(torch.equal, without(images, stream), plain))
     # two operations, each with probability ½: a quarter of the views stays
-    same = [(left == right).flatten(1).all(1) for left, right in zip(with_it(images, stream), plain, strict=True)]
+    same = [
+        (left == right).flatten(1).all(1)
+        for left, right in zip(with_it(images, stream), plain, strict=True)
+    ]
     assert 0.15 < float(torch.cat(same).float().mean()) < 0.45
 
 
@@ -195,7 +233,9 @@ def test_what_domains_draw_leaves_all_other_numbers_as_they_are() -> None:
     plain, stream, rows = _views(**RANDOM), Stream(4), slice(0, 16)
     further = _views(**RANDOM, quarter_turn_probability=0.5).draw(stream, rows)
     numbers, width = plain.draw(stream, rows), made_by._STAINS.stop - made_by._COLUMNS
-    kept = torch.cat((further[..., : made_by._COLUMNS], further[..., made_by._COLUMNS + width :]), 2)
+    kept = torch.cat(
+        (further[..., : made_by._COLUMNS], further[..., made_by._COLUMNS + width :]), 2
+    )
     assert torch.equal(kept, numbers)
     _, turns = plain.boxes(numbers[0], 32, 32, plain.groups[0])
     assert not turns.upside_down.any()
@@ -203,7 +243,9 @@ def test_what_domains_draw_leaves_all_other_numbers_as_they_are() -> None:
 
 
 def test_a_crop_of_fixed_magnification_has_its_pixels_whatever_the_image() -> None:
-    views = _views(magnification=(0.5, 2.0), ratio=(1.0, 1.0), extra_crops=[{"count": 1, "size": 12}])
+    views = _views(
+        magnification=(0.5, 2.0), ratio=(1.0, 1.0), extra_crops=[{"count": 1, "size": 12}]
+    )
     numbers = views.draw(Stream(0), slice(0, 4000))
     for group, share in views.by_group(numbers):
         for height, width in ((1000, 700), (100, 300)):
@@ -240,7 +282,11 @@ def test_each_group_covers_its_share_of_the_area() -> None:
 
 
 def test_small_crops_leave_the_first_group_as_it_is() -> None:
-    with_small, without, images = _views(**MULTI), _views(recipe="swav", scale=(0.3, 1.0)), _images(12)
+    with_small, without, images = (
+        _views(**MULTI),
+        _views(recipe="swav", scale=(0.3, 1.0)),
+        _images(12),
+    )
     assert all(map(torch.equal, with_small(images, Stream(4))[:2], without(images, Stream(4))))
 
 
@@ -262,7 +308,9 @@ def test_a_blur_reaches_no_further_than_a_small_crop() -> None:
 
 def test_float_images_and_bytes_give_the_same_views() -> None:
     images = _images(8)
-    for left, right in zip(_views()(images, Stream(1)), _views()(images.float() / 255, Stream(1)), strict=True):
+    for left, right in zip(
+        _views()(images, Stream(1)), _views()(images.float() / 255, Stream(1)), strict=True
+    ):
         torch.testing.assert_close(left, right, atol=2e-5, rtol=0)
 
 
@@ -275,7 +323,11 @@ def test_what_stays_in_cache_does_not_change_the_views(monkeypatch: pytest.Monke
 
 
 def test_views_are_the_same_under_the_autocast_of_their_caller() -> None:
-    views, images, stream = _views(blur_probability=1, extra_crops=MULTI["extra_crops"]), _images(4), Stream(1)
+    views, images, stream = (
+        _views(blur_probability=1, extra_crops=MULTI["extra_crops"]),
+        _images(4),
+        Stream(1),
+    )
     cut = [crop.clone() for crop in views(images, stream)]
     expected, finished = views(images, stream), views.finish(cut, stream)
     with torch.autocast("cpu", torch.bfloat16):
@@ -300,12 +352,18 @@ def test_images_are_left_alone() -> None:
         *((100, 140, 64, crop, mode) for crop in (0.95, 1.0) for mode in ("bilinear", "bicubic")),
     ],
 )
-def test_photographs_are_resized_as_by_pil(height: int, width: int, size: int, crop: float, mode: str) -> None:
+def test_photographs_are_resized_as_by_pil(
+    height: int, width: int, size: int, crop: float, mode: str
+) -> None:
     """Published codes resize with PIL; through floats, one in seven values would differ."""
     image, short = _images(1, height, width)[0], round(size / crop)
     high, wide = (int(short * side / min(height, width)) for side in (height, width))
-    picture = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((wide, high), Image.Resampling[mode.upper()])
-    expected = reference.center_crop(torch.from_numpy(np.array(picture)).permute(2, 0, 1), [size, size])
+    picture = Image.fromarray(image.permute(1, 2, 0).numpy()).resize(
+        (wide, high), Image.Resampling[mode.upper()]
+    )
+    expected = reference.center_crop(
+        torch.from_numpy(np.array(picture)).permute(2, 0, 1), [size, size]
+    )
     made = EvaluationTransform(size, crop, mode)(image)
     assert made.dtype == torch.uint8
     differ = (made.int() - expected.int()).abs()
@@ -333,13 +391,17 @@ def test_of_a_strip_the_middle_is_seen(height: int, width: int, mode: str) -> No
 
 @pytest.mark.parametrize("shape", [(5000, 1), (3, 20000), (1, 50_000_000)])
 def test_a_strip_takes_little_memory(shape: tuple[int, int]) -> None:
-    found = forked(lambda: EvaluationTransform(224)(torch.zeros((3, *shape), dtype=torch.uint8)).shape)
+    found = forked(
+        lambda: EvaluationTransform(224)(torch.zeros((3, *shape), dtype=torch.uint8)).shape
+    )
     assert found.value == (3, 224, 224)
     assert found.megabytes < 500, "resized whole they take gigabytes"
 
 
 def test_a_group_shows_high_frequencies_alone() -> None:
     plain, high = ({"count": 1, "size": 16, **fields} for fields in ({}, {"high_frequencies": 4.0}))
-    expected, found = (_views(extra_crops=[group])(_images(3), Stream(0)) for group in (plain, high))
+    expected, found = (
+        _views(extra_crops=[group])(_images(3), Stream(0)) for group in (plain, high)
+    )
     assert all(torch.equal(*pair) for pair in zip(expected[:2], found[:2], strict=True))
     torch.testing.assert_close(found[2], high_frequencies(expected[2], 4.0), atol=0, rtol=0)

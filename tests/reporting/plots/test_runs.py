@@ -16,7 +16,14 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.pictures import MID_GREY
-from hexa.reporting.plots.neighbours import EmbeddedImages, class_of, clusters, grouped, nearest, nearest_neighbours
+from hexa.reporting.plots.neighbours import (
+    EmbeddedImages,
+    class_of,
+    clusters,
+    grouped,
+    nearest,
+    nearest_neighbours,
+)
 from hexa.run.figure import short_name
 from hexa.run.view_space import embed_views, partners, view_space
 from hexa.run.visualize import Look
@@ -25,7 +32,12 @@ from hexa.weights.pretrained import random_backbone
 from tests.conftest import Says
 from tests.modules import unchanged
 
-TINY = {"network.widths": [4, 8], "batch_size": 32, "training.device": "cpu", "training.precision": "fp32"}
+TINY = {
+    "network.widths": [4, 8],
+    "batch_size": 32,
+    "training.device": "cpu",
+    "training.precision": "fp32",
+}
 
 
 def tiny(recipe: str = "digits-hexa-moco", **changes: object) -> Experiment:
@@ -40,7 +52,9 @@ def moco() -> Look:
 @pytest.fixture(scope="module")
 def embedded() -> EmbeddedImages:
     experiment = recipes.get("digits-moco-v2")
-    return EmbeddedImages.of(random_backbone(experiment.network, 16, 0), open_source("digits", "train"), limit=300)
+    return EmbeddedImages.of(
+        random_backbone(experiment.network, 16, 0), open_source("digits", "train"), limit=300
+    )
 
 
 # -- view space -----------------------------------------------------------------------------------------------------
@@ -62,7 +76,9 @@ def attacked(look: Look, radius: float) -> Look:
 
 def test_view_space_is_a_projection_of_the_embeddings_and_changes_nothing(moco: Look) -> None:
     with unchanged(moco.method):
-        space, moved = (embed_views(attacked(moco, radius), num_images=3, num_views=5) for radius in (0.0, 8.0))
+        space, moved = (
+            embed_views(attacked(moco, radius), num_images=3, num_views=5) for radius in (0.0, 8.0)
+        )
     assert space.image.tolist() == [0] * 5 + [1] * 5 + [2] * 5
     assert space.adversarial == pytest.approx(space.clean)  # an attack of radius 0 moves nothing
     everything = np.concatenate([space.clean, space.adversarial, space.mixed])
@@ -79,7 +95,11 @@ def test_markers_tell_the_three_kinds_apart(moco: Look) -> None:
     drawn = np.concatenate([np.asarray(found.get_offsets()) for found in ax.collections])
     for points in (space.clean, space.adversarial[:3]):
         assert all((np.abs(drawn - point).sum(1) < 1e-9).any() for point in points)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["clean view", "adversarial view", "mixed view"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "clean view",
+        "adversarial view",
+        "mixed view",
+    ]
     assert "principal component" in ax.get_xlabel()
     assert figure.get_figwidth() > 5
 
@@ -87,7 +107,12 @@ def test_markers_tell_the_three_kinds_apart(moco: Look) -> None:
 def test_view_space_refuses_what_it_cannot_show(moco: Look) -> None:
     with pytest.raises(UserError, match="can be told apart"):
         embed_views(moco, num_images=40)
-    changes = {"method.name": "jigsaw", "hard_examples.adversarial": None, "views.num_views": 1, "views.size": 24}
+    changes = {
+        "method.name": "jigsaw",
+        "hard_examples.adversarial": None,
+        "views.num_views": 1,
+        "views.size": 24,
+    }
     puzzles = replace(moco, experiment=tiny(**changes))
     with pytest.raises(UserError, match="not for jigsaw"):
         embed_views(puzzles)
@@ -113,7 +138,10 @@ def test_frames_tell_the_query_s_class_from_others(embedded: EmbeddedImages) -> 
         for place, neighbour in enumerate(found[row], start=1):
             same = class_of(embedded.source, query) == class_of(embedded.source, neighbour)
             assert drawn.frames[row][place] == ("#0072b2" if same else "#d55e00")
-            assert drawn.captions[row][place] == f"{embedded.features[query] @ embedded.features[neighbour]:.2f}"
+            assert (
+                drawn.captions[row][place]
+                == f"{embedded.features[query] @ embedded.features[neighbour]:.2f}"
+            )
 
 
 def test_clusters_hold_every_image_once_where_it_is_near(embedded: EmbeddedImages) -> None:
@@ -125,8 +153,12 @@ def test_clusters_hold_every_image_once_where_it_is_near(embedded: EmbeddedImage
     for number, rows in enumerate(found):
         own[rows] = number
         cosines = embedded.features[rows] @ middles[number]
-        assert cosines[: len(rows) // 2].mean() > cosines[len(rows) // 2 :].mean(), "the most typical come first"
-    assert ((embedded.features @ middles.T).argmax(1) == own).mean() > 0.9  # k-means stops before it stands still
+        assert cosines[: len(rows) // 2].mean() > cosines[len(rows) // 2 :].mean(), (
+            "the most typical come first"
+        )
+    assert (
+        (embedded.features @ middles.T).argmax(1) == own
+    ).mean() > 0.9  # k-means stops before it stands still
 
 
 def test_clusters_tell_their_size_and_their_commonest_class(embedded: EmbeddedImages) -> None:
@@ -134,12 +166,16 @@ def test_clusters_tell_their_size_and_their_commonest_class(embedded: EmbeddedIm
     expected = []
     for members, tiles in zip(grouped(embedded, 5), drawn.tiles, strict=True):
         names = Counter(class_of(embedded.source, place) for place in members)
-        expected.append((f"{len(members)} images", f"{100 * names.most_common(1)[0][1] / len(members):.0f} %"))
+        expected.append(
+            (f"{len(members)} images", f"{100 * names.most_common(1)[0][1] / len(members):.0f} %")
+        )
         assert np.array_equal(tiles[: len(members)], embedded.tiles(members.tolist()))
         assert (tiles[len(members) :] == MID_GREY).all()
     shown = [label.split("\n") for label in drawn.labels]
     assert [(size, share.rpartition(" ")[0]) for size, share in shown] == expected
-    assert [int(size.split()[0]) for size, _ in shown] == sorted((int(size.split()[0]) for size, _ in shown))[::-1]
+    assert [int(size.split()[0]) for size, _ in shown] == sorted(
+        (int(size.split()[0]) for size, _ in shown)
+    )[::-1]
 
 
 def test_too_few_images_are_one_line(embedded: EmbeddedImages) -> None:
@@ -172,7 +208,10 @@ def test_mistakes_of_the_command_are_one_line(tmp_path: Path, says: Says) -> Non
         (["view-space", "digits-hexa-mocco", "--out", out], "neither a run folder nor a recipe"),
         (["view-space", "runs/mistyped", "--out", out], "run folder not found"),
         (["neighbours", "random:digits-moco-v2", "--out", out], "--data SOURCE"),
-        (["clusters", "nowhere.safetensors", "--data", "digits", "--out", out], "nowhere.safetensors"),
+        (
+            ["clusters", "nowhere.safetensors", "--data", "digits", "--out", out],
+            "nowhere.safetensors",
+        ),
         (["view-space", "digits-hexa-moco", "--out", out + ".gif"], ".png or .svg"),
     ):
         *stages, said = says("figure", *words, status=2).err.splitlines()

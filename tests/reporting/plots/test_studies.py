@@ -32,7 +32,9 @@ def test_bars_are_as_high_as_the_means_and_whiskers_as_long_as_the_deviations() 
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["20 epochs each", "equal time"]
     for ax in figure.axes:
         (drawn,) = [found for found in ax.containers if isinstance(found, BarContainer)]
-        assert [patch.get_height() for patch in drawn] == pytest.approx([np.mean(v) for v in VALUES.values()])
+        assert [patch.get_height() for patch in drawn] == pytest.approx(
+            [np.mean(v) for v in VALUES.values()]
+        )
         spreads = [np.std(values, ddof=1) for values in VALUES.values() if len(values) > 1]
         lengths = [bar.lines[2][0].get_segments()[0][:, 1] for bar in error_bars(ax)]
         assert [(ends[1] - ends[0]) / 2 for ends in lengths] == pytest.approx(spreads)
@@ -46,7 +48,9 @@ def test_bars_are_as_high_as_the_means_and_whiskers_as_long_as_the_deviations() 
 def test_no_label_lies_over_another() -> None:
     """The bars of the ablation have long names: those of neighbours stay apart when drawn."""
     names = ["Std", "Std+Adv+Cmx", "Std+Adv+CmxA", "Std+Adv+Cmx+CmxA"]
-    bars = {f"{name}\n(20 ep.)": [50.0 + number, 51.0 + number] for number, name in enumerate(names)}
+    bars = {
+        f"{name}\n(20 ep.)": [50.0 + number, 51.0 + number] for number, name in enumerate(names)
+    }
     figure = plots.bars({"20 epochs each": bars, "equal time": bars}, y_label="top-1 (%)")
     figure.draw_without_rendering()
     for ax in figure.axes:
@@ -57,7 +61,9 @@ def test_no_label_lies_over_another() -> None:
 
 def test_curves_show_means_over_their_x() -> None:
     curve = {1: [10.0, 12.0], 2: [20.0, 22.0], 4: [30.0, 33.0]}
-    (ax,) = plots.curves({"labelled images, k": {"MoCo-v2": curve}}, y_label="mAP (%)", doubling=True).axes
+    (ax,) = plots.curves(
+        {"labelled images, k": {"MoCo-v2": curve}}, y_label="mAP (%)", doubling=True
+    ).axes
     (drawn,) = error_bars(ax)
     assert drawn.lines[0].get_xydata().tolist() == [[1, 11.0], [2, 21.0], [4, 31.5]]  # type: ignore[union-attr]
     assert ax.get_xscale() == "log"
@@ -67,11 +73,18 @@ def test_curves_show_means_over_their_x() -> None:
 
 def test_the_grid_has_each_cell_in_its_place() -> None:
     cells = {
-        (epsilon, step): [10.0 * epsilon + step, 10.0 * epsilon + step + 1] for epsilon in (1, 3) for step in (1, 3)
+        (epsilon, step): [10.0 * epsilon + step, 10.0 * epsilon + step + 1]
+        for epsilon in (1, 3)
+        for step in (1, 3)
     }
-    figure = plots.attack_grid(cells, label="top-1 (%)", baseline=[40.0], remark="one algorithm, seed noise")
+    figure = plots.attack_grid(
+        cells, label="top-1 (%)", baseline=[40.0], remark="one algorithm, seed noise"
+    )
     ax = figure.axes[0]
-    assert ax.images[0].get_array().tolist() == [[11.5, 31.5], [13.5, 33.5]]  # a row a step, a column a radius
+    assert ax.images[0].get_array().tolist() == [
+        [11.5, 31.5],
+        [13.5, 33.5],
+    ]  # a row a step, a column a radius
     assert {(text.get_position()): text.get_text() for text in ax.texts}[1, 0] == "31.5 ± 0.7"
     assert "seed noise" in texts(figure)
     assert "without an attack: 40.0" in texts(figure)
@@ -90,7 +103,9 @@ def test_the_study_of_beta_shows_densities_and_scores() -> None:
     assert "no mixing: 49.5 ± 0.7" in texts(figure)
 
 
-def test_figures_are_written_as_png_and_as_svg_with_text_and_equal_ones_are_equal_files(tmp_path: Path) -> None:
+def test_figures_are_written_as_png_and_as_svg_with_text_and_equal_ones_are_equal_files(
+    tmp_path: Path,
+) -> None:
     for name in ("a.png", "b.png", "a.svg", "b.svg"):
         save(plots.bars({"": {"Std": [50.0, 51.0]}}, y_label="top-1 (%)"), tmp_path / name)
     for suffix in ("png", "svg"):

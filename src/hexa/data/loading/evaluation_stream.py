@@ -34,7 +34,9 @@ class _EvaluationPlan(Dataset[tuple[ByShape, Problems]]):
     positions: range
 
     def __getitem__(self, number: int) -> tuple[ByShape, Problems]:
-        made: dict[torch.Size, tuple[list[Tensor], list[int]]] = {}  # transformed images and positions by shape
+        made: dict[
+            torch.Size, tuple[list[Tensor], list[int]]
+        ] = {}  # transformed images and positions by shape
         same: dict[int, Tensor] = {}  # decoded images of one shape by position, not yet transformed
         problems = Problems()
 
@@ -58,7 +60,9 @@ class _EvaluationPlan(Dataset[tuple[ByShape, Problems]]):
             same[position] = image
         if same:
             transform()
-        return [(torch.cat(alike(images)), torch.tensor(index)) for images, index in made.values()], problems
+        return [
+            (torch.cat(alike(images)), torch.tensor(index)) for images, index in made.values()
+        ], problems
 
 
 def evaluation_stream(
@@ -80,11 +84,15 @@ def evaluation_stream(
     """
     if num_workers is None:
         image = first_image(source)
-        cheap = isinstance(source, ArraySource) or image is None or image.shape[1] <= 64  # cheaper than handing over
+        cheap = (
+            isinstance(source, ArraySource) or image is None or image.shape[1] <= 64
+        )  # cheaper than handing over
         num_workers = 0 if cheap else choose_workers(None, device)
     if isinstance(transform, OwnAspect):
         batch_size = max(1, batch_size // LONGEST)
-    plan = _EvaluationPlan(source, transform, batch_size, range(len(source)) if positions is None else positions)
+    plan = _EvaluationPlan(
+        source, transform, batch_size, range(len(source)) if positions is None else positions
+    )
     first, step = share
     numbers = range(first, math.ceil(len(plan.positions) / batch_size), step)
     with closing(Items(plan, numbers, device, num_workers)) as items:

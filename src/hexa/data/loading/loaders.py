@@ -29,10 +29,19 @@ def check_batch_size(batch: int, images: int, data: str) -> None:
     """Raise ConfigError for a global batch of more images than there are, or not divisible by the processes."""
     world = processes.world_size()
     if batch > images:
-        raise ConfigError([("batch_size", f"{batch} is more than the {images} images of {data}; use at most {images}")])
+        raise ConfigError(
+            [
+                (
+                    "batch_size",
+                    f"{batch} is more than the {images} images of {data}; use at most {images}",
+                )
+            ]
+        )
     if batch % world:
         fits = max(1, batch // world) * world
-        raise ConfigError([("batch_size", f"{batch} is not divisible by {world} processes; use {fits}")])
+        raise ConfigError(
+            [("batch_size", f"{batch} is not divisible by {world} processes; use {fits}")]
+        )
 
 
 class PretrainLoader:
@@ -88,7 +97,9 @@ class PretrainLoader:
         if self.resident:
             return None
         plan = workers.CropPlan(self.source, self.views, self.batch_size, stream, self.rows, pairs)
-        return workers.CropStream(plan, self.device, workers.choose_workers(self._num_workers, self.device), stop)
+        return workers.CropStream(
+            plan, self.device, workers.choose_workers(self._num_workers, self.device), stop
+        )
 
     @property
     def problems(self) -> list[str]:
@@ -101,19 +112,28 @@ class PretrainLoader:
         Their order is a permutation drawn from (seed, epoch); the last, incomplete batch is dropped. This process gets
         its block of every global batch.
         """
-        first, batches = (epoch if self.sets is None else epoch % self.sets) * self.steps_per_epoch, None
+        first, batches = (
+            (epoch if self.sets is None else epoch % self.sets) * self.steps_per_epoch,
+            None,
+        )
         for step in range(start_step, self.steps_per_epoch):
             batch = self._remembered.get(first + step)
             if batch is None:
                 began = time.perf_counter()
                 if batches is None:
-                    batches = self._batches(self.stream, first // self.steps_per_epoch, step, self._crops, self.pairs)
+                    batches = self._batches(
+                        self.stream, first // self.steps_per_epoch, step, self._crops, self.pairs
+                    )
                 batch = next(batches)
                 self.wait_seconds += time.perf_counter() - began
                 batch = self._kept(batch)
             else:
                 batches = None
-            yield batch if self.sets is None else replace(batch, step=epoch * self.steps_per_epoch + step)
+            yield (
+                batch
+                if self.sets is None
+                else replace(batch, step=epoch * self.steps_per_epoch + step)
+            )
 
     def _kept(self, batch: Batch) -> Batch:
         """Replace a batch that was drawn by what `remember` makes of it, and keep that if there is room."""
@@ -124,7 +144,9 @@ class PretrainLoader:
                 self._remembered[batch.step] = batch
         return batch
 
-    def passes(self, epoch: int, prepare: Callable[[Batch], Batch] = lambda batch: batch) -> EpochPasses:
+    def passes(
+        self, epoch: int, prepare: Callable[[Batch], Batch] = lambda batch: batch
+    ) -> EpochPasses:
         """Passes over the data for a method to use before the first step of this epoch.
 
         prepare: called with each batch; what it returns is given to the method.
@@ -132,7 +154,12 @@ class PretrainLoader:
         return EpochPasses(self, epoch, prepare)
 
     def _batches(
-        self, stream: Stream, epoch: int, start_step: int, crops: workers.CropStream | None, pairs: Pairs | None = None
+        self,
+        stream: Stream,
+        epoch: int,
+        start_step: int,
+        crops: workers.CropStream | None,
+        pairs: Pairs | None = None,
     ) -> Iterator[Batch]:
         """The batches of an epoch of `stream`; `crops` come from workers if the images are not on the device."""
         views = self.views.at(epoch)
@@ -152,7 +179,9 @@ class PretrainLoader:
                 del cut
             yield Batch(made, to_device(index, self.device), own, number)
 
-    def stored(self, order: Tensor, partners: Tensor | None, step: int) -> tuple[Tensor, Tensor | None, Tensor]:
+    def stored(
+        self, order: Tensor, partners: Tensor | None, step: int
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
         """The images of a step on the device, their partners if there are pairs, and the positions of the images."""
         assert self.store is not None
         first, others = step * self.batch_size, None
@@ -177,10 +206,16 @@ class EpochPasses:
     of the passes differ from it, from each other, and from those of training steps.
     """
 
-    def __init__(self, loader: PretrainLoader, epoch: int, prepare: Callable[[Batch], Batch]) -> None:
+    def __init__(
+        self, loader: PretrainLoader, epoch: int, prepare: Callable[[Batch], Batch]
+    ) -> None:
         labels = loader.source.classes
         self.labels = None if labels is None else torch.from_numpy(labels)
-        self._loader, self._stream, self._prepare = loader, loader.stream.child("before epoch", epoch), prepare
+        self._loader, self._stream, self._prepare = (
+            loader,
+            loader.stream.child("before epoch", epoch),
+            prepare,
+        )
         self.stream = self._stream.child("method")
 
     def views(self) -> Iterator[Batch]:
@@ -204,7 +239,9 @@ class EpochPasses:
         share = range(rank * count // world, (rank + 1) * count // world)
         for number, (images, index) in enumerate(self._read(share, loader.batch_size // world)):
             pixels = unit(to_device(images, loader.device))
-            batch = Batch((pixels,), to_device(index, loader.device), stream.child("batch", number), number)
+            batch = Batch(
+                (pixels,), to_device(index, loader.device), stream.child("batch", number), number
+            )
             yield self._prepare(batch)
 
     def _read(self, share: range, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:

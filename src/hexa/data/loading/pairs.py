@@ -33,7 +33,9 @@ class PairsConfig(Config):
     @pydantic.model_validator(mode="after")
     def _only_with_groups(self) -> PairsConfig:
         if self.of is None and self.probability != type(self).model_fields["probability"].default:
-            raise ValueError("probability has no effect without pairs.of; set pairs.of to where groups are stored")
+            raise ValueError(
+                "probability has no effect without pairs.of; set pairs.of to where groups are stored"
+            )
         return self
 
 
@@ -58,8 +60,12 @@ class Pairs:
             return None
         pairs = cls.of_groups(groups_of(config.of, source), config.probability)
         if int(pairs.size.max()) < 2:
-            alone = f"none of the {len(source):,} images of {source!r} shares its group with another"
-            raise UserError(f"pairs.of {config.of}: {alone}; give groups of at least two images, or remove pairs.of")
+            alone = (
+                f"none of the {len(source):,} images of {source!r} shares its group with another"
+            )
+            raise UserError(
+                f"pairs.of {config.of}: {alone}; give groups of at least two images, or remove pairs.of"
+            )
         return pairs
 
     @classmethod
@@ -68,10 +74,15 @@ class Pairs:
         numbers: dict[str, int] = {}
         count = len(groups)
         number = torch.tensor(
-            [index if name is None else count + numbers.setdefault(name, index) for index, name in enumerate(groups)]
+            [
+                index if name is None else count + numbers.setdefault(name, index)
+                for index, name in enumerate(groups)
+            ]
         )
         order = number.argsort(stable=True)
-        _, group, sizes = torch.unique_consecutive(number[order], return_inverse=True, return_counts=True)
+        _, group, sizes = torch.unique_consecutive(
+            number[order], return_inverse=True, return_counts=True
+        )
         begins = sizes.cumsum(0) - sizes
         first, place, size = (torch.empty(count, dtype=torch.int64) for _ in range(3))
         first[order], size[order] = begins[group], sizes[group]
@@ -95,7 +106,10 @@ class Pairs:
         return digest(self.order.numpy().tobytes(), self.size.numpy().tobytes())
 
     def __str__(self) -> str:
-        paired, groups = int((self.size > 1).sum()), int(((self.size > 1) & (self.place == 0)).sum())
+        paired, groups = (
+            int((self.size > 1).sum()),
+            int(((self.size > 1) & (self.place == 0)).sum()),
+        )
         views = f"another image of the group gives half of their views with probability {self.probability:g}"
         return f"pairs: {paired:,} of {len(self.order):,} images are in {groups:,} groups of two or more; {views}"
 
@@ -120,18 +134,24 @@ def _read(path: Path, source: Source, where: str) -> list[str | None]:
             kind = "a folder" if path.is_dir() else "not a regular file"
             raise UserError(f"{where}: is {kind}; give a CSV file with columns path and group")
         if status.st_size > _MOST_BYTES:
-            raise UserError(f"{where}: has {status.st_size:,} bytes; at most {_MOST_BYTES:,} are read")
+            raise UserError(
+                f"{where}: has {status.st_size:,} bytes; at most {_MOST_BYTES:,} are read"
+            )
         with path.open(encoding="utf-8-sig", newline="") as file:
             return _groups(csv.reader(_lines(file)), source, where)
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: is not UTF-8 ({reason(error)}); save it as CSV in UTF-8") from None
+        raise UserError(
+            f"{where}: is not UTF-8 ({reason(error)}); save it as CSV in UTF-8"
+        ) from None
     except csv.Error as error:
         raise UserError(f"{where}: is not CSV ({reason(error)}); give rows of path,group") from None
     except UserError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         words = getattr(error, "strerror", None) or reason(error)
-        raise UserError(f"{where}: cannot be read ({words}); give FILE.csv, column:NAME or key:NAME") from None
+        raise UserError(
+            f"{where}: cannot be read ({words}); give FILE.csv, column:NAME or key:NAME"
+        ) from None
 
 
 def _lines(file: TextIO) -> Iterator[str]:
@@ -153,7 +173,9 @@ def _groups(rows: Iterator[list[str]], source: Source, where: str) -> list[str |
             if {"path", "group"} <= {*names}:
                 columns = (names.index("path"), names.index("group"))
                 continue
-            if row and row[0] not in places and not {*row[0]} & {".", "/"}:  # a header with other names
+            if (
+                row and row[0] not in places and not {*row[0]} & {".", "/"}
+            ):  # a header with other names
                 continue
         if not row:
             continue
@@ -174,6 +196,10 @@ def _groups(rows: Iterator[list[str]], source: Source, where: str) -> list[str |
         else:
             groups[place] = group or None
     if unknown:
-        remedy = f"such as {example[:100]!r}; write names like {whole_characters(source.paths[0])!r}"
-        raise UserError(f"{where}: {unknown:,} of {count:,} rows name images that are not in {source!r}, {remedy}")
+        remedy = (
+            f"such as {example[:100]!r}; write names like {whole_characters(source.paths[0])!r}"
+        )
+        raise UserError(
+            f"{where}: {unknown:,} of {count:,} rows name images that are not in {source!r}, {remedy}"
+        )
     return groups

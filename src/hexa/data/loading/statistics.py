@@ -33,14 +33,18 @@ def measured(source: Source) -> Statistics:
     k-th row and column of large ones. Unreadable images are skipped. Cached under HEXA_CACHE for as long as the files
     stay the same. Raises UserError if no image can be read.
     """
-    version = digest(source.version(), source.split, str((source.max_image_pixels, source.channels, _VERSION)))
+    version = digest(
+        source.version(), source.split, str((source.max_image_pixels, source.channels, _VERSION))
+    )
     with contextlib.suppress(OSError, RuntimeError, UserError, ValueError, TypeError, KeyError):
         cached = parsing.from_json(parsing.read_text(_cache_file(version), 2**16))
         mean, std = (tuple(map(float, cached[name])) for name in ("mean", "std"))
         if len(mean) == len(std) == source.channels and all(map(math.isfinite, (*mean, *std))):
             return mean, std
     mean, std = _measure(source)
-    with contextlib.suppress(OSError, RuntimeError):  # the cache may be read-only, the user without a home folder
+    with contextlib.suppress(
+        OSError, RuntimeError
+    ):  # the cache may be read-only, the user without a home folder
         write_text(_cache_file(version), json.dumps({"mean": mean, "std": std}))
     return mean, std
 
@@ -67,7 +71,9 @@ def _measure(source: Source) -> Statistics:
         found = list(pool.map(moments, places))
     read = [moment for moment in found if isinstance(moment, Tensor)]
     if not read:
-        raise UserError(f"data '{source.name}#{source.split}': none of {count} images can be read, e.g. {found[-1]}")
+        raise UserError(
+            f"data '{source.name}#{source.split}': none of {count} images can be read, e.g. {found[-1]}"
+        )
     mean, square = torch.stack(read).mean(0)
     return _rounded(mean), _rounded((square - mean.square()).clamp(min=0).sqrt())
 

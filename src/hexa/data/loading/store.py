@@ -33,8 +33,12 @@ class ImageStore:
     def __init__(self, images: Tensor, problems: Mapping[int, str]) -> None:
         self.images = images
         self.problems = dict(problems)
-        readable = torch.tensor([position for position in range(len(images)) if position not in self.problems])
-        self.stand_in = readable[torch.searchsorted(readable, torch.arange(len(images))) % len(readable)]
+        readable = torch.tensor(
+            [position for position in range(len(images)) if position not in self.problems]
+        )
+        self.stand_in = readable[
+            torch.searchsorted(readable, torch.arange(len(images))) % len(readable)
+        ]
 
     def take(self, index: Tensor) -> Tensor:
         """The images at `index` (on the device), [B, C, H, W]: uint8, or float in [0, 1]."""
@@ -44,15 +48,23 @@ class ImageStore:
         return images.index_select(0, index)
 
     @classmethod
-    def of(cls, source: Source, device: torch.device, limit_bytes: float, tolerance: float) -> ImageStore | None:
+    def of(
+        cls, source: Source, device: torch.device, limit_bytes: float, tolerance: float
+    ) -> ImageStore | None:
         """The store of a source; None if its images differ in size or type, are strips, or exceed `limit_bytes`.
 
         tolerance: if a larger share of the images is unreadable, UserError lists them.
         """
         if isinstance(source, ArraySource):
-            return cls(source.images.to(device), {}) if source.images.nbytes <= limit_bytes else None
+            return (
+                cls(source.images.to(device), {}) if source.images.nbytes <= limit_bytes else None
+            )
         first = first_image(source)
-        if first is None or max(first.shape[1:]) > _LONGEST_SIDE or first.nbytes * len(source) > limit_bytes:
+        if (
+            first is None
+            or max(first.shape[1:]) > _LONGEST_SIDE
+            or first.nbytes * len(source) > limit_bytes
+        ):
             return None
         images = torch.zeros((len(source), *first.shape), dtype=first.dtype)
         problems: dict[int, str] = {}
@@ -104,10 +116,14 @@ def readable(
         except decoding.DecodeError as error:
             problems.append((position, str(error)))
             first = first or f"{source.paths[position]}: {error}"
-    raise UserError(f"data '{source.name}': {tried} images in a row cannot be read, the first is {first}")
+    raise UserError(
+        f"data '{source.name}': {tried} images in a row cannot be read, the first is {first}"
+    )
 
 
-def check_problems(source: Source, problems: dict[int, str], tolerance: float, *new: tuple[int, str]) -> None:
+def check_problems(
+    source: Source, problems: dict[int, str], tolerance: float, *new: tuple[int, str]
+) -> None:
     """Add `new` problems to the known ones. Raise UserError if a larger share of the images than `tolerance` is
     unreadable; one is allowed unless that is 0.
     """
@@ -122,7 +138,9 @@ def check_problems(source: Source, problems: dict[int, str], tolerance: float, *
 
 def describe_problems(source: Source, problems: Mapping[int, str], most: int = 1000) -> list[str]:
     """A line for each unreadable image, up to a limit."""
-    lines = [f"{source.paths[index]}: {reason}" for index, reason in sorted(problems.items())[:most]]
+    lines = [
+        f"{source.paths[index]}: {reason}" for index, reason in sorted(problems.items())[:most]
+    ]
     return [*lines, "…"] if len(problems) > most else lines
 
 

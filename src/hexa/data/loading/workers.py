@@ -36,7 +36,11 @@ Problems = list[tuple[int, str]]
 def alike(images: Iterable[Tensor]) -> list[Tensor]:
     """Images of one dtype: unchanged if all are uint8, otherwise floats in [0, 1]."""
     listed = list(images)
-    return listed if all(image.dtype == torch.uint8 for image in listed) else [unit(image) for image in listed]
+    return (
+        listed
+        if all(image.dtype == torch.uint8 for image in listed)
+        else [unit(image) for image in listed]
+    )
 
 
 def choose_workers(num_workers: int | None, device: torch.device) -> int:
@@ -61,7 +65,9 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
     stream: Stream
     rows: slice
     pairs: Pairs | None = None
-    _drawn: tuple[int, tuple[Tensor, Tensor | None]] = field(default=(-1, (torch.empty(0), None)), repr=False)
+    _drawn: tuple[int, tuple[Tensor, Tensor | None]] = field(
+        default=(-1, (torch.empty(0), None)), repr=False
+    )
 
     @property
     def parts(self) -> int:
@@ -81,18 +87,32 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         index, problems = list[int](), Problems()
         epoch, step = divmod(number, len(self.source) // self.batch_size)
         if self._drawn[0] != epoch:
-            self._drawn = (epoch, order_and_partners(self.stream, epoch, len(self.source), self.pairs))
+            self._drawn = (
+                epoch,
+                order_and_partners(self.stream, epoch, len(self.source), self.pairs),
+            )
         order, partners = self._drawn[1]
         start = step * self.batch_size
         for row, wanted in enumerate(order[start + rows.start : start + rows.stop].tolist()):
-            cut = functools.partial(self._cut, self.views.at(epoch), numbers[:, row], partners, problems)
+            cut = functools.partial(
+                self._cut, self.views.at(epoch), numbers[:, row], partners, problems
+            )
             position, of_image = readable(self.source, wanted, cut, problems)
             index.append(position)
             crops.append(of_image)
-        return [torch.stack(alike(view)) for view in zip(*crops, strict=True)], torch.tensor(index), problems
+        return (
+            [torch.stack(alike(view)) for view in zip(*crops, strict=True)],
+            torch.tensor(index),
+            problems,
+        )
 
     def _cut(
-        self, views: Views, numbers: Tensor, partners: Tensor | None, problems: Problems, position: int
+        self,
+        views: Views,
+        numbers: Tensor,
+        partners: Tensor | None,
+        problems: Problems,
+        position: int,
     ) -> list[Tensor]:
         """The crops of an image; later views are its partner's, if that can be read."""
         partner, others = position if partners is None else int(partners[position]), None
@@ -110,9 +130,13 @@ def epoch_order(stream: Stream, epoch: int, count: int) -> Tensor:
     return torch.randperm(count, generator=stream.child("order", epoch).generator())
 
 
-def order_and_partners(stream: Stream, epoch: int, count: int, pairs: Pairs | None) -> tuple[Tensor, Tensor | None]:
+def order_and_partners(
+    stream: Stream, epoch: int, count: int, pairs: Pairs | None
+) -> tuple[Tensor, Tensor | None]:
     """The order of the images in an epoch, and their partners if there are pairs, int64 [count]."""
-    return epoch_order(stream, epoch, count), None if pairs is None else pairs.partners(stream, epoch)
+    return epoch_order(stream, epoch, count), None if pairs is None else pairs.partners(
+        stream, epoch
+    )
 
 
 class CropStream:
@@ -121,7 +145,9 @@ class CropStream:
     stop: the step before which the stream ends, so that no crops are cut in vain.
     """
 
-    def __init__(self, plan: CropPlan, device: torch.device, num_workers: int, stop: int | None = None) -> None:
+    def __init__(
+        self, plan: CropPlan, device: torch.device, num_workers: int, stop: int | None = None
+    ) -> None:
         self.plan, self.device, self.num_workers, self.stop = plan, device, num_workers, stop
         self._next = -1
         self._items: Items | None = None
@@ -130,17 +156,25 @@ class CropStream:
         """This process's share of step `number`: crops on the device, positions of the images, what was unreadable."""
         if self._items is None or number != self._next:
             self.close()
-            parts = range(self.plan.parts)  # the clean-up of the workers refers to the keys, which must not refer to us
+            parts = range(
+                self.plan.parts
+            )  # the clean-up of the workers refers to the keys, which must not refer to us
             steps = itertools.count(number) if self.stop is None else range(number, self.stop)
             keys = ((step, part) for step in steps for part in parts)
             self._items = Items(self.plan, keys, self.device, self.num_workers)
-        crops_of, index_of, problems_of = zip(*(next(self._items) for _ in range(self.plan.parts)), strict=True)
+        crops_of, index_of, problems_of = zip(
+            *(next(self._items) for _ in range(self.plan.parts)), strict=True
+        )
         self._next = number + 1
         index = torch.cat(index_of)
         crops = []
         for pieces in map(alike, zip(*crops_of, strict=True)):
-            view = torch.empty((len(index), *pieces[0].shape[1:]), dtype=pieces[0].dtype, device=self.device)
-            for place, piece in zip(torch.split(view, [len(piece) for piece in pieces]), pieces, strict=True):
+            view = torch.empty(
+                (len(index), *pieces[0].shape[1:]), dtype=pieces[0].dtype, device=self.device
+            )
+            for place, piece in zip(
+                torch.split(view, [len(piece) for piece in pieces]), pieces, strict=True
+            ):
                 place.copy_(piece, non_blocking=True)
             crops.append(view)
         return crops, index, list(itertools.chain(*problems_of))
@@ -155,7 +189,9 @@ class CropStream:
 class Items(Iterator[Any]):
     """dataset[key] for every key in order, prefetched by `num_workers` processes (0: computed here). Close it."""
 
-    def __init__(self, dataset: Any, keys: Iterable[Any], device: torch.device, num_workers: int) -> None:
+    def __init__(
+        self, dataset: Any, keys: Iterable[Any], device: torch.device, num_workers: int
+    ) -> None:
         if num_workers == 0:
             self._items: Iterator[Any] = map(_Guarded(dataset).__getitem__, keys)
             self.close: Callable[[], object] = lambda: None
@@ -182,18 +218,26 @@ class Items(Iterator[Any]):
             if signal.getsignal(signal.SIGCHLD) is not handler:
                 # torch's handler raises in the middle of anything; we notice a dead worker when we wait for it
                 signal.signal(signal.SIGCHLD, handler)
-        self.close = weakref.finalize(self, _end_workers, self._items)  # runs when the interpreter exits, too
+        self.close = weakref.finalize(
+            self, _end_workers, self._items
+        )  # runs when the interpreter exits, too
 
     def __next__(self) -> Any:
         try:
             item = next(self._items)
-        except (RuntimeError, ConnectionError, EOFError) as error:  # the latter: it ended while it sent a batch
+        except (
+            RuntimeError,
+            ConnectionError,
+            EOFError,
+        ) as error:  # the latter: it ended while it sent a batch
             said, here = " ".join(str(error).split()), isinstance(self._items, map)
             died = "DataLoader worker" in said if isinstance(error, RuntimeError) else not here
             if not died or said.startswith("Caught "):  # the data set's own error
                 raise
             ended = f"a worker process that decodes images ended ({said or type(error).__name__})"
-            raise WorkerEnded(f"{ended}; lower num_workers, or give this machine more (shared) memory") from None
+            raise WorkerEnded(
+                f"{ended}; lower num_workers, or give this machine more (shared) memory"
+            ) from None
         if isinstance(item, UserError):
             raise item
         return item

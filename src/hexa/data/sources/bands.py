@@ -54,18 +54,26 @@ def decode(data: bytes, max_pixels: int = decoding.MAX_IMAGE_PIXELS, channels: i
 def _check_bands(bands: int, channels: int, hint: str = "") -> None:
     if bands != channels:
         plural = "s" if bands != 1 else ""
-        raise DecodeError(f"{bands} band{plural} where {channels} are expected (network.channels){hint}")
+        raise DecodeError(
+            f"{bands} band{plural} where {channels} are expected (network.channels){hint}"
+        )
 
 
 def _tensor(values: Pixels, channels: int) -> Tensor:
     """[H, W] or [H, W, C] as [channels, H, W]. Raises DecodeError for pixel types or channels that are not accepted."""
     values = values[:, :, None] if values.ndim == 2 else values
     if values.shape[2] != 1 or channels != 3:  # grey is repeated
-        _check_bands(values.shape[2], channels, "; bands come last, [H, W, C]" if len(values) == channels else "")
+        _check_bands(
+            values.shape[2],
+            channels,
+            "; bands come last, [H, W, C]" if len(values) == channels else "",
+        )
     if values.dtype.kind == "f":
         values = decoding.in_range(values)
     elif values.dtype.kind != "u" or values.dtype.itemsize > 2:
-        raise DecodeError(f"pixels have type {values.dtype}; expected uint8, uint16, or floats between 0 and 1")
+        raise DecodeError(
+            f"pixels have type {values.dtype}; expected uint8, uint16, or floats between 0 and 1"
+        )
     native = np.array(values.transpose(2, 0, 1), values.dtype.newbyteorder("="), order="C")
     return torch.from_numpy(native).expand(channels, -1, -1).contiguous()
 
@@ -83,8 +91,12 @@ def _read_npy(data: bytes, max_pixels: int) -> Pixels:
         raise DecodeError(f"the array has shape {shape}; expected [H, W] or [H, W, C]")
     decoding.check_size(shape[0], shape[1], max_pixels)
     if dtype.itemsize * math.prod(shape) != len(data) - file.tell():
-        raise DecodeError(f"an array of shape {shape} and type {dtype} that is truncated or has extra bytes at its end")
-    return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if by_columns else "C")
+        raise DecodeError(
+            f"an array of shape {shape} and type {dtype} that is truncated or has extra bytes at its end"
+        )
+    return np.frombuffer(data, dtype, offset=file.tell()).reshape(
+        shape, order="F" if by_columns else "C"
+    )
 
 
 def _read_with_pil(data: bytes, max_pixels: int, channels: int) -> Pixels:
@@ -110,7 +122,11 @@ def _read_tiff(data: bytes, max_pixels: int, channels: int) -> Pixels:
     if len(arrays) > 1:
         return np.stack(arrays, 2)
     # some are stored band by band
-    return np.moveaxis(arrays[0], 0, 2) if pages[0].planarconfig == 2 and pages[0].samplesperpixel > 1 else arrays[0]
+    return (
+        np.moveaxis(arrays[0], 0, 2)
+        if pages[0].planarconfig == 2 and pages[0].samplesperpixel > 1
+        else arrays[0]
+    )
 
 
 def _check_page(page: Any, data: bytes, max_pixels: int, channels: int) -> None:
@@ -125,13 +141,23 @@ def _check_page(page: Any, data: bytes, max_pixels: int, channels: int) -> None:
         high, wide = page.tilelength, page.tilewidth
     decoding.check_size(page.imagelength, page.imagewidth, max_pixels)
     decoding.check_size(high, wide, max_pixels)
-    if (whole := page.imagelength * page.imagewidth * page.dtype.itemsize * max(bands, channels)) > decoding.MOST_BYTES:
+    if (
+        whole := page.imagelength * page.imagewidth * page.dtype.itemsize * max(bands, channels)
+    ) > decoding.MOST_BYTES:
         raise DecodeError(decoding.too_large(whole))
-    if min(len(page.dataoffsets), len(page.databytecounts)) < math.prod(page.chunked):  # would be black
+    if min(len(page.dataoffsets), len(page.databytecounts)) < math.prod(
+        page.chunked
+    ):  # would be black
         raise DecodeError("the TIFF is truncated: strips or tiles are missing")
     for offset, count in zip(page.dataoffsets, page.databytecounts, strict=True):
         if not 0 < count <= len(data) - offset:
             raise DecodeError("the TIFF is truncated")
         largest = high * wide * bands * page.dtype.itemsize
-        if packed and len(zlib.decompressobj().decompress(data[offset : offset + count], largest + 1)) > largest:
-            raise DecodeError("a strip or tile of the TIFF unpacks to more pixels than it should hold")
+        if (
+            packed
+            and len(zlib.decompressobj().decompress(data[offset : offset + count], largest + 1))
+            > largest
+        ):
+            raise DecodeError(
+                "a strip or tile of the TIFF unpacks to more pixels than it should hold"
+            )

@@ -34,7 +34,9 @@ try:  # torchvision 0.29 announces their removal; PIL then decodes everything, u
 except ImportError:
     decode_image = None
 
-EXTENSIONS = frozenset((".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".jp2"))
+EXTENSIONS = frozenset(
+    (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".jp2")
+)
 #: Images with more pixels are refused by their header, without decoding them. PIL warns of "decompression bombs" (a few
 #: kilobytes that unfold to gigabytes) from this number on, but refuses only images twice as large.
 MAX_IMAGE_PIXELS = 89_478_485
@@ -109,7 +111,9 @@ def decode(data: bytes, max_pixels: int = MAX_IMAGE_PIXELS) -> Tensor:
         _check_frame(data, frame, max_pixels)
         raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         with suppress(Exception):  # PIL says better what is wrong
-            image: Tensor = decode_image(raw, mode=ImageReadMode.UNCHANGED, apply_exif_orientation=True)
+            image: Tensor = decode_image(
+                raw, mode=ImageReadMode.UNCHANGED, apply_exif_orientation=True
+            )
             return image.expand(3, -1, -1).contiguous() if image.shape[0] == 1 else image
     return decode_with_pil(data, max_pixels=max_pixels)
 
@@ -173,11 +177,16 @@ def _check_tiff(image: TiffImageFile, max_pixels: int) -> None:
     tags = image.tag_v2
     check_size(tags.get(323, 1), tags.get(322, 1), max_pixels)  # PIL reads whole tiles
     if image.mode == "L" and 2 in (tags.get(339) or ()):
-        raise DecodeError("pixels have type int8; expected uint8, uint16, or floats between 0 and 1")
+        raise DecodeError(
+            "pixels have type int8; expected uint8, uint16, or floats between 0 and 1"
+        )
     if image.tile and image.tile[0][0] == "raw":  # in compressed files libtiff misses them
         planes = tags.get(277, 1) if tags.get(284) == 2 else 1
         parts: list[Any] = [tile[1] for tile in image.tile]
-        if sum((right - left) * (low - high) for left, high, right, low in parts) < image.width * image.height * planes:
+        if (
+            sum((right - left) * (low - high) for left, high, right, low in parts)
+            < image.width * image.height * planes
+        ):
             raise DecodeError("the TIFF is truncated: strips or tiles are missing")
 
 
@@ -217,7 +226,9 @@ def _check_frame(data: bytes, frame: jpeg.Frame, max_pixels: int) -> None:
         content = np.frombuffer(data, dtype=np.uint8)
         scans = np.count_nonzero((content[:-1] == 0xFF) & (content[1:] == 0xDA))
         if pixels * scans > _MOST_SCANNED:
-            raise DecodeError(f"a JPEG of {size} in {scans:,} scans, which would take minutes to decode")
+            raise DecodeError(
+                f"a JPEG of {size} in {scans:,} scans, which would take minutes to decode"
+            )
 
 
 def _to_tensor(image: Image.Image) -> Tensor:
@@ -228,7 +239,9 @@ def _to_tensor(image: Image.Image) -> Tensor:
     rows = max(1, _BLOCK // image.width)
     pixels = np.empty((image.height, image.width, 3), dtype=np.uint8)
     for top in range(0, image.height, rows):
-        pixels[top : top + rows] = np.asarray(to_rgb(image.crop((0, top, image.width, min(top + rows, image.height)))))
+        pixels[top : top + rows] = np.asarray(
+            to_rgb(image.crop((0, top, image.width, min(top + rows, image.height))))
+        )
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
@@ -238,7 +251,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
         return image
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
         layer = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", layer.size, (255, 255, 255, 255)), layer).convert("RGB")
+        return Image.alpha_composite(
+            Image.new("RGBA", layer.size, (255, 255, 255, 255)), layer
+        ).convert("RGB")
     return image.convert("RGB")
 
 
@@ -253,7 +268,9 @@ def in_range(values: NDArray[Any]) -> NDArray[Any]:
         low, high, most = float(values.min()), float(values.max()), 1 if floats else 65535
         if not (low >= 0 and high <= most):  # also true of nan
             kind = "floats" if floats else "32-bit integers"
-            raise DecodeError(f"{kind} range from {low:g} to {high:g}; they must be between 0 and {most}")
+            raise DecodeError(
+                f"{kind} range from {low:g} to {high:g}; they must be between 0 and {most}"
+            )
         return values.astype(np.float32 if floats else np.uint16, copy=False)
     return values
 

@@ -34,18 +34,26 @@ class FolderSource(Source):
         inside = _folders(root)
         splits = [name for name in inside if name.lower() in SPLIT_NAMES]
         others = [name for name in inside if name not in splits]
-        if len(splits) > 1 and (others := [name for name in others if any(_image_files(root / name))]):
+        if len(splits) > 1 and (
+            others := [name for name in others if any(_image_files(root / name))]
+        ):
             has = f"folders named as splits ({some(splits)}) and others ({some(others)})"
             remedy = f"move the others, or give one folder, such as {root / splits[0]}"
             raise UserError(f"data '{spec}': {root} has {has}; {remedy}")
         are_splits = bool(splits) and not others
-        folders = {key: root / name for key, name in by_split(splits).items()} if are_splits else {"train": root}
+        folders = (
+            {key: root / name for key, name in by_split(splits).items()}
+            if are_splits
+            else {"train": root}
+        )
         self.root = self._open_split(spec, split, folders)
         self._home = f"{self.root}{os.sep}"
         self.paths = sorted(_image_files(self.root))
         if not self.paths:
             known = ", ".join(sorted(_EXTENSIONS))
-            raise UserError(f"data '{spec}': no images in {self.root} or its sub-folders; known extensions: {known}")
+            raise UserError(
+                f"data '{spec}': no images in {self.root} or its sub-folders; known extensions: {known}"
+            )
         self._identify()
         tops = [path.split("/", 1)[0] if "/" in path else None for path in self.paths]
         classes = {top for top in tops if top is not None}
@@ -67,7 +75,11 @@ class FolderSource(Source):
 
 def _folders(root: Path) -> list[str]:
     with os.scandir(root) as entries:
-        return sorted(entry.name for entry in entries if _kind(entry) == "folder" and not entry.name.startswith("."))
+        return sorted(
+            entry.name
+            for entry in entries
+            if _kind(entry) == "folder" and not entry.name.startswith(".")
+        )
 
 
 def _image_files(root: Path) -> Iterable[str]:

@@ -27,8 +27,12 @@ _ROWS = 1000
 #: Files that `save_to_disk` writes, for several splits and for one.
 _SAVED = ("dataset_dict.json", "state.json")
 #: What to do about a file outside the data set, and about a line of a card that names one.
-_COPY_IT = "nothing is read from there: copy the file into the folder, or give its images with folder:PATH"
-_REMOVE_IT = "only files inside the folder are read; remove that line, or give the images with folder:PATH"
+_COPY_IT = (
+    "nothing is read from there: copy the file into the folder, or give its images with folder:PATH"
+)
+_REMOVE_IT = (
+    "only files inside the folder are read; remove that line, or give the images with folder:PATH"
+)
 
 
 class HuggingFaceSource(Source):
@@ -51,7 +55,13 @@ class HuggingFaceSource(Source):
             inside = _Inside(path, spec)
             self._open(_load(name, config, spec, inside), named, split, inside)
 
-    def _open(self, tables: Mapping[str, Any], named: Mapping[str, str], split: str | None, inside: _Inside) -> None:
+    def _open(
+        self,
+        tables: Mapping[str, Any],
+        named: Mapping[str, str],
+        split: str | None,
+        inside: _Inside,
+    ) -> None:
         if not tables:
             raise UserError(f"data '{self.name}': has no splits")
         image, label = _columns(next(iter(tables.values())).features, named, self.name)
@@ -59,19 +69,26 @@ class HuggingFaceSource(Source):
         if not len(table):
             raise UserError(f"data '{self.name}': its split {self.split} has no images")
         # files are memory-mapped and read by lengths that they contain: a damaged one would crash the process
-        table.select_columns([c for c in (image, label) if c in table.column_names]).data.validate(full=True)
+        table.select_columns([c for c in (image, label) if c in table.column_names]).data.validate(
+            full=True
+        )
         # the image column as two columns, IMAGE.bytes and IMAGE.path
         undecoded = import_extra("datasets", "hf", self.name).Image(decode=False)
         self._images = table.select_columns([image]).cast_column(image, undecoded).flatten()
         names, sizes, single = _names_and_sizes(self._images, image)
         inside.check(single, "a row")
         home = inside.places[0]
-        self.paths = [_relative(name, home) or f"{self.split}/{number:08d}" for number, name in enumerate(names)]
+        self.paths = [
+            _relative(name, home) or f"{self.split}/{number:08d}"
+            for number, name in enumerate(names)
+        ]
         self._column = image
         if label is not None and label in table.column_names:
             self._read_labels(tables, table, label)
         known = b"" if self.labels is None else self.labels.tobytes()
-        self.fingerprint = digest(*self.paths, sizes.tobytes(), known, *sample(len(self), self.encoded))
+        self.fingerprint = digest(
+            *self.paths, sizes.tobytes(), known, *sample(len(self), self.encoded)
+        )
         self._read_from = [*(file["filename"] for file in table.cache_files), *single]
 
     def _read_labels(self, tables: Mapping[str, Any], table: Any, column: str) -> None:
@@ -79,7 +96,9 @@ class HuggingFaceSource(Source):
         names = getattr(feature, "names", None)
         values = table.select_columns([column]).with_format("arrow")[:].column(column)
         if _is_text(feature):  # numbered alike in all splits
-            lists = [other.unique(column) for other in tables.values() if column in other.column_names]
+            lists = [
+                other.unique(column) for other in tables.values() if column in other.column_names
+            ]
             names = sorted({word for words in lists for word in words if word is not None})
             values = pc.index_in(values, pa.array(names, values.type))
         self._take_labels(values.drop_null().to_numpy(), names)
@@ -99,10 +118,14 @@ def _parse(argument: str, spec: str) -> tuple[str, str | None, dict[str, str]]:
     named = dict(zip(choices[::2], choices[1::2], strict=True))
     for key in named:
         if key not in ("image", "label"):
-            raise UserError(f"data '{spec}': ,{key}= is not a kind of column; {nearest(key, ('image', 'label'))}")
+            raise UserError(
+                f"data '{spec}': ,{key}= is not a kind of column; {nearest(key, ('image', 'label'))}"
+            )
     name, _, config = (place, "", "") if location(place).exists() else place.partition(":")
     if not name:
-        raise UserError(f"data '{spec}': name a data set of the hub or a folder: hf:NAME, hf:NAME:CONFIG or hf:PATH")
+        raise UserError(
+            f"data '{spec}': name a data set of the hub or a folder: hf:NAME, hf:NAME:CONFIG or hf:PATH"
+        )
     return name, config or None, named
 
 
@@ -120,14 +143,20 @@ class _Inside:
         if root.parent.name == "snapshots":
             self.places.append(root.parent.parent / "blobs")
         if not path.exists():
-            self.places.append(Path(import_extra("huggingface_hub.constants", "hf", self.spec).HF_HUB_CACHE).resolve())
+            self.places.append(
+                Path(
+                    import_extra("huggingface_hub.constants", "hf", self.spec).HF_HUB_CACHE
+                ).resolve()
+            )
 
     def check(self, files: Iterable[str], whose: str) -> None:
         """Raise UserError, naming the file, unless all are inside."""
         holds = functools.cache(self._holds)
         for file in files:
             if "://" in file:
-                raise UserError(f"data '{self.spec}': {whose} names {file}, an address; only files are read")
+                raise UserError(
+                    f"data '{self.spec}': {whose} names {file}, an address; only files are read"
+                )
             if not holds(os.path.dirname(file)) or (os.path.islink(file) and not self._holds(file)):
                 outside = f"{whose} names {file}, which is outside of the data set"
                 raise UserError(f"data '{self.spec}': {outside}; {_COPY_IT}")
@@ -147,11 +176,18 @@ def _check_card(path: Path, spec: str) -> None:
     if (path / "README.md").is_file():
         cards["README.md"] = DatasetCard.load(path / "README.md").data.to_dict()
     if (path / ".huggingface.yaml").is_file():
-        cards[".huggingface.yaml"] = yaml.safe_load((path / ".huggingface.yaml").read_text(encoding="utf-8")) or {}
+        cards[".huggingface.yaml"] = (
+            yaml.safe_load((path / ".huggingface.yaml").read_text(encoding="utf-8")) or {}
+        )
     for file, card in cards.items():
         for config in (config for config in card.get("configs") or () if isinstance(config, dict)):
             for named in _texts([config.get("data_files"), config.get("data_dir")]):
-                if urlparse(named).scheme or "::" in named or os.path.isabs(named) or ".." in Path(named).parts:
+                if (
+                    urlparse(named).scheme
+                    or "::" in named
+                    or os.path.isabs(named)
+                    or ".." in Path(named).parts
+                ):
                     raise UserError(f"data '{spec}': {file} names '{named}'; {_REMOVE_IT}")
 
 
@@ -159,11 +195,16 @@ def _check_saved(path: Path, inside: _Inside) -> None:
     """Raise UserError where the files that `save_to_disk` left name others outside, before any is opened."""
     folders = [path]
     if (path / _SAVED[0]).is_file():
-        splits = [str(split) for split in parsing.from_json((path / _SAVED[0]).read_text(encoding="utf-8"))["splits"]]
+        splits = [
+            str(split)
+            for split in parsing.from_json((path / _SAVED[0]).read_text(encoding="utf-8"))["splits"]
+        ]
         folders = [path / split for split in splits]
         inside.check((f"{folder}/" for folder in folders), "the folder")
     for folder in folders:
-        state = parsing.from_json(_regular(folder / _SAVED[1], inside.spec).read_text(encoding="utf-8"))
+        state = parsing.from_json(
+            _regular(folder / _SAVED[1], inside.spec).read_text(encoding="utf-8")
+        )
         files = [folder / str(file["filename"]) for file in state["_data_files"]]
         inside.check(map(str, files), "the folder")
         for file in files:
@@ -214,7 +255,9 @@ def _load(name: str, config: str | None, spec: str, inside: _Inside) -> Mapping[
     return tables
 
 
-def _columns(features: Mapping[str, Any], named: Mapping[str, str], spec: str) -> tuple[str, str | None]:
+def _columns(
+    features: Mapping[str, Any], named: Mapping[str, str], spec: str
+) -> tuple[str, str | None]:
     """The image column and the label column: those named by the user, else by their types."""
     import datasets
 
@@ -222,14 +265,20 @@ def _columns(features: Mapping[str, Any], named: Mapping[str, str], spec: str) -
         if column not in features:
             raise UserError(f"data '{spec}': has no column '{column}'; {nearest(column, features)}")
     images = [column for column, feature in features.items() if isinstance(feature, datasets.Image)]
-    labels = [column for column, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
+    labels = [
+        column for column, feature in features.items() if isinstance(feature, datasets.ClassLabel)
+    ]
     if not labels:
         labels = [c for c in LABEL_COLUMNS if c in features and _can_label(features[c])][:1]
     image, label = named.get("image"), named.get("label")
     if image is not None and image not in images:
-        raise UserError(f"data '{spec}': the column '{image}' has no images; columns with images: {some(images)}")
+        raise UserError(
+            f"data '{spec}': the column '{image}' has no images; columns with images: {some(images)}"
+        )
     if label is not None and not _can_label(features[label]):
-        raise UserError(f"data '{spec}': the column '{label}' has {features[label]}, not one class per image")
+        raise UserError(
+            f"data '{spec}': the column '{label}' has {features[label]}, not one class per image"
+        )
     if not images:
         raise UserError(f"data '{spec}': no column of type Image; its columns: {some(features)}")
     for kind, chosen, candidates in (("image", image, images), ("label", label, labels)):
@@ -253,7 +302,9 @@ def _splits(tables: Mapping[str, Any], label: str | None) -> dict[str, str]:
     names = by_split(tables)
     if {"test", "val"} <= set(names) and label is not None:
         test = tables[names["test"]]
-        if label not in test.column_names or all(value in (-1, None) for value in test.unique(label)):
+        if label not in test.column_names or all(
+            value in (-1, None) for value in test.unique(label)
+        ):
             names["unlabeled"], names["test"] = names["test"], names.pop("val")
     return names
 

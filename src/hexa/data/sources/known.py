@@ -4,13 +4,46 @@ from __future__ import annotations
 
 from hexa.data.sources.source import Source
 
-_CIFAR10 = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"}
+_CIFAR10 = {
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+}
 _VOC = {
-    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog"),
+    *(
+        "aeroplane",
+        "bicycle",
+        "bird",
+        "boat",
+        "bottle",
+        "bus",
+        "car",
+        "cat",
+        "chair",
+        "cow",
+        "diningtable",
+        "dog",
+    ),
     *("horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
 }
 #: Classes of CIFAR-100 that no other set of a hundred classes has together.
-_CIFAR100 = {"aquarium_fish", "bee", "castle", "lawn_mower", "pickup_truck", "sweet_pepper", "wardrobe", "worm"}
+_CIFAR100 = {
+    "aquarium_fish",
+    "bee",
+    "castle",
+    "lawn_mower",
+    "pickup_truck",
+    "sweet_pepper",
+    "wardrobe",
+    "worm",
+}
 
 
 def known_as(source: Source) -> str | None:

@@ -25,14 +25,27 @@ def digits(argument: str, split: str | None, spec: str) -> Source:
     from sklearn.model_selection import train_test_split
 
     if argument:
-        raise UserError(f"data '{spec}': digits come with scikit-learn and take no path; write digits")
+        raise UserError(
+            f"data '{spec}': digits come with scikit-learn and take no path; write digits"
+        )
     split = choose_split(spec, split, ("train", "test"))
     images, labels = load_digits(return_X_y=True)
-    chosen = train_test_split(np.arange(len(labels)), test_size=450, stratify=labels, random_state=0)[split == "test"]
-    grey = torch.from_numpy((images[chosen] * (255 / 16)).round().astype(np.uint8)).view(-1, 1, 8, 8)
+    chosen = train_test_split(
+        np.arange(len(labels)), test_size=450, stratify=labels, random_state=0
+    )[split == "test"]
+    grey = torch.from_numpy((images[chosen] * (255 / 16)).round().astype(np.uint8)).view(
+        -1, 1, 8, 8
+    )
     colour = grey.expand(-1, 3, -1, -1).contiguous()
     names = [str(digit) for digit in range(10)]
-    return ArraySource(colour, labels[chosen].astype(np.int64), names, name=spec, split=split, splits=("train", "test"))
+    return ArraySource(
+        colour,
+        labels[chosen].astype(np.int64),
+        names,
+        name=spec,
+        split=split,
+        splits=("train", "test"),
+    )
 
 
 #: Source names and what builds them from (what follows the colon, the split or None, the whole name for messages).
@@ -47,7 +60,9 @@ SOURCES: dict[str, Callable[[str, str | None, str], Source]] = {
 }
 
 
-def open_source(spec: str, split: str | None = None, max_image_pixels: int | None = None, channels: int = 3) -> Source:
+def open_source(
+    spec: str, split: str | None = None, max_image_pixels: int | None = None, channels: int = 3
+) -> Source:
     """Open the source `spec`: NAME, NAME:ARGUMENT or a folder's path, then perhaps #SPLIT, which overrides `split`.
 
     max_image_pixels: larger images count as unreadable; None for `decode.MAX_IMAGE_PIXELS`. channels: of
@@ -59,7 +74,9 @@ def open_source(spec: str, split: str | None = None, max_image_pixels: int | Non
         raise UserError(f"data {spec!r}: a name cannot contain a zero byte")
     body, mark, named = spec.partition("#")
     if mark and not named:
-        raise UserError(f"data '{spec}': a split is missing after '#'; write, for example, {body}#train")
+        raise UserError(
+            f"data '{spec}': a split is missing after '#'; write, for example, {body}#train"
+        )
     kind, _, argument = body.partition(":")
     if kind not in SOURCES and (Path(body).exists() or (os.path.sep in body and ":" not in body)):
         kind, argument, body = "folder", body, f"folder:{body}"
@@ -67,18 +84,26 @@ def open_source(spec: str, split: str | None = None, max_image_pixels: int | Non
         near = nearest(kind, {*SOURCES, *(folder.name for folder in Path().glob("*/"))})
         raise UserError(f"data '{spec}': no such folder, and not a known source; {near}")
     # options of an evaluation may arrive from the command line as any type
-    if max_image_pixels is not None and not (isinstance(max_image_pixels, int) and max_image_pixels > 0):
+    if max_image_pixels is not None and not (
+        isinstance(max_image_pixels, int) and max_image_pixels > 0
+    ):
         raise UserError(f"max_image_pixels must be an integer > 0, got {max_image_pixels}")
     try:
         source = SOURCES[kind](argument, named or split, body)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        raise UserError(f"data '{spec}': cannot be read: {where}{error.strerror or error}") from None
+        raise UserError(
+            f"data '{spec}': cannot be read: {where}{error.strerror or error}"
+        ) from None
     if max_image_pixels is not None:
         source.max_image_pixels = max_image_pixels
     if channels != source.channels:
         if isinstance(source, ArraySource):
-            mismatch = f"its images have {source.channels} channels, but the network takes {channels}"
-            raise UserError(f"data '{spec}': {mismatch}; set network.channels, or give other images")
+            mismatch = (
+                f"its images have {source.channels} channels, but the network takes {channels}"
+            )
+            raise UserError(
+                f"data '{spec}': {mismatch}; set network.channels, or give other images"
+            )
         source.channels = channels
     return source

@@ -15,7 +15,16 @@ import pyarrow.parquet as pq
 
 from hexa.config import UserError, nearest, some
 from hexa.data.sources import decode as decoding
-from hexa.data.sources.source import SPLIT_NAMES, Source, by_split, digest, files_by_prefix, location, reported, sample
+from hexa.data.sources.source import (
+    SPLIT_NAMES,
+    Source,
+    by_split,
+    digest,
+    files_by_prefix,
+    location,
+    reported,
+    sample,
+)
 
 #: Names of label columns, preferred ones first.
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
@@ -34,7 +43,11 @@ class ParquetSource(Source):
     _read_from: list[Path]
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
-        option = None if location(argument).exists() else re.fullmatch(r"(.*),bytes=(\d{1,18})", argument)
+        option = (
+            None
+            if location(argument).exists()
+            else re.fullmatch(r"(.*),bytes=(\d{1,18})", argument)
+        )
         if option is not None:
             argument = option[1]
         self._most = int(option[2]) if option else half_of_memory()
@@ -51,14 +64,20 @@ class ParquetSource(Source):
             footers = [pq.read_metadata(file) for file in self._read_from]
         if not len(table):
             raise UserError(f"data '{spec}': no images in {self._read_from[0]}")
-        self._bytes = pa.chunked_array([chunk.field("bytes") for chunk in table.column(image).chunks])
+        self._bytes = pa.chunked_array(
+            [chunk.field("bytes") for chunk in table.column(image).chunks]
+        )
         names = [name for chunk in table.column(image).chunks for name in _names(chunk)]
         self.paths = [name or f"{self.split}/{number:08d}" for number, name in enumerate(names)]
         if label is not None:
-            self._take_labels(table.column(label).drop_null().to_numpy(), class_names(schema, label))
+            self._take_labels(
+                table.column(label).drop_null().to_numpy(), class_names(schema, label)
+            )
         sizes = [chunk.nbytes for chunk in self._bytes.chunks]
         stamps = [str(_stamp(footer)) for footer in footers]
-        self.fingerprint = digest(str(len(table)), str(sum(sizes)), *stamps, b"".join(sample(len(self), self.encoded)))
+        self.fingerprint = digest(
+            str(len(table)), str(sum(sizes)), *stamps, b"".join(sample(len(self), self.encoded))
+        )
 
     def _table(self, columns: list[str]) -> Any:
         """These columns of all files of the split, validated. Raises whatever pyarrow raises on damaged files."""
@@ -74,8 +93,12 @@ class ParquetSource(Source):
             return super().metadata(kind, name)
         with reported(f"data '{self.name}': the column '{name}' cannot be read as numbers or text"):
             if name not in (columns := pq.read_schema(self._read_from[0]).names):
-                raise UserError(f"data '{self.name}': has no column '{name}'; {nearest(name, columns)}")
-            values: list[str | None] = self._table([name]).column(name).cast(pa.string()).to_pylist()
+                raise UserError(
+                    f"data '{self.name}': has no column '{name}'; {nearest(name, columns)}"
+                )
+            values: list[str | None] = (
+                self._table([name]).column(name).cast(pa.string()).to_pylist()
+            )
         return values
 
     def encoded(self, index: int) -> bytes:
@@ -89,7 +112,11 @@ class ParquetSource(Source):
 
 def _files(root: Path, spec: str) -> dict[str, list[Path]]:
     """{split: its files}. Raises UserError if there are none."""
-    files = [root] if root.is_file() else sorted(file for file in root.rglob("*.parquet") if file.is_file())
+    files = (
+        [root]
+        if root.is_file()
+        else sorted(file for file in root.rglob("*.parquet") if file.is_file())
+    )
     if not files:
         expected = "train.parquet, or train-00000-of-00001.parquet and so on"
         raise UserError(f"data '{spec}': no .parquet files in {root}; expected {expected}")
@@ -104,7 +131,9 @@ def _columns(schema: Any, spec: str) -> tuple[str, str | None]:
     images = [field.name for field in schema if _holds_files(field.type)]
     if not images:
         expected = "a struct with a binary field 'bytes'"
-        raise UserError(f"data '{spec}': no image column ({expected}); its columns: {some(schema.names)}")
+        raise UserError(
+            f"data '{spec}': no image column ({expected}); its columns: {some(schema.names)}"
+        )
     integers = [field.name for field in schema if pa.types.is_integer(field.type)]
     return images[0], next((name for name in LABEL_COLUMNS if name in integers), None)
 
@@ -112,7 +141,9 @@ def _columns(schema: Any, spec: str) -> tuple[str, str | None]:
 def _names(chunk: Any) -> list[str | None]:
     """The name of each image, None where the file has none."""
     at = chunk.type.get_field_index("path")
-    is_text = at >= 0 and (pa.types.is_string(chunk.type[at].type) or pa.types.is_large_string(chunk.type[at].type))
+    is_text = at >= 0 and (
+        pa.types.is_string(chunk.type[at].type) or pa.types.is_large_string(chunk.type[at].type)
+    )
     return chunk.field(at).to_pylist() if is_text else [None] * len(chunk)
 
 
@@ -127,7 +158,9 @@ def half_of_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def unpacked(files: list[Path], columns: list[str] | None, most: int, what: str, remedy: str) -> Iterator[Any]:
+def unpacked(
+    files: list[Path], columns: list[str] | None, most: int, what: str, remedy: str
+) -> Iterator[Any]:
     """These columns (None: all) of the files, a table for each row group.
 
     A file of kilobytes can unpack to gigabytes, and claim that it does not, so a few rows are unpacked at a time and
@@ -142,19 +175,27 @@ def unpacked(files: list[Path], columns: list[str] | None, most: int, what: str,
         for number in range(file.num_row_groups):
             first = next(file.iter_batches(1, row_groups=[number], columns=columns), None)
             said = file.metadata.row_group(number).total_byte_size
-            rows = _ROWS if max(said, _ROWS * (first.nbytes if first is not None else 0)) <= _LARGE else 1
+            rows = (
+                _ROWS
+                if max(said, _ROWS * (first.nbytes if first is not None else 0)) <= _LARGE
+                else 1
+            )
             batches = []
             for batch in file.iter_batches(rows, row_groups=[number], columns=columns):
                 left -= batch.nbytes
                 if left < 0:
-                    raise UserError(f"{what}: {path} unpacks to more than {most:,} bytes, the limit; {remedy}")
+                    raise UserError(
+                        f"{what}: {path} unpacks to more than {most:,} bytes, the limit; {remedy}"
+                    )
                 batches.append(batch)
             yield pa.Table.from_batches(batches, empty.schema).combine_chunks()
 
 
 def class_names(schema: Any, label: str) -> list[str] | None:
     """The class names in Hugging Face's metadata, if there are any."""
-    with suppress(ValueError, TypeError, KeyError, RecursionError):  # the metadata may hold anything
+    with suppress(
+        ValueError, TypeError, KeyError, RecursionError
+    ):  # the metadata may hold anything
         names = json.loads(schema.metadata[b"huggingface"])["info"]["features"][label]["names"]
         if isinstance(names, dict):  # some writers use {number: name}
             names = [names[key] for key in sorted(names, key=int)]
@@ -168,4 +209,7 @@ def _holds_files(column: Any) -> bool:
         return False
     kind = column.field("bytes").type
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return any(check(value) for check in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary))
+    return any(
+        check(value)
+        for check in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    )

@@ -121,7 +121,9 @@ class Source:
         Raises UserError if there is no such column or key.
         """
         where = "parquet sources have columns, webdatasets have keys in their .json"
-        raise UserError(f"data '{self.name}': has no {kind} '{name}': {where}; use those, or a CSV file of path,group")
+        raise UserError(
+            f"data '{self.name}': has no {kind} '{name}': {where}; use those, or a CSV file of path,group"
+        )
 
     def version(self) -> str:
         """A digest of the fingerprint and the sizes and times of all files, for caches on this machine.
@@ -145,7 +147,9 @@ class Source:
         # over a network, asking for the sizes of a million files would take minutes
         sizes = [_stamp(file).partition(" ")[0] for file in files[:: max(1, len(files) // 10_000)]]
         listed = digest(*self.paths, *sizes, *parts)
-        self.fingerprint = digest(listed, *sample(len(files), lambda row: decoding.read(files[row], SAMPLED_BYTES)))
+        self.fingerprint = digest(
+            listed, *sample(len(files), lambda row: decoding.read(files[row], SAMPLED_BYTES))
+        )
 
     def _take_labels(self, numbers: NDArray[Any], class_names: list[str] | None) -> None:
         """Set `labels`, `unlabelled` and `class_names`; `paths` must be set before.
@@ -158,11 +162,15 @@ class Source:
         if highest >= most:
             where = f" ({self.paths[int(numbers.argmax())]})" if len(numbers) == len(self) else ""
             wrong = f"the label {highest}{where} is not a class number from 0 to {most - 1}"
-            raise UserError(f"data '{self.name}': {wrong}; number the classes from 0, or remove the labels")
+            raise UserError(
+                f"data '{self.name}': {wrong}; number the classes from 0, or remove the labels"
+            )
         known = int((numbers >= 0).sum())
         self.labels = numbers.astype(np.int64) if known == len(self) else None
         self.unlabelled = len(self) - known if known else 0
-        self.class_names = class_names if class_names and highest < len(class_names) <= most else None
+        self.class_names = (
+            class_names if class_names and highest < len(class_names) <= most else None
+        )
 
     def __repr__(self) -> str:
         return f"{self.name}{f'#{self.split}' * (len(self._splits) > 1)} ({len(self):,} images)"
@@ -189,7 +197,9 @@ class ArraySource(Source):
             self._take_labels(labels, class_names)
         self.channels, *size = images.shape[1:]
         self.uniform_size = (size[0], size[1])
-        self.fingerprint = digest(images.numpy().tobytes(), b"" if self.labels is None else self.labels.tobytes())
+        self.fingerprint = digest(
+            images.numpy().tobytes(), b"" if self.labels is None else self.labels.tobytes()
+        )
 
     def decode(self, index: int) -> Tensor:
         return self.images[index]
@@ -206,7 +216,9 @@ class Subset(Source):
         self.paths = [source.paths[row] for row in rows]
         self.uniform_size, self.max_image_pixels = source.uniform_size, source.max_image_pixels
         self.channels = source.channels
-        self.fingerprint = hashlib.sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()[:16]
+        self.fingerprint = hashlib.sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()[
+            :16
+        ]
 
     def files(self) -> Iterable[str | Path]:
         return self.source.files()
@@ -236,10 +248,14 @@ def by_split(names: Iterable[str]) -> dict[str, str]:
     names_of: dict[str, str] = {}
     for name in names:
         if (other := names_of.setdefault(SPLIT_NAMES.get(name.lower(), name), name)) != name:
-            raise UserError(f"'{other}' and '{name}' are both names of one split; rename or move one of them")
+            raise UserError(
+                f"'{other}' and '{name}' are both names of one split; rename or move one of them"
+            )
     if "val" in names_of and "test" not in names_of:
         names_of["test"] = names_of.pop("val")
-    return dict(sorted(names_of.items(), key=lambda item: (item[0] != "train", item[0] != "test", item[0])))
+    return dict(
+        sorted(names_of.items(), key=lambda item: (item[0] != "train", item[0] != "test", item[0]))
+    )
 
 
 def files_by_prefix(files: Iterable[Path]) -> dict[str, list[Path]]:
@@ -263,7 +279,9 @@ def reported(failure: str, remedy: str = "") -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # parsers raise all sorts of exceptions on damaged bytes
-        raise UserError(f"{failure}: {reason(error, 300) or type(error).__name__}{remedy}") from None
+        raise UserError(
+            f"{failure}: {reason(error, 300) or type(error).__name__}{remedy}"
+        ) from None
 
 
 def sample(count: int, read: Callable[[int], bytes]) -> Iterator[bytes]:

@@ -31,8 +31,13 @@ SETS: dict[str, tuple[str, list[str], Splits]] = _SETS["photographs"]
 def _listed(data: Any, listing: list[str]) -> tuple[list[Path], list[int]]:
     """The files and labels of torchvision's object. Caltech-101 has no listing: its files are numbered by class."""
     if not listing:
-        folder, pairs = Path(data.root) / "101_ObjectCategories", zip(data.y, data.index, strict=True)
-        return [folder / data.categories[y] / f"image_{index:04d}.jpg" for y, index in pairs], list(data.y)
+        folder, pairs = (
+            Path(data.root) / "101_ObjectCategories",
+            zip(data.y, data.index, strict=True),
+        )
+        return [folder / data.categories[y] / f"image_{index:04d}.jpg" for y, index in pairs], list(
+            data.y
+        )
     lists = [getattr(data, name) for name in listing]
     files, labels = lists if len(lists) == 2 else zip(*lists[0], strict=True)
     return [Path(file) for file in files], list(labels)
@@ -42,7 +47,13 @@ class PhotographSource(Source):
     """A set of `SETS` in a given folder or the user's cache folder, downloaded if absent."""
 
     def __init__(
-        self, dataset: str, listing: list[str], splits: Splits, argument: str, split: str | None, spec: str
+        self,
+        dataset: str,
+        listing: list[str],
+        splits: Splits,
+        argument: str,
+        split: str | None,
+        spec: str,
     ) -> None:
         arguments = self._open_split(spec, split, splits)
         root = _root(argument)
@@ -50,7 +61,10 @@ class PhotographSource(Source):
             data = _download(dataset, root, arguments, spec)
             files, labels = _listed(data, listing)
         self._read_from = files
-        self.paths = [str(file.relative_to(root)) if file.is_relative_to(root) else file.name for file in files]
+        self.paths = [
+            str(file.relative_to(root)) if file.is_relative_to(root) else file.name
+            for file in files
+        ]
         names = getattr(data, "classes", getattr(data, "categories", None))
         self._take_labels(np.array(labels), [str(name) for name in names or ()])
         self._identify(b"" if self.labels is None else self.labels.tobytes())
@@ -61,19 +75,29 @@ class PhotographSource(Source):
 
 def builders() -> dict[str, Build]:
     """What `SOURCES` makes the sources of torchvision's data sets with."""
-    arrays: dict[str, Build] = {name: functools.partial(_array_source, *made) for name, made in ARRAYS.items()}
-    return arrays | {name: functools.partial(PhotographSource, *made) for name, made in SETS.items()}
+    arrays: dict[str, Build] = {
+        name: functools.partial(_array_source, *made) for name, made in ARRAYS.items()
+    }
+    return arrays | {
+        name: functools.partial(PhotographSource, *made) for name, made in SETS.items()
+    }
 
 
-def _array_source(dataset: str, splits: Splits, argument: str, split: str | None, spec: str) -> Source:
+def _array_source(
+    dataset: str, splits: Splits, argument: str, split: str | None, spec: str
+) -> Source:
     chosen = choose_split(spec, split, splits)
     data = _download(dataset, _root(argument), splits[chosen], spec)
     images = torch.from_numpy(np.ascontiguousarray(data.data))
     if images.shape[-1] == 3:
         images = images.permute(0, 3, 1, 2).contiguous()
     # STL-10 marks unlabelled images with −1
-    numbers: Labels = np.asarray(data.labels if hasattr(data, "labels") else data.targets, dtype=np.int64)
-    return ArraySource(images, numbers, list(data.classes), name=spec, split=chosen, splits=tuple(splits))
+    numbers: Labels = np.asarray(
+        data.labels if hasattr(data, "labels") else data.targets, dtype=np.int64
+    )
+    return ArraySource(
+        images, numbers, list(data.classes), name=spec, split=chosen, splits=tuple(splits)
+    )
 
 
 def _root(argument: str) -> Path:

@@ -26,14 +26,20 @@ class VOCSource(Source):
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
         self.root = year_folder(argument, spec)
         self._home = f"{self.root}{os.sep}"
-        self.class_names, names, self.labels = _read(self.root, self._open_split(spec, split, _lists(self.root)), spec)
+        self.class_names, names, self.labels = _read(
+            self.root, self._open_split(spec, split, _lists(self.root)), spec
+        )
         self.paths = [f"JPEGImages/{name}.jpg" for name in names]
         if missing := [path for path in self.paths if not (self.root / path).is_file()]:
-            raise UserError(f"data '{spec}': {len(missing)} listed images are not in {self.root}: {some(missing)}")
+            raise UserError(
+                f"data '{spec}': {len(missing)} listed images are not in {self.root}: {some(missing)}"
+            )
         self._identify(self.labels.tobytes())
 
     def boxes(self, index: int) -> Boxes:
-        return voc_boxes.read(self.root / f"Annotations/{Path(self.paths[index]).stem}.xml", self.class_names or [])
+        return voc_boxes.read(
+            self.root / f"Annotations/{Path(self.paths[index]).stem}.xml", self.class_names or []
+        )
 
     def of_year(self, year: int, split: str) -> VOCSource | None:
         """A split of another year in the same VOCdevkit; None if there is no such year."""
@@ -59,7 +65,10 @@ def _lists(root: Path) -> dict[str, str]:
     """{split: name of its list}."""
     names = {path.stem.rpartition("_")[2] for path in (root / _LISTS).glob("*_*.txt")}
     published = ("trainval", "test") if {"trainval", "test"} <= names else ("train", "val")
-    lists = dict(zip(("train", "test"), published, strict=True)) | {"trainval": "trainval", "val": "val"}
+    lists = dict(zip(("train", "test"), published, strict=True)) | {
+        "trainval": "trainval",
+        "val": "val",
+    }
     return {split: name for split, name in lists.items() if name in names}
 
 
@@ -70,14 +79,26 @@ def _read(root: Path, list_name: str, spec: str) -> tuple[list[str], list[str], 
     names: list[str] = []
     for file in files:
         try:
-            rows = [line.split() for line in decoding.read(file).decode().splitlines() if line.strip()]
+            rows = [
+                line.split() for line in decoding.read(file).decode().splitlines() if line.strip()
+            ]
             columns.append([_LABELS[_LABELS.index(int(row[1]))] for row in rows])
         except (IndexError, ValueError, decoding.DecodeError):
-            raise UserError(f"data '{spec}': {file} is not a list of image names, each with 1, 0 or -1") from None
+            raise UserError(
+                f"data '{spec}': {file} is not a list of image names, each with 1, 0 or -1"
+            ) from None
         listed = [row[0] for row in rows]
         if file != files[0] and listed != names:
-            raise UserError(f"data '{spec}': {file.name} and {files[0].name} in {file.parent} list different images")
+            raise UserError(
+                f"data '{spec}': {file.name} and {files[0].name} in {file.parent} list different images"
+            )
         names = listed
     if not names:
-        raise UserError(f"data '{spec}': the lists *_{list_name}.txt in {root / _LISTS} name no images")
-    return [file.stem.rpartition("_")[0] for file in files], names, np.array(columns, dtype=np.int64).T.copy()
+        raise UserError(
+            f"data '{spec}': the lists *_{list_name}.txt in {root / _LISTS} name no images"
+        )
+    return (
+        [file.stem.rpartition("_")[0] for file in files],
+        names,
+        np.array(columns, dtype=np.int64).T.copy(),
+    )

@@ -29,7 +29,10 @@ def read(file: Path, class_names: Sequence[str]) -> Boxes:
         if not (0 < height < _LONGEST and 0 < width < _LONGEST):
             raise ValueError(f"an image of {width} x {height} pixels")
         for thing in root.iterfind("object"):
-            x0, y0, x1, y1 = (float(thing.findtext(f"bndbox/{edge}", "")) for edge in ("xmin", "ymin", "xmax", "ymax"))
+            x0, y0, x1, y1 = (
+                float(thing.findtext(f"bndbox/{edge}", ""))
+                for edge in ("xmin", "ymin", "xmax", "ymax")
+            )
             if not (x0 <= x1 and y0 <= y1):
                 raise ValueError("a box ends before it begins")
             # a pixel of slack: some published annotations begin at 0
@@ -60,11 +63,15 @@ def boxes_of(source: Source) -> list[Boxes]:
             problems.append(str(error))
             continue
         if boxes is None:
-            raise UserError(f"data '{source.name}': has no boxes; detection needs voc:PATH/VOCdevkit")
+            raise UserError(
+                f"data '{source.name}': has no boxes; detection needs voc:PATH/VOCdevkit"
+            )
         objects.append(boxes)
     if problems:
         remedy = "repair them, or remove their images from the lists in ImageSets/Main"
-        raise UserError(f"{source!r}: {len(problems)} annotations cannot be read: {some(problems, '; ')}; {remedy}")
+        raise UserError(
+            f"{source!r}: {len(problems)} annotations cannot be read: {some(problems, '; ')}; {remedy}"
+        )
     return objects
 
 

@@ -19,7 +19,15 @@ import numpy as np
 
 from hexa.config import UserError, reason
 from hexa.data.sources import decode as decoding
-from hexa.data.sources.source import SAMPLED_BYTES, Source, by_split, digest, files_by_prefix, location, sample
+from hexa.data.sources.source import (
+    SAMPLED_BYTES,
+    Source,
+    by_split,
+    digest,
+    files_by_prefix,
+    location,
+    sample,
+)
 
 Value = TypeVar("Value")
 _RANGE = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
@@ -50,7 +58,11 @@ class WebDatasetSource(Source):
         shards = _shards(argument, spec)
         named = files_by_prefix(shards)
         # shards that all have the same prefix, whatever it is, are the split `train`
-        groups = {s: named[name] for s, name in by_split(named).items()} if len(named) > 1 else {"train": shards}
+        groups = (
+            {s: named[name] for s, name in by_split(named).items()}
+            if len(named) > 1
+            else {"train": shards}
+        )
         self._read_from = shards = self._open_split(spec, split, groups)
         self._places: list[tuple[Path, Member]] = []
         labels: list[int] = []
@@ -64,7 +76,9 @@ class WebDatasetSource(Source):
         self._take_labels(np.array(labels), None)
         sizes = [str(member.size) for _, member in self._places]
         listed = digest(*self.paths, *sizes, b"" if self.labels is None else self.labels.tobytes())
-        self.fingerprint = digest(listed, *sample(len(self), lambda index: self.encoded(index, SAMPLED_BYTES)))
+        self.fingerprint = digest(
+            listed, *sample(len(self), lambda index: self.encoded(index, SAMPLED_BYTES))
+        )
 
     def metadata(self, kind: str, name: str) -> list[str | None]:
         if kind != "key":
@@ -75,9 +89,13 @@ class WebDatasetSource(Source):
             value = fields.get(name) if isinstance(fields, dict) else None
             return str(value) if isinstance(value, str | int | float) else None
 
-        texts = [text for shard in self.files() for _, text in _index(Path(shard), self.name, text_of)]
+        texts = [
+            text for shard in self.files() for _, text in _index(Path(shard), self.name, text_of)
+        ]
         if all(text is None for text in texts):
-            raise UserError(f"data '{self.name}': none of its .json files has a text or number '{name}'")
+            raise UserError(
+                f"data '{self.name}': none of its .json files has a text or number '{name}'"
+            )
         return texts
 
     def encoded(self, index: int, first: int = decoding.MOST_BYTES) -> bytes:
@@ -102,18 +120,34 @@ def _shards(argument: str, spec: str) -> list[Path]:
     choices = [[text] for text in pieces[::3]]
     ranges = list(zip(pieces[1::3], pieces[2::3], strict=True))
     if (count := math.prod(int(last) + 1 - int(first) for first, last in ranges)) > _MOST_SHARDS:
-        raise UserError(f"data '{spec}': the pattern expands to {count:,} shards; at most {_MOST_SHARDS:,} are read")
-    numbers = [[str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)] for first, last in ranges]
-    parts = [part for pair in itertools.zip_longest(choices, numbers) for part in pair if part is not None]
+        raise UserError(
+            f"data '{spec}': the pattern expands to {count:,} shards; at most {_MOST_SHARDS:,} are read"
+        )
+    numbers = [
+        [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
+        for first, last in ranges
+    ]
+    parts = [
+        part
+        for pair in itertools.zip_longest(choices, numbers)
+        for part in pair
+        if part is not None
+    ]
     patterns = ["".join(combination) for combination in itertools.product(*parts)]
-    shards = [Path(path) for pattern in patterns for path in sorted(glob.glob(os.path.expanduser(pattern)))]
+    shards = [
+        Path(path)
+        for pattern in patterns
+        for path in sorted(glob.glob(os.path.expanduser(pattern)))
+    ]
     if not argument or not shards:
         example = "webdataset:PATH/train-{0000..0127}.tar"
         raise UserError(f"data '{spec}': no such shards; write webdataset:FOLDER or {example}")
     return shards
 
 
-def _index(shard: Path, spec: str, read: Callable[[bytes, str], Value | None]) -> list[tuple[Member, Value | None]]:
+def _index(
+    shard: Path, spec: str, read: Callable[[bytes, str], Value | None]
+) -> list[tuple[Member, Value | None]]:
     """Every image of a shard, with read(content, "cls" or "json") of the .cls or .json file of its sample.
 
     Raises UserError for anything but a complete tar file, and for two images of one key.
@@ -131,18 +165,32 @@ def _index(shard: Path, spec: str, read: Callable[[bytes, str], Value | None]) -
                 whole = member.isreg() and member.sparse is None
                 if f".{kind.lower()}" in decoding.EXTENSIONS and not member.isdir():
                     problem = None if whole else "stored in the tar file as a link or a sparse file"
-                    images.setdefault(key, []).append(Member(member.name, member.offset_data, member.size, problem))
+                    images.setdefault(key, []).append(
+                        Member(member.name, member.offset_data, member.size, problem)
+                    )
                 elif kind in ("cls", "json") and whole:
                     value = read(file.at(member.offset_data, member.size), kind)
                     values |= {} if value is None else {key: value}
     # damaged headers make tarfile raise all of these
-    except (tarfile.TarError, OSError, ValueError, LookupError, OverflowError, RecursionError, MemoryError) as error:
+    except (
+        tarfile.TarError,
+        OSError,
+        ValueError,
+        LookupError,
+        OverflowError,
+        RecursionError,
+        MemoryError,
+    ) as error:
         words = reason(error) or type(error).__name__
-        raise UserError(f"data '{spec}': {shard} is not a complete, uncompressed tar file ({words})") from None
+        raise UserError(
+            f"data '{spec}': {shard} is not a complete, uncompressed tar file ({words})"
+        ) from None
     for key, (first, *others) in images.items():
         if others:
             both = f"{first.name} and {others[0].name} are images of one sample, {key.removeprefix('/')}"
-            raise UserError(f"data '{spec}': {shard}: {both}; each sample has one image: rename or remove the other")
+            raise UserError(
+                f"data '{spec}': {shard}: {both}; each sample has one image: rename or remove the other"
+            )
     return [(members[0], values.get(key)) for key, members in images.items()]
 
 
@@ -151,7 +199,9 @@ class _Headers(io.BufferedReader):
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= _MOST_READ:
-            raise tarfile.ReadError(f"a header or label of {size} bytes; at most {_MOST_READ} are read")
+            raise tarfile.ReadError(
+                f"a header or label of {size} bytes; at most {_MOST_READ} are read"
+            )
         return super().read(size)
 
     def at(self, offset: int, size: int) -> bytes:

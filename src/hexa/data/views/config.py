@@ -31,7 +31,14 @@ LEAST_SIZE, MOST_SIZE, MOST_VIEWS = 4, 4096, 256
 #: Fields that only affect RGB images.
 COLOURED = ("stain", "saturation", "hue", "grayscale_probability", "randaugment_ops")
 #: What fades with the strength of views, beside the crop.
-_FADING = ("jitter_probability", "brightness", "contrast", "saturation", "hue", "grayscale_probability")
+_FADING = (
+    "jitter_probability",
+    "brightness",
+    "contrast",
+    "saturation",
+    "hue",
+    "grayscale_probability",
+)
 _COLOURS = ("jitter", "grayscale", "blur", "solarize")
 
 #: {name: fields of `ViewsConfig`}, those of published methods.
@@ -68,7 +75,9 @@ class Crops(Config):
 
     def sized(self, share: float) -> Crops:
         """The same at this share of its size."""
-        return self.model_copy(update={"size": self.size and max(LEAST_SIZE, round(self.size * share))})
+        return self.model_copy(
+            update={"size": self.size and max(LEAST_SIZE, round(self.size * share))}
+        )
 
 
 class ViewsConfig(Config):
@@ -143,11 +152,17 @@ class ViewsConfig(Config):
 
     def at(self, share: float) -> ViewsConfig:
         """The views when this share of the training's epochs is over. Colours that `extra_crops` set stay."""
-        strength = 1 - math.floor(share * self.fade_steps + 1e-9) / self.fade_steps if self.fade_steps else 1.0
+        strength = (
+            1 - math.floor(share * self.fade_steps + 1e-9) / self.fade_steps
+            if self.fade_steps
+            else 1.0
+        )
         if strength == 1:
             return self
         fields: dict[str, Any] = {name: strength * getattr(self, name) for name in _FADING}
-        return self.model_copy(update=fields | {"scale": tuple(1 - strength * (1 - end) for end in self.scale)})
+        return self.model_copy(
+            update=fields | {"scale": tuple(1 - strength * (1 - end) for end in self.scale)}
+        )
 
     @property
     def test_size(self) -> int:
@@ -157,9 +172,18 @@ class ViewsConfig(Config):
     @property
     def groups(self) -> tuple[Group, ...]:
         """All groups in the order of the views: the first, then extra_crops."""
-        own = (self.size, self.scale, self.blur_probability, self.solarize_probability, self.high_frequencies)
+        own = (
+            self.size,
+            self.scale,
+            self.blur_probability,
+            self.solarize_probability,
+            self.high_frequencies,
+        )
         first = Group(self.num_views, *own)
-        return (first, *(replace(first, **group.model_dump(exclude_none=True)) for group in self.extra_crops))
+        return (
+            first,
+            *(replace(first, **group.model_dump(exclude_none=True)) for group in self.extra_crops),
+        )
 
     @property
     def total_views(self) -> int:
@@ -174,11 +198,19 @@ class ViewsConfig(Config):
         fields = {name: entry for name, entry in value.items() if name != "recipe"}
         name = value["recipe"]
         if name not in RECIPES:
-            raise ConfigError([("recipe", f"unknown recipe '{name}'; {nearest(str(name), RECIPES)}")])
+            raise ConfigError(
+                [("recipe", f"unknown recipe '{name}'; {nearest(str(name), RECIPES)}")]
+            )
         if fields.get("based_on") in RECIPES:
-            before = {name: field.default for name, field in cls.model_fields.items()} | RECIPES[fields["based_on"]]
+            before = {name: field.default for name, field in cls.model_fields.items()} | RECIPES[
+                fields["based_on"]
+            ]
             kept = {"size"} - set(RECIPES[name])  # a recipe without a size leaves it unchanged
-            changed = (key for key, entry in fields.items() if key in kept or _plain(entry) != _plain(before.get(key)))
+            changed = (
+                key
+                for key, entry in fields.items()
+                if key in kept or _plain(entry) != _plain(before.get(key))
+            )
             fields = {key: fields[key] for key in changed}
         return {**RECIPES[name], **fields, "based_on": name}
 
@@ -187,7 +219,9 @@ class ViewsConfig(Config):
     def _list_of_groups(cls, value: Any) -> Any:
         if value is None:  # from `none` on the command line
             return ()
-        if not isinstance(value, list | tuple) or not all(isinstance(group, dict | Crops) for group in value):
+        if not isinstance(value, list | tuple) or not all(
+            isinstance(group, dict | Crops) for group in value
+        ):
             example = "[{count: 6, size: 96, scale: [0.05, 0.14]}]"
             raise ConfigError([("", f"must be a list of groups, for example {example}")])
         return value
@@ -195,12 +229,28 @@ class ViewsConfig(Config):
     @pydantic.model_validator(mode="after")
     def _valid(self) -> ViewsConfig:
         if sorted(self.order) not in (sorted(_COLOURS), sorted((*_COLOURS, "randaugment"))):
-            raise ConfigError([("order", f"must name each of {', '.join(_COLOURS)} once, and randaugment if wanted")])
+            raise ConfigError(
+                [
+                    (
+                        "order",
+                        f"must name each of {', '.join(_COLOURS)} once, and randaugment if wanted",
+                    )
+                ]
+            )
         if self.randaugment_ops and "randaugment" not in self.order:
             example = ", ".join(RECIPES["infomin"]["order"])
-            raise ConfigError([("order", f"must contain randaugment for randaugment_ops, for example [{example}]")])
+            raise ConfigError(
+                [
+                    (
+                        "order",
+                        f"must contain randaugment for randaugment_ops, for example [{example}]",
+                    )
+                ]
+            )
         if not LEAST_SIZE <= self.test_size <= MOST_SIZE:
-            raise ConfigError([("test_scale", f"gives {self.test_size} pixels, not {LEAST_SIZE} to {MOST_SIZE}")])
+            raise ConfigError(
+                [("test_scale", f"gives {self.test_size} pixels, not {LEAST_SIZE} to {MOST_SIZE}")]
+            )
         return self
 
 

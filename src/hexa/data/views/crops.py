@@ -18,7 +18,9 @@ REDUCING_GAP = 2.0
 _LARGE = 200_000
 
 
-def cut_crops(source: Source, position: int, views: Views, numbers: Tensor, some: slice = slice(None)) -> list[Tensor]:
+def cut_crops(
+    source: Source, position: int, views: Views, numbers: Tensor, some: slice = slice(None)
+) -> list[Tensor]:
     """Decode image `position` once and cut `some` of its V views, tensors [C, S_v, S_v], uint8 or float in [0, 1].
 
     numbers: [V, P], what `views.draw` drew for this image. Equals torchvision's `resized_crop` with antialiasing plus
@@ -31,7 +33,11 @@ def cut_crops(source: Source, position: int, views: Views, numbers: Tensor, some
         least = min(min(high, wide) / size for _, _, high, wide, *_, size in cuts)
         shrink = next((shrink for shrink in (8, 4, 2) if least >= REDUCING_GAP * shrink), 1)
         most = source.max_image_pixels
-        image = decoding.decode(data, most) if shrink == 1 else decoding.decode_with_pil(data, shrink, most)
+        image = (
+            decoding.decode(data, most)
+            if shrink == 1
+            else decoding.decode_with_pil(data, shrink, most)
+        )
     else:
         image = source.decode(position)
         full = (int(image.shape[1]), int(image.shape[2]))
@@ -39,8 +45,12 @@ def cut_crops(source: Source, position: int, views: Views, numbers: Tensor, some
     scale_h, scale_w = image.shape[1] / full[0], image.shape[2] / full[1]
     crops = []
     for top, left, high, wide, flip, upside_down, transposed, size in cuts:
-        rows = slice(round(top * scale_h), max(round((top + high) * scale_h), round(top * scale_h) + 1))
-        columns = slice(round(left * scale_w), max(round((left + wide) * scale_w), round(left * scale_w) + 1))
+        rows = slice(
+            round(top * scale_h), max(round((top + high) * scale_h), round(top * scale_h) + 1)
+        )
+        columns = slice(
+            round(left * scale_w), max(round((left + wide) * scale_w), round(left * scale_w) + 1)
+        )
         part = image[None, :, rows, columns]
         part = part if part.dtype == torch.uint8 else unit(part)
         crop = functional.interpolate(part, (size, size), mode="bilinear", antialias=True)[0]
@@ -58,5 +68,8 @@ def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[tuple[
     cuts: list[tuple[int, ...]] = []
     for group, share in views.by_group(numbers):
         boxes, turns = views.boxes(share, height, width, group)
-        cuts += [(*cut, group.size) for cut in torch.stack((*boxes, *(turn.long() for turn in turns)), 1).tolist()]
+        cuts += [
+            (*cut, group.size)
+            for cut in torch.stack((*boxes, *(turn.long() for turn in turns)), 1).tolist()
+        ]
     return cuts

@@ -45,7 +45,9 @@ class EvaluationTransform:
             return resize(batch, self.size, self.size, self.interpolation)
         high, wide = (int(self.short * side / min(height, width)) for side in (height, width))
         top, left = round((high - self.size) / 2), round((wide - self.size) / 2)
-        return resize(batch, high, wide, self.interpolation)[:, :, top : top + self.size, left : left + self.size]
+        return resize(batch, high, wide, self.interpolation)[
+            :, :, top : top + self.size, left : left + self.size
+        ]
 
 
 class OwnAspect(EvaluationTransform):
@@ -76,5 +78,11 @@ def resize(images: Tensor, height: int, width: int, interpolation: str) -> Tenso
     # four times as fast on bytes, and closer to PIL, which published code resizes with
     if images.device.type == "cpu" and images.dtype == torch.uint8:
         return functional.interpolate(images, (height, width), mode=interpolation, antialias=True)
-    floats = functional.interpolate(images.float(), (height, width), mode=interpolation, antialias=True)
-    return floats.round_().clamp_(0, 255).to(images.dtype) if images.dtype == torch.uint8 else floats.clamp_(0, 1)
+    floats = functional.interpolate(
+        images.float(), (height, width), mode=interpolation, antialias=True
+    )
+    return (
+        floats.round_().clamp_(0, 255).to(images.dtype)
+        if images.dtype == torch.uint8
+        else floats.clamp_(0, 1)
+    )

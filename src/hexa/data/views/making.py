@@ -15,9 +15,19 @@ __all__ = ["Views", "ViewsConfig"]
 
 # Columns of the uniform numbers that determine one view of one image.
 _BOX = slice(0, geometry.UNIFORMS_PER_BOX)
-_FLIP, _JITTER, _GRAYSCALE, _BLUR, _SOLARIZE, _SIGMA, _ORDER, _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(
-    _BOX.stop, _BOX.stop + 11
-)
+(
+    _FLIP,
+    _JITTER,
+    _GRAYSCALE,
+    _BLUR,
+    _SOLARIZE,
+    _SIGMA,
+    _ORDER,
+    _BRIGHTNESS,
+    _CONTRAST,
+    _SATURATION,
+    _HUE,
+) = range(_BOX.stop, _BOX.stop + 11)
 _COLUMNS = _BOX.stop + 11
 # Further columns if views are turned or stained; those of RandAugment come last.
 _UPSIDE_DOWN, _TURNED, _QUARTERS = range(_COLUMNS, _COLUMNS + 3)
@@ -45,7 +55,11 @@ class Views:
         return self if config is self.config else Views(config)
 
     def __call__(
-        self, images: Tensor, stream: Stream, rows: slice | None = None, partners: Tensor | None = None
+        self,
+        images: Tensor,
+        stream: Stream,
+        rows: slice | None = None,
+        partners: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """The views of `images` [B, C, H, W], uint8 or float in [0, 1]: V float32 [B, C, S_v, S_v] on their device.
 
@@ -76,12 +90,16 @@ class Views:
         out = torch.empty((len(flat), channels, size, size), device=images.device)
         for part in _chunks(len(flat), channels * max(height * width, size * size), images.device):
             chosen = images.index_select(0, source[part])
-            cut = geometry.crop_resize(chosen, geometry.Boxes(*packed[:4, part]), size, *packed[4:, part].bool())
+            cut = geometry.crop_resize(
+                chosen, geometry.Boxes(*packed[:4, part]), size, *packed[4:, part].bool()
+            )
             _apply_(cut, turns.transposed[part].nonzero()[:, 0], lambda some: some.transpose(2, 3))
             self.recolor_(torch.mul(cut, scale, out=out[part]), flat[part], group)
         return out.view(count, batch, channels, size, size)
 
-    def finish(self, crops: Sequence[Tensor], stream: Stream, rows: slice | None = None) -> tuple[Tensor, ...]:
+    def finish(
+        self, crops: Sequence[Tensor], stream: Stream, rows: slice | None = None
+    ) -> tuple[Tensor, ...]:
         """Recolour crops that workers cut, V tensors [B, C, S_v, S_v], uint8 or float in [0, 1]."""
         numbers = self.draw(stream, rows or slice(0, len(crops[0])))
         out = tuple(torch.empty(crop.shape, device=crop.device) for crop in crops)
@@ -113,25 +131,35 @@ class Views:
             for name, columns in further.items():
                 if columns:
                     generator = stream.child(name, place).generator()
-                    numbers.append(torch.rand((rows.stop, group.count, columns), generator=generator))
+                    numbers.append(
+                        torch.rand((rows.stop, group.count, columns), generator=generator)
+                    )
             drawn.append(torch.cat(numbers, 2)[rows.start or 0 :].transpose(0, 1))
         return torch.cat(drawn)
 
     def by_group(self, numbers: Tensor) -> Iterator[tuple[Group, Tensor]]:
         """Each group with its part [count, …] of the numbers [V, …] of all views."""
-        return zip(self.groups, torch.split(numbers, [group.count for group in self.groups]), strict=True)
+        return zip(
+            self.groups, torch.split(numbers, [group.count for group in self.groups]), strict=True
+        )
 
-    def boxes(self, numbers: Tensor, height: int, width: int, group: Group) -> tuple[geometry.Boxes, geometry.Turns]:
+    def boxes(
+        self, numbers: Tensor, height: int, width: int, group: Group
+    ) -> tuple[geometry.Boxes, geometry.Turns]:
         """The crop boxes and turns [n], on the CPU, from `numbers` [n, P] for images of these sizes."""
         config, uniforms = self.config, numbers[:, _BOX]
         if config.magnification is None:
             boxes = geometry.random_boxes(uniforms, height, width, group.scale, config.ratio)
         else:
-            boxes = geometry.scaled_boxes(uniforms, height, width, group.size, config.magnification, config.ratio)
+            boxes = geometry.scaled_boxes(
+                uniforms, height, width, group.size, config.magnification, config.ratio
+            )
         flip = numbers[:, _FLIP] < config.flip_probability
         if not (config.vertical_flip_probability or config.quarter_turn_probability):
             return boxes, geometry.Turns(flip, torch.zeros_like(flip), torch.zeros_like(flip))
-        quarters = (1 + 3 * numbers[:, _QUARTERS]).long() * (numbers[:, _TURNED] < config.quarter_turn_probability)
+        quarters = (1 + 3 * numbers[:, _QUARTERS]).long() * (
+            numbers[:, _TURNED] < config.quarter_turn_probability
+        )
         upside_down = numbers[:, _UPSIDE_DOWN] < config.vertical_flip_probability
         return boxes, geometry.quarter_turned(flip, upside_down, quarters)
 
@@ -151,7 +179,9 @@ class Views:
     def _jitter(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
         config = self.config
         index = _chosen(numbers, _JITTER, config.jitter_probability)
-        if not len(index) or not (config.brightness or config.contrast or config.saturation or config.hue):
+        if not len(index) or not (
+            config.brightness or config.contrast or config.saturation or config.hue
+        ):
             return
 
         def factor(column: int, strength: float) -> Tensor:
@@ -170,7 +200,11 @@ class Views:
         _apply_(crops, index[by_turn], lambda some: photometric.color_jitter(some, jitter))
 
     def _grayscale(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
-        _apply_(crops, _chosen(numbers, _GRAYSCALE, self.config.grayscale_probability), photometric.grayscale)
+        _apply_(
+            crops,
+            _chosen(numbers, _GRAYSCALE, self.config.grayscale_probability),
+            photometric.grayscale,
+        )
 
     def _blur(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
         index = _chosen(numbers, _BLUR, group.blur_probability)
@@ -181,7 +215,9 @@ class Views:
             _apply_(crops, index, lambda some: photometric.gaussian_blur(some, sigma, radius))
 
     def _solarize(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
-        _apply_(crops, _chosen(numbers, _SOLARIZE, group.solarize_probability), photometric.solarize)
+        _apply_(
+            crops, _chosen(numbers, _SOLARIZE, group.solarize_probability), photometric.solarize
+        )
 
     def _randaugment(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
         config = self.config

@@ -16,7 +16,9 @@ from torch.nn import functional as F
 from hexa.evaluation.corruptions.per_image import PerImage
 
 
-def smoothed(images: Tensor, sigma: float, border: Literal["edge", "symmetric"], truncate: float = 4.0) -> Tensor:
+def smoothed(
+    images: Tensor, sigma: float, border: Literal["edge", "symmetric"], truncate: float = 4.0
+) -> Tensor:
     """Gaussian blur of [..., H, W] by kernels of int(truncate · σ + ½) pixels to either side.
 
     border: as in numpy.pad; edge repeats the pixel at the edge, symmetric mirrors at the edge itself (c b a | a b c).
@@ -29,7 +31,9 @@ def smoothed(images: Tensor, sigma: float, border: Literal["edge", "symmetric"],
     weights /= weights.sum()
 
     def matrix(size: int) -> Tensor:  # [size, size]
-        seen = torch.from_numpy(np.pad(np.arange(size), radius, border)).unfold(0, len(offsets), 1)  # [size, taps]
+        seen = torch.from_numpy(np.pad(np.arange(size), radius, border)).unfold(
+            0, len(offsets), 1
+        )  # [size, taps]
         made = torch.zeros(size, size, dtype=torch.float64)
         made.scatter_add_(1, seen, weights.expand(size, -1))
         return made.to(images.device, images.dtype)
@@ -52,7 +56,11 @@ def defocus(images: Tensor, radius: float, alias: float) -> Tensor:
     kernel = kernel[..., cut : kernel.shape[2] - cut, cut : kernel.shape[3] - cut].to(images)
     pad = kernel.shape[-1] // 2
     channels = images.shape[1]
-    return F.conv2d(F.pad(images, (pad,) * 4, mode="reflect"), kernel.expand(channels, 1, -1, -1), groups=channels)
+    return F.conv2d(
+        F.pad(images, (pad,) * 4, mode="reflect"),
+        kernel.expand(channels, 1, -1, -1),
+        groups=channels,
+    )
 
 
 def glass(images: Tensor, sigma: float, length: float, times: int, draws: PerImage) -> Tensor:
@@ -69,7 +77,9 @@ def glass(images: Tensor, sigma: float, length: float, times: int, draws: PerIma
         for row in range(height - reach, reach, -1):
             for column in range(width - reach, reach, -1):
                 step = moves[:, again, row, column]  # [B, 2]
-                source[:, row * width + column] = source[every, (row + step[:, 1]) * width + column + step[:, 0]]
+                source[:, row * width + column] = source[
+                    every, (row + step[:, 1]) * width + column + step[:, 0]
+                ]
     index = torch.from_numpy(source).to(images.device)[:, None].expand(-1, images.shape[1], -1)
     return smoothed(blurred.flatten(2).gather(2, index).view_as(images), sigma, "edge")
 
@@ -127,17 +137,27 @@ def elastic(images: Tensor, alpha: float, sigma: float, affine: float, draws: Pe
     points = (centre + part * torch.tensor([[1, 1], [1, -1], [-1, -1]])).double()  # [3, 2], (x, y)
     moved = points + draws.uniform(3, 2, low=-affine, high=affine).cpu().double()  # [B, 3, 2]
     # where a pixel of the result is taken from: the inverse of the map of points to moved
-    back = torch.linalg.solve(F.pad(moved, (0, 1), value=1.0), points.expand(batch, 3, 2))  # [B, 3, 2]
+    back = torch.linalg.solve(
+        F.pad(moved, (0, 1), value=1.0), points.expand(batch, 3, 2)
+    )  # [B, 3, 2]
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     here = torch.stack([x, y, torch.ones_like(x)], -1).double()  # [H, W, 3]
-    out = _sampled(images, (here.view(1, -1, 3) @ back).view(batch, height, width, 2).to(images), corners=True)
-    noise = torch.stack([draws.uniform(height, width, low=-1, high=1) for _ in range(2)], -1)  # dx, dy
+    out = _sampled(
+        images, (here.view(1, -1, 3) @ back).view(batch, height, width, 2).to(images), corners=True
+    )
+    noise = torch.stack(
+        [draws.uniform(height, width, low=-1, high=1) for _ in range(2)], -1
+    )  # dx, dy
     shift = alpha * smoothed(noise.movedim(-1, 1), sigma, "symmetric", truncate=3).movedim(1, -1)
     return _sampled(out, here[..., :2].to(images) + shift, corners=False)
 
 
 def _sampled(images: Tensor, at: Tensor, corners: bool) -> Tensor:
     """Bilinear, at (x, y) [B, H, W, 2] in pixels; mirrored at border pixels (`corners`) or at the edge beyond them."""
-    size = torch.tensor([images.shape[3], images.shape[2]], device=images.device, dtype=images.dtype)
+    size = torch.tensor(
+        [images.shape[3], images.shape[2]], device=images.device, dtype=images.dtype
+    )
     grid = 2 * at / (size - 1) - 1 if corners else (2 * at + 1) / size - 1
-    return F.grid_sample(images, grid, mode="bilinear", padding_mode="reflection", align_corners=corners)
+    return F.grid_sample(
+        images, grid, mode="bilinear", padding_mode="reflection", align_corners=corners
+    )

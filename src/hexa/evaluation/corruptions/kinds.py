@@ -103,7 +103,9 @@ _MAKE: dict[str, Callable[[Tensor, Parameters, float, PerImage], Tensor]] = {
     "shot_noise": lambda x, p, scale, draws: draws.poisson(x * p[0]) / p[0],
     "impulse_noise": _impulse_noise,
     "defocus_blur": lambda x, p, scale, draws: blurs.defocus(x, scale * p[0], p[1]),
-    "glass_blur": lambda x, p, scale, draws: blurs.glass(x, scale * p[0], scale * p[1], int(p[2]), draws),
+    "glass_blur": lambda x, p, scale, draws: blurs.glass(
+        x, scale * p[0], scale * p[1], int(p[2]), draws
+    ),
     "motion_blur": lambda x, p, scale, draws: blurs.motion(
         x, scale * p[0], scale * p[1], draws.uniform(low=-45, high=45)
     ),
@@ -113,9 +115,13 @@ _MAKE: dict[str, Callable[[Tensor, Parameters, float, PerImage], Tensor]] = {
     "fog": lambda x, p, scale, draws: weather.fog(x, p[0], p[1], draws),
     "brightness": _brightness,
     "contrast": _contrast,
-    "elastic_transform": lambda x, p, scale, draws: blurs.elastic(x, scale * p[0], scale * p[1], scale * p[2], draws),
+    "elastic_transform": lambda x, p, scale, draws: blurs.elastic(
+        x, scale * p[0], scale * p[1], scale * p[2], draws
+    ),
     "pixelate": _pixelate,
     "jpeg_compression": _jpeg_compression,
 }
 #: {kind: {side: parameters of each severity}}
-_SEVERITIES: dict[str, dict[int, list[Parameters]]] = read("hexa.evaluation.corruptions", "severities.yaml")
+_SEVERITIES: dict[str, dict[int, list[Parameters]]] = read(
+    "hexa.evaluation.corruptions", "severities.yaml"
+)

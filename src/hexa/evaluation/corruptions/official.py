@@ -19,21 +19,31 @@ def opened(folder: Path, labels: NDArray[np.int64]) -> Arrays:
 
     Raises UserError for files that are missing or of other images.
     """
-    if missing := [f"{name}.npy" for name in ("labels", *KINDS) if not (folder / f"{name}.npy").is_file()]:
-        raise UserError(f"official: {folder} lacks {some(missing)}; give the folder that CIFAR-10-C unpacks to")
+    if missing := [
+        f"{name}.npy" for name in ("labels", *KINDS) if not (folder / f"{name}.npy").is_file()
+    ]:
+        raise UserError(
+            f"official: {folder} lacks {some(missing)}; give the folder that CIFAR-10-C unpacks to"
+        )
     arrays: Arrays = {}
     for name in ("labels", *KINDS):
         try:
             arrays[name] = np.lib.format.open_memmap(folder / f"{name}.npy", mode="r")
         except (ValueError, OSError, EOFError) as error:
-            broken = f"official: {folder / name}.npy is not an array ({error}); unpack CIFAR-10-C again"
+            broken = (
+                f"official: {folder / name}.npy is not an array ({error}); unpack CIFAR-10-C again"
+            )
             raise UserError(broken) from None
     known = arrays.pop("labels")
     if not np.array_equal(known, np.tile(labels, NUM_SEVERITIES)):
         file = folder / "labels.npy"
-        raise UserError(f"official: {file} holds other labels than the test images have, in their order")
+        raise UserError(
+            f"official: {file} holds other labels than the test images have, in their order"
+        )
     for kind, images in arrays.items():
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[::3] != (len(known), 3):
             expected = f"expected uint8 [{len(known)}, H, W, 3]"
-            raise UserError(f"official: {folder / kind}.npy is {images.dtype} {list(images.shape)}; {expected}")
+            raise UserError(
+                f"official: {folder / kind}.npy is {images.dtype} {list(images.shape)}; {expected}"
+            )
     return arrays

@@ -24,14 +24,20 @@ class PerImage:
 
     def normal(self, *shape: int) -> Tensor:
         """[B, *shape]."""
-        return torch.stack([torch.randn(shape, generator=generator) for generator in self._generators]).to(self.device)
+        return torch.stack(
+            [torch.randn(shape, generator=generator) for generator in self._generators]
+        ).to(self.device)
 
     def integers(self, low: int, high: int, *shape: int) -> Tensor:
         """int64 [B, *shape] in low … high − 1."""
-        drawn = [torch.randint(low, high, shape, generator=generator) for generator in self._generators]
+        drawn = [
+            torch.randint(low, high, shape, generator=generator) for generator in self._generators
+        ]
         return torch.stack(drawn).to(self.device)
 
     def poisson(self, rates: Tensor) -> Tensor:
         """[B, …], of these rates."""
         pairs = zip(rates.cpu(), self._generators, strict=True)
-        return torch.stack([torch.poisson(own, generator) for own, generator in pairs]).to(self.device)
+        return torch.stack([torch.poisson(own, generator) for own, generator in pairs]).to(
+            self.device
+        )

@@ -36,13 +36,19 @@ def snow(images: Tensor, parameters: Sequence[float], scale: float, draws: PerIm
 def fog(images: Tensor, strength: float, decay: float, draws: PerImage) -> Tensor:
     """A plasma fractal is added, and the whole scaled to the brightest pixel there was."""
     brightest = images.amax((1, 2, 3), keepdim=True)
-    return (images + strength * plasma(images.shape[-1], decay, draws)) * brightest / (brightest + strength)
+    return (
+        (images + strength * plasma(images.shape[-1], decay, draws))
+        * brightest
+        / (brightest + strength)
+    )
 
 
 def frost(images: Tensor, kept: float, added: float, draws: PerImage) -> Tensor:
     """kept · x + added · frost. The published sets have photographs of frost, here it is a bluish plasma fractal."""
     colour = torch.tensor(_FROST, device=images.device, dtype=images.dtype).view(3, 1, 1)
-    return kept * images + added * (colour + _SPREAD * (plasma(images.shape[-1], 1.75, draws) - 0.5)).clamp(0, 1)
+    return kept * images + added * (
+        colour + _SPREAD * (plasma(images.shape[-1], 1.75, draws) - 0.5)
+    ).clamp(0, 1)
 
 
 def plasma(size: int, decay: float, draws: PerImage) -> Tensor:

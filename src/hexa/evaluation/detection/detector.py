@@ -40,7 +40,9 @@ class Detector(nn.Module):
     New weights are drawn as in Detectron2, from torch's global generator. The backbone's modules are taken, not copied.
     """
 
-    def __init__(self, backbone: Backbone, options: DetectOptions, num_classes: int, precision: Resolved) -> None:
+    def __init__(
+        self, backbone: Backbone, options: DetectOptions, num_classes: int, precision: Resolved
+    ) -> None:
         super().__init__()
         stages = parts(backbone.network, backbone.network_config.name)
         self.normalize, self.frozen, self.precision = backbone.normalize, options.frozen, precision
@@ -53,7 +55,11 @@ class Detector(nn.Module):
         tail = stages[-1].module
         # a list, which registers nothing: the tail is a part of the box head
         self._of_backbone: list[nn.Module] = [self.body, tail] if c4 else [self.body]
-        self.pyramid = nn.Identity() if c4 else FeaturePyramidNetwork([p.channels for p in used], _PYRAMID_WIDTH)
+        self.pyramid = (
+            nn.Identity()
+            if c4
+            else FeaturePyramidNetwork([p.channels for p in used], _PYRAMID_WIDTH)
+        )
         width = used[-1].channels if c4 else _PYRAMID_WIDTH
         anchors = _anchors(used, options)
         self.num_levels = len(anchors.strides)
@@ -64,14 +70,18 @@ class Detector(nn.Module):
             bg_iou_thresh=0.3,
             batch_size_per_image=256,
             positive_fraction=0.5,
-            pre_nms_top_n={"training": 12000, "testing": 6000} if c4 else {"training": 2000, "testing": 1000},
+            pre_nms_top_n={"training": 12000, "testing": 6000}
+            if c4
+            else {"training": 2000, "testing": 1000},
             post_nms_top_n={"training": 2000 if c4 else 1000, "testing": options.test_proposals},
             nms_thresh=0.7,
         )
         head: Any
         if c4:
             features = stages[-1].channels
-            head = nn.Sequential(tail, nn.BatchNorm2d(features), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+            head = nn.Sequential(
+                tail, nn.BatchNorm2d(features), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+            )
         else:
             features, head = _HIDDEN, TwoMLPHead(width * 7**2, _HIDDEN)
             for layer in (head.fc6, head.fc7):
@@ -151,8 +161,13 @@ class Anchors(nn.Module):
         levels = []
         for sizes, stride, level in zip(self.sizes, self.strides, maps, strict=True):
             shapes = [(size / ratio**0.5, size * ratio**0.5) for size in sizes for ratio in _RATIOS]
-            around = torch.tensor([(-w / 2, -h / 2, w / 2, h / 2) for w, h in shapes], device=level.device)
-            y, x = (torch.arange(n, device=level.device, dtype=torch.float32) * stride for n in level.shape[2:])
+            around = torch.tensor(
+                [(-w / 2, -h / 2, w / 2, h / 2) for w, h in shapes], device=level.device
+            )
+            y, x = (
+                torch.arange(n, device=level.device, dtype=torch.float32) * stride
+                for n in level.shape[2:]
+            )
             y, x = torch.meshgrid(y, x, indexing="ij")
             levels.append((torch.stack((x, y, x, y), 2).view(-1, 1, 4) + around).view(-1, 4))
         return [torch.cat(levels)] * len(images.image_sizes)
@@ -164,7 +179,9 @@ def _anchors(used: Sequence[NetworkPart], options: DetectOptions) -> Anchors:
     if options.kind == "c4":
         return Anchors([options.anchor_sizes], strides)
     if len(options.anchor_sizes) < len(strides):
-        raise UserError(f"anchor_sizes: {len(strides)} levels of the pyramid need a size each, and may have more")
+        raise UserError(
+            f"anchor_sizes: {len(strides)} levels of the pyramid need a size each, and may have more"
+        )
     while len(strides) < len(options.anchor_sizes):
         strides.append(2 * strides[-1])
     return Anchors([(size,) for size in options.anchor_sizes], strides)
@@ -180,7 +197,9 @@ class AlignedRegions(nn.Module):
         super().__init__()
         self.strides, self.size = strides, size
 
-    def forward(self, maps: Maps, boxes: list[Tensor], image_sizes: list[tuple[int, int]]) -> Tensor:
+    def forward(
+        self, maps: Maps, boxes: list[Tensor], image_sizes: list[tuple[int, int]]
+    ) -> Tensor:
         """Maps [B, C, H_l, W_l] by level, boxes [n, 4] of each image -> regions [Σn, C, S, S]."""
         owner = torch.cat([torch.full_like(b[:, :1], number) for number, b in enumerate(boxes)])
         joined = torch.cat(boxes)
@@ -192,7 +211,9 @@ class AlignedRegions(nn.Module):
         out = levels[0].new_zeros(len(rows), levels[0].shape[1], self.size, self.size)
         for stride, level in zip(self.strides, levels, strict=True):
             here = (wanted == math.log2(stride)).nonzero()[:, 0]
-            regions = roi_align(level, rows[here], self.size, 1 / stride, sampling_ratio=0, aligned=True)
+            regions = roi_align(
+                level, rows[here], self.size, 1 / stride, sampling_ratio=0, aligned=True
+            )
             out = out.index_copy(0, here, regions) if len(levels) > 1 else regions
         return out
 

@@ -31,7 +31,11 @@ class Joined(Source):
         self.max_image_pixels = sources[0].max_image_pixels
 
     def files(self) -> list[str | Path]:
-        return [file for source in dict.fromkeys(source for source, _ in self.places) for file in source.files()]
+        return [
+            file
+            for source in dict.fromkeys(source for source, _ in self.places)
+            for file in source.files()
+        ]
 
     def decode(self, index: int) -> Tensor:
         source, position = self.places[index]
@@ -115,7 +119,12 @@ class TestImages(Dataset[tuple[int, Tensor | None, tuple[int, int], str]]):
             image = self.source.decode(index)
         except decoding.DecodeError as error:
             return index, None, (0, 0), str(error)
-        return index, resized(image, self.shorter, self.longest), (int(image.shape[1]), int(image.shape[2])), ""
+        return (
+            index,
+            resized(image, self.shorter, self.longest),
+            (int(image.shape[1]), int(image.shape[2])),
+            "",
+        )
 
 
 def scaled(boxes: Tensor, before: Sequence[int], after: Sequence[int]) -> Tensor:

@@ -9,7 +9,12 @@ from torch.nn import functional as F
 from torchvision.ops import box_iou
 
 from hexa.data.sources.source import Boxes
-from hexa.evaluation.average_precision import Values, eleven_point, interpolated_area, precision_recall
+from hexa.evaluation.average_precision import (
+    Values,
+    eleven_point,
+    interpolated_area,
+    precision_recall,
+)
 from hexa.evaluation.detection.detector import Objects
 
 #: IoU 0.50, 0.55, …, 0.95.
@@ -19,7 +24,9 @@ Rule = Callable[[Values, Values], float]
 RULES: dict[str, Rule] = {"area": interpolated_area, "eleven_point": eleven_point}
 
 
-def precisions(detected: Sequence[Objects], truth: Sequence[Boxes], num_classes: int, rule: str) -> Values:
+def precisions(
+    detected: Sequence[Objects], truth: Sequence[Boxes], num_classes: int, rule: str
+) -> Values:
     """Average precision of each class at each of OVERLAPS, [C, 10] in 0 … 1; NaN for a class without objects.
 
     detected: per image, scores in any order, labels from 1 on; truth: of the same images, labels from 0 on.
@@ -28,10 +35,14 @@ def precisions(detected: Sequence[Objects], truth: Sequence[Boxes], num_classes:
     otherwise; difficult objects need not be found. As in Detectron2's evaluator coordinates are rounded to 0.1 pixel
     and scores to 0.001; unlike there, boxes of equal scores are counted together, so that their order decides nothing.
     """
-    return np.array([_of_class(detected, truth, label, RULES[rule]) for label in range(num_classes)])
+    return np.array(
+        [_of_class(detected, truth, label, RULES[rule]) for label in range(num_classes)]
+    )
 
 
-def _of_class(detected: Sequence[Objects], truth: Sequence[Boxes], label: int, rule: Rule) -> list[float]:
+def _of_class(
+    detected: Sequence[Objects], truth: Sequence[Boxes], label: int, rule: Rule
+) -> list[float]:
     parts = []  # of each image: scores of its boxes, their largest overlaps, and which object they overlap most
     difficult: list[bool] = []
     for objects, boxes in zip(detected, truth, strict=True):

@@ -18,7 +18,9 @@ _CHUNK = 100
 
 
 @torch.no_grad()
-def find(task: Task, detector: Detector, shorter: int, longest: int, state: State) -> dict[int, Objects]:
+def find(
+    task: Task, detector: Detector, shorter: int, longest: int, state: State
+) -> dict[int, Objects]:
     """The objects found in each test image that can be read, by its position, on the CPU, in pixels of the photograph.
 
     Raises Interrupted after a signal, what was found being kept below `state`.
@@ -37,13 +39,20 @@ def find(task: Task, detector: Detector, shorter: int, longest: int, state: Stat
             problems[position] = problem
             check_problems(source, problems, 0.01)
         else:
-            detected = {name: value.cpu() for name, value in detector([image.to(task.device)])[0].items()}
-            objects[position] = {**detected, "boxes": scaled(detected["boxes"], image.shape[1:], size)}
+            detected = {
+                name: value.cpu() for name, value in detector([image.to(task.device)])[0].items()
+            }
+            objects[position] = {
+                **detected,
+                "boxes": scaled(detected["boxes"], image.shape[1:], size),
+            }
         return "detecting", position + 1, len(source)
 
     left, due = range(before["step"], len(source)), range(0, len(source) + 1, _CHUNK)
     found = {"objects": objects, "problems": problems}
     kept.walk(task, TestImages(source, shorter, longest), left, take, lambda: found, due)
     if problems:
-        task.notes.append(f"{len(problems)} of {len(source)} images of {source!r} could not be read")
+        task.notes.append(
+            f"{len(problems)} of {len(source)} images of {source!r} could not be read"
+        )
     return objects

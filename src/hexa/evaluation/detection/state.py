@@ -51,11 +51,21 @@ class State:
 
     def newest(self, device: torch.device | str = "cpu") -> Content | None:
         """The last content that can be read, with its `step`; None if there is none."""
-        loaded = None if self.folder is None else checkpoints.newest_good(self.folder, say, torch.device(device))
+        loaded = (
+            None
+            if self.folder is None
+            else checkpoints.newest_good(self.folder, say, torch.device(device))
+        )
         return None if loaded is None else dict(loaded[1])
 
     def walk(
-        self, task: Task, data: Any, numbers: range, take: Take, content: Callable[[], Content], due: Collection[int]
+        self,
+        task: Task,
+        data: Any,
+        numbers: range,
+        take: Take,
+        content: Callable[[], Content],
+        due: Collection[int],
     ) -> None:
         """Pass data[number] for each of `numbers` to `take`, which returns the progress to report.
 
@@ -94,15 +104,26 @@ def kept_state(task: Task, fit: Source, boxes: str, options: str) -> Iterator[St
     at it, since two equal commands would save into one folder.
     """
     if task.target is None:
-        say("progress is not saved; give --out FILE.json to be able to continue after an interruption")
+        say(
+            "progress is not saved; give --out FILE.json to be able to continue after an interruption"
+        )
         yield State(None)
         return
     backbone = task.backbone
-    made_by = (backbone.content_hash(), repr(backbone.network), str(backbone.mean), str(backbone.std))
+    made_by = (
+        backbone.content_hash(),
+        repr(backbone.network),
+        str(backbone.mean),
+        str(backbone.std),
+    )
     how = (options, str(task.seed), task.precision, task.device.type)
     images = (str(task.class_names), fit.version(), boxes, str(fit.max_image_pixels))
-    folder = task.target.with_name(f"{task.target.name}.unfinished-{digest(*made_by, *how, *images)}")
-    with locked(folder.with_name(f".{folder.name}.lock"), "trains this detector already; wait for it"):
+    folder = task.target.with_name(
+        f"{task.target.name}.unfinished-{digest(*made_by, *how, *images)}"
+    )
+    with locked(
+        folder.with_name(f".{folder.name}.lock"), "trains this detector already; wait for it"
+    ):
         yield State(folder)
 
 

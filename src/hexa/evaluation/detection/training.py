@@ -28,9 +28,20 @@ class Training:
     """
 
     def __init__(
-        self, task: Task, detector: Detector, data: TrainingBatches, options: DetectOptions, state: State
+        self,
+        task: Task,
+        detector: Detector,
+        data: TrainingBatches,
+        options: DetectOptions,
+        state: State,
     ) -> None:
-        self.task, self.detector, self.data, self.options, self.state = task, detector, data, options, state
+        self.task, self.detector, self.data, self.options, self.state = (
+            task,
+            detector,
+            data,
+            options,
+            state,
+        )
         self.optimizer = _optimizer(detector, options)
         self.problems: dict[int, str] = {}
         self.curve: list[dict[str, float]] = []
@@ -42,20 +53,30 @@ class Training:
         if (kept := self.state.newest(self.task.device)) is not None:
             self.detector.load_state_dict(kept["detector"])
             self.optimizer.load_state_dict(kept["optimizer"])
-            self.iteration, self.curve, self.problems = kept["step"], kept["curve"], kept["problems"]
+            self.iteration, self.curve, self.problems = (
+                kept["step"],
+                kept["curve"],
+                kept["problems"],
+            )
         self.resumed = self.iteration
 
     def run(self) -> None:
         """Train to the end. Raises Interrupted after a signal, the state being saved, and UserError for a bad loss."""
         due = {*range(0, self.total, self.options.save_every), self.iterations, self.total}
-        self.state.walk(self.task, self.data, range(self.iteration, self.total), self._take, self._content, due)
+        self.state.walk(
+            self.task, self.data, range(self.iteration, self.total), self._take, self._content, due
+        )
 
     def _take(self, item: Any) -> tuple[str, int, int]:
         if self.iteration < self.iterations:
             self._step(item)
             return "training the detector", self.iteration, self.iterations
         self._recalibrate(item)
-        return "statistics of batch-norms", self.iteration - self.iterations, self.options.precise_bn
+        return (
+            "statistics of batch-norms",
+            self.iteration - self.iterations,
+            self.options.precise_bn,
+        )
 
     def _step(self, item: Any) -> None:
         images, objects = self._given(item)
@@ -67,7 +88,9 @@ class Training:
             losses = self.detector(images, objects)
             total = torch.stack(list(losses.values())).sum()
             if not bool(total.isfinite()):
-                bad = ", ".join(name for name, value in losses.items() if not bool(value.isfinite()))
+                bad = ", ".join(
+                    name for name, value in losses.items() if not bool(value.isfinite())
+                )
                 self.state.forget()  # it would come to the same
                 where = f"iteration {self.iteration} and learning rate {rate:g}"
                 remedy = "take a lower learning_rate, or a clip_norm of 1"
@@ -85,7 +108,10 @@ class Training:
         images, objects, problems = item
         check_problems(self.data.source, self.problems, 0.01, *problems)
         device = self.task.device
-        moved = [{name: value.to(device, non_blocking=True) for name, value in one.items()} for one in objects]
+        moved = [
+            {name: value.to(device, non_blocking=True) for name, value in one.items()}
+            for one in objects
+        ]
         return [image.to(device, non_blocking=True) for image in images], moved
 
     @torch.no_grad()
@@ -105,7 +131,9 @@ class Training:
         self.iteration += 1
 
     def _norms(self) -> list[_BatchNorm]:
-        return [m for m in self.detector.train().modules() if isinstance(m, _BatchNorm) and m.training]
+        return [
+            m for m in self.detector.train().modules() if isinstance(m, _BatchNorm) and m.training
+        ]
 
     def _content(self) -> Content:
         learnt = {"detector": self.detector.state_dict(), "optimizer": self.optimizer.state_dict()}
@@ -115,7 +143,9 @@ class Training:
 def _optimizer(detector: nn.Module, options: DetectOptions) -> torch.optim.Optimizer:
     """Weights of normalisations do not decay, as in Detectron2."""
     kinds = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)
-    norms = {p for m in detector.modules() if isinstance(m, kinds) for p in m.parameters(recurse=False)}
+    norms = {
+        p for m in detector.modules() if isinstance(m, kinds) for p in m.parameters(recurse=False)
+    }
     learning = [p for p in detector.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in learning if p not in norms], "weight_decay": options.weight_decay},

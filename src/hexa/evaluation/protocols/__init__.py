@@ -25,7 +25,9 @@ def get(name: str) -> Protocol:
 
     if name not in names():
         raise UserError(f"unknown protocol '{name}'; {nearest(name, names())}")
-    return cast("Protocol", importlib.import_module(f"{__name__}.{name.replace('-', '_')}").PROTOCOL)
+    return cast(
+        "Protocol", importlib.import_module(f"{__name__}.{name.replace('-', '_')}").PROTOCOL
+    )
 
 
 def summary(name: str) -> str:

@@ -49,7 +49,9 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     truth, boxes = boxes_of(task.test), boxes_of(fit)
     kept = [position for position, one in enumerate(boxes) if len(one.boxes)]
     if not kept or not any(len(one.boxes) for one in truth):
-        raise UserError(f"{fit!r} and {task.test!r}: both must show objects, but one of them shows none")
+        raise UserError(
+            f"{fit!r} and {task.test!r}: both must show objects, but one of them shows none"
+        )
     boxes = [boxes[position] for position in kept]
     fit = Subset(fit, np.array(kept))
     iterations = options.iterations
@@ -70,7 +72,9 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     order = batches(wide, used.batch_size, iterations + used.precise_bn, stream.child("order"))
     data = TrainingBatches(fit, boxes, order, used.shorter_side, used.longest_side, stream)
     # what changes no weight may differ between two sessions
-    part = json.dumps(used.model_dump(mode="json", exclude={"save_every", "ap", "test_shorter_side"}))
+    part = json.dumps(
+        used.model_dump(mode="json", exclude={"save_every", "ap", "test_shorter_side"})
+    )
     with kept_state(task, fit, fingerprint_of_boxes(boxes), part) as state:
         training = Training(task, detector, data, used, state)
         try:
@@ -83,7 +87,10 @@ def run(task: Task, options: DetectOptions) -> Outcome:
         state.forget()
 
     seen = [truth[position] for position in detected]
-    tables = {rule: 100 * precisions(list(detected.values()), seen, task.num_classes, rule) for rule in RULES}
+    tables = {
+        rule: 100 * precisions(list(detected.values()), seen, task.num_classes, rule)
+        for rule in RULES
+    }
     shown = np.isfinite(tables[used.ap][:, 0])
     figures = {rule: _metrics(table[shown]) for rule, table in tables.items()}
     metrics = figures.pop(used.ap)
@@ -92,7 +99,10 @@ def run(task: Task, options: DetectOptions) -> Outcome:
         "AP50_of_classes": {name: value for name, value in of_classes if not np.isnan(value)},
         "training_images": len(fit),
         "training_fingerprint": fit.fingerprint,
-        "boxes_fingerprints": {"fit": fingerprint_of_boxes(boxes), "test": fingerprint_of_boxes(truth)},
+        "boxes_fingerprints": {
+            "fit": fingerprint_of_boxes(boxes),
+            "test": fingerprint_of_boxes(truth),
+        },
         "loss": training.curve,
         "other_rules": figures,
     }
@@ -100,14 +110,20 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     if options.with_2012 and not with_2012:
         notes.append(f"trained on {len(fit):,} images without VOC2012, which is not beside them")
     if not shown.all():
-        absent = some(name for name, there in zip(task.class_names, shown, strict=True) if not there)
+        absent = some(
+            name for name, there in zip(task.class_names, shown, strict=True) if not there
+        )
         notes.append(f"the test images show no {absent}: left out of the means")
     if training.problems:
-        notes.append(f"{len(training.problems)} training images could not be read; others took their places")
+        notes.append(
+            f"{len(training.problems)} training images could not be read; others took their places"
+        )
     if training.resumed:
         notes.append(f"continued from iteration {training.resumed:,} of an earlier attempt")
     sides = {"shorter_side": used.test_shorter_side, "longest_side": used.longest_side}
-    return Outcome(metrics, details, notes, resolved, sides | {"interpolation": "bilinear, antialiased"})
+    return Outcome(
+        metrics, details, notes, resolved, sides | {"interpolation": "bilinear, antialiased"}
+    )
 
 
 def _training_images(fit: Source, options: DetectOptions) -> tuple[Source, bool]:
@@ -117,20 +133,28 @@ def _training_images(fit: Source, options: DetectOptions) -> tuple[Source, bool]
         later = base.of_year(2012, "trainval")
         if later is not None:
             if later.class_names != base.class_names:
-                raise UserError(f"{later!r} has other classes than {base!r}; leave it out with --with_2012 false")
+                raise UserError(
+                    f"{later!r} has other classes than {base!r}; leave it out with --with_2012 false"
+                )
             return Joined([fit, later]), True
     return fit, False
 
 
 def _metrics(table: Values) -> dict[str, float]:
-    fifty, seventy_five = (float(table[:, OVERLAPS.index(overlap)].mean()) for overlap in (0.5, 0.75))
+    fifty, seventy_five = (
+        float(table[:, OVERLAPS.index(overlap)].mean()) for overlap in (0.5, 0.75)
+    )
     return {"AP": float(table.mean()), "AP50": fifty, "AP75": seventy_five}
 
 
 def _identity(preset: str, options: DetectOptions) -> str:
     """The length, and the options that differ from the preset's, but for those that change no figure."""
-    changed = named_changes(PROTOCOL.presets[preset], options, ("iterations", "epochs", "save_every"))
-    length = f"{options.iterations}it" if options.iterations is not None else f"{options.epochs:g}ep"
+    changed = named_changes(
+        PROTOCOL.presets[preset], options, ("iterations", "epochs", "save_every")
+    )
+    length = (
+        f"{options.iterations}it" if options.iterations is not None else f"{options.epochs:g}ep"
+    )
     return f"{preset}-{length}{changed}"
 
 

@@ -43,7 +43,9 @@ def knn_classify(
     rows = max(1, _SIMILARITIES // bank.shape[1])
     scores = torch.zeros(len(test_features), classes, device=bank.device)  # [M, C]
     for start in range(0, len(test_features), rows):
-        queries = functional.normalize(test_features[start : start + rows].to(bank.device).float(), dim=1)
+        queries = functional.normalize(
+            test_features[start : start + rows].to(bank.device).float(), dim=1
+        )
         similarity, neighbour = (queries @ bank).topk(min(k, bank.shape[1]), dim=1)  # [rows, k]
         weight = ((similarity - similarity[:, :1]) / temperature).exp()  # topk has sorted them
         scores[start : start + rows].scatter_add_(1, train_labels[neighbour], weight)
@@ -68,7 +70,9 @@ def run(task: Task, options: KnnOptions) -> Outcome:
 
     def score(fit: Tensor, labels: Tensor, test: Tensor, test_labels: Tensor) -> dict[str, float]:
         how = (options.k, options.temperature, task.num_classes)
-        return topk_accuracy(knn_classify(fit.to(task.device), labels, test, *how).cpu(), test_labels)
+        return topk_accuracy(
+            knn_classify(fit.to(task.device), labels, test, *how).cpu(), test_labels
+        )
 
     if options.shots:
         return few_labels.over_draws(task, options.shots, options.draws, score)
@@ -88,5 +92,7 @@ def _identity(preset: str, options: KnnOptions) -> str:
 
 # InstDisc's temperature, and the one of the MoCo CIFAR demo, which also votes with the projected embedding
 PROTOCOL = Protocol(
-    run=run, presets={"default": KnnOptions(), "moco-demo": KnnOptions(temperature=0.1)}, identity=_identity
+    run=run,
+    presets={"default": KnnOptions(), "moco-demo": KnnOptions(temperature=0.1)},
+    identity=_identity,
 )

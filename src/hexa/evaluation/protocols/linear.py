@@ -63,7 +63,11 @@ class AdamaxOptions(Config):
 
 def run(task: Task, options: LinearOptions | AdamaxOptions) -> Outcome:
     """By the recipe that the options belong to."""
-    return on_fixed_features(task, options) if isinstance(options, AdamaxOptions) else train(task, options)
+    return (
+        on_fixed_features(task, options)
+        if isinstance(options, AdamaxOptions)
+        else train(task, options)
+    )
 
 
 # -- on augmented images ---------------------------------------------------------------------------------------------
@@ -78,11 +82,18 @@ def train(task: Task, options: LinearOptions) -> Outcome:
     """
     stream = Stream(task.seed).child("linear")
     before = {name: value.cpu().clone() for name, value in task.backbone.state_dict().items()}
-    test, test_labels = extract_part(task, "test")  # also moves the backbone to the device, in eval mode
+    test, test_labels = extract_part(
+        task, "test"
+    )  # also moves the backbone to the device, in eval mode
     test = test.to(task.device)
-    classifier = new_classifier(task.backbone.num_features, task.num_classes, stream).to(task.device)
+    classifier = new_classifier(task.backbone.num_features, task.num_classes, stream).to(
+        task.device
+    )
     optimizer = torch.optim.SGD(
-        classifier.parameters(), options.learning_rate, options.momentum, weight_decay=options.weight_decay
+        classifier.parameters(),
+        options.learning_rate,
+        options.momentum,
+        weight_decay=options.weight_decay,
     )
     images_of = AugmentedImages(task, task.fit, options.batch_size, stream.child("views"))
 
@@ -95,12 +106,16 @@ def train(task: Task, options: LinearOptions) -> Outcome:
         # every tensor, batch-norm statistics included, as the published code does (F23)
         after = task.backbone.state_dict().items()
         if changed := [name for name, value in after if not torch.equal(value.cpu(), before[name])]:
-            raise RuntimeError(f"the backbone changed while a classifier was trained on it: {', '.join(changed[:8])}")
+            raise RuntimeError(
+                f"the backbone changed while a classifier was trained on it: {', '.join(changed[:8])}"
+            )
         return accuracy(classifier, test, test_labels)
 
     how = (options.epochs, lambda epoch: factor(options, epoch), scores, score, options.score_every)
     outcome = learn(task, images_of, optimizer, *how, "training the classifier")
-    outcome.details["best_epoch"] = max(outcome.details["curve"], key=lambda point: point["top1"])["epoch"]
+    outcome.details["best_epoch"] = max(outcome.details["curve"], key=lambda point: point["top1"])[
+        "epoch"
+    ]
     return outcome
 
 
@@ -146,7 +161,12 @@ def on_fixed_features(task: Task, options: AdamaxOptions) -> Outcome:
 
 
 def fit_by_adamax(
-    features: Tensor, labels: Tensor, num_classes: int, rate: float, options: AdamaxOptions, seed: int
+    features: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    rate: float,
+    options: AdamaxOptions,
+    seed: int,
 ) -> nn.Linear:
     """The classifier after all epochs, cross-entropy, no weight decay. features: [N, D], labels: int64 [N]."""
     stream = Stream(seed).child("adamax")
@@ -154,7 +174,9 @@ def fit_by_adamax(
     optimizer = torch.optim.Adamax(classifier.parameters(), rate)
     schedule = LambdaLR(optimizer, lambda epoch: decayed(0.1, (0.35, 0.7), epoch, options.epochs))
     for epoch in range(options.epochs):
-        order = torch.randperm(len(features), generator=stream.child("order", epoch).generator()).to(features.device)
+        order = torch.randperm(
+            len(features), generator=stream.child("order", epoch).generator()
+        ).to(features.device)
         for rows in torch.split(order, options.batch_size):
             optimizer.zero_grad()
             F.cross_entropy(classifier(features[rows]), labels[rows]).backward()  # type: ignore[no-untyped-call]
@@ -163,10 +185,14 @@ def fit_by_adamax(
     return classifier
 
 
-def identity(presets: Mapping[str, Config], preset: str, options: LinearOptions | AdamaxOptions) -> str:
+def identity(
+    presets: Mapping[str, Config], preset: str, options: LinearOptions | AdamaxOptions
+) -> str:
     """Epochs and rate always; whatever else is not as published, by its name."""
     changed = named_changes(presets[preset], options, ("epochs", "learning_rate", "learning_rates"))
-    rates = options.learning_rates if isinstance(options, AdamaxOptions) else (options.learning_rate,)
+    rates = (
+        options.learning_rates if isinstance(options, AdamaxOptions) else (options.learning_rate,)
+    )
     return f"{preset}-{options.epochs}ep-lr{','.join(f'{rate:g}' for rate in rates)}{changed}"
 
 
@@ -175,7 +201,9 @@ PRESETS = {
     "swav": LinearOptions(learning_rate=0.3, schedule="cosine", weight_decay=1e-6),
     # one epoch is too short for a schedule: the rates stay (D30)
     "moco-ablation": LinearOptions(epochs=1),
-    "swav-ablation": LinearOptions(epochs=1, learning_rate=0.3, schedule="cosine", weight_decay=1e-6),
+    "swav-ablation": LinearOptions(
+        epochs=1, learning_rate=0.3, schedule="cosine", weight_decay=1e-6
+    ),
     "cifar": AdamaxOptions(),
 }
 PROTOCOL = Protocol(

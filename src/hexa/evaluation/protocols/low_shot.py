@@ -15,7 +15,14 @@ from hexa.data.sources.source import Labels
 from hexa.evaluation import linear_svm
 from hexa.evaluation.few_labels import Shots, affordable
 from hexa.evaluation.protocol import Outcome, Protocol, Task
-from hexa.evaluation.protocols.svm import GOYAL_COSTS, SVMSettings, images_of, in_parallel, name_of_costs, scored
+from hexa.evaluation.protocols.svm import (
+    GOYAL_COSTS,
+    SVMSettings,
+    images_of,
+    in_parallel,
+    name_of_costs,
+    scored,
+)
 from hexa.runtime.random import Stream
 
 Rows = Labels
@@ -36,14 +43,18 @@ class LowShotOptions(SVMSettings):
 def draw_union(labels: Labels, k: int, stream: Stream) -> Rows:
     """PCL's sample: positions of k images with label 1 for each class, one after the other, repetitions kept [C·k]."""
     generator = np.random.default_rng(stream.integer())
-    return np.concatenate([generator.permutation(np.flatnonzero(column == 1))[:k] for column in labels.T])
+    return np.concatenate(
+        [generator.permutation(np.flatnonzero(column == 1))[:k] for column in labels.T]
+    )
 
 
 def draw_apart(column: Labels, k: int, negatives: int, stream: Stream) -> Rows:
     """Goyal's sample for one class: positions of k positives and of as many `negatives`; no difficult images."""
     generator = np.random.default_rng(stream.integer())
     counts = {1: k, -1: negatives}
-    return np.concatenate([generator.permutation(np.flatnonzero(column == sign))[:n] for sign, n in counts.items()])
+    return np.concatenate(
+        [generator.permutation(np.flatnonzero(column == sign))[:n] for sign, n in counts.items()]
+    )
 
 
 def _samples(labels: Labels, k: int, options: LowShotOptions, stream: Stream) -> list[Rows]:
@@ -51,7 +62,10 @@ def _samples(labels: Labels, k: int, options: LowShotOptions, stream: Stream) ->
     if options.sampling == "pcl":
         return [draw_union(labels, k, stream)] * labels.shape[1]
     negatives = k * (labels.shape[1] - 1)
-    return [draw_apart(column, k, negatives, stream.child(number)) for number, column in enumerate(labels.T)]
+    return [
+        draw_apart(column, k, negatives, stream.child(number))
+        for number, column in enumerate(labels.T)
+    ]
 
 
 def run(task: Task, options: LowShotOptions) -> Outcome:
@@ -62,18 +76,27 @@ def run(task: Task, options: LowShotOptions) -> Outcome:
     """
     fit, test = images_of(task)
     counts = dict(zip(task.class_names, (fit.labels == 1).sum(0).tolist(), strict=True))
-    shots, notes = affordable(options.shots, counts, "positives", "shots", insist="shots" in task.chosen)
+    shots, notes = affordable(
+        options.shots, counts, "positives", "shots", insist="shots" in task.chosen
+    )
     effective = {"shots": shots} if notes else {}
     scores = np.empty((len(shots), options.draws, task.num_classes, len(options.costs)))
     for i, k in enumerate(shots):
         for draw in range(options.draws):
-            samples = _samples(fit.labels, k, options, Stream(task.seed).child("low-shot", options.sampling, k, draw))
+            samples = _samples(
+                fit.labels,
+                k,
+                options,
+                Stream(task.seed).child("low-shot", options.sampling, k, draw),
+            )
             fits = [
                 (fit.features[rows], labels[rows] == 1, cost, options.max_iterations, task.seed)
                 for rows, labels in zip(samples, fit.labels.T, strict=True)
                 for cost in options.costs
             ]
-            solved = in_parallel(task, f"fitting SVMs, {k} shots, draw {draw + 1}", linear_svm.fit, fits)
+            solved = in_parallel(
+                task, f"fitting SVMs, {k} shots, draw {draw + 1}", linear_svm.fit, fits
+            )
             for number, (weights, _) in enumerate(solved):
                 column, cost = divmod(number, len(options.costs))
                 scores[i, draw, column, cost] = scored(weights, test, column, options)

@@ -38,7 +38,12 @@ _CURVATURE = 0.1
 
 
 def softmax_regression(
-    x: Array, y: Labels, num_classes: int, weight_decay: float, start: Array | None = None, tolerance: float = 1e-4
+    x: Array,
+    y: Labels,
+    num_classes: int,
+    weight_decay: float,
+    start: Array | None = None,
+    tolerance: float = 1e-4,
 ) -> Array:
     """Weights [D + 1, C], the bias last, that minimise mean cross-entropy + weight_decay/2 · Σ W², by L-BFGS.
 
@@ -48,7 +53,9 @@ def softmax_regression(
     gives all directions a like curvature if the columns of x are orthogonal; `tolerance` bounds the largest component
     of the gradient by v.
     """
-    from scipy.optimize import minimize  # half a second, which commands that only may fit a probe do without
+    from scipy.optimize import (
+        minimize,
+    )  # half a second, which commands that only may fit a probe do without
 
     num, width = x.shape
     rows = np.arange(num)
@@ -71,12 +78,17 @@ def softmax_regression(
 
     first = np.zeros((width + 1, num_classes)) if start is None else start / scale
     options = {"maxiter": 1000, "maxfun": 2000, "gtol": tolerance, "ftol": 1e-12, "maxls": 40}
-    solved = np.asarray(minimize(objective, first.ravel(), jac=True, method="L-BFGS-B", options=options).x)
+    solved = np.asarray(
+        minimize(objective, first.ravel(), jac=True, method="L-BFGS-B", options=options).x
+    )
     return cast(Array, solved.reshape(width + 1, num_classes) * scale)
 
 
 def _scores(x: Array, weights: Array) -> Array:
-    return cast(Array, x @ weights[:-1].astype(x.dtype, copy=False) + weights[-1].astype(x.dtype, copy=False))
+    return cast(
+        Array,
+        x @ weights[:-1].astype(x.dtype, copy=False) + weights[-1].astype(x.dtype, copy=False),
+    )
 
 
 def _span(x: Array) -> tuple[Array, Array]:
@@ -137,7 +149,9 @@ class FittedProbe(NamedTuple):
 
     def linear(self) -> nn.Linear:
         """The same as one layer on features, in fp32."""
-        trunk = torch.from_numpy(self.weights[:-1] if self.basis is None else self.basis @ self.weights[:-1]).double()
+        trunk = torch.from_numpy(
+            self.weights[:-1] if self.basis is None else self.basis @ self.weights[:-1]
+        ).double()
         weight = self.scale[:, None] * trunk  # [D, C]
         layer = nn.Linear(*weight.shape)
         with torch.no_grad():
@@ -146,7 +160,9 @@ class FittedProbe(NamedTuple):
         return layer
 
 
-def _standardised(features: Tensor, mean: Tensor, scale: Tensor, kind: type[np.float32 | np.float64]) -> Array:
+def _standardised(
+    features: Tensor, mean: Tensor, scale: Tensor, kind: type[np.float32 | np.float64]
+) -> Array:
     return cast(Array, ((features.cpu().double() - mean) * scale).numpy().astype(kind))
 
 
@@ -176,7 +192,9 @@ def fit_probe(
     exact = train_x.cpu().double()
     mean, deviation = exact.mean(0), exact.std(0, correction=0)
     # a feature that is constant in training tells nothing, and whatever it does in testing is noise
-    scale = torch.where(deviation > 1e-6 * (1 + mean.abs()), 1 / deviation, torch.zeros_like(deviation))
+    scale = torch.where(
+        deviation > 1e-6 * (1 + mean.abs()), 1 / deviation, torch.zeros_like(deviation)
+    )
     x, basis = _standardised(train_x, mean, scale, kind), None
     y = train_y.cpu().numpy().astype(np.int64)
     with _threads(kind):
@@ -187,13 +205,23 @@ def fit_probe(
             few = np.bincount(y)[np.unique(y)].min() < 50
             parts = folds(y, 5, Stream(seed).child("probe", "weight-decay"), groups)
             # as many as it takes until enough images were held out before
-            turns = max(1, int((np.cumsum([0, *map(len, parts)])[:-1] < enough).sum())) if few else 1
+            turns = (
+                max(1, int((np.cumsum([0, *map(len, parts)])[:-1] < enough).sum())) if few else 1
+            )
             decay = choose_weight_decay(x, y, num_classes, weight_decays, parts[:turns])
-        return FittedProbe(mean, scale, basis, softmax_regression(x, y, num_classes, decay), decay, kind)
+        return FittedProbe(
+            mean, scale, basis, softmax_regression(x, y, num_classes, decay), decay, kind
+        )
 
 
 def fast_probe(
-    train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, *, num_classes: int | None = None, **how: Any
+    train_x: Tensor,
+    train_y: Tensor,
+    test_x: Tensor,
+    test_y: Tensor,
+    *,
+    num_classes: int | None = None,
+    **how: Any,
 ) -> dict[str, float]:
     """{"top1", "top5" in percent, "weight_decay"} of `fit_probe`, which takes `how`, on other images."""
     classes = num_classes if num_classes is not None else int(max(train_y.max(), test_y.max())) + 1
@@ -225,5 +253,7 @@ def _identity(preset: str, options: ProbeOptions) -> str:
 
 
 PROTOCOL = Protocol(
-    run=run, presets={"full": ProbeOptions(), "few": ProbeOptions(shots=(5,), draws=10)}, identity=_identity
+    run=run,
+    presets={"full": ProbeOptions(), "few": ProbeOptions(shots=(5,), draws=10)},
+    identity=_identity,
 )

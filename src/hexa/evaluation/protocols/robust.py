@@ -23,7 +23,15 @@ from hexa.config import Config, UserError
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.source import Labels, Subset
 from hexa.data.views.evaluation import OwnAspect
-from hexa.evaluation.attack import Attack, Scores, Streams, projected_gradient, random_starts, smallest_radius, together
+from hexa.evaluation.attack import (
+    Attack,
+    Scores,
+    Streams,
+    projected_gradient,
+    random_starts,
+    smallest_radius,
+    together,
+)
 from hexa.evaluation.auto_attack import auto_attack
 from hexa.evaluation.corruptions import kinds as corruptions
 from hexa.evaluation.corruptions.official import Arrays, opened
@@ -63,7 +71,9 @@ class CorruptionOptions(Config):
     def _head_learns(self) -> Self:
         idle = sorted(name for name in self.model_fields_set if name.startswith("head_"))
         if idle and self.head == "slf":
-            raise ValueError(f"{', '.join(idle)}: not for head slf; leave it out, or give head alf or aff")
+            raise ValueError(
+                f"{', '.join(idle)}: not for head slf; leave it out, or give head alf or aff"
+            )
         return self
 
 
@@ -125,10 +135,14 @@ def run(task: Task, options: CorruptionOptions) -> Outcome:
     """By the preset that the options belong to. Raises UserError, before the work."""
     corrupts, official = not isinstance(options, Attacks) or options.corruptions, None
     if corrupts and (len(task.backbone.mean) != 3 or isinstance(task.transform, OwnAspect)):
-        raise UserError("corruptions are made for square RGB images: take --preset pgd, and leave out --aspect keep")
+        raise UserError(
+            "corruptions are made for square RGB images: take --preset pgd, and leave out --aspect keep"
+        )
     if options.official is not None:
         if not corrupts:
-            raise UserError("official: holds corrupted images; give --corruptions true, or leave it out")
+            raise UserError(
+                "official: holds corrupted images; give --corruptions true, or leave it out"
+            )
         assert task.test.labels is not None, "a task has labelled sources"
         official = opened(options.official, task.test.labels)
     scores = classifier(task, options)
@@ -137,7 +151,9 @@ def run(task: Task, options: CorruptionOptions) -> Outcome:
     outcome = attacked(task, options, scores)
     if options.corruptions:
         other = corrupted(task, options, scores, official)
-        outcome.metrics |= {name: value for name, value in other.metrics.items() if name not in outcome.metrics}
+        outcome.metrics |= {
+            name: value for name, value in other.metrics.items() if name not in outcome.metrics
+        }
         intervals = other.details["intervals"] | outcome.details["intervals"]
         outcome.details = other.details | outcome.details | {"intervals": intervals}
     return outcome
@@ -154,11 +170,16 @@ def attacked(task: Task, options: Attacks, scores: Scores) -> Outcome:
     smallest = np.full(len(task.test), np.nan)
     task.report("attacking", 0, len(rows))  # the first images may take minutes
     for images, labels, places, streams in test_batches(task, rows, stream):
-        smallest[places] = smallest_radius(scores, images, labels, radii, options.attacks(), streams)
+        smallest[places] = smallest_radius(
+            scores, images, labels, radii, options.attacks(), streams
+        )
         task.report("attacking", int(np.searchsorted(rows, places[-1])) + 1, len(rows))
     places = np.flatnonzero(~np.isnan(smallest))
     broken = smallest[places]  # the radius that was enough
-    shares = {f"robust@{epsilon:g}" if epsilon else "top1": broken > radius for radius, epsilon in epsilon_of.items()}
+    shares = {
+        f"robust@{epsilon:g}" if epsilon else "top1": broken > radius
+        for radius, epsilon in epsilon_of.items()
+    }
     details = {
         "intervals": {name: interval(right) for name, right in shares.items()},
         "positions": places.tolist(),
@@ -167,7 +188,9 @@ def attacked(task: Task, options: Attacks, scores: Scores) -> Outcome:
     return Outcome({name: 100 * float(right.mean()) for name, right in shares.items()}, details)
 
 
-def corrupted(task: Task, options: CorruptionOptions, scores: Scores, official: Arrays | None) -> Outcome:
+def corrupted(
+    task: Task, options: CorruptionOptions, scores: Scores, official: Arrays | None
+) -> Outcome:
     """`top1` of the images as they are, `corrupted`: the mean over 15 corruptions and 5 severities, and over groups.
 
     Per image, `right` counts the 75 corrupted versions that are classified correctly. official: the published ones.
@@ -183,7 +206,9 @@ def corrupted(task: Task, options: CorruptionOptions, scores: Scores, official: 
                 if official is None:
                     made = corruptions.corrupt(kind, images, severity, streams)
                 else:
-                    saved = torch.from_numpy(official[kind][(severity - 1) * len(task.test) + places])
+                    saved = torch.from_numpy(
+                        official[kind][(severity - 1) * len(task.test) + places]
+                    )
                     made = unit(task.transform(saved.permute(0, 3, 1, 2)).to(task.device))
                 logits = scores(made.contiguous(memory_format=torch.channels_last))
                 of_batch.append((logits.argmax(1) == labels).cpu().numpy())
@@ -195,9 +220,15 @@ def corrupted(task: Task, options: CorruptionOptions, scores: Scores, official: 
     by_kind = 100 * table.mean(0).reshape(len(corruptions.KINDS), -1)  # [15, 5]
     kinds = dict(zip(corruptions.KINDS, by_kind, strict=True))
     metrics = {"top1": 100 * float(unharmed.mean()), "corrupted": float(by_kind.mean())}
-    metrics |= {name: float(np.mean([kinds[kind] for kind in of])) for name, of in corruptions.GROUPS.items()}
+    metrics |= {
+        name: float(np.mean([kinds[kind] for kind in of]))
+        for name, of in corruptions.GROUPS.items()
+    }
     details = {
-        "intervals": {"top1": interval(unharmed), "corrupted": interval_of_mean(table.mean(1), stream)},
+        "intervals": {
+            "top1": interval(unharmed),
+            "corrupted": interval_of_mean(table.mean(1), stream),
+        },
         "corruptions": {kind: values.tolist() for kind, values in kinds.items()},
         "positions": np.concatenate(kept).tolist(),
         "right": table.sum(1).tolist(),
@@ -235,7 +266,11 @@ def adversarially_trained(task: Task, options: CorruptionOptions) -> tuple[Backb
     sgd = partial(torch.optim.SGD, momentum=0.9, weight_decay=2e-4)
     plan = Plan(options.head_epochs, 128, sgd, rate, rate, 0.1, (0.6, 0.8))
     stream, label = Stream(task.seed).child("robust", options.head), "training under attack"
-    how: dict[str, Any] = {"score_every": options.head_epochs, "harder": harder, "frozen": options.head == "alf"}
+    how: dict[str, Any] = {
+        "score_every": options.head_epochs,
+        "harder": harder,
+        "frozen": options.head == "alf",
+    }
     outcome, backbone, head = tuned(task, task.fit, task.test, plan, stream, label, **how)
     task.notes.extend(outcome.notes)
     return backbone, head
@@ -247,14 +282,18 @@ def drawn(task: Task, count: int | None) -> Labels:
     return draw_images(len(task.test), count, Stream(0).child("robust", "images"))
 
 
-def test_batches(task: Task, rows: Labels, stream: Stream) -> Iterator[tuple[Tensor, Tensor, Labels, Streams]]:
+def test_batches(
+    task: Task, rows: Labels, stream: Stream
+) -> Iterator[tuple[Tensor, Tensor, Labels, Streams]]:
     """The test images at these positions as evaluation sees them, their labels, their positions, and a stream for each.
     Raises UserError if none can be read.
     """
     problems: dict[int, str] = {}
     source = Subset(task.test, rows)
     batch = min(task.extraction_batch, together(task.device, task.transform.size**2))
-    made = evaluation_batches(source, task.transform, batch, task.device, task.num_workers, problems)
+    made = evaluation_batches(
+        source, task.transform, batch, task.device, task.num_workers, problems
+    )
     for images, labels, index in made:
         assert labels is not None, "a task has labelled sources"
         places = rows[index.numpy()]
@@ -283,7 +322,9 @@ _NAMED = ("epsilons", "steps", "restarts", "targets", "queries", "official")
 
 
 def _identity(preset: str, options: CorruptionOptions) -> str:
-    changed = named_changes(PROTOCOL.presets[preset], options, _NAMED) + "-official" * (options.official is not None)
+    changed = named_changes(PROTOCOL.presets[preset], options, _NAMED) + "-official" * (
+        options.official is not None
+    )
     if not isinstance(options, Attacks):
         return f"corruptions{changed}"
     epsilons = ",".join(f"{epsilon:g}" for epsilon in sorted(set(options.epsilons)))
@@ -292,7 +333,11 @@ def _identity(preset: str, options: CorruptionOptions) -> str:
 
 PROTOCOL = Protocol(
     run=run,
-    presets={"pgd": PGDOptions(), "autoattack": AutoAttackOptions(), "corruptions": CorruptionOptions()},
+    presets={
+        "pgd": PGDOptions(),
+        "autoattack": AutoAttackOptions(),
+        "corruptions": CorruptionOptions(),
+    },
     identity=_identity,
     extracts=lambda options: ("fit",) if options.head == "slf" else (),
 )

@@ -26,7 +26,10 @@ from hexa.evaluation.supervised import Plan, tuned
 from hexa.runtime.random import Stream
 
 #: (largest percentage, rate of the network, rate of the classifier): the paper's, and those of SwAV's code. (D25, D26)
-RATES = {"hexa": ((5.0, 0.01, 1.0), (100.0, 0.01, 0.1)), "swav": ((5.0, 0.02, 5.0), (100.0, 0.01, 0.2))}
+RATES = {
+    "hexa": ((5.0, 0.01, 1.0), (100.0, 0.01, 0.1)),
+    "swav": ((5.0, 0.02, 5.0), (100.0, 0.01, 0.2)),
+}
 
 
 def run(task: Task, options: SemiSupervisedOptions) -> Outcome:
@@ -53,10 +56,19 @@ def _one(task: Task, options: SemiSupervisedOptions, number: int) -> Outcome:
         raise UserError("there is only one class; give images of two or more classes")
     else:
         outcome = train(task, np.arange(len(fit)) if rows is None else rows, options, stream)
-    outcome.details = {"labelled_images": len(fit), "fingerprint": fit.fingerprint} | outcome.details
+    outcome.details = {
+        "labelled_images": len(fit),
+        "fingerprint": fit.fingerprint,
+    } | outcome.details
     share = 100 * len(fit) / len(task.fit)
-    if options.labels is None and options.list_file is None and abs(share - options.percent) > 0.1 * options.percent:
-        differs = f"{len(fit)} of {len(task.fit)} images are {share:.1f} %, not {options.percent:g} %"
+    if (
+        options.labels is None
+        and options.list_file is None
+        and abs(share - options.percent) > 0.1 * options.percent
+    ):
+        differs = (
+            f"{len(fit)} of {len(task.fit)} images are {share:.1f} %, not {options.percent:g} %"
+        )
         outcome.notes.append(f"{differs}: each class has at least one, and only whole images")
     return outcome
 
@@ -73,7 +85,9 @@ def _supervised(task: Task, fit: Source, options: SemiSupervisedOptions, stream:
     return outcome
 
 
-def _labelled(task: Task, options: SemiSupervisedOptions, number: int, stream: Stream) -> Labels | None:
+def _labelled(
+    task: Task, options: SemiSupervisedOptions, number: int, stream: Stream
+) -> Labels | None:
     """The positions of the images whose labels are used; None for all. Raises UserError."""
     assert task.fit.classes is not None, "a task for this has one label per image"
     if options.labels is not None:
@@ -108,24 +122,43 @@ def _identity(preset: str, options: SemiSupervisedOptions) -> str:
     part = f"{options.percent:g}%" if options.list_file is None else Path(options.list_file).stem
     part = part if options.labels is None else f"{options.labels}-labels"
     part += f"-{options.draws}-draws" if options.draws > 1 else ""
-    unnamed = {*WHICH, "labels", "draws", "learner", "epochs", "trunk_rate", "head_rate", "steps", "hard"}
+    unnamed = {
+        *WHICH,
+        "labels",
+        "draws",
+        "learner",
+        "epochs",
+        "trunk_rate",
+        "head_rate",
+        "steps",
+        "hard",
+    }
     if options.learner == "supervised":
         changed = named_changes(PROTOCOL.presets[preset], options, unnamed)
-        rates = ",".join("published" if r is None else f"{r:g}" for r in (options.trunk_rate, options.head_rate))
+        rates = ",".join(
+            "published" if r is None else f"{r:g}" for r in (options.trunk_rate, options.head_rate)
+        )
         return f"{preset}-{part}-{options.epochs}ep-lr{rates}{changed}"
-    changed = named_changes(SemiSupervisedOptions(learner=options.learner).resolved, options.resolved, unnamed)
+    changed = named_changes(
+        SemiSupervisedOptions(learner=options.learner).resolved, options.resolved, unnamed
+    )
     hard = "".join(f"-{_said(hard)}" for hard in options.hard)
     return f"{options.learner}-{part}-{options.steps}steps{changed}{hard}"
 
 
 def _said(hard: HardExample) -> str:
     changed = hard.model_dump(exclude_defaults=True)
-    return hard.kind + "".join(f"-{name}={value}" for name, value in changed.items() if name != "kind")
+    return hard.kind + "".join(
+        f"-{name}={value}" for name, value in changed.items() if name != "kind"
+    )
 
 
 PROTOCOL = Protocol(
     run=run,
-    presets={"hexa": SemiSupervisedOptions(), "swav": SemiSupervisedOptions(rates_of="swav", weight_decay=0.0)},
+    presets={
+        "hexa": SemiSupervisedOptions(),
+        "swav": SemiSupervisedOptions(rates_of="swav", weight_decay=0.0),
+    },
     identity=_identity,
     extracts=lambda options: (),
 )

@@ -54,27 +54,44 @@ def images_of(task: Task) -> tuple[Images, Images]:
     """Both parts of a task, with a column of labels for each class also where an image has one label."""
     x, y, test_x, test_y = extract_pair(task)
     both = (x.double().numpy(), test_x.double().numpy())
-    units = linear_svm.in_span(*(rows / (np.linalg.norm(rows, axis=1, keepdims=True) + 1e-5) for rows in both))
-    parts = [Images(f, columns(labels.numpy(), task.num_classes)) for f, labels in zip(units, (y, test_y), strict=True)]
+    units = linear_svm.in_span(
+        *(rows / (np.linalg.norm(rows, axis=1, keepdims=True) + 1e-5) for rows in both)
+    )
+    parts = [
+        Images(f, columns(labels.numpy(), task.num_classes))
+        for f, labels in zip(units, (y, test_y), strict=True)
+    ]
     for name, part in zip(("train", "test"), parts, strict=True):
         if without := [task.class_names[c] for c in np.flatnonzero(~(part.labels == 1).any(0))]:
-            raise UserError(f"no {name} image shows {some(without)}, so the average precision is undefined")
+            raise UserError(
+                f"no {name} image shows {some(without)}, so the average precision is undefined"
+            )
     return parts[0], parts[1]
 
 
 def columns(labels: Labels, num_classes: int) -> Labels:
     """Labels [N, C] of 1, −1, 0 as they are; of one class per image, [N], 1 in its column and −1 elsewhere."""
-    return labels if labels.ndim == 2 else np.where(labels[:, None] == np.arange(num_classes), 1, -1)
+    return (
+        labels if labels.ndim == 2 else np.where(labels[:, None] == np.arange(num_classes), 1, -1)
+    )
 
 
 def scored(weights: Array, test: Images, column: int, settings: SVMSettings) -> float:
     """Average precision in percent of one class by its SVM, [D + 1]."""
     labels = test.labels[:, column]
-    kept = labels != 0 if settings.difficult_in_test == "ignored" else np.ones(len(labels), dtype=np.bool_)
-    return 100 * average_precision((test.features @ weights[:-1] + weights[-1])[kept], labels[kept] == 1)
+    kept = (
+        labels != 0
+        if settings.difficult_in_test == "ignored"
+        else np.ones(len(labels), dtype=np.bool_)
+    )
+    return 100 * average_precision(
+        (test.features @ weights[:-1] + weights[-1])[kept], labels[kept] == 1
+    )
 
 
-def in_parallel(task: Task, label: str, work: Callable[..., Any], jobs: Sequence[Iterable[Any]]) -> list[Any]:
+def in_parallel(
+    task: Task, label: str, work: Callable[..., Any], jobs: Sequence[Iterable[Any]]
+) -> list[Any]:
     """[work(*job) for each job], several at once in processes of their own: LIBLINEAR's random numbers are global.
 
     Put `work` in a module that does not import torch, which takes seconds.
@@ -98,23 +115,45 @@ def run(task: Task, options: SVMOptions) -> Outcome:
     how = (options.max_iterations, task.seed)
     costs = [options.costs[0]] * task.num_classes
     if len(options.costs) > 1:
-        if rare := [name for name, mask in zip(task.class_names, positive, strict=True) if mask.sum() < options.folds]:
-            remedy = f"give one cost (--costs 0.5), or at least {options.folds} images of each class"
-            raise UserError(f"{some(rare)}: fewer positive images than the {options.folds} folds; {remedy}")
+        if rare := [
+            name
+            for name, mask in zip(task.class_names, positive, strict=True)
+            if mask.sum() < options.folds
+        ]:
+            remedy = (
+                f"give one cost (--costs 0.5), or at least {options.folds} images of each class"
+            )
+            raise UserError(
+                f"{some(rare)}: fewer positive images than the {options.folds} folds; {remedy}"
+            )
         # large costs take longest: first, so that no process waits long for the last job of a class
         order = np.argsort(options.costs)[::-1]
-        jobs = [(fit.features, mask, options.costs[n], options.folds, *how) for mask in positive for n in order]
+        jobs = [
+            (fit.features, mask, options.costs[n], options.folds, *how)
+            for mask in positive
+            for n in order
+        ]
         values = in_parallel(task, "choosing costs", linear_svm.cross_validated, jobs)
         table = np.empty((task.num_classes, len(order)))
         table[:, order] = np.reshape(values, table.shape)
         costs = [options.costs[number] for number in table.argmax(1)]
     fits = [(fit.features, mask, cost, *how) for mask, cost in zip(positive, costs, strict=True)]
     solved = in_parallel(task, "fitting SVMs", linear_svm.fit, fits)
-    precisions = [scored(weights, test, column, options) for column, (weights, _) in enumerate(solved)]
-    stopped = [name for name, (_, converged) in zip(task.class_names, solved, strict=True) if not converged]
-    notes = [f"the solver stopped at {options.max_iterations} iterations for {some(stopped)}"] if stopped else []
+    precisions = [
+        scored(weights, test, column, options) for column, (weights, _) in enumerate(solved)
+    ]
+    stopped = [
+        name for name, (_, converged) in zip(task.class_names, solved, strict=True) if not converged
+    ]
+    notes = (
+        [f"the solver stopped at {options.max_iterations} iterations for {some(stopped)}"]
+        if stopped
+        else []
+    )
     by_class = {"average_precision": precisions, "costs": costs}
-    details = {what: dict(zip(task.class_names, values, strict=True)) for what, values in by_class.items()}
+    details = {
+        what: dict(zip(task.class_names, values, strict=True)) for what, values in by_class.items()
+    }
     return Outcome({"mAP": float(np.mean(precisions))}, details, notes)
 
 
@@ -125,7 +164,9 @@ def name_of_costs(costs: tuple[float, ...]) -> str:
 
 def _identity(preset: str, options: SVMOptions) -> str:
     selection = f"-{options.folds}-folds" if len(options.costs) > 1 else ""
-    return f"{preset}-{name_of_costs(options.costs)}{selection}-difficult-{options.difficult_in_test}"
+    return (
+        f"{preset}-{name_of_costs(options.costs)}{selection}-difficult-{options.difficult_in_test}"
+    )
 
 
 PROTOCOL = Protocol(

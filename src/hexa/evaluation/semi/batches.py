@@ -31,13 +31,29 @@ class Batches:
     """
 
     def __init__(
-        self, task: Task, labelled: Labels, batch_size: int, ratio: int, stream: Stream, mirrored: bool = True
+        self,
+        task: Task,
+        labelled: Labels,
+        batch_size: int,
+        ratio: int,
+        stream: Stream,
+        mirrored: bool = True,
     ) -> None:
         self.stream, self.size = stream, task.backbone.image_size
         self._loaders, self._rows = [], []
-        fields = {"recipe": "crop-flip", "size": self.size, "scale": (1.0, 1.0), "ratio": (1.0, 1.0)}
-        views = Views(ViewsConfig.model_validate(fields if mirrored else fields | {"flip_probability": 0.0}))
-        parts = {"labelled": (labelled, batch_size), "unlabelled": (np.arange(len(task.fit)), ratio * batch_size)}
+        fields = {
+            "recipe": "crop-flip",
+            "size": self.size,
+            "scale": (1.0, 1.0),
+            "ratio": (1.0, 1.0),
+        }
+        views = Views(
+            ViewsConfig.model_validate(fields if mirrored else fields | {"flip_probability": 0.0})
+        )
+        parts = {
+            "labelled": (labelled, batch_size),
+            "unlabelled": (np.arange(len(task.fit)), ratio * batch_size),
+        }
         for name, (images, count) in parts.items():
             rows = np.tile(images, -(-count // len(images)))
             how = (views, count, stream.child(name), task.device, task.num_workers)
@@ -46,10 +62,15 @@ class Batches:
 
     def steps(self, count: int) -> Iterator[Batch]:
         """The batches of `count` steps; `index` is the position among the images to learn from."""
-        endless = (itertools.chain.from_iterable(map(loader.epoch, itertools.count())) for loader in self._loaders)
+        endless = (
+            itertools.chain.from_iterable(map(loader.epoch, itertools.count()))
+            for loader in self._loaders
+        )
         for step, parts in enumerate(itertools.islice(zip(*endless, strict=True), count)):
             stream = self.stream.child("step", step)
-            index = torch.cat([rows[part.index] for rows, part in zip(self._rows, parts, strict=True)])
+            index = torch.cat(
+                [rows[part.index] for rows, part in zip(self._rows, parts, strict=True)]
+            )
             crops = torch.cat([part.crops[0] for part in parts])
             yield Batch((self._moved(crops, stream.child("shift")),), index, stream, step)
 

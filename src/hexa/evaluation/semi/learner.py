@@ -76,7 +76,13 @@ class Learner(Method[Guesses]):
     labels_from_embedding = True
 
     def __init__(
-        self, rule: Rule, backbone: nn.Module, head: nn.Linear, classes: Tensor, setting: Setting, momentum: float
+        self,
+        rule: Rule,
+        backbone: nn.Module,
+        head: nn.Linear,
+        classes: Tensor,
+        setting: Setting,
+        momentum: float,
     ) -> None:
         """head: features -> scores. classes: int64 [N], that of every labelled image, and −1 of all others."""
         super().__init__()
@@ -90,15 +96,21 @@ class Learner(Method[Guesses]):
         scores: Tensor = self.encoder.project(tuple(crop[:count] for crop in crops), branch)
         if self.rule.apart:
             unlabelled = tuple(crop[count:] for crop in crops)
-            scores = torch.cat([scores, self.encoder.project(unlabelled, replace(branch, update=False))], 1)
+            scores = torch.cat(
+                [scores, self.encoder.project(unlabelled, replace(branch, update=False))], 1
+            )
         return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Guesses:
         assert embedding is not None
         target, weight = self.rule.guess(embedding[0])
-        labelled = torch.arange(len(batch), device=weight.device) * (1 + self.rule.ratio) < len(batch)
+        labelled = torch.arange(len(batch), device=weight.device) * (1 + self.rule.ratio) < len(
+            batch
+        )
         known = F.one_hot(self.classes[batch.index[labelled]], target.shape[1]).to(target.dtype)
-        return Guesses(torch.cat([known, target[len(known) :]]), weight.masked_fill(labelled, 1.0), labelled)
+        return Guesses(
+            torch.cat([known, target[len(known) :]]), weight.masked_fill(labelled, 1.0), labelled
+        )
 
     def clean_loss(self, embedding: Tensor, labels: Guesses) -> Tensor:
         loss = cross_entropy(embedding, labels.target) * self._of_labelled(labels)
@@ -108,7 +120,9 @@ class Learner(Method[Guesses]):
         return loss
 
     def loss(self, embedding: Tensor, labels: Guesses) -> Tensor:
-        return cross_entropy(embedding, labels.target) * (labels.weight * self._of_unlabelled(labels))
+        return cross_entropy(embedding, labels.target) * (
+            labels.weight * self._of_unlabelled(labels)
+        )
 
     def _of_labelled(self, labels: Guesses) -> Tensor:
         """Factors [B] that make the mean over a batch that over its labelled images."""
@@ -146,7 +160,9 @@ class RotationLearner(Learner):
         return tuple(torch.rot90(batch.crops[0], turns, (2, 3)) for turns in range(self.num_turns))
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Guesses:
-        return super().pseudo_labels(batch, None if embedding is None else embedding[..., : -self.num_turns])
+        return super().pseudo_labels(
+            batch, None if embedding is None else embedding[..., : -self.num_turns]
+        )
 
     def clean_loss(self, embedding: Tensor, labels: Guesses) -> Tensor:
         scores, turned = embedding.tensor_split((-self.num_turns,), -1)

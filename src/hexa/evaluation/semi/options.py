@@ -17,7 +17,9 @@ from hexa.objective import STD
 #: Of USB (Wang et al., NeurIPS 2022) for CIFAR-10, whose published errors stand beside ours; S4L: Zhai et al. 2019.
 PUBLISHED = {
     "pseudo-label": Rule(ratio=1, threshold=0.95, temperature=0, ramp=0.4, apart=True),
-    "vat": Rule(ratio=1, threshold=0, temperature=1, ramp=0.4, entropy=0.06, virtual=True, apart=True),
+    "vat": Rule(
+        ratio=1, threshold=0, temperature=1, ramp=0.4, entropy=0.06, virtual=True, apart=True
+    ),
     "s4l": Rule(ratio=1, rotates=True),
     "uda": Rule(ratio=7, threshold=0.8, temperature=0.4, strong="randaugment"),
     "fixmatch": Rule(ratio=7, threshold=0.95, temperature=0, strong="randaugment"),
@@ -83,17 +85,27 @@ class SemiSupervisedOptions(Config):
     @pydantic.model_validator(mode="after")
     def _belong_together(self) -> Self:
         # by value: options may come complete, from a result
-        given = {name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default}
+        given = {
+            name
+            for name, field in type(self).model_fields.items()
+            if getattr(self, name) != field.default
+        }
         if self.labels is not None and (other := given & set(WHICH)):
-            raise ValueError(f"labels and {other.pop()} both say which labels are used; give one of them")
+            raise ValueError(
+                f"labels and {other.pop()} both say which labels are used; give one of them"
+            )
         foreign = given & (OF_LEARNERS if self.learner == "supervised" else OF_SUPERVISED)
         if self.learner == "s4l":
             foreign |= given & {"threshold", "temperature", "strong"}
         if foreign:
-            raise ValueError(f"{', '.join(sorted(foreign))}: not for the learner {self.learner}; leave it out")
+            raise ValueError(
+                f"{', '.join(sorted(foreign))}: not for the learner {self.learner}; leave it out"
+            )
         kinds = [hard.kind for hard in self.hard]
         if len(set(kinds)) < len(kinds) or any(hard.source != STD for hard in self.hard):
-            raise ValueError("hard: give each kind once, without a source: all are made of the strong views")
+            raise ValueError(
+                "hard: give each kind once, without a source: all are made of the strong views"
+            )
         if any(hard.updates() > 1 for hard in self.hard):
             raise ValueError("hard: a learner takes one update from a batch; leave out replays")
         return self
@@ -124,7 +136,9 @@ class SemiSupervisedOptions(Config):
         harder = (*((virtual,) if rule.virtual else ()), *self.hard)
         unchanged: dict[str, Any] = {"operations": 0, "cutout": 0} if weak else {}
         strong = RandAugment(update_statistics=not rule.apart, **unchanged)
-        terms: dict[str, HardExample] = {"strong": strong.but(weight=0.0 if weak and harder else weight)}
+        terms: dict[str, HardExample] = {
+            "strong": strong.but(weight=0.0 if weak and harder else weight)
+        }
         for hard in harder:
             terms[hard.kind] = hard.but(source="strong", weight=weight * hard.weight)
         return terms
@@ -135,4 +149,13 @@ WHICH = ("percent", "list_file")
 #: Options that are none where a learner's published value is used.
 RESOLVED = ("ratio", "threshold", "temperature", "strong")
 OF_SUPERVISED = {"rates_of", "trunk_rate", "head_rate", "epochs", "batch_size", "score_every"}
-OF_LEARNERS = {"steps", "labelled_batch", "learning_rate", "unlabelled_weight", "mirrored", "ema", "hard", *RESOLVED}
+OF_LEARNERS = {
+    "steps",
+    "labelled_batch",
+    "learning_rate",
+    "unlabelled_weight",
+    "mirrored",
+    "ema",
+    "hard",
+    *RESOLVED,
+}

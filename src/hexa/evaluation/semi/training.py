@@ -38,7 +38,9 @@ def train(task: Task, labelled: Labels, options: SemiSupervisedOptions, stream: 
     with closing(Batches(task, labelled, *how)) as batches:
         for batch in batches.steps(options.steps):
             for group in optimizer.param_groups:
-                group["lr"] = options.learning_rate * math.cos(7 * math.pi * batch.step / (16 * options.steps))
+                group["lr"] = options.learning_rate * math.cos(
+                    7 * math.pi * batch.step / (16 * options.steps)
+                )
             for term in objective.losses(batch):
                 term.loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -70,7 +72,9 @@ class LearnersObjective(Objective):
         return {name: hard.but(weight=share * hard.weight) for name, hard in there.items()}
 
 
-def _objective(task: Task, labelled: Labels, options: SemiSupervisedOptions, stream: Stream) -> Objective:
+def _objective(
+    task: Task, labelled: Labels, options: SemiSupervisedOptions, stream: Stream
+) -> Objective:
     assert task.fit.classes is not None, "a task for this has one label per image"
     classes = torch.full((len(task.fit),), -1)
     classes[labelled] = torch.from_numpy(task.fit.classes)[labelled]
@@ -88,6 +92,10 @@ def _objective(task: Task, labelled: Labels, options: SemiSupervisedOptions, str
     outputs = task.num_classes + (RotationLearner.num_turns if rotates else 0)
     head = new_classifier(backbone.num_features, outputs, stream)
     given = (options.rule, backbone.network, head, classes, setting, options.ema)
-    learner = RotationLearner(*given, weight=options.unlabelled_weight) if rotates else Learner(*given)
+    learner = (
+        RotationLearner(*given, weight=options.unlabelled_weight) if rotates else Learner(*given)
+    )
     learner = precisions.place(learner, task.device)
-    return LearnersObjective(learner, options, autocast=lambda: precisions.autocast(task.precision, task.device))
+    return LearnersObjective(
+        learner, options, autocast=lambda: precisions.autocast(task.precision, task.device)
+    )

@@ -49,8 +49,14 @@ class EmbeddedImages:
     ) -> EmbeddedImages:
         """At most `limit` images, drawn by the seed, through the frozen backbone. progress: as for `extract`."""
         some = Subset(source, draw_images(len(source), limit, Stream(seed).child("gallery")))
-        features, _, positions = extract(backbone, some, device=precisions.pick_device("auto"), progress=progress)
-        return cls(functional.normalize(features, dim=1).numpy(), Subset(some, positions.numpy()), backbone.image_size)
+        features, _, positions = extract(
+            backbone, some, device=precisions.pick_device("auto"), progress=progress
+        )
+        return cls(
+            functional.normalize(features, dim=1).numpy(),
+            Subset(some, positions.numpy()),
+            backbone.image_size,
+        )
 
     def tiles(self, places: Sequence[int]) -> NDArray[np.uint8]:
         """Images as the backbone sees them, uint8 [K, S, S, 3]."""
@@ -59,7 +65,11 @@ class EmbeddedImages:
 
 def class_of(source: Source, place: int) -> str:
     """The name of the class of the image at this place; empty where it has none, or several."""
-    return "" if source.classes is None or source.classes[place] < 0 else class_name(source, source.classes[place])
+    return (
+        ""
+        if source.classes is None or source.classes[place] < 0
+        else class_name(source, source.classes[place])
+    )
 
 
 def class_name(source: Source, label: int) -> str:
@@ -74,20 +84,31 @@ def nearest(features: NDArray[np.float32], queries: Sequence[int], k: int) -> ND
     return np.argsort(-similarity, axis=1, kind="stable")[:, :k]
 
 
-def nearest_neighbours(embedded: EmbeddedImages, *, num_queries: int = 6, k: int = 8, seed: int = 0) -> Gallery:
+def nearest_neighbours(
+    embedded: EmbeddedImages, *, num_queries: int = 6, k: int = 8, seed: int = 0
+) -> Gallery:
     """A row a query image: itself, then its k nearest by cosine; framed by whether they are of its class, if known."""
     count = len(embedded.features)
     if count < k + 1:
         raise UserError(f"{count} images are too few for {k} neighbours; give more images")
-    queries = torch.randperm(count, generator=Stream(seed).child("queries").generator())[:num_queries].tolist()
+    queries = torch.randperm(count, generator=Stream(seed).child("queries").generator())[
+        :num_queries
+    ].tolist()
     found = nearest(embedded.features, queries, k)
     rows = [[query, *nearby] for query, nearby in zip(queries, found.tolist(), strict=True)]
     names = [[class_of(embedded.source, place) for place in row] for row in rows]
     cosines = [embedded.features[row[1:]] @ embedded.features[row[0]] for row in rows]
-    tiles, heads = np.stack([embedded.tiles(row) for row in rows]), ("query", *map(str, range(1, k + 1)))
+    tiles, heads = (
+        np.stack([embedded.tiles(row) for row in rows]),
+        ("query", *map(str, range(1, k + 1))),
+    )
     captions = [("", *(f"{cosine:.2f}" for cosine in row)) for row in cosines]
-    frames = [("", *(_SAME if name == own else _OTHER for name in others)) for own, *others in names]
-    return Gallery(tiles, heads, captions, [own for own, *_ in names], frames if names[0][0] else ())
+    frames = [
+        ("", *(_SAME if name == own else _OTHER for name in others)) for own, *others in names
+    ]
+    return Gallery(
+        tiles, heads, captions, [own for own, *_ in names], frames if names[0][0] else ()
+    )
 
 
 def grouped(embedded: EmbeddedImages, num_clusters: int, seed: int = 0) -> list[NDArray[np.int64]]:
@@ -96,16 +117,22 @@ def grouped(embedded: EmbeddedImages, num_clusters: int, seed: int = 0) -> list[
     Raises UserError for fewer images than clusters.
     """
     if len(embedded.features) < num_clusters:
-        raise UserError(f"{len(embedded.features)} images are too few for {num_clusters} clusters; give more images")
+        raise UserError(
+            f"{len(embedded.features)} images are too few for {num_clusters} clusters; give more images"
+        )
     unit = torch.from_numpy(embedded.features)
     means = spherical_kmeans(unit, num_clusters, Stream(seed).child("centroids").generator())
-    ranked = (unit * means.centroids[means.assignments]).sum(1).argsort(descending=True, stable=True)
+    ranked = (
+        (unit * means.centroids[means.assignments]).sum(1).argsort(descending=True, stable=True)
+    )
     largest_first = means.counts.argsort(descending=True, stable=True).tolist()
     members = [ranked[means.assignments[ranked] == cluster].numpy() for cluster in largest_first]
     return [rows for rows in members if len(rows)]
 
 
-def clusters(embedded: EmbeddedImages, *, num_clusters: int = 8, k: int = 9, seed: int = 0) -> Gallery:
+def clusters(
+    embedded: EmbeddedImages, *, num_clusters: int = 8, k: int = 9, seed: int = 0
+) -> Gallery:
     """A row a cluster of unit features, the largest first: the k images nearest to its centroid.
 
     A label says how many images a cluster has and, where there are classes, the share of the most frequent one.

@@ -24,14 +24,19 @@ Cells = Mapping[tuple[float, float], Values]
 _DASHED = (0, (4, 3))
 
 
-def bars(groups: Mapping[str, Mapping[str, Values]], *, y_label: str, title: str = "", remark: str = "") -> Figure:
+def bars(
+    groups: Mapping[str, Mapping[str, Values]], *, y_label: str, title: str = "", remark: str = ""
+) -> Figure:
     """One panel per group and one bar per arm: the mean, ± one standard deviation over seeds, one dot per seed.
 
     groups: for each arm its values, in percent; below the first line of an arm's name stands the rest of it. The axis
     does not begin at zero, which the dashed line at the first bar makes up for: arms are compared with it.
     """
     width = max(3.4, 1.2 + 0.86 * max(len(group) for group in groups.values()))
-    with drawing(len(groups), title, remark, width=width, height=3.9, share_y=len(groups) > 1) as (figure, axes):
+    with drawing(len(groups), title, remark, width=width, height=3.9, share_y=len(groups) > 1) as (
+        figure,
+        axes,
+    ):
         limits = _limits([values for group in groups.values() for values in group.values()])
         for ax, (name, group) in zip(axes, groups.items(), strict=True):
             _bars(ax, group)
@@ -71,7 +76,9 @@ def _bars(ax: Axes, group: Mapping[str, Values]) -> None:
 
 
 def _above(ax: Axes, text: str, x: float, y: float, points: float) -> None:
-    ax.annotate(text, (x, y), xytext=(0, points), textcoords="offset points", ha="center", fontsize=8)
+    ax.annotate(
+        text, (x, y), xytext=(0, points), textcoords="offset points", ha="center", fontsize=8
+    )
 
 
 def _broken(name: str) -> str:
@@ -86,19 +93,32 @@ def _broken(name: str) -> str:
 
 
 def curves(
-    groups: Mapping[str, Lines], *, y_label: str, title: str = "", remark: str = "", doubling: bool = False
+    groups: Mapping[str, Lines],
+    *,
+    y_label: str,
+    title: str = "",
+    remark: str = "",
+    doubling: bool = False,
 ) -> Figure:
     """One panel per group, named by its x axis; one line per arm, ± one standard deviation.
 
     groups: for each arm its values, one a seed, by x. doubling: log x axis.
     """
-    with drawing(len(groups), title, remark, width=4.4, height=3.5, share_y=len(groups) > 1) as (figure, axes):
+    with drawing(len(groups), title, remark, width=4.4, height=3.5, share_y=len(groups) > 1) as (
+        figure,
+        axes,
+    ):
         for ax, (x_label, group) in zip(axes, groups.items(), strict=True):
             for number, (name, points) in enumerate(group.items()):
                 means, stds = zip(*map(mean_and_std, points.values()), strict=True)
                 errors = [std or 0.0 for std in stds] if any(stds) else None
-                look: Any = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-                ax.errorbar(list(points), means, errors, capsize=3, elinewidth=1.1, label=name, **look)
+                look: Any = {
+                    "color": COLOURS[number % len(COLOURS)],
+                    "marker": MARKERS[number % len(MARKERS)],
+                }
+                ax.errorbar(
+                    list(points), means, errors, capsize=3, elinewidth=1.1, label=name, **look
+                )
             ax.set_xlabel(x_label)
             ax.grid(True, axis="y")
             ax.margins(x=0.06, y=0.1)
@@ -112,7 +132,9 @@ def curves(
     return figure
 
 
-def attack_grid(cells: Cells, *, label: str, baseline: Values = (), title: str = "", remark: str = "") -> Figure:
+def attack_grid(
+    cells: Cells, *, label: str, baseline: Values = (), title: str = "", remark: str = ""
+) -> Figure:
     """A cell for each (ε, η) in grey levels with mean ± std over its values, shaded by the mean, in percent.
 
     baseline: the values without an attack, told in the title of the panel.
@@ -122,12 +144,21 @@ def attack_grid(cells: Cells, *, label: str, baseline: Values = (), title: str =
     for (epsilon, step), values in cells.items():
         means[steps.index(step), radii.index(epsilon)] = statistics.fmean(values)
     low, high = np.nanmin(means), np.nanmax(means)
-    with drawing(1, title, remark, width=2.2 + 1.35 * len(radii), height=2.0 + 0.95 * len(steps)) as (figure, (ax,)):
+    with drawing(
+        1, title, remark, width=2.2 + 1.35 * len(radii), height=2.0 + 0.95 * len(steps)
+    ) as (figure, (ax,)):
         shown = ax.imshow(means, cmap="cividis", origin="lower", aspect="auto")
         for (epsilon, step), values in cells.items():
             row, column = steps.index(step), radii.index(epsilon)
             dark = high == low or (means[row, column] - low) / (high - low) < 0.55
-            ax.text(column, row, mean_std(values), ha="center", va="center", color="white" if dark else INK)
+            ax.text(
+                column,
+                row,
+                mean_std(values),
+                ha="center",
+                va="center",
+                color="white" if dark else INK,
+            )
         ax.set_xticks(range(len(radii)), [f"{radius:g}" for radius in radii])
         ax.set_yticks(range(len(steps)), [f"{step:g}" for step in steps])
         ax.set(xlabel="radius ε (grey levels of 255)", ylabel="step η (grey levels of 255)")
@@ -139,7 +170,9 @@ def attack_grid(cells: Cells, *, label: str, baseline: Values = (), title: str =
     return figure
 
 
-def beta_study(scores: Cells, *, label: str, baseline: Values = (), title: str = "", remark: str = "") -> Figure:
+def beta_study(
+    scores: Cells, *, label: str, baseline: Values = (), title: str = "", remark: str = ""
+) -> Figure:
     """Left the densities, right mean ± std of each in the same colour, and without mixing as a dashed line.
 
     scores: percent, a value for each seed, by (α, β).
@@ -151,16 +184,32 @@ def beta_study(scores: Cells, *, label: str, baseline: Values = (), title: str =
             colour, (mean, std) = COLOURS[number % len(COLOURS)], mean_and_std(values)
             density = stats.beta.pdf(share, alpha, beta)
             name = f"({alpha:g}, {beta:g})"
-            left.plot(share, density, color=colour, linestyle=dashes[number % len(dashes)], label=f"Beta{name}")
+            left.plot(
+                share,
+                density,
+                color=colour,
+                linestyle=dashes[number % len(dashes)],
+                label=f"Beta{name}",
+            )
             right.errorbar(number, mean, std, color=colour, marker="o", capsize=4, markersize=7)
             _above(right, mean_std(values), number, mean + (std or 0.0), 7)
-        left.set(xlabel="area kept by the original image, λ", ylabel="probability density", xlim=(0, 1))
+        left.set(
+            xlabel="area kept by the original image, λ", ylabel="probability density", xlim=(0, 1)
+        )
         left.legend(loc="upper left", ncols=2, handlelength=1.8, columnspacing=1.0)
         left.set_ylim(0, 1.45 * left.get_ylim()[1])  # room for the legend
         if baseline:
             right.axhline(statistics.fmean(baseline), color=MUTED, linewidth=1.1, linestyle=_DASHED)
-            place: dict[str, Any] = {"xy": (1, statistics.fmean(baseline)), "xycoords": ("axes fraction", "data")}
-            words: dict[str, Any] = {"xytext": (-2, 4), "textcoords": "offset points", "ha": "right", "fontsize": 8.5}
+            place: dict[str, Any] = {
+                "xy": (1, statistics.fmean(baseline)),
+                "xycoords": ("axes fraction", "data"),
+            }
+            words: dict[str, Any] = {
+                "xytext": (-2, 4),
+                "textcoords": "offset points",
+                "ha": "right",
+                "fontsize": 8.5,
+            }
             right.annotate(f"no mixing: {mean_std(baseline)}", **place, **words)
         right.set_xticks(range(len(scores)), [f"({alpha:g}, {beta:g})" for alpha, beta in scores])
         right.set(xlabel="(α, β)", ylabel=label)
