@@ -122,11 +122,10 @@ def _parts(
 
 def _write(file: BinaryIO, kind: str, features: Array, labels: Array | None, paths: Array) -> None:
     if kind == ".npz":
-        np.savez(
-            file,
-            **{"features": features, "paths": paths}
-            | ({} if labels is None else {"labels": labels}),
-        )  # type: ignore[arg-type]
+        if labels is None:
+            np.savez(file, features=features, paths=paths)
+        else:
+            np.savez(file, features=features, paths=paths, labels=labels)
         return
     rows = pyarrow.FixedSizeListArray.from_arrays(
         pyarrow.array(features.reshape(-1)), features.shape[1]

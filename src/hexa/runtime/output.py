@@ -73,9 +73,9 @@ def forgiving() -> Iterator[None]:
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace", line_buffering=True)
-    sys.stdout, sys.stderr = (
-        cast(TextIO, Forgiving(lambda stream=stream: stream)) for stream in before
-    )  # type: ignore[misc]
+    stdout, stderr = before
+    sys.stdout = cast(TextIO, Forgiving(lambda: stdout))
+    sys.stderr = cast(TextIO, Forgiving(lambda: stderr))
     try:
         yield
     finally:
