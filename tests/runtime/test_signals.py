@@ -54,8 +54,12 @@ def test_a_signal_that_is_ignored_stays_ignored(usual: list[int], number: int) -
 def test_the_handler_of_a_scheduler_is_called_once_the_work_has_stopped(
     usual: list[int], number: int
 ) -> None:
-    with pytest.raises(Interrupted), Interrupts(lambda _: None) as interrupts:
-        signal.raise_signal(number)
-        assert usual == []
-        raise Interrupted(interrupts.noticed() or 0, 3, None)
+    def work() -> None:
+        with Interrupts(lambda _: None) as interrupts:
+            signal.raise_signal(number)
+            assert usual == []
+            raise Interrupted(interrupts.noticed() or 0, 3, None)
+
+    with pytest.raises(Interrupted):
+        work()
     assert usual == [number]

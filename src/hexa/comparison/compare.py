@@ -24,7 +24,7 @@ from hexa.comparison.extraction import (
 )
 from hexa.comparison.verdict import Side, Verdict, few_name
 from hexa.config import UserError, some
-from hexa.data import Source, open_source
+from hexa.data import Source, draw_part, open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.collective import from_main
 from hexa.reporting.tables import told_apart
@@ -46,6 +46,8 @@ class CompareRequest(Extraction):
     """The images; judged by their labels if they have one each and no others are given."""
     labelled: str | None = None
     """Labelled images to judge by instead."""
+    images: int | None = None
+    """Images that are drawn by the seed from those that judge, or from `data` without labels; all if None."""
     groups: str | None = None
     """Where it is stored which of these were taken together, as for `pairs.of`."""
     size: int | None = None
@@ -101,6 +103,7 @@ class Comparison:
             for pair in self.verdict.pairs
         ]
         return {
+            "data": self.images.facts,
             "images": len(self.images),
             "judged": 0 if self.judge is None else len(self.judge.judged),
             "verdict": self.verdict.sentence,
@@ -123,7 +126,11 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
         raise UserError(f"the backbones take images of {several} channels; compare those alike")
     how: dict[str, Any] = {"max_image_pixels": request.max_image_pixels, "channels": channels[0]}
     data = open_source(request.data, "train", **how)
-    judging = data if request.labelled is None else open_source(request.labelled, "train", **how)
+    if request.labelled is None:
+        judging = data = draw_part(data, request.images, request.seed)
+    else:
+        judging = open_source(request.labelled, "train", **how)
+        judging = draw_part(judging, request.images, request.seed)
     labelled.take_groups(judging, request.groups)
     if request.labelled is not None:
         labelled.Judge(labelled.labels_of(judging))  # raises now, before the work
@@ -138,8 +145,12 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
         for name, one in named.items()
         if found.judge is not None and _learned_from(one, judging)
     ]
-    note = f"{some(learned)} learned from the images that judge, although without labels; --labelled gives others"
-    return replace(found, notes=(*found.notes, *[note] * bool(learned)))
+    notes = [*filter(None, [judging.part_note]), *found.notes]
+    if learned:
+        notes.append(
+            f"{some(learned)} learned from the images that judge, although without labels; --labelled gives others"
+        )
+    return replace(found, notes=tuple(notes))
 
 
 def _learned_from(backbone: Backbone, images: Source) -> bool:

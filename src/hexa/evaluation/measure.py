@@ -45,7 +45,10 @@ def measure(
 ) -> dict[str, Any]:
     """`hexa.evaluation.evaluate`."""
     made_by = provenance()
-    chosen, common = protocols.get(protocol), EvaluationRequest.model_fields
+    chosen = protocols.get(protocol)
+    # an option of a protocol's own goes before the common one of that name
+    own = {name for preset in chosen.presets.values() for name in type(preset).model_fields}
+    common = EvaluationRequest.model_fields.keys() - own
     request = EvaluationRequest.from_fields(
         {name: value for name, value in options.items() if name in common}
     )
@@ -132,6 +135,7 @@ def _load(
         target=target,
         chosen=asked.explicit,
         report=progress,
+        notes=[fit.part_note] if fit.part_note else [],
     )
     transforms.check(task, asked.protocol, chosen, asked.settings)
     return task
@@ -171,6 +175,8 @@ def _result(
     identity = chosen.identity(asked.preset, used) + (
         f"-holdout{request.holdout:g}" if request.holdout else ""
     )
+    if task.fit.drawn is not None and task.fit.drawn.images < task.fit.drawn.of:
+        identity += f"-{len(task.fit)}-images"
     identity += "".join(f"-{name}{shown(value)}" for name, (_, value) in images.items())
     facts, preparation = describe(task.backbone), task.backbone.preparation.said()
     return {
@@ -195,10 +201,4 @@ def _result(
 
 
 def _facts(source: Source) -> dict[str, Any]:
-    return {
-        "source": source.name,
-        "split": source.split,
-        "images": len(source),
-        "fingerprint": source.fingerprint,
-        "known_as": known_as(source),
-    }
+    return {**source.facts, "known_as": known_as(source)}
