@@ -27,6 +27,7 @@ from hexa.config import UserError, some
 from hexa.data import Source, draw_part, open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.collective import from_main
+from hexa.evaluation.protocol import majority_class
 from hexa.reporting.tables import told_apart
 from hexa.runtime import precision as precisions, processes
 from hexa.runtime.progress import Progress, silent
@@ -87,13 +88,22 @@ class Comparison:
             reached = (
                 {name: side.reached(name) for name in side.scores.right} if side.scores else {}
             )
-            few = (
-                {str(shots): draws.tolist() for shots, draws in side.scores.few.items()}
-                if side.scores
-                else {}
-            )
+            few, balanced, few_balanced = {}, {}, {}
+            if side.scores:
+                few = {str(shots): draws.tolist() for shots, draws in side.scores.few.items()}
+                balanced = {name: side.scores.balanced(name) for name in side.scores.right}
+                few_balanced = {
+                    str(shots): draws.tolist() for shots, draws in side.scores.few_balanced.items()
+                }
             sides.append(
-                {**facts, "weights": side.backbone.content_hash(), "scores": reached, "few": few}
+                {
+                    **facts,
+                    "weights": side.backbone.content_hash(),
+                    "scores": reached,
+                    "balanced_accuracy": balanced,
+                    "few": few,
+                    "few_balanced_accuracy": few_balanced,
+                }
             )
         pairs = [
             {
@@ -106,6 +116,9 @@ class Comparison:
             "data": self.images.facts,
             "images": len(self.images),
             "judged": 0 if self.judge is None else len(self.judge.judged),
+            "majority_class": None
+            if self.judge is None
+            else majority_class(self.judge.labels[self.judge.judged]),
             "verdict": self.verdict.sentence,
             "best": None if self.verdict.best is None else self.sides[self.verdict.best].name,
             "backbones": sides,
@@ -259,12 +272,14 @@ def of_backbones(
             left = all_seconds - (time.perf_counter() - begun)
             tuned, note = from_main(lambda: tuning.measured(sides, images, how, left, progress))
             notes.append(note)
-            for side, (right, known) in zip(
+            for side, (right, labels, known) in zip(
                 sides, tuned, strict=False
             ):  # empty where the time is too short
                 assert side.scores is not None
                 side.scores.right[tuning.MEASURE] = right
+                side.scores.labels[tuning.MEASURE] = labels
                 side.scores.groups.update({} if known is None else {tuning.MEASURE: known})
+        notes += [constant for side in sides if (constant := verdict.constant_note(side, images))]
     sizes = list(dict.fromkeys(side.size for side in sides))
     if len(sizes) > 1:
         notes.append(

@@ -138,9 +138,9 @@ def _write(
 ) -> None:
     """facts: further texts, arrays of an .npz and metadata of a .parquet."""
     if kind == ".npz":
-        known = {} if labels is None else {"labels": labels}
-        texts = {name: np.array(text) for name, text in facts.items()}
-        np.savez(file, features=features, paths=paths, **known, **texts)
+        further: dict[str, Any] = {} if labels is None else {"labels": labels}
+        further |= {name: np.array(text) for name, text in facts.items()}
+        np.savez(file, features=features, paths=paths, **further)
         return
     rows = pyarrow.FixedSizeListArray.from_arrays(
         pyarrow.array(features.reshape(-1)), features.shape[1]

@@ -82,9 +82,9 @@ class Interrupts:
             before, self._before = self._before, {}
             for number, handler in before.items():
                 signal.signal(number, handler)
-            number = self.received if isinstance(error, Interrupted) else None
-            if number in _OF_SCHEDULERS and callable(before[number]):
-                signal.raise_signal(number)
+            last = self.received if isinstance(error, Interrupted) else None
+            if last in _OF_SCHEDULERS and callable(before[last]):
+                signal.raise_signal(last)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None or processes.ended():
