@@ -297,7 +297,9 @@ def export(given: Given, extra: Fields) -> None:
     from hexa.evaluation.request import ImageOptions
     from hexa.weights.export import export as run
 
-    checked = run(given.run, given.to, out, **_requested(ImageOptions, given, extra))
+    options = _requested(ImageOptions, given, extra)
+    with progress_bar() as progress:
+        checked = run(given.run, given.to, out, progress=progress, **options)
     say(_remark(given.run), f"written to {out}, loaded back and compared")
     say(
         *(
