@@ -39,7 +39,7 @@ def _recipes(prefix: str, **_: Any) -> list[str]:
     packages = {"hexa", *(entry.module.partition(".")[0] for entry in entries)}
     listed = [files(package) / LISTED for package in sorted(packages)]
     lines = [line for file in listed if file.is_file() for line in file.read_text().split()]
-    base, plus, _ = prefix.rpartition("+")
+    base, plus = prefix.rpartition("+")[:2]
     if plus:
         return [f"{base}{line}" for line in lines if line.startswith("+")]
     return [line for line in lines if not line.startswith("+")]
