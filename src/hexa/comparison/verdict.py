@@ -202,17 +202,18 @@ _LABELS, _LEAST, _MOST = 30, 8, 14
 
 
 def _judged_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
-    """Accuracies; if classes are unequal, each with the balanced one below it, and the share of the largest class."""
+    """Accuracies; then, if classes are unequal, the share of the most frequent one and the balanced accuracies."""
     pairs = [pair for pair in verdict.pairs if pair.first == 0]
-    majority = None if sides[0].scores is None else sides[0].scores.majority
-    if majority is not None:
-        yield "most frequent class, %", [f"{majority:.1f}"] * len(sides), []
     for name in pairs[0].differences:
         shown = [_shown(side, name) for side in sides]
         yield f"{name}, % ↑", shown, [str(pair.differences[name]) for pair in pairs]
-        if majority is not None:
-            short = name.replace(" per class", "")
-            yield f"{short}, balanced, % ↑", [_balanced(side, name) for side in sides], []
+    majority = None if sides[0].scores is None else sides[0].scores.majority
+    if majority is None:
+        return
+    yield "most frequent class, %", [f"{majority:.1f}"] * len(sides), []
+    for name in pairs[0].differences:
+        short = name.replace(" per class", "")
+        yield f"{short}, balanced, % ↑", [_balanced(side, name) for side in sides], []
 
 
 def _unlabelled_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
