@@ -84,7 +84,7 @@ def test_a_comparison_of_unequal_classes(tmp_path: Path, lopsided: Path, says: S
     assert "most frequent class" in (tmp_path / "compare.html").read_text()
 
 
-def test_balanced_accuracies_are_those_of_scikit_learn() -> None:
+def test_balanced_accuracies_are_means_over_classes() -> None:
     source = open_source("digits", "test")
     rows = np.flatnonzero((source.labels > 1) | (np.arange(len(source)) % 7 == 0))
     labels = source.labels[rows]

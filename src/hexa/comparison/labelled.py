@@ -209,9 +209,9 @@ class Judge:
         )
 
     def _nearest_mean(self, features: Tensor, drawn: Rows) -> tuple[float, float]:
-        """Accuracy and balanced accuracy in percent of the nearest class mean of the `drawn` features, on the other images of their classes.
+        """Accuracy and balanced accuracy in percent of the nearest class mean of the `drawn` features.
 
-        Features are centred on the mean of the drawn ones and normalised to unit length (SimpleShot's CL2N, Wang et al.
+        Scored are the other images of the drawn classes. Features are centred on the mean of the drawn ones and normalised to unit length (SimpleShot's CL2N, Wang et al.
         2019).
         """
         asked = self.asked(drawn)

@@ -58,9 +58,9 @@ def embed(
     """Write features [N, D] float32, labels [N] where there are any, and paths [N] of all readable images, atomically.
 
     out: .npz (arrays `features`, `labels`, `paths`) or .parquet (a list column and two more). Without #split in `data`,
-    the split train. images, seed: only a part, which `data` in the file says. Images that cannot be read are left out. options: those of `EmbeddingRequest`. maps: instead the
-    network's last feature maps [N, C, h, w], to .npy or .parquet (`hexa.evaluation.maps.write`). progress: told of
-    the images that are done. Raises UserError.
+    the split train. Images that cannot be read are left out. options: those of `EmbeddingRequest`. images, seed: only
+    a part, which `data` in the file describes. maps: instead the network's last feature maps [N, C, h, w], to .npy or
+    .parquet (`hexa.evaluation.maps.write`). progress: told of the images that are done. Raises UserError.
     """
     request = EmbeddingRequest.from_fields(options)
     out = targets.check(out, (".npy", ".parquet") if request.maps else (".npz", ".parquet"))
