@@ -16,7 +16,7 @@ from hexa.adaptation.plan import Budget, Given, Plan, Say, first_draft, plan
 from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import Judge, can_judge, labels_of, take_groups
 from hexa.config import UserError
-from hexa.data import Source, open_source
+from hexa.data import Source, draw_part, open_source
 from hexa.data.loading.loaders import check_batch_size
 from hexa.data.sources.opening import SOURCES
 from hexa.evaluation.collective import from_main
@@ -25,6 +25,7 @@ from hexa.recipes import domains, experiment as experiments
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.comparison import options
 from hexa.reporting.tables import Table
+from hexa.run.build import open_images
 from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, WINNER, is_ours, mine
 from hexa.run.run import pretrain, resume
 from hexa.runtime import parsing, precision, processes
@@ -224,7 +225,7 @@ def _begin(
     else:  # raises now if the start or the images that judge, perhaps others than before, are unsuitable
         experiment = experiments.load(out / CONFIG)
         starts.unchanged(experiment.start)
-        _judging(request, _opened(experiment, experiment.data), experiment)
+        _judging(request, open_images(experiment), experiment)
         with mine(out):
             _write(out, record)
     return record, (out / CONFIG).is_file()
@@ -238,6 +239,8 @@ def _planned(request: AdaptRequest, budget: Budget) -> Record:
     source = open_source(
         request.data, "train", None if most is None else int(most), int(channels or 3)
     )
+    images, seed = (int(request.fields.get(name) or 0) for name in ("images", "seed"))
+    source = draw_part(source, images or None, seed)
     if len(source) < FEWEST:
         raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
     draft = first_draft(request.recipe, request.backbone, request.data, len(source), request.fields)
@@ -270,7 +273,7 @@ def _conclude(
 ) -> Record:
     """Compare start and result, export the winner, and write the record and the report."""
     start, result = starts.unchanged(experiment.start), load_backbone(out / BACKBONE)
-    data = _opened(experiment, experiment.data)
+    data = open_images(experiment)
     judging, most = _judging(request, data, experiment), record["compared"]
     settings = Extraction(
         seconds=math.inf, most=most, domain=record["domain"], seed=experiment.seed

@@ -127,6 +127,11 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     option("--labelled SOURCE", "labelled images to judge by; those of --data if they have labels"),
     GROUPS,
     option(
+        "--images N",
+        "compare on N images, drawn by the seed, evenly from the classes if there are labels (default: all)",
+        type=COUNT,
+    ),
+    option(
         "--time TIME",
         "to read images and extract features; 10m if not given",
         type=duration,
@@ -165,11 +170,10 @@ def compare(given: Given, extra: Fields) -> None:
     from hexa.comparison.page import write
     from hexa.runtime.console import Console
 
-    names = ("data", "labelled", "groups", "size", "domain", "seed", "device", "fine_tune")
+    names = ("data", "labelled", "groups", "images", "size", "domain", "seed", "device")
+    options = {name: getattr(given, name) for name in (*names, "fine_tune")}
     backbones = tuple(map(named, (given.backbone, *given.backbones)))
-    request = CompareRequest(
-        backbones=backbones, seconds=given.time, **{name: getattr(given, name) for name in names}
-    )
+    request = CompareRequest(backbones=backbones, seconds=given.time, **options)
     with progress_bar() as progress:
         found = run(request, progress)
         if not processes.is_main():
@@ -180,8 +184,11 @@ def compare(given: Given, extra: Fields) -> None:
         print(json.dumps(found.record, indent=2))
         return
     console = Console()
-    console.print(verdict.table(found.sides, found.verdict).terminal())
+    drawn = verdict.table(found.sides, found.verdict, console.width)
+    console.print(drawn.terminal())
+    said = zip(drawn.header[1:], [side.name for side in found.sides], strict=False)
     say(
+        *(f"{short}: {name}" for short, name in said if short != name),
         *map(_remark, (given.backbone, *given.backbones)),
         *(f"note: {note}" for note in found.notes),
     )
@@ -212,6 +219,7 @@ def embed(given: Given, extra: Fields) -> None:
     say(
         _remark(given.backbone),
         f"note: {made.preparation}" if made.preparation else "",
+        f"note: {made.part}" if made.part else "",
         f"{' × '.join(map(str, (made.num_images, *made.shape)))} {what} of {made.source} written to {out}",
         *(f"left out: {problem}" for problem in made.left_out[:20]),
         f"… and {len(made.left_out) - 20:,} more" if made.left_out[20:] else "",
@@ -289,7 +297,9 @@ def export(given: Given, extra: Fields) -> None:
     from hexa.evaluation.request import ImageOptions
     from hexa.weights.export import export as run
 
-    checked = run(given.run, given.to, out, **_requested(ImageOptions, given, extra))
+    options = _requested(ImageOptions, given, extra)
+    with progress_bar() as progress:
+        checked = run(given.run, given.to, out, progress=progress, **options)
     say(_remark(given.run), f"written to {out}, loaded back and compared")
     say(
         *(

@@ -24,9 +24,10 @@ from hexa.comparison.extraction import (
 )
 from hexa.comparison.verdict import Side, Verdict, few_name
 from hexa.config import UserError, some
-from hexa.data import Source, open_source
+from hexa.data import Source, draw_part, open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.collective import from_main
+from hexa.evaluation.protocol import majority_class
 from hexa.reporting.tables import told_apart
 from hexa.runtime import precision as precisions, processes
 from hexa.runtime.progress import Progress, silent
@@ -46,6 +47,8 @@ class CompareRequest(Extraction):
     """The images; judged by their labels if they have one each and no others are given."""
     labelled: str | None = None
     """Labelled images to judge by instead."""
+    images: int | None = None
+    """Images that are drawn by the seed from those that judge, or from `data` without labels; all if None."""
     groups: str | None = None
     """Where it is stored which of these were taken together, as for `pairs.of`."""
     size: int | None = None
@@ -85,13 +88,22 @@ class Comparison:
             reached = (
                 {name: side.reached(name) for name in side.scores.right} if side.scores else {}
             )
-            few = (
-                {str(shots): draws.tolist() for shots, draws in side.scores.few.items()}
-                if side.scores
-                else {}
-            )
+            few, balanced, few_balanced = {}, {}, {}
+            if side.scores:
+                few = {str(shots): draws.tolist() for shots, draws in side.scores.few.items()}
+                balanced = {name: side.scores.balanced(name) for name in side.scores.right}
+                few_balanced = {
+                    str(shots): draws.tolist() for shots, draws in side.scores.few_balanced.items()
+                }
             sides.append(
-                {**facts, "weights": side.backbone.content_hash(), "scores": reached, "few": few}
+                {
+                    **facts,
+                    "weights": side.backbone.content_hash(),
+                    "scores": reached,
+                    "balanced_accuracy": balanced,
+                    "few": few,
+                    "few_balanced_accuracy": few_balanced,
+                }
             )
         pairs = [
             {
@@ -101,8 +113,12 @@ class Comparison:
             for pair in self.verdict.pairs
         ]
         return {
+            "data": self.images.facts,
             "images": len(self.images),
             "judged": 0 if self.judge is None else len(self.judge.judged),
+            "majority_class": None
+            if self.judge is None
+            else majority_class(self.judge.labels[self.judge.judged]),
             "verdict": self.verdict.sentence,
             "best": None if self.verdict.best is None else self.sides[self.verdict.best].name,
             "backbones": sides,
@@ -123,7 +139,11 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
         raise UserError(f"the backbones take images of {several} channels; compare those alike")
     how: dict[str, Any] = {"max_image_pixels": request.max_image_pixels, "channels": channels[0]}
     data = open_source(request.data, "train", **how)
-    judging = data if request.labelled is None else open_source(request.labelled, "train", **how)
+    if request.labelled is None:
+        judging = data = draw_part(data, request.images, request.seed)
+    else:
+        judging = open_source(request.labelled, "train", **how)
+        judging = draw_part(judging, request.images, request.seed)
     labelled.take_groups(judging, request.groups)
     if request.labelled is not None:
         labelled.Judge(labelled.labels_of(judging))  # raises now, before the work
@@ -138,8 +158,12 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
         for name, one in named.items()
         if found.judge is not None and _learned_from(one, judging)
     ]
-    note = f"{some(learned)} learned from the images that judge, although without labels; --labelled gives others"
-    return replace(found, notes=(*found.notes, *[note] * bool(learned)))
+    notes = [*filter(None, [judging.part_note]), *found.notes]
+    if learned:
+        notes.append(
+            f"{some(learned)} learned from the images that judge, although without labels; --labelled gives others"
+        )
+    return replace(found, notes=tuple(notes))
 
 
 def _learned_from(backbone: Backbone, images: Source) -> bool:
@@ -248,12 +272,14 @@ def of_backbones(
             left = all_seconds - (time.perf_counter() - begun)
             tuned, note = from_main(lambda: tuning.measured(sides, images, how, left, progress))
             notes.append(note)
-            for side, (right, known) in zip(
+            for side, (right, labels, known) in zip(
                 sides, tuned, strict=False
             ):  # empty where the time is too short
                 assert side.scores is not None
                 side.scores.right[tuning.MEASURE] = right
+                side.scores.labels[tuning.MEASURE] = labels
                 side.scores.groups.update({} if known is None else {tuning.MEASURE: known})
+        notes += [constant for side in sides if (constant := verdict.constant_note(side, images))]
     sizes = list(dict.fromkeys(side.size for side in sides))
     if len(sizes) > 1:
         notes.append(

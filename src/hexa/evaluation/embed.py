@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,7 +15,7 @@ import pyarrow.parquet
 from torch import Tensor
 
 from hexa.config import UserError, whole_characters
-from hexa.data import Source, open_source
+from hexa.data import Source, draw_part, open_source
 from hexa.evaluation import maps as dense
 from hexa.evaluation.features import batches, check_finite, extract, nothing_read
 from hexa.evaluation.maps import Array
@@ -32,7 +33,8 @@ class Embedded:
     """What was written: features or maps of N images, and which images could not be read, a line each.
 
     source: whose images, NAME#SPLIT. shape: (D,) for features, (C, h, w) for maps. preparation: a sentence on how
-    images were prepared, unless the backbone's own file says it. precision: what the network computed in.
+    images were prepared, unless the backbone's own file says it. precision: what the network computed in. part: a
+    sentence on the part of the source that was asked for.
     """
 
     path: Path
@@ -42,6 +44,7 @@ class Embedded:
     left_out: tuple[str, ...] = ()
     preparation: str | None = None
     precision: str = "fp32"
+    part: str = ""
 
 
 def embed(
@@ -55,9 +58,9 @@ def embed(
     """Write features [N, D] float32, labels [N] where there are any, and paths [N] of all readable images, atomically.
 
     out: .npz (arrays `features`, `labels`, `paths`) or .parquet (a list column and two more). Without #split in `data`,
-    the split train. Images that cannot be read are left out. options: those of `EmbeddingRequest`. maps: instead the
-    network's last feature maps [N, C, h, w], to .npy or .parquet (`hexa.evaluation.maps.write`). progress: told of
-    the images that are done. Raises UserError.
+    the split train. Images that cannot be read are left out. options: those of `EmbeddingRequest`. images, seed: only
+    a part, which `data` in the file describes. maps: instead the network's last feature maps [N, C, h, w], to .npy or
+    .parquet (`hexa.evaluation.maps.write`). progress: told of the images that are done. Raises UserError.
     """
     request = EmbeddingRequest.from_fields(options)
     out = targets.check(out, (".npy", ".parquet") if request.maps else (".npz", ".parquet"))
@@ -65,6 +68,7 @@ def embed(
         raise UserError("maps_precision has no effect without maps; features are float32")
     loaded = load_backbone(backbone, branch=request.branch, **request.given)
     source = open_source(data, max_image_pixels=request.max_image_pixels, channels=len(loaded.mean))
+    source = draw_part(source, request.images, request.seed)
     problems: dict[int, str] = {}
     names = np.array([whole_characters(path) for path in source.paths], dtype=object)
     # maps of larger images come in smaller batches
@@ -95,13 +99,17 @@ def embed(
             names[positions.numpy()].astype(str),
             None if labels is None else labels.numpy(),
         )
-        write_whole(out, lambda file: _write(file, out.suffix, features.numpy(), known, paths))
+        part = {} if source.drawn is None else {"data": json.dumps(source.facts)}
+        write_whole(
+            out, lambda file: _write(file, out.suffix, features.numpy(), known, paths, part)
+        )
         num_images, *shape = features.shape
     left_out = tuple(
         f"{source.paths[position]}: {problems[position]}" for position in sorted(problems)
     )
     told = left_out, loaded.preparation.said(), precisions.resolve(request.precision, how["device"])
-    return Embedded(out, f"{source.name}#{source.split}", num_images, tuple(shape), *told)
+    name = f"{source.name}#{source.split}"
+    return Embedded(out, name, num_images, tuple(shape), *told, source.part_note)
 
 
 def _parts(
@@ -120,14 +128,22 @@ def _parts(
         raise nothing_read(source)
 
 
-def _write(file: BinaryIO, kind: str, features: Array, labels: Array | None, paths: Array) -> None:
+def _write(
+    file: BinaryIO,
+    kind: str,
+    features: Array,
+    labels: Array | None,
+    paths: Array,
+    facts: Mapping[str, str],
+) -> None:
+    """facts: further texts, arrays of an .npz and metadata of a .parquet."""
     if kind == ".npz":
-        if labels is None:
-            np.savez(file, features=features, paths=paths)
-        else:
-            np.savez(file, features=features, paths=paths, labels=labels)
+        further: dict[str, Any] = {} if labels is None else {"labels": labels}
+        further |= {name: np.array(text) for name, text in facts.items()}
+        np.savez(file, features=features, paths=paths, **further)
         return
     rows = pyarrow.FixedSizeListArray.from_arrays(
         pyarrow.array(features.reshape(-1)), features.shape[1]
     )
-    pyarrow.parquet.write_table(dense.columns("features", rows, labels, paths), file)
+    table = dense.columns("features", rows, labels, paths)
+    pyarrow.parquet.write_table(table.replace_schema_metadata(facts or None), file)

@@ -23,7 +23,8 @@ def fit_and_test(
 ) -> tuple[Source, Source, list[str]]:
     """Images to fit on and images to score, both labelled with the same classes, and the classes' names.
 
-    Raises UserError.
+    Only images to fit on are reduced to a part (`request.images`), after those that `holdout` scores were taken out, so
+    that scores from more or fewer images are over the same test images. Raises UserError.
     """
     fit = _labelled(data, "train", request, channels)
     if request.holdout is None:
@@ -68,7 +69,19 @@ def fit_and_test(
         if fit.labels.ndim == 1
         else fit.labels.shape[1]
     )
-    return fit, test, [*names, *map(str, range(len(names), columns))][:columns]
+    names = [*names, *map(str, range(len(names), columns))][:columns]
+    return _part_of(fit, request), test, names
+
+
+def _part_of(fit: Source, request: EvaluationRequest) -> Source:
+    """The images to fit on that were asked for. Raises UserError if some class would have none."""
+    count = 1 if fit.classes is None else len(np.unique(fit.classes))
+    if request.images is not None and request.images < count:
+        raise UserError(
+            f"images: {request.images} are too few for the {count} classes of {fit!r}; "
+            f"give {count} or more"
+        )
+    return sources.draw_part(fit, request.images, request.seed)
 
 
 def _labelled(data: str, split: str | None, request: EvaluationRequest, channels: int) -> Source:

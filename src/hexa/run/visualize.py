@@ -31,6 +31,7 @@ from hexa.run.build import (
     Machine,
     build_method,
     build_objective,
+    open_images,
     roomy_setting,
     setting_of,
     settled,
@@ -99,9 +100,9 @@ class Look:
         kept = {name: config for name, config in experiment.hard_examples.items() if name in wanted}
         experiment = experiment.model_copy(update={"training": training, "hard_examples": kept})
         data = None if data == experiment.data else data
-        split = "train" if data is None else None
-        source = open_source(
-            data or experiment.data, split, training.max_image_pixels, experiment.network.channels
+        most, channels = training.max_image_pixels, experiment.network.channels
+        source = (
+            open_images(experiment) if data is None else open_source(data, None, most, channels)
         )
         experiment, _ = settled(experiment, source)
         machine = Machine.of(experiment)
@@ -220,7 +221,7 @@ def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | 
 
 def _own_source(experiment: Experiment) -> Source | None:
     with suppress(UserError):
-        return open_source(experiment.data, "train", channels=experiment.network.channels)
+        return open_images(experiment)
     return None
 
 

@@ -18,6 +18,7 @@ from hexa.config import UserError, nearest
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.files import by_plain_name, write_whole
+from hexa.runtime.progress import Progress, silent
 from hexa.runtime.random import Stream
 from hexa.weights import arrays, onnx_file
 from hexa.weights.layouts import LAYOUTS, names
@@ -35,7 +36,12 @@ _COUNTER = "num_batches_tracked"
 
 
 def export(
-    run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack[Given]
+    run: str | Path | Backbone,
+    to: str,
+    out: Path | str,
+    *,
+    progress: Progress = silent,
+    **given: Unpack[Given],
 ) -> dict[str, Any]:
     """Write the backbone for `to`, load the file strictly into the plain network, and compare features.
 
@@ -49,10 +55,11 @@ def export(
     existing file is unchanged, and no new one left.
 
     Returns target, network (how to build it), tensors, largest_difference of features, bytes, and load: a line of
-    Python that reads the file.
+    Python that reads the file. progress: told of the stages.
     """
     out = Path(out)
     _check_names(to, out)
+    progress("reading the weights", 0, 0)
     backbone = load_backbone(run, **given)
     config = backbone.network_config
     if config.name == "pixels" or (config.name == "python" and to != "onnx"):
@@ -68,8 +75,10 @@ def export(
     def written(file: BinaryIO) -> None:
         """Write the file, load it back and compare features."""
         temporary, allowed = Path(file.name), TOLERANCE
+        progress(f"writing the network for {to}", 0, 0)
         if network is None:
             report["tensors"], allowed = onnx_file.write(backbone, temporary), ONNX_TOLERANCE
+            progress("computing features with onnxruntime", 0, 0)
             difference = largest_difference(backbone, partial(onnx_file.features, temporary))
         else:
             _write(backbone, file, out.suffix)
@@ -137,7 +146,8 @@ def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
     """
     file, config = repr(str(out)), backbone.network_config
     if to == "onnx":
-        return f"import onnxruntime; session = onnxruntime.InferenceSession({file})"
+        session = f"import onnxruntime; session = onnxruntime.InferenceSession({file})"
+        return f"{session}  # input: {onnx_file.described(backbone)}"
     if to == "detectron2":
         return f"cfg.MODEL.WEIGHTS = {file}"
     if to == "safetensors" or config.name == "small-resnet":

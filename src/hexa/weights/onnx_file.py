@@ -66,6 +66,13 @@ def write(backbone: Backbone, path: Path) -> int:
     return len(program.model.graph.initializers)
 
 
+def described(backbone: Backbone) -> str:
+    """The input of the graph: name, shape, type and range, such as `images [N, 3, 224, 224], float32 in [0, 1], RGB`."""
+    size, channels = backbone.image_size, len(backbone.mean)
+    colours = ", RGB" if channels == 3 else ""
+    return f"{INPUT} [N, {channels}, {size}, {size}], float32 in [0, 1]{colours}"
+
+
 def features(path: Path, images: Tensor) -> Tensor:
     """The features that onnxruntime computes on the CPU: pixels in [0, 1], [B, C, S, S] -> [B, D]."""
     runtime: Any = import_extra("onnxruntime", "onnx", "an ONNX file")

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hexa.config import UserError, reason, some
 from hexa.data.sources import bands, decode as decoding
+from hexa.runtime.random import Stream
 
 Labels = NDArray[np.int64]
 Part = TypeVar("Part")
@@ -31,6 +32,14 @@ class Boxes(NamedTuple):
     labels: Tensor
     difficult: Tensor
     size: tuple[int, int]
+
+
+class Drawn(NamedTuple):
+    """A part of a source that was asked for: `images` of its images, out of `of`, drawn by `seed`."""
+
+    images: int
+    of: int
+    seed: int
 
 
 _SPLITS = {
@@ -80,6 +89,8 @@ class Source:
     """Channels of every image; images with another number are unreadable."""
     grouped: Labels | None = None
     """int64 [N], the group of every image as the user gave it (`--groups`); None if not given."""
+    drawn: Drawn | None = None
+    """The part that these images are (`--images`); None for whole sources."""
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -88,6 +99,25 @@ class Source:
     def classes(self) -> Labels | None:
         """The labels if every image has exactly one, int64 [N]; otherwise None."""
         return self.labels if self.labels is not None and self.labels.ndim == 1 else None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The name, split, number of images, fingerprint and part of the source, for JSON."""
+        facts = {"source": self.name, "split": self.split, "images": len(self)}
+        part = {} if self.drawn is None else {"drawn": self.drawn._asdict()}
+        return {**facts, "fingerprint": self.fingerprint, **part}
+
+    @property
+    def part_note(self) -> str:
+        """A sentence on the part that was asked for; empty if none was, or if it is the whole source."""
+        if self.drawn is None or self.drawn.images == self.drawn.of:
+            return ""
+        asked, of, seed = self.drawn
+        if asked > of:
+            return f"{self.name}#{self.split} has only {of:,} images: all are used, not {asked:,}"
+        evenly = "" if self.classes is None else " evenly from its classes"
+        where = f"of the {of:,} images of {self.name}#{self.split}"
+        return f"{asked:,} {where} were drawn{evenly} (seed {seed})"
 
     def splits(self) -> list[str]:
         """All splits of the source."""
@@ -215,22 +245,58 @@ class Subset(Source):
         self.labels = None if source.labels is None else source.labels[rows]
         self.paths = [source.paths[row] for row in rows]
         self.uniform_size, self.max_image_pixels = source.uniform_size, source.max_image_pixels
-        self.channels = source.channels
+        self.channels, self.drawn = source.channels, source.drawn
+        self.unlabelled = source.unlabelled
         self.fingerprint = hashlib.sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()[
             :16
         ]
 
     def files(self) -> Iterable[str | Path]:
-        return self.source.files()
+        files = list(self.source.files())
+        of_images = len(files) == len(self.source)
+        return [files[row] for row in self.rows] if of_images else files
 
     def groups(self) -> Labels | None:
-        return None if (groups := self.source.groups()) is None else groups[self.rows]
+        if self.grouped is not None:
+            return self.grouped
+        groups = self.source.groups()
+        return None if groups is None else groups[self.rows]
 
     def decode(self, index: int) -> Tensor:
         return self.source.decode(int(self.rows[index]))
 
+    def encoded(self, index: int) -> bytes | None:
+        return self.source.encoded(int(self.rows[index]))
+
     def boxes(self, index: int) -> Boxes | None:
         return self.source.boxes(int(self.rows[index]))
+
+
+def draw_part(source: Source, images: int | None, seed: int) -> Source:
+    """A part of a source: as many of its images as asked for, in order; the source itself for None or if it has fewer.
+
+    If every image has one label, all classes have the same number of images, up to one, or all of their images if
+    they have fewer. The part depends on the seed, on the labels and on the number of images alone, and a smaller part
+    is within a larger one. Raises UserError for anything but a number above 0.
+    """
+    if images is None:
+        return source
+    if not isinstance(images, int) or images < 1:
+        raise UserError(f"images must be an integer > 0, got {images!r}")
+    generator = np.random.default_rng(Stream(seed).child("part of a source").integer())
+    order = generator.permutation(len(source))
+    if source.classes is not None:
+        # the first of every class in the drawn order, then the second of every class, and so on
+        labels = source.classes[order]
+        by_class = labels.argsort(kind="stable")
+        place = np.empty_like(order)
+        place[by_class] = np.arange(len(order)) - np.searchsorted(
+            labels[by_class], labels[by_class]
+        )
+        order = order[place.argsort(kind="stable")]
+    part = Subset(source, np.sort(order[:images])) if images < len(source) else source
+    part.drawn = Drawn(images, len(source), seed)
+    return part
 
 
 def choose_split(spec: str, split: str | None, splits: Iterable[str]) -> str:
