@@ -202,8 +202,8 @@ def figure(rows: Sequence[Row], names: Sequence[str]) -> Any:
                         bars = (mean - low, high - mean) if len(values) > 1 else (0.0, 0.0)
                         points.append((epochs * (0.97 + 0.06 * place), mean, *bars))
                 x, y, down, up = zip(*points, strict=True)
-                style = {"color": COLOURS[place], "marker": "o", "markersize": 4, "capsize": 3}
-                ax.errorbar(x, y, yerr=(down, up), label=NAMES[label], **style)
+                look: dict[str, Any] = {"color": COLOURS[place], "marker": "o", "markersize": 4}
+                ax.errorbar(x, y, yerr=(down, up), label=NAMES[label], capsize=3, **look)
             ax.set_xscale("log")
             ax.set_xticks(
                 (*step.marks, step.epochs), [str(one) for one in (*step.marks, step.epochs)]
