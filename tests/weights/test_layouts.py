@@ -24,7 +24,9 @@ from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig, outline, use_small_stem
 from hexa.nn.branch_norm import convert
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD
-from hexa.weights.layouts import LAYOUTS, NETWORKS, foreign_state, names
+from hexa.weights.files import Weights
+from hexa.weights.foreign import foreign_state
+from hexa.weights.layouts import LAYOUTS, NETWORKS, names
 from hexa.weights.preparation import NAMES
 from hexa.weights.pretrained import load_backbone
 from tests.refusals import one_line
@@ -222,7 +224,7 @@ def test_networks_of_a_family_are_told_apart(monkeypatch: pytest.MonkeyPatch) ->
     for name, network in outlines.items():
         own = network.state_dict()
         layout = LAYOUTS[
-            "efficientnet_pytorch" if "lite" in name else "torchvision, timm, solo-learn and others"
+            "efficientnet_pytorch" if "lite" in name else "plain"
         ]
         found = foreign_state(
             {theirs: own[plain] for plain, theirs in names(layout, own).items()}, "here"

@@ -225,8 +225,8 @@ def _read(path: Path, own: Mapping[str, Tensor], suffix: str) -> dict[str, Tenso
         return cast(dict[str, Tensor], torch.load(path, weights_only=True))
     ours = {theirs: name for name, theirs in names(LAYOUTS["Detectron2"], own).items()}
     state = {
-        ours.get(name, name): value
-        for name, value in arrays.tensors(arrays.read(path)["model"]).items()
+        ours.get(name, name): arrays.tensor(value)
+        for name, value in arrays.read(path)["model"].items()
     }
     return {name: value for name, value in own.items() if name.endswith(_COUNTER)} | state
 

@@ -20,9 +20,9 @@ from hexa.runtime.files import write_whole
 from hexa.runtime.random import Stream, global_draws
 from hexa.weights import files, timm_weights
 from hexa.weights.external import external
-from hexa.weights.files import State, Unreadable
+from hexa.weights.files import State, Unreadable, Weights
 from hexa.weights.fitting import filled, find_backbone, outlined
-from hexa.weights.layouts import foreign_state
+from hexa.weights.foreign import check_periods, foreign_state
 from hexa.weights.metadata import (
     content_hash,
     described,
@@ -31,6 +31,7 @@ from hexa.weights.metadata import (
     of_metadata,
     ordered,
 )
+from hexa.weights.parts import below
 from hexa.weights.preparation import Given, Preparation, of_timm
 
 WEIGHTS = "backbone.safetensors"
@@ -187,7 +188,6 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
             f"{path}: batch-norms '{branch}' are kept only in the checkpoints of a run; give its folder"
         )
     state: State = weights.state
-    remedy = ""
     if "network" in weights.metadata:
         config, preparation, info = of_metadata(weights.metadata, where)
         if weights.metadata.get("content") not in (
@@ -199,6 +199,8 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
             )
     elif of_run:
         config, preparation, info = of_config(run / "config.yaml")
+        if any(key.startswith("method.") for key in state):
+            state = below(state, "method.")
         state, encoder = find_backbone(
             state, outlined(config, f"{run / 'config.yaml'}"), where, branch
         )
@@ -206,10 +208,23 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
         step = path.stem.removeprefix("step-")
         info |= {"step": int(step)} if step.isdecimal() else {}
     else:
-        config, preparation, state, prefix = foreign_state(state, where, name)
-        info = {"encoder": prefix.rstrip(".") or "state dict"}
-        remedy = f"name the timm network that it was saved from: {where}#NETWORK"
-    return Backbone(filled(config, state, where, remedy, weights.check), preparation, config, info)
+        return _foreign(weights, name)
+    return Backbone(filled(config, state, where, "", weights.check), preparation, config, info)
+
+
+def _foreign(
+    weights: Weights,
+    name: str | None = None,
+    described: tuple[NetworkConfig, Preparation | None] | None = None,
+) -> Backbone:
+    """The backbone in a file of other software."""
+    found = foreign_state(weights, name, described)
+    info = {"encoder": found.prefix.rstrip(".") or "state dict"}
+    if found.notes:
+        info["note"] = "; ".join(found.notes)
+    network = filled(found.config, found.state, weights.where, "")
+    check_periods(network, weights)
+    return Backbone(network, found.preparation, found.config, info)
 
 
 # -- by name ----------------------------------------------------------------------------------------------------------
