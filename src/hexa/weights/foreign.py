@@ -28,14 +28,12 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.weights import layouts, parts
 from hexa.weights.files import State, Weights
 from hexa.weights.fitting import misfit, own_branch
-from hexa.weights.layouts import LAYOUTS, NETWORKS
+from hexa.weights.layouts import LAYOUTS, NETWORKS, WIDTHS
 from hexa.weights.parts import Part
 from hexa.weights.preparation import Preparation, assumed, of_timm
 
 #: What the user may write after FILE#NETWORK: for the padding of a 3×3 stem.
 _PADDINGS = {"padding1": 1, "padding2": 2}
-#: Widths of vision transformers by their word in timm's names, to suggest a network.
-_WIDTHS = {192: "tiny", 384: "small", 768: "base", 1024: "large", 1280: "huge", 1536: "giant"}
 #: Networks to suggest: W is the word of the width, P the patch.
 _SUGGESTED = (
     *("vit_W_patchP_224", "vit_W_patchP_dinov2", "vit_W_patchP_reg4_dinov2", "vit_W_patchP_dinov3"),
@@ -95,29 +93,30 @@ class Asked(NamedTuple):
 def foreign_state(
     weights: Weights,
     name: str | None = None,
-    described: tuple[NetworkConfig, Preparation | None] | None = None,
+    described: NetworkConfig | None = None,
+    preparation: Preparation | None = None,
 ) -> Foreign:
     """The backbone in a file of other software.
 
-    name: what the user wrote after FILE#, if key names are not enough. described: the network and preparation of
-    images by a config.json. Otherwise images are prepared as the file's own normalisation or the published code of its
-    software says, by timm's configuration for named networks and EfficientNets, or by default values. Raises UserError
-    if the file does not have all tensors of the network, or has others.
+    name: what the user wrote after FILE#, if key names are not enough. described, preparation: by a config.json.
+    Otherwise images are prepared as the file's own normalisation or the published code of its software says, by timm's
+    configuration for named networks and EfficientNets, or by default values. Raises UserError if the file does not
+    have all tensors of the network, or has others.
     """
     asked = Asked.of(weights.where, name)
     if not weights.state:
         raise UserError(f"{asked.where}: has no tensors")
-    if described is not None:
-        config, preparation = described
-    elif asked.plain is not None:
-        config, preparation = NetworkConfig(name=asked.plain), None
+    if asked.plain is not None:
+        config = NetworkConfig(name=asked.plain)
+    elif described is not None:
+        config = described
     else:
-        return _recognised(weights, asked)
+        return _recognised(weights, asked, preparation)
     found = parts.find(weights, backbones.outline(config).state_dict())
     return _fitted(weights, asked, config, found, preparation)
 
 
-def _recognised(weights: Weights, asked: Asked) -> Foreign:
+def _recognised(weights: Weights, asked: Asked, preparation: Preparation | None) -> Foreign:
     """The backbone of a file that nobody named: a ResNet or an EfficientNet-Lite, by the shapes of convolutions."""
     for family, known in NETWORKS.items():
         found = parts.find(weights, backbones.outline(NetworkConfig(name=known[0])).state_dict())
@@ -130,7 +129,8 @@ def _recognised(weights: Weights, asked: Asked) -> Foreign:
             state = layouts.renamed(layout, part.state, own)
             given, wanted = _convolutions(state), _convolutions(own)
             if given.keys() == wanted.keys() and _alike(given, wanted):
-                return _fitted(weights, asked, NetworkConfig(name=candidate), found, None)
+                config = NetworkConfig(name=candidate)
+                return _fitted(weights, asked, config, found, preparation)
             if len(wanted.items() ^ given.items()) <= 0.2 * len(wanted):
                 # a few tensors are missing or renamed
                 problem = misfit(own, state)
@@ -139,9 +139,8 @@ def _recognised(weights: Weights, asked: Asked) -> Foreign:
         problem = f"unknown {family} of {number} convolutions; known: {', '.join(known)}"
         others = "give the safetensors file of a run, which describes its network, or python:MODULE:CALLABLE"
         raise UserError(f"{asked.where}: {problem}; {others}; {_remedy(weights, asked)}")
-    if all(
-        re.match(LAYOUTS["plain"].leftovers, key) for key in parts.without_wrappers(weights.state)
-    ):
+    head = re.compile(layouts.HEADS)
+    if all(any(map(head.fullmatch, key.split("."))) for key in weights.state):
         problem = f"has only a head ({some(weights.state)})"
         raise UserError(f"{asked.where}: {problem}; give a file with the whole network")
     problem = f"no network is recognised by these key names ({some(weights.state)})"
@@ -195,9 +194,12 @@ def _fitted(
         )
     if preparation is None:
         preparation = _preparation(weights, asked, config, part)
+    preparation = _of_size(preparation, outline)
     if own := parts.normaliser(weights):
-        origins = {**preparation.origins, **dict.fromkeys(own, "the file's own normalisation")}
-        preparation = replace(preparation, **own, origins=origins)
+        origin = "the file's own normalisation"
+        origins = {**preparation.origins, "mean": origin, "std": origin}
+        mean, std = own
+        preparation = replace(preparation, mean=mean, std=std, origins=origins)
     return Foreign(config, preparation, state, part.prefix, tuple(notes))
 
 
@@ -270,24 +272,20 @@ def _of_file(
 ) -> NetworkConfig:
     """The network with what the file says of it beyond its name; each choice that is not sure adds a note."""
     config = _stem(config, part, weights, asked, notes)
-    outline: Any = backbones.outline(config)
     state = part.state
+    if "dinov3" in config.name:
+        config = _with_biases(config, state, asked)
+    outline: Any = backbones.outline(config)
     options = dict(config.options)
     if "fc_norm.weight" in state and "norm.weight" not in state:
         options.setdefault("global_pool", "avg")
-    if "dinov3" in config.name:
-        config = _with_biases(config, state, asked)
-        if "global_pool" not in options and (
-            "storage_tokens" in state or LAYOUTS[part.layout].renames
-        ):
-            options["global_pool"] = "token"
-            notes.append("features are class tokens, as published; timm averages patches")
-    of_moco = part.has(re.compile("base_encoder")) and "heads" not in options
-    heads = getattr(
-        getattr(next(iter(getattr(outline, "blocks", ())), None), "attn", None), "num_heads", 0
-    )
-    if of_moco and config.name.startswith("vit_small") and heads == 6:
-        options.setdefault("num_heads", 12)
+    published = "storage_tokens" in state or bool(LAYOUTS[part.layout].renames)
+    if "dinov3" in config.name and published and "global_pool" not in options:
+        options["global_pool"] = "token"
+        notes.append("features are class tokens, as published; timm averages patches")
+    of_moco = part.has(re.compile("base_encoder|momentum_encoder"))
+    if of_moco and config.name == "vit_small_patch16_224" and "num_heads" not in options:
+        options["num_heads"] = 12
         notes.append("the network has 12 heads of attention, as MoCo-v3's ViT-S; timm's has 6")
     side = _stored_side(part, outline)
     if side is not None and "img_size" not in options:
@@ -328,28 +326,25 @@ def _stem(
 
 
 def _with_biases(config: NetworkConfig, state: State, asked: Asked) -> NetworkConfig:
-    """A DINOv3 network with biases of queries and values if the file has any that are not 0.
+    """A DINOv3 network with biases of queries and values if the file has any.
 
     timm's converter would drop them from a network without. Raises UserError for biases of keys.
     """
-    biases = {key: value for key, value in state.items() if key.endswith("attn.qkv.bias")}
-    for key, value in biases.items():
-        keys = value.chunk(3)[1]
-        masked = key.replace("qkv.bias", "qkv.bias_mask") in state
-        if bool(keys.any()) and not masked:
-            raise UserError(
-                f"{asked.where}: {key} has biases of keys, which timm's network has not"
-            )
-    others = [v for key, v in state.items() if re.search(r"attention\.(q|v)_proj\.bias$", key)]
-    with_biases = any(
-        bool(part.any()) for value in biases.values() for part in value.chunk(3)[::2]
-    ) or any(bool(value.any()) for value in others)
-    name = config.name.removesuffix("_qkvb")
-    if with_biases and f"{name}_qkvb" in timm.list_models():
-        name += "_qkvb"
-    elif others and not with_biases:
-        name = config.name
-    return config.model_copy(update={"name": name if with_biases else config.name})
+    fused = {key: value for key, value in state.items() if key.endswith("attn.qkv.bias")}
+    for key, value in fused.items():
+        if f"{key}_mask" not in state and bool(value.chunk(3)[1].any()):
+            problem = f"{key} has biases of keys, which no network of timm has"
+            raise UserError(f"{asked.where}: {problem}")
+    apart = any(key.endswith("attention.q_proj.bias") for key in state)
+    # those of the larger published networks are all 0
+    biases = (half for value in fused.values() for half in value.chunk(3)[::2])
+    if not apart and not any(bool(half.any()) for half in biases):
+        return config
+    if config.name.endswith("_qkvb"):
+        return config
+    if f"{config.name}_qkvb" in timm.list_models():
+        return config.model_copy(update={"name": f"{config.name}_qkvb"})
+    return config.model_copy(update={"options": config.options | {"qkv_bias": True}})
 
 
 def _stored_side(part: Part, outline: Any) -> int | None:
@@ -382,11 +377,17 @@ def _preparation(weights: Weights, asked: Asked, config: NetworkConfig, part: Pa
     found = published or assumed()
     if config.small_stem:  # no published weights are for such small images
         found = replace(assumed(_SMALL), std=found.std)
-    side = config.options.get("img_size")
-    if isinstance(side, int) and side != found.size:
-        origins = {**found.origins, "size": "the file's position embeddings"}
-        found = replace(found, size=side, origins=origins)
     return found
+
+
+def _of_size(preparation: Preparation, outline: Any) -> Preparation:
+    """A preparation for a network of a fixed image size."""
+    grid = getattr(outline, "patch_embed", None)
+    size = getattr(grid, "img_size", None)
+    if size is None or getattr(outline, "pos_embed", None) is None or size[0] == preparation.size:
+        return preparation
+    origins = {**preparation.origins, "size": "the network's position embeddings"}
+    return replace(preparation, size=int(size[0]), origins=origins)
 
 
 # -- suggestions -------------------------------------------------------------------------------------------------------
@@ -424,8 +425,8 @@ def _candidates(weights: Weights, asked: Asked) -> list[str]:
     if any(key.endswith(("layer4.0.conv1.weight", "res5.0.conv1.weight")) for key in weights.state):
         found += NETWORKS["ResNet"][:5]
     for value in weights.state.values():
-        if value.ndim == 4 and value.shape[1] == 3 and value.shape[0] in _WIDTHS:
-            word, patch = _WIDTHS[value.shape[0]], str(value.shape[2])
+        if value.ndim == 4 and value.shape[1] == 3 and value.shape[0] in WIDTHS:
+            word, patch = WIDTHS[value.shape[0]], str(value.shape[2])
             found += [name.replace("W", word).replace("P", patch) for name in _SUGGESTED]
             break
     if asked.plain is not None:

@@ -24,6 +24,9 @@ NETWORKS = {
     "EfficientNet": tuple(f"tf_efficientnet_lite{number}" for number in range(5)),
 }
 
+#: Words in timm's names of vision transformers, by width.
+WIDTHS = {192: "tiny", 384: "small", 768: "base", 1024: "large", 1280: "huge", 1536: "giant"}
+
 Renames = tuple[tuple[str, str], ...]
 """(pattern, replacement) pairs, applied in this order. {} in a replacement stands for the number of different matches
 before this one; (a|b|c) for several tensors that are joined in this order."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError, some
+from hexa.nn.normalize import Channels
 from hexa.weights.files import State, Weights
 from hexa.weights.layouts import HEADS, LAYOUTS, names, pieces
 
@@ -181,17 +182,17 @@ def unknown_beside(weights: Weights, part: Part, parts: Sequence[Part]) -> list[
     ]
 
 
-def normaliser(weights: Weights) -> dict[str, list[float]]:
+def normaliser(weights: Weights) -> tuple[Channels, Channels] | None:
     """The mean and standard deviation of pixels in [0, 1] in a file of a network with its own normalisation."""
-    found: dict[str, list[float]] = {}
+    found: dict[str, Channels] = {}
     for key, value in weights.state.items():
         match = _NORMALISER.fullmatch(key)
         if match is None or value.numel() not in (1, 3) or not value.is_floating_point():
             continue
         name = match["name"] or {"mu": "mean", "sigma": "std"}[match["greek"]]
         numbers = value.double().flatten().tolist()
-        found.setdefault(name, numbers * (3 // len(numbers)))
-    return found if found.keys() == {"mean", "std"} else {}
+        found.setdefault(name, tuple(numbers * (3 // len(numbers))))
+    return (found["mean"], found["std"]) if len(found) == 2 else None
 
 
 def without_wrappers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from hexa.nn.normalize import Normalize, mean_of
 from hexa.runtime import paths
 from hexa.runtime.files import write_whole
 from hexa.runtime.random import Stream, global_draws
-from hexa.weights import files, timm_weights
+from hexa.weights import files, folders, timm_weights
 from hexa.weights.external import external
 from hexa.weights.files import State, Unreadable, Weights
 from hexa.weights.fitting import filled, find_backbone, outlined
@@ -123,7 +123,8 @@ def load_backbone(
 
     A run folder (its backbone.safetensors, or its newest intact checkpoint while it trains) · a .safetensors file · a
     checkpoint (.pth, .pth.tar, .pt, .pkl) in any of `layouts.LAYOUTS`; FILE#NETWORK names the timm network if key names
-    are not enough · timm:NAME · random:NAME, the network of a run folder, of timm, or small-resnet-W-W-W, with weights
+    are not enough, FILE#NETWORK:PART one of several networks in the file · a folder of transformers, timm or OpenCLIP
+    with a config.json · timm:NAME · random:NAME, the network of a run folder, of timm, or small-resnet-W-W-W, with weights
     drawn from `seed` · pixels:SIZE · python:MODULE:CALLABLE, a function that returns a network (`external.External`).
     Only tensors are read from files, never code; `python:` runs the code that it names. Raises UserError.
 
@@ -155,10 +156,25 @@ def _loaded(text: str, seed: int, branch: str) -> Backbone:
     if kind in named:
         return named[kind]()
     path, network = paths.weights(text)
-    return _of_run(path, branch) if path.is_dir() else _of_file(path, branch, network)
+    if path.is_dir():
+        return _of_folder(path, branch, network)
+    return _of_file(path, branch, network)
 
 
 # -- of files ---------------------------------------------------------------------------------------------------------
+
+
+def _of_folder(folder: Path, branch: str, name: str | None) -> Backbone:
+    """The backbone of a run, or in a folder of transformers, timm or OpenCLIP."""
+    run = any((folder / one).exists() for one in (WEIGHTS, "config.yaml"))
+    if run or not folders.is_one(folder):
+        if name is not None:
+            raise UserError(f"{folder}#{name}: a run describes its network; leave out #{name}")
+        return _of_run(folder, branch)
+    if branch != "main":
+        raise UserError(f"{folder}: has no batch-norms '{branch}'; give the folder of a run")
+    found = folders.read(folder, named=name is not None)
+    return _foreign(found.weights, name, found.config, found.preparation)
 
 
 def _of_run(folder: Path, branch: str) -> Backbone:
@@ -208,17 +224,21 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
         step = path.stem.removeprefix("step-")
         info |= {"step": int(step)} if step.isdecimal() else {}
     else:
+        if name is None and folders.names_network(path):
+            beside = folders.read(path.parent, file=path)
+            return _foreign(weights, None, beside.config, beside.preparation)
         return _foreign(weights, name)
     return Backbone(filled(config, state, where, "", weights.check), preparation, config, info)
 
 
 def _foreign(
     weights: Weights,
-    name: str | None = None,
-    described: tuple[NetworkConfig, Preparation | None] | None = None,
+    name: str | None,
+    described: NetworkConfig | None = None,
+    preparation: Preparation | None = None,
 ) -> Backbone:
     """The backbone in a file of other software."""
-    found = foreign_state(weights, name, described)
+    found = foreign_state(weights, name, described, preparation)
     info = {"encoder": found.prefix.rstrip(".") or "state dict"}
     if found.notes:
         info["note"] = "; ".join(found.notes)
