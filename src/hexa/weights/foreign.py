@@ -39,8 +39,8 @@ _SUGGESTED = (
     *("vit_W_patchP_224", "vit_W_patchP_dinov2", "vit_W_patchP_reg4_dinov2", "vit_W_patchP_dinov3"),
     *("vit_W_patchP_clip_224", "deit3_W_patchP_224", "vit_W_plus_patchP_dinov3"),
 )
-#: How many further networks with similar names are tried for a suggestion.
-_SIMILAR = 6
+#: How many networks with similar names are tried for a suggestion if the file does not tell more.
+_SIMILAR = 3
 #: Side of images in pixels for which a ResNet has a 3×3 stem.
 _SMALL = 32
 #: Tensors that any filter of timm may leave out, since the network computes them.
@@ -112,8 +112,18 @@ def foreign_state(
         config = described
     else:
         return _recognised(weights, asked, preparation)
+    weights = _without_chunks(weights, config)
     found = parts.find(weights, backbones.outline(config).state_dict())
     return _fitted(weights, asked, config, found, preparation)
+
+
+def _without_chunks(weights: Weights, config: NetworkConfig) -> Weights:
+    """The file with blocks.7 for blocks.1.7: DINOv2 trains blocks in chunks."""
+    chunk = re.compile(r"\bblocks\.\d+\.(\d+\.)")
+    if any(chunk.match(key) for key in backbones.outline(config).state_dict()):
+        return weights
+    state = {chunk.sub(r"blocks.\1", key): value for key, value in weights.state.items()}
+    return replace(weights, state=state)
 
 
 def _recognised(weights: Weights, asked: Asked, preparation: Preparation | None) -> Foreign:
@@ -189,9 +199,8 @@ def _fitted(
     outline = backbones.outline(config)
     state = converted(part, outline, config.name)
     if problem := misfit(outline.state_dict(), own_branch(state, outline.state_dict())):
-        raise UserError(
-            f"{where}: not the state of {config.name}: {problem}; {_remedy(weights, asked)}"
-        )
+        remedy = _remedy(weights, asked)
+        raise UserError(f"{where}: not the state of {config.name}: {problem}; {remedy}")
     if preparation is None:
         preparation = _preparation(weights, asked, config, part)
     preparation = _of_size(preparation, outline)
@@ -219,9 +228,6 @@ def converted(part: Part, outline: nn.Module, name: str) -> dict[str, Tensor]:
         state.pop("mask_token", None)
     else:
         state["mask_token"] = part.state["mask_token"]
-    chunked = re.compile(r"blocks\.\d+\.(\d+\.)")  # DINOv2 trains blocks in chunks
-    if not any(chunked.match(key) for key in own):
-        state = {chunked.sub(r"blocks.\1", key, count=1): value for key, value in state.items()}
     if layout.renames and getattr(outline, "no_embed_class", False) and "reg_token" in state:
         state["register_tokens"] = state.pop("reg_token")
     if any("register_tokens" in key or ".mlp.w12." in key for key in state):
@@ -407,6 +413,7 @@ def fits(weights: Weights, name: str) -> bool:
     """True if a file loads as this network."""
     asked = Asked.of(weights.where, name)
     config = NetworkConfig(name=str(asked.plain))
+    weights = _without_chunks(weights, config)
     try:
         own = backbones.outline(config).state_dict()
         part, _ = parts.choose(parts.find(weights, own), asked.part, asked.where, config.name)
@@ -429,7 +436,7 @@ def _candidates(weights: Weights, asked: Asked) -> list[str]:
             word, patch = WIDTHS[value.shape[0]], str(value.shape[2])
             found += [name.replace("W", word).replace("P", patch) for name in _SUGGESTED]
             break
-    if asked.plain is not None:
+    if asked.plain is not None and not found:
         found += difflib.get_close_matches(asked.plain, known, _SIMILAR, 0.8)
     return [name for name in dict.fromkeys(found) if name in known and name != asked.plain]
 
