@@ -211,7 +211,7 @@ def test_a_folder_without_a_network(tmp_path: Path) -> None:
     with one_line(r"no model\.safetensors or pytorch_model\.bin"):
         load_backbone(tmp_path)
     safetensors.torch.save_file(ViT().state_dict(), tmp_path / "model.safetensors")
-    with one_line(r"no architecture \(timm\) or model_type .*#NETWORK"):
+    with one_line(r"no network is recognised by these key names .*#NETWORK"):
         load_backbone(tmp_path)
     assert load_backbone(f"{tmp_path}#test_vit").num_features == 64
 
@@ -242,6 +242,5 @@ def test_runs_take_no_network(tmp_path: Path) -> None:
 
 def test_bare_folders_with_one_file(tmp_path: Path) -> None:
     saved(resnet18().state_dict(), tmp_path, "pytorch_model.bin")
-    with one_line("name the network"):
-        load_backbone(tmp_path)
-    assert load_backbone(f"{tmp_path}#resnet18").num_features == 512
+    for spec in (tmp_path, f"{tmp_path}#resnet18"):
+        assert load_backbone(spec).network_config.name == "resnet18"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hexa.nn.backbones import NetworkConfig, use_small_stem
 from hexa.weights import files
 from hexa.weights.export import export
 from hexa.weights.fitting import filled
-from hexa.weights.foreign import foreign_state
+from hexa.weights.foreign import Asked, foreign_state
 from hexa.weights.pretrained import Backbone, load_backbone
 from tests.refusals import one_line
 from tests.weights.test_layouts import assert_same, features_of, resnet18, stirred
@@ -538,3 +539,12 @@ def test_export_of_a_solo_learn_stem(tmp_path: Path) -> None:
     exec(report["load"], names)
     assert_features(load_backbone(f"{path}#resnet18:padding2"), names["network"])
     assert "padding" in report["network"]
+
+
+def test_the_page_names_networks_of_timm() -> None:
+    """Each FILE#NETWORK of docs/which-weights.md; the tests above load one file for each row."""
+    page = (Path(__file__).parents[2] / "docs" / "which-weights.md").read_text()
+    specs = re.findall(r"[\w.-]+\.(?:pth|pt|bin|ckpt|tar|safetensors)#([\w.]+)", page)
+    assert len(specs) > 15
+    for spec in specs:
+        assert Asked.of("FILE", spec).name == spec

@@ -86,6 +86,8 @@ def export(
         report["largest_difference"] = difference
 
     write_whole(out, written)
+    if "note" in backbone.info:
+        report["note"] = backbone.info["note"]
     if backbone.preparation.crop < 1 and to != "onnx":
         report["crop"] = (
             f"hexa takes square images of at most {backbone.image_size} px whole; others do with --crop 1"

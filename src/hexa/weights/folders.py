@@ -99,9 +99,6 @@ def read(folder: Path, named: bool = False, file: Path | None = None) -> Folder:
     elif "model_type" in fields:
         with described(f"{folder / CONFIG}: not a config of transformers"):
             config = None if named else _of_transformers(fields, folder / CONFIG)
-    elif not named:
-        problem = "no architecture (timm) or model_type (transformers)"
-        raise UserError(f"{folder / CONFIG}: has {problem}; name the network: {folder}#NETWORK")
     if (folder / PROCESSOR).is_file():
         with described(f"{folder / PROCESSOR}: not a config of an image processor"):
             path = folder / PROCESSOR

@@ -86,6 +86,11 @@ class Backbone(nn.Module):
             )
         return other.to(self.normalize.scale.device).train(self.training)
 
+    def said(self) -> str | None:
+        """Sentences on how its weights were chosen and how images are prepared, for readers of results."""
+        parts = [self.info.get("note"), self.preparation.said()]
+        return "; ".join(filter(None, parts)) or None
+
     def content_hash(self) -> str:
         """The first 16 hexadecimal digits of the SHA-256 of names and values of the network's state."""
         return content_hash(self.network.state_dict())
