@@ -112,6 +112,49 @@ def test_transformers(tmp_path: Path, kind: str) -> None:
     assert_features(load_backbone(tmp_path), expected)
 
 
+@pytest.mark.parametrize("kind", ["ViTForImageClassification", "Dinov2ForImageClassification"])
+def test_classifiers_of_transformers(tmp_path: Path, kind: str) -> None:
+    hub = pytest.importorskip("transformers")
+    config = hub.Dinov2Config(**TINY) if "Dino" in kind else hub.ViTConfig(**TINY)
+    model = shaken(getattr(hub, kind)(config))
+    model.save_pretrained(tmp_path)
+    assert_features(load_backbone(tmp_path), Pooled(model.base_model))
+
+
+def test_masked_autoencoders_of_transformers(tmp_path: Path) -> None:
+    """Their own model shuffles patches, so that its features are those of the same weights as a ViT."""
+    hub = pytest.importorskip("transformers")
+    decoder = {
+        "decoder_hidden_size": 16,
+        "decoder_num_hidden_layers": 1,
+        "decoder_intermediate_size": 16,
+    }
+    config = hub.ViTMAEConfig(
+        **TINY, intermediate_size=64, **decoder, decoder_num_attention_heads=2
+    )
+    model = shaken(hub.ViTMAEForPreTraining(config))
+    model.save_pretrained(tmp_path)
+    plain = hub.ViTModel(hub.ViTConfig(**TINY, intermediate_size=64), add_pooling_layer=False)
+    plain.load_state_dict(model.vit.state_dict(), strict=True)
+    assert_features(load_backbone(tmp_path), Pooled(plain))
+
+
+def test_both_towers_of_clip_of_transformers(tmp_path: Path) -> None:
+    hub = pytest.importorskip("transformers")
+    text = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 20}
+    config = hub.CLIPConfig(
+        vision_config=TINY | {"intermediate_size": 64}, text_config=text | {"intermediate_size": 8}
+    )
+    model = shaken(hub.CLIPModel(config))
+    model.save_pretrained(tmp_path)
+
+    class PooledOutput(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return model.vision_model(images).pooler_output
+
+    assert_features(load_backbone(tmp_path), PooledOutput())
+
+
 @pytest.mark.parametrize("kind", ["vit", "dinov3"])
 def test_export_of_transformers(tmp_path: Path, kind: str) -> None:
     model = make(kind)

@@ -266,7 +266,7 @@ def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
         raise UserError(
             f"--to {to}: it has no network '{config.name}'; export --to timm or safetensors"
         )
-    network = cast(nn.Module, torchvision.models.get_model(config.name, weights=None))
+    network: nn.Module = torchvision.models.get_model(config.name, weights=None)
     if not isinstance(network, torchvision.models.ResNet):
         raise UserError(f"--to {to}: its '{config.name}' has other tensor names; export --to timm")
     network.fc = nn.Identity()
