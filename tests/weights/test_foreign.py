@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import safetensors.torch
+import timm
 import torch
 import torchvision
 from torch import Tensor, nn
@@ -493,6 +494,26 @@ def test_networks_that_differ_need_a_choice(tmp_path: Path, vit: ViT, other: Sta
     with one_line(r"has several such networks: 'left', 'right'; name one: .*#test_vit:left$"):
         load_backbone(f"{path}#test_vit")
     assert_features(load_backbone(f"{path}#test_vit:left"), vit)
+
+
+def test_resnets_that_differ_need_a_choice(tmp_path: Path) -> None:
+    """Nobody names the network; the command in the error does."""
+    both = under("left.", resnet18().state_dict()) | under("right.", resnet18(7).state_dict())
+    path = saved(both, tmp_path)
+    with one_line(r"several such networks: .*#resnet18:left$") as caught:
+        load_backbone(path)
+    found = load_backbone(str(caught.value).rpartition(" ")[2])
+    images = torch.rand(2, 3, 40, 40)
+    assert_same(found(images).detach(), features_of(resnet18(), images))
+
+
+def test_networks_with_a_norm_after_pooling(tmp_path: Path) -> None:
+    """As MAE and BEiT fine-tune them."""
+    options = {"global_pool": "avg", "img_size": 32}
+    network = stirred(timm.create_model("test_vit", num_classes=0, **options))
+    assert "fc_norm.weight" in network.state_dict()
+    path = saved({"model": network.state_dict()}, tmp_path)
+    assert_features(load_backbone(f"{path}#test_vit"), network)
 
 
 @pytest.mark.parametrize("content", [{}, {"state_dict": {}}, {"epoch": 1}, []])

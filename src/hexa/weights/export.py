@@ -266,11 +266,11 @@ def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
         raise UserError(
             f"--to {to}: it has no network '{config.name}'; export --to timm or safetensors"
         )
-    network: nn.Module = torchvision.models.get_model(config.name, weights=None)
+    network = cast(nn.Module, torchvision.models.get_model(config.name, weights=None))
     if not isinstance(network, torchvision.models.ResNet):
         raise UserError(f"--to {to}: its '{config.name}' has other tensor names; export --to timm")
     network.fc = nn.Identity()
-    if config.small_stem:
-        padding = cast(int, config.options.get("stem_padding", 1))
-        backbones.use_small_stem(network, config.name, padding)
-    return network
+    if not config.small_stem:
+        return cast(nn.Module, network)
+    padding = cast(int, config.options.get("stem_padding", 1))
+    return backbones.use_small_stem(network, config.name, padding)

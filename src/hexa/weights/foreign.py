@@ -132,7 +132,9 @@ def _recognised(weights: Weights, asked: Asked, preparation: Preparation | None)
         found = parts.find(weights, backbones.outline(NetworkConfig(name=known[0])).state_dict())
         if not found or not _has_stem(found[0], family):
             continue
-        part, _ = parts.choose(found, asked.part, asked.where, known[0])
+        part = found[0]
+        with contextlib.suppress(UserError):  # which is raised again below, with the network's name
+            part, _ = parts.choose(found, None, asked.where, known[0])
         layout = LAYOUTS[part.layout]
         for candidate in known:
             own = backbones.outline(NetworkConfig(name=candidate)).state_dict()

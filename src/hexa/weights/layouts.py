@@ -34,7 +34,7 @@ before this one; (a|b|c) for several tensors that are joined in this order."""
 #: Names of modules that follow a network and are not part of it.
 HEADS = (
     r"(fc|heads?|head_\w+|\w+_heads?|classifiers?|\w+_classifier|linear|last_linear|lin_cls|logits|pre_logits|"
-    r"proj|project(ion|or)s?(_\w+)?|predict(or|ion)\w*|pred|prototypes?\w*|pooler|decoder\w*|mask_token|queue\w*|"
+    r"proj|(\w+_)?project(ion|or)s?(_\w+)?|predict(or|ion)\w*|pred|prototypes?\w*|pooler|decoder\w*|mask_token|masked_embed|queue\w*|"
     r"n_averaged|local_cls_norm|position_ids)"
 )
 

@@ -71,10 +71,13 @@ def find(weights: Weights, own: State) -> list[Part]:
     counts: Counter[tuple[str, str]] = Counter()
     known: dict[str, set[str]] = {}
     for name, layout in LAYOUTS.items():
+        theirs = names(layout, own)
+        if layout.renames and all(plain == their for plain, their in theirs.items()):
+            continue  # of another kind of networks
         known[name] = {
             piece
-            for plain, theirs in names(layout, own).items()
-            for piece in pieces(theirs)
+            for plain, their in theirs.items()
+            for piece in pieces(their)
             if not plain.endswith("num_batches_tracked")
         }
         for key in weights.state:

@@ -187,7 +187,8 @@ def _of_run(folder: Path, branch: str) -> Backbone:
         return _of_file(folder / WEIGHTS)
     if not (folder / "config.yaml").is_file():
         raise UserError(
-            f"{folder}: no config.yaml, so not a run that has begun; give a run, or a file of weights"
+            f"{folder}: no config.yaml, so not a run that has begun; give a run, a folder with the config.json of "
+            "transformers or timm, or a file of weights"
         )
     for path in sorted((folder / "checkpoints").glob("step-*.pt"), reverse=True):
         with suppress(Unreadable):  # truncated or damaged: the one before is kept for this case
