@@ -280,6 +280,8 @@ def of_backbones(
                 side.scores.labels[tuning.MEASURE] = labels
                 side.scores.groups.update({} if known is None else {tuning.MEASURE: known})
         notes += [constant for side in sides if (constant := verdict.constant_note(side, images))]
+    told = ((name, backbone.info.get("note")) for name, backbone in backbones.items())
+    notes += [f"{name}: {note}" for name, note in told if note]
     sizes = list(dict.fromkeys(side.size for side in sides))
     if len(sizes) > 1:
         notes.append(

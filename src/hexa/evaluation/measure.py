@@ -193,7 +193,7 @@ def _result(
     if task.fit.drawn is not None and task.fit.drawn.images < task.fit.drawn.of:
         identity += f"-{len(task.fit)}-images"
     identity += "".join(f"-{name}{shown(value)}" for name, (_, value) in images.items())
-    facts, preparation = describe(task.backbone), task.backbone.preparation.said()
+    facts, preparation = describe(task.backbone), task.backbone.said()
     return {
         "protocol": f"{asked.protocol}/{identity}",
         "preset": asked.preset,
