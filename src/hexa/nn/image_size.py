@@ -101,4 +101,4 @@ def _shapes(network: nn.Module) -> dict[str, tuple[int, ...]]:
 def _multiples(size: int, unit: int) -> str:
     """The two multiples of `unit` nearest to `size`."""
     below = unit * (size // unit)
-    return f"{below} or {below + unit}" if below else f"{unit} or more"
+    return f"{below} or {below + unit}" if below else str(unit)
