@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hexa import recipes
 from hexa.cli import main
-from hexa.config import UserError
+from hexa.config import ConfigError, UserError
 from hexa.core import Batch, Setting
 from hexa.data import open_source
 from hexa.methods.simclr import SimCLRConfig
@@ -176,6 +176,68 @@ def test_positions_of_a_transformer_are_interpolated(tmp_path: Path) -> None:
     # a corner of the larger grid is near the corner of the smaller one
     assert torch.cosine_similarity(found["pos_embed"][0, 1], given["pos_embed"][0, 1], dim=0) > 0.9
     assert torch.equal(found["blocks.0.attn.qkv.weight"], given["blocks.0.attn.qkv.weight"])
+
+
+STRICT = {"img_size": 64, "patch_size": 8, "depth": 2, "embed_dim": 24, "num_heads": 2}
+
+
+def strict_vit(folder: Path) -> Path:
+    config = NetworkConfig(name="vit_tiny_patch16_224", options=STRICT)
+    return save_backbone(random_backbone(config, 64), folder / "vit.safetensors")
+
+
+def test_a_transformer_learns_from_small_crops_too(tmp_path: Path) -> None:
+    """Recipes' crops are rounded to patches, and the network takes images of all their sizes."""
+    crops = [{"count": 2, "size": 20}]
+    recipe = experiments.override(
+        recipes.get("digits-moco-v2"), {"views.size": 32, "views.extra_crops": crops}
+    )
+    given = {"start.weights": str(strict_vit(tmp_path)), "views.size": 32}
+    experiment = begin_from_weights(experiments.override(recipe, given), given)
+    assert [group.size for group in experiment.views.groups] == [32, 16]
+    assert experiment.network.options == STRICT | {"img_size": 32, "dynamic_img_size": True}
+    network = start.begun(experiment.network, experiment.start)
+    assert [network(torch.zeros(2, 3, size, size)).shape[1] for size in (32, 16)] == [24, 24]
+    assert network.pos_embed.shape == (1, 17, 24)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"), [({}, STRICT), ({"views.size": 48}, {"img_size": 48})]
+)
+def test_a_transformer_keeps_its_options_where_its_size_stays(
+    changes: dict[str, Any], options: dict[str, Any], tmp_path: Path
+) -> None:
+    given = {"start.weights": str(strict_vit(tmp_path)), **changes}
+    experiment = begin_from_weights(
+        experiments.override(recipes.get("digits-moco-v2"), given), given
+    )
+    assert experiment.network.options == STRICT | options
+    assert experiment.views.size == options["img_size"]
+
+
+def test_a_new_transformer_is_built_for_its_views() -> None:
+    given = {"network.name": "vit_tiny_patch16_224", "views.size": 32}
+    experiment = begin_from_weights(
+        experiments.override(recipes.get("digits-moco-v2"), given), given
+    )
+    assert experiment.network.options == {"img_size": 32}
+    named = given | {"network.options": {"img_size": 48}}
+    experiment = begin_from_weights(
+        experiments.override(recipes.get("digits-moco-v2"), named), named
+    )
+    assert experiment.network.options == {"img_size": 48}
+
+
+@pytest.mark.parametrize("with_weights", [True, False])
+def test_views_that_patches_do_not_divide_are_refused(with_weights: bool, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"views.size": 36}
+    if with_weights:
+        given["start.weights"] = str(strict_vit(tmp_path))
+    else:
+        given["network.name"] = "vit_tiny_patch16_224"
+    sides = "8 px; give 32 or 40" if with_weights else "16 px; give 32 or 48"
+    with pytest.raises(ConfigError, match=f"views.size: .* has patches of {sides}"):
+        begin_from_weights(experiments.override(recipes.get("digits-moco-v2"), given), given)
 
 
 # -- what is kept -----------------------------------------------------------------------------------------------------

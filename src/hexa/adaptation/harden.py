@@ -200,7 +200,7 @@ class HardenRequest(AdaptRequest):
 
         def side(share: float) -> Side:
             if share not in sides:
-                network = between(native, result, share)
+                network = between(start, result, share)
                 sides[share] = Side.of(network, extracted(network, images, how, device)[0], judge)
             return sides[share]
 
