@@ -146,7 +146,7 @@ def _loaded(text: str, seed: int, branch: str) -> Backbone:
     named = {
         "random": lambda: _random(name, seed),
         "pixels": lambda: _pixels(name),
-        "timm": lambda: _timm(name),
+        "timm": lambda: _timm(timm_weights.current(name)),
     }
     named["python"] = lambda: _external(text)
     if kind in named and branch != "main":
@@ -156,6 +156,7 @@ def _loaded(text: str, seed: int, branch: str) -> Backbone:
     if kind in named:
         return named[kind]()
     path, network = paths.weights(text)
+    network = network and timm_weights.current(network)
     return _of_run(path, branch) if path.is_dir() else _of_file(path, branch, network)
 
 
@@ -222,8 +223,10 @@ def _random(name: str, seed: int) -> Backbone:
     if (Path(name) / "config.yaml").is_file():
         config, preparation, _ = of_config(Path(name) / "config.yaml")
         return _drawn(config, preparation, seed)
-    if name in timm.list_models():  # images prepared as for timm:NAME, to be comparable
-        return _drawn(NetworkConfig(name=name), of_timm(name), seed)
+    timms = timm_weights.current(name)
+    if timms in timm.list_models() or timms in timm.list_pretrained():
+        # images are prepared as for timm:NAME, to be comparable
+        return _drawn(NetworkConfig(name=timms.partition(".")[0]), of_timm(timms), seed)
     widths = name.removeprefix("small-resnet-").split("-")
     if not name.startswith("small-resnet-") or not all(width.isdecimal() for width in widths):
         remedy = nearest(name, timm.list_models())
