@@ -32,6 +32,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.signals import Interrupted
 from hexa.weights import files, start as starts
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from tests.adaptation.conftest import HERE
 from tests.conftest import Says
 
 NETWORK = NetworkConfig(
@@ -244,10 +245,6 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     told = says(*planning, *data, "--time=100s")
     assert "method: simclr, from" in told.out
     assert "learning: the whole network, in the first pass the head alone" in told.out
-    assert re.search(
-        r"outlook: .* of an image, the start finds it among 40 in \d+% \(± \d+\) of cases, so",
-        told.out,
-    )
     assert "for medical-grey (--domain names another kind), 8 px\n" in told.out
     assert (
         f"{photos}/test (120 images), independent unless --groups is given; 120 in the comparison\n"
@@ -303,14 +300,17 @@ def test_where_the_time_is_not_enough_the_start_is_kept(
     monkeypatch.setattr("hexa.adaptation.plan.measure", lambda *_, **__: slow)
     out = tmp_path / "run"
     asked = ["adapt", str(weights), f"--data=folder:{photos}/train", f"--out={out}", *QUICK]
-    reason = r"would take 40 min 44 s of training as fast .*, and all else \d+ s, so .*; from (\d+) minutes"
-    (needed,) = re.findall(reason, says(*asked, "--time=10m", status=2).out)
+    said = says(*asked, "--time=10m", status=2).out.splitlines()[-1]
+    # 100 images: 1 + 5 · 2 seconds each, 0.9 of the time, and a third to spare
+    assert said == (
+        "The time is too short to train on these images, so the original weights are kept; try --time 30m."
+    )
     kept = json.loads((out / "adapt.json").read_text())
-    assert (kept["kept"], kept["verdict"][:15]) == ("start", "not enough time")
+    assert (kept["kept"], kept["verdict"]) == ("start", said)
     assert sorted(path.name for path in out.iterdir()) == ["adapt.json"]
     with pytest.raises(UserError, match="so not a run that has begun; give a run"):
         load_backbone(out)
-    said = says(*asked, f"--time={needed}m", "--plan").out  # the same folder, with more time
+    said = says(*asked, "--time=30m", "--plan").out  # the same folder, with more time
     assert (
         said.count("learning: the last of 3 stages")
         == said.count("none, so whether it helped cannot be told")
@@ -326,6 +326,7 @@ def test_the_clock_leaves_time_to_judge(
         "hexa.adaptation.plan.measure", lambda *_, **__: Costs(8, 0.1, {3: 0.03, 0: 0.01}, 0.02)
     )
     monkeypatch.setattr(Budget, "left", 600.0)
+    monkeypatch.setattr(Budget, "here", HERE)
     asked = AdaptRequest(str(weights), f"folder:{photos}/train", f"folder:{photos}/test", 600.0)
     for imported, slower in (
         (0.0, 1.0),

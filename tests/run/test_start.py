@@ -319,17 +319,24 @@ def test_maps_are_remembered_only_where_they_never_change(
     ) == bool(field)
 
 
+NARROW = {"embed_dim": 48, "num_heads": 3}
+
+
 @pytest.mark.parametrize(
     ("name", "options", "learns", "modules"),
     [
         ("small-resnet", {}, "layer2", 4),
         ("resnet18", {}, "layer4", 10),
         ("tf_efficientnet_lite0", {}, "conv_head", 9),
-        ("vit_tiny_patch16_224", {"img_size": 32, "depth": 2}, "blocks.1", None),
+        ("vit_tiny_patch16_224", {"img_size": 32, "depth": 2}, "blocks.1", 5),
+        ("vit_small_patch14_reg4_dinov2", {"img_size": 28, "depth": 2, **NARROW}, "blocks.1", 5),
+        ("vit_small_patch16_dinov3", {"img_size": 32, "depth": 2, **NARROW}, "blocks.1", 5),
+        ("swin_tiny_patch4_window7_224", {"img_size": 32, "window_size": 2}, "layers.3", 4),
+        ("vit_tiny_patch16_224", {"img_size": 32, "depth": 2}, "pos_embed", None),
         ("small-resnet", {}, "", None),
     ],
 )
-def test_a_trunk_is_found_where_a_network_is_a_sequence(
+def test_trunk_below_the_parameters_that_learn(
     name: str, options: dict[str, Any], learns: str, modules: int | None
 ) -> None:
     config = NetworkConfig(
@@ -337,7 +344,8 @@ def test_a_trunk_is_found_where_a_network_is_a_sequence(
     )
     method = SimCLRConfig().build(backbones.build(config), Setting(64, 8, keep_statistics=True))
     of = {parameter: path for path, parameter in method.encoder.backbone.named_parameters()}
-    pixels = torch.rand(3, 3, 32, 32)
+    side = options.get("img_size", 32)
+    pixels = torch.rand(3, 3, side, side)
     expected = method.encoder.eval().features(pixels)
     trunk = Trunk.of(
         method, lambda parameter: of[parameter].startswith(learns), pixels, contextlib.nullcontext

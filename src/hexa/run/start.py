@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from torch import nn
+
 from hexa.config import ConfigError
+from hexa.nn.backbones import NetworkConfig
 from hexa.recipes.experiment import Experiment, override
 from hexa.runtime.files import cache_folder
 from hexa.weights import start
@@ -12,6 +15,15 @@ from hexa.weights.pretrained import save_backbone
 
 #: The optimizer of networks with few convolutions, which Muon does not turn.
 _BY_ADAMW = {"optimizer.name": "adamw", "optimizer.learning_rate": 3e-4}
+#: Their rates from the last block down to the stem (as BEiT and MAE are fine-tuned; Bao et al., 2022).
+_BY_STAGE = {"start.layer_decay": 0.75}
+
+
+def network_at(config: NetworkConfig, network: nn.Module, size: int) -> NetworkConfig:
+    """The configuration of a network for images of another size, which most ViTs are built for."""
+    if not getattr(getattr(network, "patch_embed", None), "strict_img_size", False):
+        return config
+    return config.model_copy(update={"options": {**config.options, "img_size": size}})
 
 
 def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> Experiment:
@@ -54,11 +66,8 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
                 ]
             )
     size = experiment.views.size if "views.size" in given else backbone.image_size
-    fixed = getattr(
-        getattr(backbone.network, "patch_embed", None), "strict_img_size", False
-    )  # as in most ViTs
-    if size != backbone.image_size and fixed and "network.options" not in given:
-        network["options"] = {**network["options"], "img_size": size}
+    if size != backbone.image_size and "network.options" not in given:
+        network["options"] = network_at(backbone.network_config, backbone.network, size).options
     crops = tuple(crop.sized(size / experiment.views.size) for crop in experiment.views.extra_crops)
     changes = {f"network.{name}": value for name, value in network.items()}
     changes |= {
@@ -75,6 +84,8 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
         and not start.convolves(backbone.network)
     ):
         changes |= _BY_ADAMW
+        if start.count_stages(backbone.network) > 1:
+            changes |= _BY_STAGE
     scale = {"views.test_scale": experiment.views.test_scale} if "views.test_scale" in given else {}
     return override(
         experiment, scale | {path: value for path, value in changes.items() if path not in given}

@@ -252,7 +252,13 @@ def count_stages(network: nn.Module) -> int:
     return 1
 
 
-def last_stages(network: nn.Module, share: float) -> int:
+def size_step(network: nn.Module) -> int:
+    """Pixels by which image sizes of a network may differ: the side of its patches, 1 if it has none."""
+    patch = getattr(getattr(network, "patch_embed", None), "patch_size", 1)
+    return max(patch) if isinstance(patch, tuple) else int(patch)
+
+
+def last_stages(network: nn.Module, share: float = 0.05) -> int:
     """The fewest last stages that hold this share of the parameters; 1 if the network does not define its stages.
 
     Some networks end in a stage of a normalisation alone.
