@@ -96,7 +96,8 @@ class Costs:
 
     def bytes(self, size: int, stages: int) -> float:
         """Bytes of an image in a training step: maps are kept for the stages that gradients reach."""
-        back, whole = (self.steps[number] - self.steps[0] for number in (stages, max(self.steps)))
+        head = self.steps.get(0, 0.0)
+        back, whole = self.steps[stages] - head, self.steps[max(self.steps)] - head
         return self.memory * (size / self.size) ** 2 * max(0.1, min(1.0, back / max(whole, 1e-9)))
 
     def shared(self, processes: int) -> Costs:
