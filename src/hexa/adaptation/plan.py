@@ -23,10 +23,11 @@ from hexa.comparison.labelled import labels_of
 from hexa.config import ConfigError, UserError
 from hexa.data import Source
 from hexa.measure.costs import Costs, at_size, measure, memory_of
-from hexa.nn.backbones import NetworkConfig, num_features_at, outline
+from hexa.nn.backbones import NetworkConfig, outline
+from hexa.nn.image_size import network_at, rounded
 from hexa.recipes.experiment import Experiment, override
 from hexa.run.build import Machine
-from hexa.run.start import begin_from_weights, network_at
+from hexa.run.start import begin_from_weights
 from hexa.runtime import processes
 from hexa.weights import start as starts
 from hexa.weights.pretrained import Backbone
@@ -226,37 +227,14 @@ class Given:
 def smaller_sizes(network: str, native: int) -> tuple[int, ...]:
     """Those of `SIZES` below `native` that a network accepts, rounded to its patches. network: its configuration."""
     config = NetworkConfig.model_validate_json(network)
-    step = starts.size_step(outline(config))
-    rounded = dict.fromkeys(step * round(size / step) for size in SIZES)
-    return tuple(size for size in rounded if size < native and _accepts(config, size))
+    sizes = dict.fromkeys(rounded(outline(config), size) for size in SIZES)
+    return tuple(size for size in sizes if size < native and _accepts(config, size))
 
 
 def _accepts(config: NetworkConfig, size: int) -> bool:
     with suppress(UserError):
-        at = network_at(config, outline(config), size)
-        return bool(num_features_at(outline(at), size, at.channels))
+        return bool(network_at(config, size))
     return False
-
-
-def first_draft(
-    recipe: str, backbone: str, data: str, count: int, fields: Mapping[str, Any]
-) -> Experiment:
-    """The experiment on `count` images without its views and length, at the start's own size.
-
-    Raises ConfigError for another optimizer without its rate: the recipe's is the angle of Muon.
-    """
-    made = recipes.get(recipe)
-    optimizer, rate = fields.get("optimizer.name", "muon"), made.optimizer.learning_rate
-    if optimizer != "muon" and "optimizer.learning_rate" not in fields:
-        remedy = f"give one for {optimizer} (--optimizer.learning_rate)"
-        raise ConfigError(
-            [("optimizer.learning_rate", f"the recipe's, {rate:g}, is the angle of muon; {remedy}")]
-        )
-    batch = min(made.batch_size, _batch(count))
-    changes: dict[str, Any] = {"data": data, "start.weights": backbone, "batch_size": batch}
-    return begin_from_weights(
-        override(made, changes | dict(fields)), {**fields, "start.weights": backbone}
-    )
 
 
 def _batch(count: int) -> int:

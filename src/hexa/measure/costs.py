@@ -20,6 +20,7 @@ from hexa.data.loading.loaders import RESIDENT_LIMIT_BYTES
 from hexa.data.loading.workers import choose_workers
 from hexa.data.sources.source import Subset
 from hexa.nn.backbones import outline
+from hexa.nn.image_size import rounded
 from hexa.recipes.experiment import Experiment, override
 from hexa.run.build import (
     Machine,
@@ -134,8 +135,8 @@ def measure(
     """
     machine, begin = Machine.of(draft), time.perf_counter()
     small = machine.device.type == "cpu"
-    step = start.size_step(outline(draft.network))
-    size = min(draft.views.size, step * max(1, _SIZE // step)) if small else draft.views.size
+    most = rounded(outline(draft.network), _SIZE)
+    size = min(draft.views.size, most) if small else draft.views.size
     most = (
         min(draft.batch_size, max(4, _PIXELS * (1 if partly else 4) // size**2))
         if small

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hexa.config import UserError, nearest
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
+from hexa.nn.image_size import at_size
 from hexa.nn.normalize import Normalize, mean_of
 from hexa.runtime import paths
 from hexa.runtime.files import write_whole
@@ -74,15 +75,16 @@ class Backbone(nn.Module):
     def prepared(self, **given: Unpack[Given]) -> Backbone:
         """The same network with another preparation of images; `deviations` has {name: [before, after]}.
 
-        Raises UserError for impossible values, and for a size that the network does not accept.
+        A vision transformer made for one size is copied, with its positions resampled. Raises UserError for impossible
+        values, and for a size that the network cannot take.
         """
         preparation, deviations = self.preparation.changed(given)
-        other = Backbone(self.network, preparation, self.network_config, self.info)
+        network, config, width = self.network, self.network_config, None
+        if "size" in deviations and config.name != "pixels":
+            network, config, width = at_size(network, config, preparation.size)
+        other = Backbone(network, preparation, config, self.info)
         other.deviations = self.deviations | deviations
-        if "size" in deviations and self.network_config.name != "pixels":
-            other.num_features = backbones.num_features_at(
-                other.network, other.image_size, len(other.mean)
-            )
+        other.num_features = width or other.num_features
         return other.to(self.normalize.scale.device).train(self.training)
 
     def content_hash(self) -> str:
