@@ -237,6 +237,27 @@ def _accepts(config: NetworkConfig, size: int) -> bool:
     return False
 
 
+def first_draft(
+    recipe: str, backbone: str, data: str, count: int, fields: Mapping[str, Any]
+) -> Experiment:
+    """The experiment on `count` images without its views and length, at the start's own size.
+
+    Raises ConfigError for another optimizer without its rate: the recipe's is the angle of Muon.
+    """
+    made = recipes.get(recipe)
+    optimizer, rate = fields.get("optimizer.name", "muon"), made.optimizer.learning_rate
+    if optimizer != "muon" and "optimizer.learning_rate" not in fields:
+        remedy = f"give one for {optimizer} (--optimizer.learning_rate)"
+        raise ConfigError(
+            [("optimizer.learning_rate", f"the recipe's, {rate:g}, is the angle of muon; {remedy}")]
+        )
+    batch = min(made.batch_size, _batch(count))
+    changes: dict[str, Any] = {"data": data, "start.weights": backbone, "batch_size": batch}
+    return begin_from_weights(
+        override(made, changes | dict(fields)), {**fields, "start.weights": backbone}
+    )
+
+
 def _batch(count: int) -> int:
     return min(128, 1 << (count // 4).bit_length() - 1)
 
