@@ -112,16 +112,18 @@ def affordable(
 def _with_passes(
     costs: Costs, size: int, stages: int, images: int, room: Room, least_sets: int
 ) -> Choice:
-    """As many passes over these images as fit."""
+    """As many passes over these images as fit, six at least, with views of their own in as many as that allows."""
     left = room(size) / images - costs.train(size, 0)
     passes = 1 + left / costs.train(size, stages)
     if stages in costs.again and passes < _ENOUGH:
-        sets = min(
+        most = min(
             max(math.ceil(_DRAWN * passes), least_sets), _room_for(costs, size, stages, images)
         )
-        repeated = (left - (sets - 1) * costs.train(size, stages)) / costs.repeat(size, stages)
-        if sets >= least_sets and sets + repeated > passes:
-            return Choice(size, stages, images, sets + repeated, sets)
+        for sets in range(most, least_sets - 1, -1):
+            drawn = (sets - 1) * costs.train(size, stages)
+            total = sets + (left - drawn) / costs.repeat(size, stages)
+            if total > passes and (total >= PASSES or sets == least_sets):
+                return Choice(size, stages, images, total, sets)
     return Choice(size, stages, images, passes)
 
 
