@@ -307,6 +307,28 @@ def test_maps_below_the_stages_that_learn_are_computed_once(
         assert fresh.content_hash() != whole.content_hash()
 
 
+def test_tokens_below_the_last_block_are_computed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ViT whose last block learns ends as it does on pixels, within rounding; other blocks stay as they were."""
+    options = {"img_size": 8, "patch_size": 4, "depth": 2, **NARROW}
+    vit = NetworkConfig(name="vit_tiny_patch16_224", options=options)
+    start_file = save_backbone(random_backbone(vit, 8, seed=5), tmp_path / "vit.safetensors")
+    made, called = repeating(start_file), Mock(side_effect=Trunk.__call__, autospec=True)
+    monkeypatch.setattr(Trunk, "__call__", lambda self, batch: called(self, batch))
+    found = trained(made, tmp_path / "run").network.state_dict()
+    assert called.call_count == 2 * (1347 // 256)
+    before = load_backbone(start_file).network.state_dict()
+    changed = {
+        name.rpartition(".")[0] for name in found if not torch.equal(before[name], found[name])
+    }
+    assert changed
+    assert all(name.startswith(("blocks.1.", "norm")) for name in changed)
+    monkeypatch.setattr(Trunk, "of", lambda *_: None)
+    plain = trained(made, tmp_path / "plain").network.state_dict()
+    assert all(torch.allclose(plain[name], found[name], atol=1e-4) for name in found)
+
+
 @pytest.mark.parametrize(
     "field", [{}, {"start.batch_norm": "follow"}, {"method.average": 0.9}], ids=str
 )
