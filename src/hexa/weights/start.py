@@ -246,7 +246,7 @@ def count_stages(network: nn.Module) -> int:
     return 1
 
 
-def last_stages(network: nn.Module, share: float) -> int:
+def last_stages(network: nn.Module, share: float = 0.05) -> int:
     """The fewest last stages that hold this share of the parameters; 1 if the network does not define its stages.
 
     Some networks end in a stage of a normalisation alone.
