@@ -254,6 +254,8 @@ def of_backbones(
                 assert side.scores is not None
                 side.scores.right[tuning.MEASURE] = right
                 side.scores.groups.update({} if known is None else {tuning.MEASURE: known})
+    told = ((name, backbone.info.get("note")) for name, backbone in backbones.items())
+    notes += [f"{name}: {note}" for name, note in told if note]
     sizes = list(dict.fromkeys(side.size for side in sides))
     if len(sizes) > 1:
         notes.append(

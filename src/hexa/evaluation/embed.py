@@ -100,7 +100,7 @@ def embed(
     left_out = tuple(
         f"{source.paths[position]}: {problems[position]}" for position in sorted(problems)
     )
-    told = left_out, loaded.preparation.said(), precisions.resolve(request.precision, how["device"])
+    told = left_out, loaded.said(), precisions.resolve(request.precision, how["device"])
     return Embedded(out, f"{source.name}#{source.split}", num_images, tuple(shape), *told)
 
 

@@ -172,7 +172,7 @@ def _result(
         f"-holdout{request.holdout:g}" if request.holdout else ""
     )
     identity += "".join(f"-{name}{shown(value)}" for name, (_, value) in images.items())
-    facts, preparation = describe(task.backbone), task.backbone.preparation.said()
+    facts, preparation = describe(task.backbone), task.backbone.said()
     return {
         "protocol": f"{asked.protocol}/{identity}",
         "preset": asked.preset,

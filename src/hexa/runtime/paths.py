@@ -11,12 +11,15 @@ from hexa.config import UserError
 
 
 def weights(text: str) -> tuple[Path, str | None]:
-    """The run folder or file of a backbone's name, PATH or FILE#NETWORK, and the network. Raises UserError."""
-    path, network = Path(text), None
+    """The folder or file of a backbone's name, PATH or PATH#NETWORK, and the network. Raises UserError.
+
+    timm's spelling of a folder, local-dir:PATH, is accepted.
+    """
+    path, network = Path(text.removeprefix("local-dir:")), None
     if not path.exists() and "#" in path.name:
-        file, _, network = text.rpartition("#")
+        file, _, network = str(path).rpartition("#")
         path = Path(file)
-    if not path.is_file() and (network or not path.is_dir()):
+    if not path.exists():
         problem = "no such run, file or network (a recipe has no weights until it is trained)"
         raise UserError(f"{text}: {problem}; give a run folder, a file, timm:NAME or random:NAME")
     return path, network
