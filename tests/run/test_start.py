@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hexa import recipes
 from hexa.cli import main
-from hexa.config import UserError
+from hexa.config import ConfigError, UserError
 from hexa.core import Batch, Setting
 from hexa.data import open_source
 from hexa.methods.simclr import SimCLRConfig
@@ -178,6 +178,68 @@ def test_positions_of_a_transformer_are_interpolated(tmp_path: Path) -> None:
     assert torch.equal(found["blocks.0.attn.qkv.weight"], given["blocks.0.attn.qkv.weight"])
 
 
+STRICT = {"img_size": 64, "patch_size": 8, "depth": 2, "embed_dim": 24, "num_heads": 2}
+
+
+def strict_vit(folder: Path) -> Path:
+    config = NetworkConfig(name="vit_tiny_patch16_224", options=STRICT)
+    return save_backbone(random_backbone(config, 64), folder / "vit.safetensors")
+
+
+def test_a_transformer_learns_from_small_crops_too(tmp_path: Path) -> None:
+    """Recipes' crops are rounded to patches, and the network takes images of all their sizes."""
+    crops = [{"count": 2, "size": 20}]
+    recipe = experiments.override(
+        recipes.get("digits-moco-v2"), {"views.size": 32, "views.extra_crops": crops}
+    )
+    given = {"start.weights": str(strict_vit(tmp_path)), "views.size": 32}
+    experiment = begin_from_weights(experiments.override(recipe, given), given)
+    assert [group.size for group in experiment.views.groups] == [32, 16]
+    assert experiment.network.options == STRICT | {"img_size": 32, "dynamic_img_size": True}
+    network = start.begun(experiment.network, experiment.start)
+    assert [network(torch.zeros(2, 3, size, size)).shape[1] for size in (32, 16)] == [24, 24]
+    assert network.pos_embed.shape == (1, 17, 24)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"), [({}, STRICT), ({"views.size": 48}, {"img_size": 48})]
+)
+def test_a_transformer_keeps_its_options_where_its_size_stays(
+    changes: dict[str, Any], options: dict[str, Any], tmp_path: Path
+) -> None:
+    given = {"start.weights": str(strict_vit(tmp_path)), **changes}
+    experiment = begin_from_weights(
+        experiments.override(recipes.get("digits-moco-v2"), given), given
+    )
+    assert experiment.network.options == STRICT | options
+    assert experiment.views.size == options["img_size"]
+
+
+def test_a_new_transformer_is_built_for_its_views() -> None:
+    given = {"network.name": "vit_tiny_patch16_224", "views.size": 32}
+    experiment = begin_from_weights(
+        experiments.override(recipes.get("digits-moco-v2"), given), given
+    )
+    assert experiment.network.options == {"img_size": 32}
+    named = given | {"network.options": {"img_size": 48}}
+    experiment = begin_from_weights(
+        experiments.override(recipes.get("digits-moco-v2"), named), named
+    )
+    assert experiment.network.options == {"img_size": 48}
+
+
+@pytest.mark.parametrize("with_weights", [True, False])
+def test_views_that_patches_do_not_divide_are_refused(with_weights: bool, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"views.size": 36}
+    if with_weights:
+        given["start.weights"] = str(strict_vit(tmp_path))
+    else:
+        given["network.name"] = "vit_tiny_patch16_224"
+    sides = "8 px; give 32 or 40" if with_weights else "16 px; give 32 or 48"
+    with pytest.raises(ConfigError, match=f"views.size: .* has patches of {sides}"):
+        begin_from_weights(experiments.override(recipes.get("digits-moco-v2"), given), given)
+
+
 # -- what is kept -----------------------------------------------------------------------------------------------------
 
 
@@ -307,6 +369,28 @@ def test_maps_below_the_stages_that_learn_are_computed_once(
         assert fresh.content_hash() != whole.content_hash()
 
 
+def test_tokens_below_the_last_block_are_computed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ViT whose last block learns ends as it does on pixels, within rounding; other blocks stay as they were."""
+    options = {"img_size": 8, "patch_size": 4, "depth": 2, **NARROW}
+    vit = NetworkConfig(name="vit_tiny_patch16_224", options=options)
+    start_file = save_backbone(random_backbone(vit, 8, seed=5), tmp_path / "vit.safetensors")
+    made, called = repeating(start_file), Mock(side_effect=Trunk.__call__, autospec=True)
+    monkeypatch.setattr(Trunk, "__call__", lambda self, batch: called(self, batch))
+    found = trained(made, tmp_path / "run").network.state_dict()
+    assert called.call_count == 2 * (1347 // 256)
+    before = load_backbone(start_file).network.state_dict()
+    changed = {
+        name.rpartition(".")[0] for name in found if not torch.equal(before[name], found[name])
+    }
+    assert changed
+    assert all(name.startswith(("blocks.1.", "norm")) for name in changed)
+    monkeypatch.setattr(Trunk, "of", lambda *_: None)
+    plain = trained(made, tmp_path / "plain").network.state_dict()
+    assert all(torch.allclose(plain[name], found[name], atol=1e-4) for name in found)
+
+
 @pytest.mark.parametrize(
     "field", [{}, {"start.batch_norm": "follow"}, {"method.average": 0.9}], ids=str
 )
@@ -319,17 +403,24 @@ def test_maps_are_remembered_only_where_they_never_change(
     ) == bool(field)
 
 
+NARROW = {"embed_dim": 48, "num_heads": 3}
+
+
 @pytest.mark.parametrize(
     ("name", "options", "learns", "modules"),
     [
         ("small-resnet", {}, "layer2", 4),
         ("resnet18", {}, "layer4", 10),
         ("tf_efficientnet_lite0", {}, "conv_head", 9),
-        ("vit_tiny_patch16_224", {"img_size": 32, "depth": 2}, "blocks.1", None),
+        ("vit_tiny_patch16_224", {"img_size": 32, "depth": 2}, "blocks.1", 5),
+        ("vit_small_patch14_reg4_dinov2", {"img_size": 28, "depth": 2, **NARROW}, "blocks.1", 5),
+        ("vit_small_patch16_dinov3", {"img_size": 32, "depth": 2, **NARROW}, "blocks.1", 5),
+        ("swin_tiny_patch4_window7_224", {"img_size": 32, "window_size": 2}, "layers.3", 4),
+        ("vit_tiny_patch16_224", {"img_size": 32, "depth": 2}, "pos_embed", None),
         ("small-resnet", {}, "", None),
     ],
 )
-def test_a_trunk_is_found_where_a_network_is_a_sequence(
+def test_trunk_below_the_parameters_that_learn(
     name: str, options: dict[str, Any], learns: str, modules: int | None
 ) -> None:
     config = NetworkConfig(
@@ -337,7 +428,8 @@ def test_a_trunk_is_found_where_a_network_is_a_sequence(
     )
     method = SimCLRConfig().build(backbones.build(config), Setting(64, 8, keep_statistics=True))
     of = {parameter: path for path, parameter in method.encoder.backbone.named_parameters()}
-    pixels = torch.rand(3, 3, 32, 32)
+    side = options.get("img_size", 32)
+    pixels = torch.rand(3, 3, side, side)
     expected = method.encoder.eval().features(pixels)
     trunk = Trunk.of(
         method, lambda parameter: of[parameter].startswith(learns), pixels, contextlib.nullcontext

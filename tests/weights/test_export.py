@@ -22,6 +22,7 @@ from hexa.nn.branch_norm import use_branch
 from hexa.testing.cases import train
 from hexa.weights import export as exporting, onnx_file
 from hexa.weights.export import export
+from hexa.weights.preparation import of_timm
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone
 from tests.laws.cases import Case
 from tests.refusals import one_line
@@ -161,6 +162,36 @@ def test_pixels_go_into_a_graph_and_features_come_out(
         assert found.dtype == np.float32
         with torch.no_grad():
             assert_same(torch.from_numpy(found), backbone.network(by_hand(backbone, images)))
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("vit_small_patch14_reg4_dinov2", 56),
+        ("vit_small_patch16_dinov3", 48),
+        ("beit_base_patch16_224", 48),
+    ],
+)
+def test_a_transformer_at_another_size_is_loaded_by_timm_and_as_a_graph(
+    tmp_path: Path, name: str, size: int
+) -> None:
+    pytest.importorskip("onnxruntime")
+    config = NetworkConfig(name=name, options={"depth": 1, "embed_dim": 24, "num_heads": 2})
+    backbone = random_backbone(config, of_timm(name).size)
+    here = backbone.prepared(size=size)
+    images = torch.rand(2, 3, size, size)
+    with torch.no_grad():
+        expected = here(images)
+    names: dict[str, Any] = {}
+    exec(export(backbone, "timm", tmp_path / "out.safetensors", size=size)["load"], names)
+    with torch.no_grad():
+        assert_same(names["network"].eval()(by_hand(backbone, images)), expected)
+    assert timm.data.resolve_model_data_config(names["network"])["input_size"] == (3, size, size)
+    again = load_backbone(tmp_path / "out.safetensors")
+    assert (again.image_size, again.network_config) == (size, here.network_config)
+    assert export(again, "onnx", tmp_path / "out.onnx")["largest_difference"] < 1e-5
+    with torch.no_grad():
+        assert_same(onnx_file.features(tmp_path / "out.onnx", images), expected)
 
 
 def test_a_network_of_anybodys_own_becomes_a_graph_and_nothing_else(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_setting_what_was_assumed_is_no_deviation(tmp_path: Path) -> None:
         ({"size": "big"}, "size must be a number, got 'big'"),
         ({"size": True}, "size must be a number, got True"),
         ({"size": float("inf")}, "size must be a number, got inf"),
-        ({"size": 15}, "size 15: the network does not accept images of this size"),
+        ({"size": 15}, "size 15: test_vit has patches of 16 px; give 16$"),
         ({"crop": 2}, r"crop must be a share of the image from 0\.1 to 1, got 2"),
         (
             {"interpolation": "nearest"},

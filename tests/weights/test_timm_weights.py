@@ -94,3 +94,19 @@ def test_whatever_a_server_says_it_is_there(monkeypatch: pytest.MonkeyPatch) -> 
 def test_offline_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert timm_weights._answers(NOWHERE)
+
+
+def test_names_that_timm_has_changed(unreachable: None, tmp_path: Path) -> None:
+    before, after = "vit_tiny_patch16_224_in21k", "vit_tiny_patch16_224.augreg_in21k"
+    assert timm_weights.current(before) == after
+    assert timm_weights.current("resnet18") == "resnet18"
+    found, expected = load_backbone(f"random:{before}"), load_backbone(f"random:{after}")
+    assert found.network_config.name == "vit_tiny_patch16_224"
+    assert found.preparation == expected.preparation
+    assert found.content_hash() == expected.content_hash()
+    torch.save(found.network.state_dict(), tmp_path / "x.pth")
+    loaded = load_backbone(f"{tmp_path / 'x.pth'}#{before}")
+    assert loaded.content_hash() == expected.content_hash()
+    assert loaded.preparation == expected.preparation
+    with pytest.raises(UserError, match=r"timm:convnext_tiny_in22k: its weights are not cached"):
+        load_backbone("timm:convnext_tiny_in22k")

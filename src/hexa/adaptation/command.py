@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+from hexa.adaptation import wording
 from hexa.adaptation.looking import FEWEST, look
 from hexa.adaptation.plan import Budget, Given, Plan, Say, first_draft, plan
 from hexa.comparison.extraction import Extraction
@@ -61,6 +62,14 @@ class Trained:
     judging: Source
     """Labelled images, or `data` itself."""
     how: Extraction
+    native: bool = True
+    """Whether the start's features are taken at its own image size; else at the result's."""
+
+    def sides(self) -> tuple[Backbone, Backbone]:
+        """Start and result as they are compared."""
+        if self.native:
+            return self.start, self.result
+        return self.start.prepared(size=self.result.image_size), self.result
 
 
 @dataclass(frozen=True)
@@ -131,12 +140,18 @@ class AdaptRequest:
 
         chosen = trained.experiment.monitor.keep_best == "knn"
         trials = max(1, chosen * sum("knn" in line for line in read_run(trained.out).monitor))
-        sides = {"start": trained.start, "result": trained.result}
+        start, result = trained.sides()
+        sides = {"start": start, "result": result}
         found = of_backbones(sides, trained.data, trained.judging, trained.how, progress, trials)
         better = found.verdict.best == 1
-        conclusion = f"{'it helped' if better else 'the start is kept'}: {found.verdict.sentence}"
+        conclusion = f"{'it helped' if better else 'the start is kept'} "
+        conclusion += f"({wording.sizes(start, result)}): {found.verdict.sentence}"
         table = verdict.table(found.sides, found.verdict)
         winner, notes = trained.result if better else trained.start, list(found.notes)
+        if not trained.native:
+            notes.append(
+                f"there was no time to compare the start at its own {trained.start.image_size} px"
+            )
         if trained.experiment.training.report:  # the plan has time for pictures
             progress("drawing the comparison", 0, 0)
             try:
@@ -261,6 +276,7 @@ def _planned(request: AdaptRequest, budget: Budget) -> Record:
         "request": request.record,
         "plan": list(made.lines),
         "compared": made.compared,
+        "native": made.native,
     }
     record["domain"] = seen.domain
     if made.experiment is None:
@@ -283,7 +299,8 @@ def _conclude(
     )
     with ProgressBar(Console(stderr=True)) as progress:
         found = request.outcome(
-            Trained(experiment, out, start, result, data, judging, settings), progress
+            Trained(experiment, out, start, result, data, judging, settings, record["native"]),
+            progress,
         )
     notes = list(found.notes)
     done, clock = (
@@ -391,7 +408,7 @@ def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> Record | 
             [line for line in record["plan"] if not line.startswith("labels:")],
             record["domain"],
         )
-        _ = record["compared"]
+        _ = record["compared"], record["native"]
         theirs, ours, command = (
             options(record["request"]),
             options(request.record),
@@ -417,7 +434,7 @@ def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> Record | 
     ):
         kept = {
             name: record[name]
-            for name in ("plan", "domain", "experiment", "compared")
+            for name in ("plan", "domain", "experiment", "compared", "native")
             if name in record
         }
         if other.keys() != {"--price"}:  # by other images

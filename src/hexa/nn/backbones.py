@@ -234,14 +234,14 @@ _SET = {
 _FURTHER = {"bn_momentum", "bn_eps"}
 
 
+def takes_option(config: NetworkConfig, name: str) -> bool:
+    """Whether the class of a timm network has a parameter of this name."""
+    return name in _parameters(type(outline(NetworkConfig(name=config.name))))
+
+
 def _check_options(config: NetworkConfig) -> None:
-    parameters = inspect.signature(
-        type(outline(NetworkConfig(name=config.name))).__init__
-    ).parameters.values()
-    named = (
-        one.name for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
-    )
-    known = ({*named} | _FURTHER) - _SET
+    named = _parameters(type(outline(NetworkConfig(name=config.name))))
+    known = (named | _FURTHER) - _SET
     if "norm_layer" in known and "embed_dim" in known:
         known.add("norm_eps")
     if config.small_stem:
@@ -258,6 +258,20 @@ def _check_options(config: NetworkConfig) -> None:
         most = _DEEPEST if name == "depth" else _WIDEST
         if isinstance(value, int | float) and not abs(value) <= most:
             raise UserError(f"network.options: {name} must be at most {most}, got {value}")
+
+
+def _parameters(network: type) -> set[str]:
+    """Names of the parameters of a class, and of its bases as far as it passes others on to them."""
+    names: set[str] = set()
+    for of in network.__mro__:
+        parameters = inspect.signature(of).parameters.values()
+        passed_on = {
+            one.name for one in parameters if one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+        }
+        names |= {one.name for one in parameters} - passed_on
+        if not passed_on:
+            break
+    return names
 
 
 def use_small_stem(network: nn.Module, name: str = "this network", padding: int = 1) -> nn.Module:

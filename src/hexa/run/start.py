@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from hexa.config import ConfigError
+from hexa.config import ConfigError, UserError
+from hexa.nn import backbones
+from hexa.nn.backbones import takes_option
+from hexa.nn.image_size import is_fixed, network_at, rounded
 from hexa.recipes.experiment import Experiment, override
 from hexa.runtime.files import cache_folder
 from hexa.weights import start
@@ -12,6 +15,8 @@ from hexa.weights.pretrained import save_backbone
 
 #: The optimizer of networks with few convolutions, which Muon does not turn.
 _BY_ADAMW = {"optimizer.name": "adamw", "optimizer.learning_rate": 3e-4}
+#: Their rates from the last block down to the stem (as BEiT and MAE are fine-tuned; Bao et al., 2022).
+_BY_STAGE = {"start.layer_decay": 0.75}
 
 
 def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> Experiment:
@@ -20,12 +25,14 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
     given: dotted paths of fields that the user set, which override those of the weights. Code is run only if
     `start.weights` is among them; the weights that it returns are saved to a file in the cache. Crops of other sizes
     (multi-crop) keep their proportion to the first ones. A network with few convolutions learns by AdamW where the
-    recipe has Muon. An experiment without a start, or with a recorded digest, is returned unchanged. Raises UserError
-    for weights that cannot be read or are of another network.
+    recipe has Muon. A vision transformer, of weights or new, is built for the sizes of the views. An experiment with a
+    recorded digest is returned unchanged. Raises UserError for weights that cannot be read or are of another network.
     """
     config = experiment.start
-    if config.weights is None or config.sha256 is not None:
+    if config.sha256 is not None:
         return experiment
+    if config.weights is None:
+        return _for_views(experiment, given)
     if config.weights.startswith("python:") and "start.weights" in given:
         made = start.made_by_code(config.weights)
         file = cache_folder() / "starts" / f"{made.content_hash()}.safetensors"
@@ -54,11 +61,6 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
                 ]
             )
     size = experiment.views.size if "views.size" in given else backbone.image_size
-    fixed = getattr(
-        getattr(backbone.network, "patch_embed", None), "strict_img_size", False
-    )  # as in most ViTs
-    if size != backbone.image_size and fixed and "network.options" not in given:
-        network["options"] = {**network["options"], "img_size": size}
     crops = tuple(crop.sized(size / experiment.views.size) for crop in experiment.views.extra_crops)
     changes = {f"network.{name}": value for name, value in network.items()}
     changes |= {
@@ -75,7 +77,35 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
         and not start.convolves(backbone.network)
     ):
         changes |= _BY_ADAMW
+        if start.count_stages(backbone.network) > 1:
+            changes |= _BY_STAGE
     scale = {"views.test_scale": experiment.views.test_scale} if "views.test_scale" in given else {}
-    return override(
+    begun = override(
         experiment, scale | {path: value for path, value in changes.items() if path not in given}
     )
+    return _for_views(begun, given)
+
+
+def _for_views(experiment: Experiment, given: Collection[str]) -> Experiment:
+    """The experiment with options of its network by which a vision transformer takes the sizes of its views.
+
+    Further crops of a recipe are rounded to multiples of the patches. Raises ConfigError.
+    """
+    network, views = experiment.network, experiment.views
+    if any(path.startswith("network.options") for path in given) or not is_fixed(network):
+        return experiment
+    try:
+        options = dict(network_at(network, views.size).options)
+    except UserError as error:
+        raise ConfigError([("views.size", str(error))]) from None
+    outline = backbones.outline(network)
+    crops = views.extra_crops
+    if "views.extra_crops" not in given:
+        crops = tuple(
+            crop.model_copy(update={"size": crop.size and rounded(outline, crop.size)})
+            for crop in crops
+        )
+    sizes = {views.size, views.test_size, *(crop.size or views.size for crop in crops)}
+    if len(sizes) > 1 and takes_option(network, "dynamic_img_size"):
+        options["dynamic_img_size"] = True
+    return override(experiment, {"network.options": options, "views.extra_crops": crops})

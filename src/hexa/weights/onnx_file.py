@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hexa.config import UserError, reason
 from hexa.runtime.packages import import_extra
@@ -38,7 +40,7 @@ def write(backbone: Backbone, path: Path) -> int:
             "--to onnx: an ONNX file has at most 2 GiB, and this network is larger; export --to timm"
         )
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _plain_attention(backbone):
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
                 backbone.cpu().eval(),
@@ -71,6 +73,19 @@ def described(backbone: Backbone) -> str:
     size, channels = backbone.image_size, len(backbone.mean)
     colours = ", RGB" if channels == 3 else ""
     return f"{INPUT} [N, {channels}, {size}, {size}], float32 in [0, 1]{colours}"
+
+
+@contextmanager
+def _plain_attention(network: nn.Module) -> Iterator[None]:
+    """Without timm's fused attention, which torch cannot export where positions are biases of it."""
+    fused = [module for module in network.modules() if getattr(module, "fused_attn", False)]
+    try:
+        for module in fused:
+            module.fused_attn = False  # type: ignore[assignment]
+        yield
+    finally:
+        for module in fused:
+            module.fused_attn = True  # type: ignore[assignment]
 
 
 def features(path: Path, images: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hexa.config import UserError, nearest
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
+from hexa.nn.image_size import at_size
 from hexa.nn.normalize import Normalize, mean_of
 from hexa.runtime import paths
 from hexa.runtime.files import write_whole
@@ -75,15 +76,16 @@ class Backbone(nn.Module):
     def prepared(self, **given: Unpack[Given]) -> Backbone:
         """The same network with another preparation of images; `deviations` has {name: [before, after]}.
 
-        Raises UserError for impossible values, and for a size that the network does not accept.
+        A vision transformer made for one size is copied, with its positions resampled. Raises UserError for impossible
+        values, and for a size that the network cannot take.
         """
         preparation, deviations = self.preparation.changed(given)
-        other = Backbone(self.network, preparation, self.network_config, self.info)
+        network, config, width = self.network, self.network_config, None
+        if "size" in deviations and config.name != "pixels":
+            network, config, width = at_size(network, config, preparation.size)
+        other = Backbone(network, preparation, config, self.info)
         other.deviations = self.deviations | deviations
-        if "size" in deviations and self.network_config.name != "pixels":
-            other.num_features = backbones.num_features_at(
-                other.network, other.image_size, len(other.mean)
-            )
+        other.num_features = width or other.num_features
         return other.to(self.normalize.scale.device).train(self.training)
 
     def said(self) -> str | None:
@@ -151,7 +153,7 @@ def _loaded(text: str, seed: int, branch: str) -> Backbone:
     named = {
         "random": lambda: _random(name, seed),
         "pixels": lambda: _pixels(name),
-        "timm": lambda: _timm(name),
+        "timm": lambda: _timm(timm_weights.current(name)),
     }
     named["python"] = lambda: _external(text)
     if kind in named and branch != "main":
@@ -161,6 +163,7 @@ def _loaded(text: str, seed: int, branch: str) -> Backbone:
     if kind in named:
         return named[kind]()
     path, network = paths.weights(text)
+    network = network and timm_weights.current(network)
     if path.is_dir():
         return _of_folder(path, branch, network)
     return _of_file(path, branch, network)
@@ -261,8 +264,10 @@ def _random(name: str, seed: int) -> Backbone:
     if (Path(name) / "config.yaml").is_file():
         config, preparation, _ = of_config(Path(name) / "config.yaml")
         return _drawn(config, preparation, seed)
-    if name in timm.list_models():  # images prepared as for timm:NAME, to be comparable
-        return _drawn(NetworkConfig(name=name), of_timm(name), seed)
+    timms = timm_weights.current(name)
+    if timms in timm.list_models() or timms in timm.list_pretrained():
+        # images are prepared as for timm:NAME, to be comparable
+        return _drawn(NetworkConfig(name=timms.partition(".")[0]), of_timm(timms), seed)
     widths = name.removeprefix("small-resnet-").split("-")
     if not name.startswith("small-resnet-") or not all(width.isdecimal() for width in widths):
         remedy = nearest(name, timm.list_models())

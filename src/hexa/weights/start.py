@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import pydantic
-from timm.layers import resample_abs_pos_embed
 from timm.models import adapt_input_conv, group_parameters
 from torch import Tensor, nn
 
@@ -18,6 +17,7 @@ from hexa.config import Config, UserError
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.encoder import Encoder
+from hexa.nn.image_size import resampled
 from hexa.nn.two_streams import TwoStreams
 from hexa.weights.external import external
 from hexa.weights.files import Weights
@@ -26,8 +26,6 @@ from hexa.weights.foreign import foreign_state
 from hexa.weights.preparation import CROP, DECLARED, Given, of_timm
 from hexa.weights.pretrained import WEIGHTS, Backbone, load_backbone
 
-#: A vision transformer's positions, [1, prefix tokens + h·w, D].
-_POSITIONS = "pos_embed"
 #: Backbones that `read_once` keeps, by name and branch; None outside of it.
 _READ: ContextVar[dict[tuple[str, str], Backbone] | None] = ContextVar("read", default=None)
 
@@ -177,12 +175,10 @@ def unchanged(config: StartConfig) -> Backbone:
 def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
     """The network with the start's weights. Raises UserError that names what does not fit.
 
-    A ViT's positions are interpolated to the network's own grid.
+    A vision transformer's positions are resampled for the network's own size.
     """
     backbone = unchanged(config)
-    state = dict(backbone.network.state_dict())
-    if _POSITIONS in state:
-        state[_POSITIONS] = _positions(backbones.outline(network), state[_POSITIONS])
+    state = dict(_for_size(backbone, network.options.get("img_size")).state_dict())
     if network.channels != backbone.network_config.channels:
         own = backbones.outline(network).state_dict()
         state = {
@@ -204,15 +200,13 @@ def _of_channels(channels: int, given: Tensor, own: Tensor | None) -> Tensor:
     return adapt_input_conv(channels, given) if of_rgb else given
 
 
-def _positions(network: nn.Module, given: Tensor) -> Tensor:
-    grid = getattr(getattr(network, "patch_embed", None), "grid_size", None)
-    own = getattr(network, _POSITIONS, None)
-    if grid is None or own is None or own.shape == given.shape:
-        return given
-    prefix = (
-        0 if getattr(network, "no_embed_class", False) else getattr(network, "num_prefix_tokens", 0)
-    )
-    return cast(Tensor, resample_abs_pos_embed(given, grid, num_prefix_tokens=prefix))
+def _for_size(backbone: Backbone, size: object) -> nn.Module:
+    """The network of a backbone, its positions resampled where another `img_size` is given."""
+    config, network = backbone.network_config, backbone.network
+    other = isinstance(size, int) and size != config.options.get("img_size")
+    if other and hasattr(network, "set_input_size"):
+        return resampled(network, config, cast(int, size)).network
+    return network
 
 
 def convolves(network: nn.Module) -> bool:
@@ -254,7 +248,7 @@ def count_stages(network: nn.Module) -> int:
     return 1
 
 
-def last_stages(network: nn.Module, share: float) -> int:
+def last_stages(network: nn.Module, share: float = 0.05) -> int:
     """The fewest last stages that hold this share of the parameters; 1 if the network does not define its stages.
 
     Some networks end in a stage of a normalisation alone.

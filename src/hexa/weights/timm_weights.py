@@ -11,12 +11,18 @@ from typing import cast
 import huggingface_hub
 import timm
 import torch
+from timm.models import get_deprecated_models
 from torch import nn
 
 from hexa.config import UserError, nearest, reason
 
 #: Seconds to wait for the first answer of the server.
 PATIENCE = 3.0
+
+
+def current(name: str) -> str:
+    """timm's present name of a network that it has renamed, such as convnext_tiny.fb_in22k of convnext_tiny_in22k."""
+    return get_deprecated_models().get(name) or name
 
 
 def load(name: str) -> nn.Module:

@@ -1,0 +1,138 @@
+"""Vision transformers at other image sizes, beside timm's own networks of that size."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+from hexa.nn import backbones
+from hexa.nn.backbones import NetworkConfig
+from hexa.nn.image_size import at_size, network_at, patch_side, rounded
+from tests.refusals import one_line
+
+SMALL = {"depth": 2, "embed_dim": 24, "num_heads": 2}
+#: Narrow networks: (timm name, options, size of the weights, other size).
+NETWORKS: list[tuple[str, dict[str, Any], int, int]] = [
+    ("vit_tiny_patch16_224", SMALL, 224, 64),  # class token
+    ("vit_small_patch14_dinov2", SMALL, 518, 56),
+    ("vit_small_patch14_reg4_dinov2", SMALL, 518, 56),  # registers; tokens without positions
+    ("vit_base_patch16_siglip_224", SMALL, 224, 48),  # pooled by attention, no token
+    ("vit_medium_patch16_gap_240", SMALL, 240, 64),  # averaged, no token
+    ("deit_tiny_distilled_patch16_224", SMALL, 224, 64),  # two tokens
+    ("eva02_tiny_patch14_224", SMALL, 224, 56),  # rotary and absolute positions
+    ("eva02_base_patch14_448", SMALL, 448, 84),
+    ("vit_small_patch16_dinov3", SMALL, 256, 64),  # rotary positions
+    ("vit_small_patch16_rope_224", SMALL, 224, 64),
+    ("beit_base_patch16_224", SMALL, 224, 64),  # biases of relative positions
+    ("test_vit_relpos", {"depth": 2}, 160, 64),
+    ("swin_tiny_patch4_window7_224", {"embed_dim": 24}, 224, 96),  # windows
+    ("swinv2_tiny_window8_256", {"embed_dim": 24}, 256, 288),
+    ("swinv2_cr_tiny_224", {"embed_dim": 24}, 224, 96),
+    ("test_maxvit", {}, 160, 96),
+]
+
+
+def drawn(name: str, options: dict[str, Any]) -> nn.Module:
+    """A network with noise on all parameters, so that none is zero as at initialisation."""
+    torch.manual_seed(0)
+    network = backbones.build(NetworkConfig(name=name, options=options)).eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    return network
+
+
+def by_timm(name: str, options: dict[str, Any], state: dict[str, Tensor], size: int) -> nn.Module:
+    """timm's network of this size, filled through timm's own filter of checkpoints."""
+    network = timm.create_model(name, num_classes=0, img_size=size, **options).eval()
+    convert = sys.modules[type(network).__module__].checkpoint_filter_fn
+    head = {"head.fc.weight": torch.zeros(1)}  # by which the filter of Swin knows timm's names
+    made = convert(state | head, network)
+    made = {key: value for key, value in made.items() if not key.startswith("head.")}
+    # masks and tables of positions depend on the size
+    buffers = {name: value for name, value in network.named_buffers() if name in made}
+    network.load_state_dict(made | buffers, strict=False)
+    missing = {key for key, _ in network.named_parameters()} - made.keys()
+    assert not missing
+    return network
+
+
+@pytest.mark.parametrize(("name", "options", "native", "size"), NETWORKS)
+def test_features_at_another_size_are_those_of_timm(
+    name: str, options: dict[str, Any], native: int, size: int
+) -> None:
+    network = drawn(name, options)
+    config = NetworkConfig(name=name, options=options)
+    sized = at_size(network, config, size)
+    images = torch.randn(2, 3, size, size)
+    with torch.no_grad():
+        expected = by_timm(name, options, network.state_dict(), size)(images)
+        found = sized.network(images)
+    assert sized.num_features == expected.shape[1]
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    again = backbones.build(sized.config)  # as from a file
+    again.load_state_dict(sized.network.state_dict(), strict=True)
+    with torch.no_grad():
+        torch.testing.assert_close(again.eval()(images), expected, rtol=1e-6, atol=1e-6)
+    same = at_size(network, config, native)
+    assert same.network is network
+    assert same.config == config
+
+
+def test_a_size_between_patches_stays_where_the_network_was_made_for_it() -> None:
+    config = NetworkConfig(name="vit_so400m_patch14_siglip_384", options=SMALL)
+    network = drawn(config.name, SMALL)
+    assert at_size(network, config, 384).network is network
+    with one_line("size 385: .* has patches of 14 px; give 378 or 392"):
+        at_size(network, config, 385)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "size", "said"),
+    [
+        ("vit_tiny_patch16_224", SMALL, 100, "vit_tiny_patch16_224 has patches of 16 px; give 96 or 112"),
+        ("vit_tiny_patch16_224", SMALL, 10, "vit_tiny_patch16_224 has patches of 16 px; give 16"),
+        ("test_vit", {}, 72, "test_vit has patches of 16 px; give 64 or 80"),  # any multiple
+        ("vit_small_patch16_dinov3", SMALL, 72, "dinov3 has patches of 16 px; give 64 or 80"),
+        ("test_maxvit", {}, 80, r"timm cannot take test_maxvit to this size \(.+\); give 64 or 96"),
+        (
+            "cait_xxs24_224",
+            SMALL,
+            64,
+            "cait_xxs24_224 does not accept images of this size, and timm cannot resample its "
+            "positions; use its own size",
+        ),
+    ],
+)  # fmt: skip
+def test_sizes_that_are_refused(name: str, options: dict[str, Any], size: int, said: str) -> None:
+    config = NetworkConfig(name=name, options=options)
+    with one_line(f"^size {size}: (vit_small_patch16_)?{said}$"):
+        at_size(drawn(name, options), config, size)
+    with one_line(said):
+        network_at(config, size)
+
+
+def test_the_configuration_at_a_size_takes_no_weights() -> None:
+    state = torch.get_rng_state()
+    strict = NetworkConfig(name="vit_tiny_patch16_224", options=SMALL)
+    assert network_at(strict, 64).options == SMALL | {"img_size": 64}
+    assert network_at(strict, 224) == strict
+    for any_size in ("resnet18", "test_vit", "vit_small_patch16_dinov3"):
+        config = NetworkConfig(name=any_size)
+        assert network_at(config, 96) == config
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("name", "side"),
+    [("resnet18", 1), ("vit_tiny_patch16_224", 16), ("vit_tiny_r_s16_p8_224", 32)],
+)
+def test_patches(name: str, side: int) -> None:
+    network = backbones.outline(NetworkConfig(name=name))
+    assert patch_side(network) == side
+    assert rounded(network, 100) == {1: 100, 16: 96, 32: 96}[side]
