@@ -36,11 +36,11 @@ NETWORKS: list[tuple[str, dict[str, Any], int]] = [
 ]
 
 
-def blocks(folder: Path, images: int = 32, classes: int = 4) -> Path:
-    """Images of 80 pixels in class folders: noise around a colour."""
-    draw = np.random.default_rng(0)
+def blocks(folder: Path, images: int) -> Path:
+    """Images of 80 pixels in four class folders: noise around a colour."""
+    draw = np.random.default_rng(images)
     for number in range(images):
-        label = number % classes
+        label = number % 4
         colour = np.array([60 * (label % 2), 60 * (label // 2), 0])
         pixels = np.clip(draw.normal(100, 40, (80, 80, 3)) + colour, 0, 255).astype("uint8")
         (folder / str(label)).mkdir(parents=True, exist_ok=True)
@@ -71,8 +71,9 @@ def through_timm(line: str, backbone: Backbone) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def used_everywhere(weights: str, size: int, data: Path, folder: Path, says: Says) -> None:
-    """Every command with a backbone at this size."""
+def used_everywhere(weights: str, size: int, folder: Path, says: Says) -> None:
+    """Every command with a backbone at this size, on images of `folder`."""
+    data, few = folder / "images", folder / "few"
     source = ["--data", data]
     says("embed", weights, *source, "--size", size, "--out", folder / "x.npz")
     with np.load(folder / "x.npz") as file:
@@ -80,10 +81,11 @@ def used_everywhere(weights: str, size: int, data: Path, folder: Path, says: Say
         assert file["features"].std(0).max() > 0
     says("compare", weights, "pixels:8", *source, "--size", size, "--out", folder / "compared")
     assert f'"size": {size}' in (folder / "compared" / "compare.json").read_text()
-    assert main(["adapt", weights, "--data", str(data), "--time", "2m", "--plan"]) in (0, 2)
+    planned = ["adapt", weights, "--data", str(data), "--labelled", str(few), "--plan"]
+    assert main(planned) in (0, 2)  # 2: not enough time
     for command in ("adapt", "harden"):
         out = folder / command
-        at = ["--views.size", size, "--out", out, "--time", "1m"]
+        at = ["--labelled", few, "--views.size", size, "--out", out, "--time", "30s"]
         says(command, weights, *source, *at, *QUICK)
         record = json.loads((out / "adapt.json").read_text())
         result = load_backbone(out / "backbone.safetensors")
@@ -102,8 +104,9 @@ def used_everywhere(weights: str, size: int, data: Path, folder: Path, says: Say
 def test_a_network_of_timm_at_a_small_size(
     name: str, options: dict[str, Any], size: int, tmp_path: Path, says: Says
 ) -> None:
-    data = blocks(tmp_path / "images")
-    used_everywhere(stored(tmp_path, name, options), size, data, tmp_path, says)
+    blocks(tmp_path / "images", 64)
+    blocks(tmp_path / "few", 16)
+    used_everywhere(stored(tmp_path, name, options), size, tmp_path, says)
 
 
 def test_our_own_transformer(real_data: Any, tmp_path: Path, says: Says) -> None:
@@ -116,8 +119,9 @@ def test_our_own_transformer(real_data: Any, tmp_path: Path, says: Says) -> None
         *("--training.report", "false"),
     )
     images = open_source(source, "test")
-    for number in range(64):
+    for number in range(80):
         picture = images.decode(number).permute(1, 2, 0).numpy()
-        (tmp_path / "images" / str(number % 4)).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture).save(tmp_path / "images" / str(number % 4) / f"{number}.png")
-    used_everywhere(str(run), 48, tmp_path / "images", tmp_path, says)
+        folder = tmp_path / ("images" if number < 64 else "few") / str(number % 4)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(folder / f"{number}.png")
+    used_everywhere(str(run), 48, tmp_path, says)
