@@ -191,9 +191,8 @@ class Given:
             needed = costs.held + min(_LEAST_BATCH, self.draft.batch_size) * costs.bytes(
                 size, stages
             )
-            remedy = (
-                "give a smaller network" if len(self.sizes) > 1 else "give a smaller --views.size"
-            )
+            decided = "views.size" in self.fields or not self.by_clock
+            remedy = "give a smaller --views.size" if decided else "begin with a smaller network"
             raise UserError(
                 f"{name} at {size} px: a training step needs {needed / 1e9:.1f} GB, "
                 f"more than half of the memory; {remedy}"
@@ -216,7 +215,7 @@ class Given:
     def too_short(self, training: float, others: Callable[[float], float]) -> Plan:
         """The plan to keep the start, which names the minutes that would be enough.
 
-        training: seconds for the least that is worth a try. others: --time in seconds -> seconds for all else.
+        training: seconds for the least that is trained. others: --time in seconds -> seconds for all else.
         """
         every = itertools.chain(_MINUTES, itertools.count(120, 60))
         enough = (one for one in every if 60 * one >= _MARGIN * (training + others(60 * one)))
@@ -271,6 +270,8 @@ class _Kept:
     costs: Costs
     shares: dict[int, float] = field(default_factory=dict)
     """The share that is kept, by size of the views."""
+    here: Tensor | None = None
+    """Features at the start's own size."""
 
     def __call__(self, size: int) -> bool:
         native, budget = self.costs.score(self.backbone.image_size), self.given.budget
@@ -279,10 +280,11 @@ class _Kept:
         used = self.given.used(size)
         self.given.say(f"checking whether {used} px is enough")
         some = self.given.pixels[: max(_SEEN, int(_LOOKING / native))]
-        with suppress(UserError):  # a network of one size
+        if self.here is None:
+            self.here = features_of(self.backbone, some)
+        with suppress(UserError):  # a size by `views.test_scale` that the network does not accept
             there = features_of(self.backbone.prepared(size=used), some)
-            here = features_of(self.backbone, some)
-            self.shares[size] = float(unlabelled.kept(here, there).mean())
+            self.shares[size] = float(unlabelled.kept(self.here, there).mean())
         return self.shares.get(size, 0.0) >= _KEPT
 
 
