@@ -15,6 +15,8 @@ from torch import Tensor
 
 from hexa.config import UserError, reason, some
 from hexa.data.sources import bands, decode as decoding
+from hexa.data.sources.labels import composed
+from hexa.runtime.paths import location as location
 
 Labels = NDArray[np.int64]
 Part = TypeVar("Part")
@@ -45,6 +47,8 @@ SPLIT_NAMES = {name: split for split, names in _SPLITS.items() for name in names
 #: Labels must be below this, or below the number of images: scores are kept for every class up to the highest, so a
 #: damaged label would fill the memory.
 _MOST_CLASSES = 100_000
+#: Kinds of files that are left out and named.
+_MOST_KINDS = 12
 #: Bytes of each sampled file that go into a fingerprint: whole photographs, the beginnings of scans of gigabytes.
 SAMPLED_BYTES = 4 << 20
 
@@ -81,8 +85,32 @@ class Source:
     grouped: Labels | None = None
     """int64 [N], the group of every image as the user gave it (`--groups`); None if not given."""
 
+    max_value: int | None = None
+    """The value that is white in images of more than 8 bits; the highest of their type if None."""
+    left_out: Mapping[str, int] = {}
+    """How many files are not images that can be read, by what they are, such as a suffix."""
+    unfit_labels: str = ""
+    """A sentence on labels that are there and cannot be used."""
+
     def __len__(self) -> int:
         return len(self.paths)
+
+    def notes(self) -> list[str]:
+        """What every command that reads these images says of them; empty if there is nothing to say."""
+        notes = [self.counted()] if self.left_out else []
+        notes += [f"{self.title}: no labels are used: {self.unfit_labels}"] * bool(self.unfit_labels)
+        return notes
+
+    def counted(self, broken: int = 0) -> str:
+        """The sentence that counts the images, without `broken` ones, and everything that is left out."""
+        left_out = {**({"broken": broken} if broken else {}), **self.left_out}
+        told = f"; left out: {listed(left_out)}" if left_out else ""
+        return f"{self.title}: {len(self) - broken:,} images{told}"
+
+    @property
+    def title(self) -> str:
+        """The name, with the split if there are several."""
+        return f"{self.name}{f'#{self.split}' * (len(self._splits) > 1)}"
 
     @property
     def classes(self) -> Labels | None:
@@ -97,7 +125,7 @@ class Source:
         """Image `index` as uint8 [3, H, W], or as `hexa.data.sources.bands.decode` describes. Raises DecodeError."""
         data = self.encoded(index)
         assert data is not None, "a source defines `encoded` or `decode`"
-        return bands.decode(data, self.max_image_pixels, self.channels)
+        return bands.decode(data, self.max_image_pixels, self.channels, self.max_value)
 
     def encoded(self, index: int) -> bytes | None:
         """The bytes of the image's file, or None if images are not stored as files. Raises DecodeError."""
@@ -168,12 +196,11 @@ class Source:
         known = int((numbers >= 0).sum())
         self.labels = numbers.astype(np.int64) if known == len(self) else None
         self.unlabelled = len(self) - known if known else 0
-        self.class_names = (
-            class_names if class_names and highest < len(class_names) <= most else None
-        )
+        named = class_names is not None and highest < len(class_names) <= most
+        self.class_names = list(map(composed, class_names or ())) if named else None
 
     def __repr__(self) -> str:
-        return f"{self.name}{f'#{self.split}' * (len(self._splits) > 1)} ({len(self):,} images)"
+        return f"{self.title} ({len(self):,} images)"
 
 
 class ArraySource(Source):
@@ -215,10 +242,13 @@ class Subset(Source):
         self.labels = None if source.labels is None else source.labels[rows]
         self.paths = [source.paths[row] for row in rows]
         self.uniform_size, self.max_image_pixels = source.uniform_size, source.max_image_pixels
-        self.channels = source.channels
+        self.channels, self.max_value = source.channels, source.max_value
         self.fingerprint = hashlib.sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()[
             :16
         ]
+
+    def notes(self) -> list[str]:
+        return self.source.notes()
 
     def files(self) -> Iterable[str | Path]:
         return self.source.files()
@@ -266,9 +296,10 @@ def files_by_prefix(files: Iterable[Path]) -> dict[str, list[Path]]:
     return groups
 
 
-def location(argument: str) -> Path:
-    """A path given by a user, which may begin with ~."""
-    return Path(os.path.expanduser(argument))
+def listed(left_out: Mapping[str, int]) -> str:
+    """What was left out, in words: broken images first, then the most frequent."""
+    counts = sorted(left_out.items(), key=lambda item: (item[0] != "broken", -item[1], item[0]))
+    return some((f"{count:,} {what}" for what, count in counts), most=_MOST_KINDS)
 
 
 @contextmanager

@@ -1,0 +1,69 @@
+"""Decides by the first bytes of a file whether it is an image, and of which kind."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+
+from hexa.runtime.packages import install_extra
+
+#: Bytes at the beginning of a file that `kind_of` needs.
+HEAD = 256
+
+_BEGINNINGS = {
+    "JPEG": (b"\xff\xd8\xff",),
+    "PNG": (b"\x89PNG\r\n\x1a\n",),
+    "GIF": (b"GIF87a", b"GIF89a"),
+    "TIFF": (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
+    "JPEG 2000": (b"\xff\x4f\xff\x51", b"\0\0\0\x0cjP  \r\n\x87\n"),
+    "JPEG XL": (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n"),
+    "NPY": (b"\x93NUMPY",),
+}
+#: Formats whose beginning is short enough for a text to have it by chance.
+_PATTERNS = {
+    "WebP": re.compile(rb"RIFF....WEBP", re.DOTALL),
+    "BMP": re.compile(rb"BM.{12}[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0", re.DOTALL),
+    "PPM": re.compile(rb"P(?:[1-6]|f)\s+(?:#[^\n]*\n\s*)*-?\d"),
+}
+#: Brands of ISO media files. A file of the brands mif1 and msf1 alone may be of either kind; HEIC is more frequent.
+_AVIF = {b"avif", b"avis"}
+_HEIC = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
+#: Kinds that need an extra: its name, and the module that reads them.
+EXTRAS = {"HEIC": ("heic", "pillow_heif"), "JPEG XL": ("jxl", "pillow_jxl")}
+#: All kinds, for messages.
+ALL = (*_BEGINNINGS, *_PATTERNS, "AVIF", "HEIC")
+#: Camera raw files begin like a TIFF, whose first image is a thumbnail.
+RAW = frozenset(
+    ".3fr .arw .cr2 .dcr .dng .erf .iiq .k25 .kdc .mef .mos .nef .nrw .pef .sr2 .srf .srw".split()
+)
+
+
+def kind_of(data: bytes) -> str | None:
+    """The kind of an image that begins with `data`, such as "JPEG"; None for any other file."""
+    for kind, beginnings in _BEGINNINGS.items():
+        if data.startswith(beginnings):
+            return kind
+    for kind, pattern in _PATTERNS.items():
+        if pattern.match(data):
+            return kind
+    if data[4:8] == b"ftyp":
+        return _media_kind(data)
+    return None
+
+
+def _media_kind(data: bytes) -> str | None:
+    end = min(int.from_bytes(data[:4], "big"), HEAD)
+    brands = {data[8:12], *(data[at : at + 4] for at in range(16, end, 4))}
+    if brands & _AVIF:
+        return "AVIF"
+    return "HEIC" if brands & _HEIC else None
+
+
+@functools.cache
+def missing_extra(kind: str) -> str | None:
+    """The command that installs what reads this kind of image; None if nothing is missing."""
+    if kind not in EXTRAS:
+        return None
+    extra, module = EXTRAS[kind]
+    return None if importlib.util.find_spec(module) else install_extra(extra)
