@@ -36,9 +36,10 @@ class Named(NamedTuple):
 
 def parts(spec: str) -> Named:
     """The parts of a source's name. What names a file or folder as it stands has neither split nor option."""
-    source, mark, split = spec.rpartition("#")
+    source, mark, end = spec.rpartition("#")
+    split: str | None = end
     # no split has such a name, but a pattern, a folder or an option may
-    if not mark or _is_there(spec) or re.search(r"[/\\*?{},=]", split):
+    if not mark or _is_there(spec) or re.search(r"[/\\*?{},=]", end):
         source, split = spec, None
     option = None if _is_there(source) else re.fullmatch(r"(.*),max_value=(\d{1,18})", source)
     if option is None:

@@ -6,6 +6,7 @@ import io
 import logging
 import math
 import zlib
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -67,21 +68,24 @@ def decode(
 
 
 def largest(data: bytes, max_pixels: int = decoding.MAX_IMAGE_PIXELS) -> int | None:
-    """The largest value of an image of 16-bit integers; None for all others. Raises what `decode` raises."""
-    values = _read_npy(data, max_pixels) if kind_of(data) == "NPY" else _deep(data, max_pixels)
-    deep = values is not None and values.dtype.kind in "ui" and values.dtype.itemsize > 1
-    return int(values.max()) if values is not None and deep else None
+    """The largest value of an image of 16-bit integers; None for all others and for damaged ones."""
+    with suppress(Exception):  # as in `decode`
+        values = _read_npy(data, max_pixels) if kind_of(data) == "NPY" else _deep(data, max_pixels)
+        if values is not None and values.dtype.kind in "ui" and values.dtype.itemsize > 1:
+            return int(values.max())
+    return None
 
 
 def _deep(data: bytes, max_pixels: int) -> Pixels | None:
     """The values [H, W] or [H, W, C] of an image of more than 8 bits, not turned upright; None for all others."""
     kind = kind_of(data)
+    image: Any
     if kind == "PNG" and data[_PNG_DEPTH] == 16:
         image = decoding.opened(data, max_pixels)
         if image.mode.startswith("I"):
             return np.asarray(image).astype(np.uint16)
         pixels = torchvision.io.decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        return pixels.permute(1, 2, 0).numpy()  # PIL drops the lower 8 bits of colours
+        return np.asarray(pixels.permute(1, 2, 0))  # PIL drops the lower 8 bits of colours
     if kind == "TIFF":
         image = decoding.opened(data, max_pixels)
         if image.mode in ("RGB", "RGBA") and 16 in image.tag_v2.get(_BITS_PER_SAMPLE, ()):

@@ -202,7 +202,7 @@ def opened(data: bytes, max_pixels: int) -> ImageFile:
     elif kind == "JPEG XL":
         raise DecodeError("cannot be read as JPEG XL: its header is broken")
     try:
-        image = _reader(kind)(io.BytesIO(_plain_png(data) if kind == "PNG" else data))
+        image: ImageFile = _reader(kind)(io.BytesIO(_plain_png(data) if kind == "PNG" else data))
     except SyntaxError as error:  # what PIL raises for headers it cannot parse
         reason = error if error.__cause__ is None else "its header is broken"
         if str(error) == "unknown pixel mode":

@@ -35,7 +35,8 @@ EXTRAS = {"HEIC": ("heic", "pillow_heif"), "JPEG XL": ("jxl", "pillow_jxl")}
 ALL = (*_BEGINNINGS, *_PATTERNS, "AVIF", "HEIC")
 #: Camera raw files begin like a TIFF, whose first image is a thumbnail.
 RAW = frozenset(
-    ".3fr .arw .cr2 .dcr .dng .erf .iiq .k25 .kdc .mef .mos .nef .nrw .pef .sr2 .srf .srw".split()
+    (".3fr", ".arw", ".cr2", ".dcr", ".dng", ".erf", ".iiq", ".kdc", ".mef", ".mos", ".nef")
+    + (".nrw", ".pef", ".sr2", ".srf", ".srw")
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 #: Names of label columns, preferred ones first.
 COLUMNS = ("label", "labels", "fine_label", "class", "target")
+Numbers = NDArray[np.int64]
+_NONE = np.zeros(0, np.int64)
 _TEXT = pa.dictionary(pa.int32(), pa.large_string())
 
 
@@ -45,7 +47,9 @@ def column_of(types: dict[str, Any]) -> tuple[str | None, str]:
 
 def not_classes(what: str, kind: object) -> str:
     """The sentence on labels that cannot be classes."""
-    return f"the {what} holds {kind}, which cannot be a class; classes are integers, booleans or text"
+    return (
+        f"the {what} holds {kind}, which cannot be a class; classes are integers, booleans or text"
+    )
 
 
 def of_values(values: Sequence[object]) -> Any:
@@ -59,60 +63,76 @@ def of_values(values: Sequence[object]) -> Any:
         raise NotClasses(" and ".join(sorted(kind.__name__ for kind in kinds))) from None
 
 
-def plain(column: Any) -> Any:
-    """A column of labels as integers, booleans, or a dictionary of text, as a chunked array. Raises NotClasses."""
+def numbered(
+    columns: Iterable[Any], others: Iterable[Any] = ()
+) -> tuple[Numbers, list[str] | None]:
+    """Class numbers of the labels that are not null, and the names of the classes, None for integers.
+
+    Integers stay as they are, False and True are 0 and 1, and text is numbered by its sorted names.
+    columns: Arrow arrays of the labels of a split. others: those of the other splits, which only text needs. Raises
+    NotClasses.
+    """
+    own = list(map(_plain, columns))
+    if _TEXT not in _types(own):
+        names = ["False", "True"] if pa.bool_() in _types(own) else None
+        _check_alike(own)
+        parts = [column.drop_null().cast(pa.int64()).to_numpy() for column in own]
+        return np.concatenate([_NONE, *parts]), names
+    every = [*own, *map(_plain, others)]
+    _check_alike(every)
+    names = sorted({name for column in every for name in _names(column)})
+    number = {name: place for place, name in enumerate(names)}
+    return np.concatenate([_NONE, *(_numbers(column, number) for column in own)]), names
+
+
+def _plain(column: Any) -> Any:
+    """Labels as integers, booleans, or a dictionary of text, in one chunk. Raises NotClasses."""
     kind = column.type
     if not are_classes(kind):
         raise NotClasses(str(kind))
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    if pa.types.is_dictionary(kind) and not _is_text(kind.value_type):
-        chunks = [chunk.dictionary_decode() for chunk in chunks]
-        return pa.chunked_array(chunks, kind.value_type)
-    if pa.types.is_null(kind):
-        return column.cast(pa.int64())
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return pa.chunked_array(chunks, kind)
-    # a dictionary stays one: a short file may hold a long text a million times
-    chunks = [chunk if pa.types.is_dictionary(kind) else chunk.dictionary_encode() for chunk in chunks]
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    is_dictionary = pa.types.is_dictionary(kind)
+    is_text = _is_text(kind.value_type if is_dictionary else kind)
     try:
-        return pa.chunked_array([chunk.cast(_TEXT) for chunk in chunks], _TEXT)
+        if is_text:
+            # a dictionary stays one: a short file may hold a long text a million times
+            return (column if is_dictionary else column.dictionary_encode()).cast(_TEXT)
+        column = column.dictionary_decode() if is_dictionary else column
+        return column if pa.types.is_boolean(column.type) else column.cast(pa.int64())
     except pa.ArrowException:
-        raise NotClasses(f"{kind} that is not text") from None
+        raise NotClasses(f"{kind} that is not text" if is_text else f"{kind} too large") from None
 
 
-def numbered(
-    column: Any, others: Callable[[], Iterable[Any]] = tuple
-) -> tuple[NDArray[Any], list[str] | None]:
-    """Class numbers of the labels that are not null, and the names of the classes, None for integers.
+def _types(columns: Iterable[Any]) -> set[Any]:
+    """The types of the columns with labels."""
+    return {column.type for column in columns if column.null_count < len(column)}
 
-    Integers stay as they are, False and True are 0 and 1, and text is numbered by its sorted names, over this column
-    and those that `others` returns: the labels of the other splits. Raises NotClasses.
-    """
-    column = plain(column)
-    if column.type != _TEXT:
-        names = ["False", "True"] if pa.types.is_boolean(column.type) else None
-        values = column.drop_null().to_numpy()
-        return (values if names is None else values.astype(np.int64)), names
-    columns = [column, *map(plain, others())]
-    for other in columns:
-        if other.type != _TEXT and other.null_count < len(other):
-            raise NotClasses(f"text in one split and {other.type} in another")
-    names = sorted({name for other in columns for name in _names(other)})
-    number = {name: place for place, name in enumerate(names)}
-    parts = [np.zeros(0, np.int64)]
-    for chunk in column.chunks:
-        known = chunk.drop_null()
-        of_entry = [number.get(name, -1) for name in _composed(known.dictionary)]
-        parts.append(np.array(of_entry, np.int64)[known.indices.to_numpy()])
-    return np.concatenate(parts), names
+
+def _check_alike(columns: Sequence[Any]) -> None:
+    types = _types(columns)
+    if len(types) > 1:
+        words = sorted("text" if kind == _TEXT else str(kind) for kind in types)
+        raise NotClasses(" in one file and ".join(words) + " in another")
 
 
 def _names(column: Any) -> Iterable[str]:
     """The names that occur in a column of text."""
-    for chunk in column.chunks if column.type == _TEXT else ():
-        every = _composed(chunk.dictionary)
-        used = (every[place] for place in chunk.indices.drop_null().unique().to_pylist())
+    if column.type == _TEXT:
+        every = _composed(column.dictionary)
+        used = (every[place] for place in column.indices.drop_null().unique().to_pylist())
         yield from (name for name in used if name is not None)
+
+
+def _numbers(column: Any, number: dict[str, int]) -> Numbers:
+    """The numbers of the labels of a column of text that are not null."""
+    if column.type != _TEXT:
+        return _NONE
+    of_entry = [
+        -1 if name is None else number.get(name, -1) for name in _composed(column.dictionary)
+    ]
+    places: Numbers = column.indices.drop_null().to_numpy()
+    return np.array(of_entry, np.int64)[places]
 
 
 def _composed(dictionary: Any) -> list[str | None]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hexa.config import UserError, reason, some
 from hexa.data.sources import bands, decode as decoding
-from hexa.data.sources.labels import composed
+from hexa.data.sources.labels import NotClasses, composed, not_classes, numbered
 from hexa.runtime.paths import location as location
 
 Labels = NDArray[np.int64]
@@ -49,6 +49,8 @@ SPLIT_NAMES = {name: split for split, names in _SPLITS.items() for name in names
 _MOST_CLASSES = 100_000
 #: Kinds of files that are left out and named.
 _MOST_KINDS = 12
+#: Images whose largest value is looked for, and the value from which on 16-bit images are bright enough.
+_LOOKED_AT, _DARK = 32, 2**14
 #: Bytes of each sampled file that go into a fingerprint: whole photographs, the beginnings of scans of gigabytes.
 SAMPLED_BYTES = 4 << 20
 
@@ -98,8 +100,26 @@ class Source:
     def notes(self) -> list[str]:
         """What every command that reads these images says of them; empty if there is nothing to say."""
         notes = [self.counted()] if self.left_out else []
-        notes += [f"{self.title}: no labels are used: {self.unfit_labels}"] * bool(self.unfit_labels)
+        if self.unfit_labels:
+            notes.append(f"{self.title}: no labels are used: {self.unfit_labels}")
+        if largest := self._largest():
+            white = 2 ** largest.bit_length() - 1
+            dark = f"the largest value of these 16-bit images is {largest:,} of 65,535"
+            remedy = f"if {white:,} is white, give {self.name},max_value={white}"
+            notes.append(f"{self.title}: {dark}, so they come out nearly black; {remedy}")
         return notes
+
+    def _largest(self) -> int:
+        """The largest value in a sample of 16-bit images if it leaves two bits or more unused, otherwise 0."""
+        if self.max_value is not None:
+            return 0
+        largest = 0
+        for index in range(0, len(self), max(1, len(self) // _LOOKED_AT)):
+            with suppress(decoding.DecodeError):
+                data = self.encoded(index)
+                found = None if data is None else bands.largest(data, self.max_image_pixels)
+                largest = max(largest, found or 0)
+        return largest if largest < _DARK else 0
 
     def counted(self, broken: int = 0) -> str:
         """The sentence that counts the images, without `broken` ones, and everything that is left out."""
@@ -178,6 +198,24 @@ class Source:
         self.fingerprint = digest(
             listed, *sample(len(files), lambda row: decoding.read(files[row], SAMPLED_BYTES))
         )
+
+    def _number_labels(
+        self,
+        what: str,
+        columns: Iterable[Any],
+        others: Iterable[Any] = (),
+        class_names: list[str] | None = None,
+    ) -> None:
+        """Set `labels` and what belongs to them from Arrow arrays of labels, or `unfit_labels`.
+
+        what: names them. others: the arrays of the other splits. class_names: of integers, by number.
+        """
+        try:
+            numbers, found = numbered(columns, others)
+        except NotClasses as error:
+            self.unfit_labels = not_classes(what, error)
+            return
+        self._take_labels(numbers, found or class_names)
 
     def _take_labels(self, numbers: NDArray[Any], class_names: list[str] | None) -> None:
         """Set `labels`, `unlabelled` and `class_names`; `paths` must be set before.
