@@ -31,7 +31,7 @@ from hexa.weights.pretrained import Backbone, load_backbone
 class Embedded:
     """What was written: features or maps of N images, and which images could not be read, a line each.
 
-    source: whose images, NAME#SPLIT. shape: (D,) for features, (C, h, w) for maps. preparation: a sentence on how
+    source: whose images. notes: sentences on them. shape: (D,) for features, (C, h, w) for maps. preparation: a sentence on how
     images were prepared, unless the backbone's own file says it. precision: what the network computed in.
     """
 
@@ -40,6 +40,7 @@ class Embedded:
     num_images: int
     shape: tuple[int, ...]
     left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     preparation: str | None = None
     precision: str = "fp32"
 
@@ -100,8 +101,9 @@ def embed(
     left_out = tuple(
         f"{source.paths[position]}: {problems[position]}" for position in sorted(problems)
     )
-    told = left_out, loaded.preparation.said(), precisions.resolve(request.precision, how["device"])
-    return Embedded(out, f"{source.name}#{source.split}", num_images, tuple(shape), *told)
+    notes = tuple(source.notes(len(problems)))
+    told = left_out, notes, loaded.preparation.said(), precisions.resolve(request.precision, how["device"])
+    return Embedded(out, source.title, num_images, tuple(shape), *told)
 
 
 def _parts(

@@ -132,6 +132,7 @@ def _load(
         target=target,
         chosen=asked.explicit,
         report=progress,
+        notes=list(dict.fromkeys([*fit.notes(), *test.notes()])),
     )
     transforms.check(task, asked.protocol, chosen, asked.settings)
     return task

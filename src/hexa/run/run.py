@@ -144,6 +144,7 @@ class _Session:
         source, held = without_holdout(experiment, source)
         setting_of(experiment, len(source))  # raises before images are read, which may take a while
         self._show(_headline(experiment, source, self.machine, self.folder, self.resumed))
+        self._show(*source.notes())
         self.experiment, settlements = settled(experiment, source)
         setting = setting_of(self.experiment, len(source))
         stored = self.resumed and bool(checkpoints.checkpoints(self.folder / CHECKPOINTS))

@@ -67,9 +67,17 @@ def decode(
         raise DecodeError(" ".join(str(error).split()) or type(error).__name__) from None
 
 
+def may_be_deep(data: bytes) -> bool:
+    """False if an image that begins with `data` has 8 bits; True if it may have more."""
+    kind = kind_of(data)
+    return kind in ("NPY", "TIFF") or (kind == "PNG" and data[_PNG_DEPTH : _PNG_DEPTH + 1] == b"\x10")
+
+
 def largest(data: bytes, max_pixels: int = decoding.MAX_IMAGE_PIXELS) -> int | None:
     """The largest value of an image of 16-bit integers; None for all others and for damaged ones."""
     with suppress(Exception):  # as in `decode`
+        if not may_be_deep(data):
+            return None
         values = _read_npy(data, max_pixels) if kind_of(data) == "NPY" else _deep(data, max_pixels)
         if values is not None and values.dtype.kind in "ui" and values.dtype.itemsize > 1:
             return int(values.max())
@@ -78,15 +86,16 @@ def largest(data: bytes, max_pixels: int = decoding.MAX_IMAGE_PIXELS) -> int | N
 
 def _deep(data: bytes, max_pixels: int) -> Pixels | None:
     """The values [H, W] or [H, W, C] of an image of more than 8 bits, not turned upright; None for all others."""
-    kind = kind_of(data)
+    if not may_be_deep(data):
+        return None
     image: Any
-    if kind == "PNG" and data[_PNG_DEPTH] == 16:
+    if kind_of(data) == "PNG":
         image = decoding.opened(data, max_pixels)
         if image.mode.startswith("I"):
             return np.asarray(image).astype(np.uint16)
         pixels = torchvision.io.decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8))
         return np.asarray(pixels.permute(1, 2, 0))  # PIL drops the lower 8 bits of colours
-    if kind == "TIFF":
+    if kind_of(data) == "TIFF":
         image = decoding.opened(data, max_pixels)
         if image.mode in ("RGB", "RGBA") and 16 in image.tag_v2.get(_BITS_PER_SAMPLE, ()):
             return _read_tiff(data, max_pixels, len(image.tag_v2[_BITS_PER_SAMPLE]))

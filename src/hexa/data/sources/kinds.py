@@ -35,8 +35,11 @@ EXTRAS = {"HEIC": ("heic", "pillow_heif"), "JPEG XL": ("jxl", "pillow_jxl")}
 ALL = (*_BEGINNINGS, *_PATTERNS, "AVIF", "HEIC")
 #: Camera raw files begin like a TIFF, whose first image is a thumbnail.
 RAW = frozenset(
-    (".3fr", ".arw", ".cr2", ".dcr", ".dng", ".erf", ".iiq", ".kdc", ".mef", ".mos", ".nef")
-    + (".nrw", ".pef", ".sr2", ".srf", ".srw")
+    f".{suffix}"
+    for suffix in (
+        *("3fr", "arw", "cr2", "dcr", "dng", "erf", "iiq", "kdc"),
+        *("mef", "mos", "nef", "nrw", "pef", "sr2", "srf", "srw"),
+    )
 )
 
 

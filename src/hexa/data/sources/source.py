@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.config import UserError, reason, some
-from hexa.data.sources import bands, decode as decoding
+from hexa.data.sources import bands, decode as decoding, kinds
 from hexa.data.sources.labels import NotClasses, composed, not_classes, numbered
 from hexa.runtime.paths import location as location
 
@@ -97,9 +97,12 @@ class Source:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def notes(self) -> list[str]:
-        """What every command that reads these images says of them; empty if there is nothing to say."""
-        notes = [self.counted()] if self.left_out else []
+    def notes(self, broken: int = 0) -> list[str]:
+        """What every command that reads these images says of them; empty if there is nothing to say.
+
+        broken: how many of them could not be read, if that is known.
+        """
+        notes = [self.counted(broken)] if self.left_out or broken else []
         if self.unfit_labels:
             notes.append(f"{self.title}: no labels are used: {self.unfit_labels}")
         if largest := self._largest():
@@ -116,13 +119,17 @@ class Source:
         largest = 0
         for index in range(0, len(self), max(1, len(self) // _LOOKED_AT)):
             with suppress(decoding.DecodeError):
+                if self._home:  # reads a photograph only in part
+                    first = decoding.read(self._home + self.paths[index], kinds.HEAD)
+                    if not bands.may_be_deep(first):
+                        continue
                 data = self.encoded(index)
                 found = None if data is None else bands.largest(data, self.max_image_pixels)
                 largest = max(largest, found or 0)
         return largest if largest < _DARK else 0
 
     def counted(self, broken: int = 0) -> str:
-        """The sentence that counts the images, without `broken` ones, and everything that is left out."""
+        """The sentence that counts the images, without the broken ones, and everything that is left out."""
         left_out = {**({"broken": broken} if broken else {}), **self.left_out}
         told = f"; left out: {listed(left_out)}" if left_out else ""
         return f"{self.title}: {len(self) - broken:,} images{told}"
@@ -285,8 +292,8 @@ class Subset(Source):
             :16
         ]
 
-    def notes(self) -> list[str]:
-        return self.source.notes()
+    def notes(self, broken: int = 0) -> list[str]:
+        return self.source.notes(broken)
 
     def files(self) -> Iterable[str | Path]:
         return self.source.files()
