@@ -102,7 +102,12 @@ def embed(
         f"{source.paths[position]}: {problems[position]}" for position in sorted(problems)
     )
     notes = tuple(source.notes(len(problems)))
-    told = left_out, notes, loaded.preparation.said(), precisions.resolve(request.precision, how["device"])
+    told = (
+        left_out,
+        notes,
+        loaded.preparation.said(),
+        precisions.resolve(request.precision, how["device"]),
+    )
     return Embedded(out, source.title, num_images, tuple(shape), *told)
 
 

@@ -34,7 +34,9 @@ def measured(source: Source) -> Statistics:
     stay the same. Raises UserError if no image can be read.
     """
     version = digest(
-        source.version(), source.split, str((source.max_image_pixels, source.channels, source.max_value, _VERSION))
+        source.version(),
+        source.split,
+        str((source.max_image_pixels, source.channels, source.max_value, _VERSION)),
     )
     with contextlib.suppress(OSError, RuntimeError, UserError, ValueError, TypeError, KeyError):
         cached = parsing.from_json(parsing.read_text(_cache_file(version), 2**16))

@@ -70,7 +70,9 @@ def decode(
 def may_be_deep(data: bytes) -> bool:
     """False if an image that begins with `data` has 8 bits; True if it may have more."""
     kind = kind_of(data)
-    return kind in ("NPY", "TIFF") or (kind == "PNG" and data[_PNG_DEPTH : _PNG_DEPTH + 1] == b"\x10")
+    return kind in ("NPY", "TIFF") or (
+        kind == "PNG" and data[_PNG_DEPTH : _PNG_DEPTH + 1] == b"\x10"
+    )
 
 
 def largest(data: bytes, max_pixels: int = decoding.MAX_IMAGE_PIXELS) -> int | None:

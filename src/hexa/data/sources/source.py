@@ -48,7 +48,7 @@ SPLIT_NAMES = {name: split for split, names in _SPLITS.items() for name in names
 #: damaged label would fill the memory.
 _MOST_CLASSES = 100_000
 #: Kinds of files that are left out and named.
-_MOST_KINDS = 12
+_MOST_KINDS = 20
 #: Images whose largest value is looked for, and the value from which on 16-bit images are bright enough.
 _LOOKED_AT, _DARK = 32, 2**14
 #: Bytes of each sampled file that go into a fingerprint: whole photographs, the beginnings of scans of gigabytes.
