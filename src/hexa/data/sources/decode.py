@@ -348,7 +348,8 @@ def in_range(values: NDArray[Any]) -> NDArray[Any]:
         if not (low >= 0 and high <= most):  # also true of nan
             kind = "floats" if floats else "32-bit integers"
             raise DecodeError(
-                f"{kind} range from {low:g} to {high:g}; they must be between 0 and {most}"
+                f"{kind} range from {low:g} to {high:g}; they must be between 0 and {most}, "
+                "or give SOURCE,max_value=N"
             )
         return values.astype(np.float32 if floats else np.uint16, copy=False)
     return values
