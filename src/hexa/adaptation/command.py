@@ -274,7 +274,7 @@ def _planned(request: AdaptRequest, budget: Budget) -> Record:
     )
     record: Record = {
         "request": request.record,
-        "plan": list(made.lines),
+        "plan": [*made.lines, *dict.fromkeys([*source.notes(), *judging.notes()])],
         "compared": made.compared,
         "native": made.native,
     }

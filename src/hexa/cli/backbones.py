@@ -219,7 +219,7 @@ def embed(given: Given, extra: Fields) -> None:
     say(
         _remark(given.backbone),
         f"note: {made.preparation}" if made.preparation else "",
-        f"note: {made.part}" if made.part else "",
+        *(f"note: {note}" for note in made.notes),
         f"{' × '.join(map(str, (made.num_images, *made.shape)))} {what} of {made.source} written to {out}",
         *(f"left out: {problem}" for problem in made.left_out[:20]),
         f"… and {len(made.left_out) - 20:,} more" if made.left_out[20:] else "",

@@ -358,11 +358,12 @@ def _next(run: Path, data: str) -> str:
     from hexa.config import UserError
     from hexa.data import open_source
     from hexa.run.folder import ADAPTATION
+    from hexa.runtime import paths
 
     if (run / ADAPTATION).is_file():
         return "the same hexa adapt or harden command, which compares it with the start"
     command = ["hexa", "evaluate", "knn", str(run), "--data", data]
-    if data.startswith(("folder:", "parquet:")) or Path(data.partition("#")[0]).is_dir():
+    if data.startswith(("folder:", "parquet:")) or Path(paths.parts(data).body).is_dir():
         with contextlib.suppress(UserError):
             source = open_source(data, "train")
             if source.labels is None:

@@ -29,7 +29,7 @@ from hexa.data.sources.source import Subset
 from hexa.evaluation.collective import from_main
 from hexa.evaluation.protocol import majority_class
 from hexa.reporting.tables import told_apart
-from hexa.runtime import precision as precisions, processes
+from hexa.runtime import paths, precision as precisions, processes
 from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
 
@@ -158,7 +158,7 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
         for name, one in named.items()
         if found.judge is not None and _learned_from(one, judging)
     ]
-    notes = [*filter(None, [judging.part_note]), *found.notes]
+    notes = [*dict.fromkeys([*data.notes(), *judging.notes()]), *found.notes]
     if learned:
         notes.append(
             f"{some(learned)} learned from the images that judge, although without labels; --labelled gives others"
@@ -168,9 +168,11 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
 
 def _learned_from(backbone: Backbone, images: Source) -> bool:
     """True if the run that trained the backbone learned from these images, judged by the names of both sources."""
-    name, _, split = str(backbone.info.get("data", "")).partition("#")
-    mine, theirs = (Path(one.removeprefix("folder:")).resolve() for one in (name, images.name))
-    return name != "" and mine == theirs and (split or "train") == images.split
+    learned = paths.parts(str(backbone.info.get("data", "")))
+    mine, theirs = (
+        Path(one.removeprefix("folder:")).resolve() for one in (learned.source, images.name)
+    )
+    return learned.source != "" and mine == theirs and (learned.split or "train") == images.split
 
 
 def _names(given: Sequence[str | Path | Backbone]) -> list[str]:

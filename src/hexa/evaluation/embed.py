@@ -32,9 +32,8 @@ from hexa.weights.pretrained import Backbone, load_backbone
 class Embedded:
     """What was written: features or maps of N images, and which images could not be read, a line each.
 
-    source: whose images, NAME#SPLIT. shape: (D,) for features, (C, h, w) for maps. preparation: a sentence on how
-    images were prepared, unless the backbone's own file says it. precision: what the network computed in. part: a
-    sentence on the part of the source that was asked for.
+    source: whose images. notes: sentences on them. shape: (D,) for features, (C, h, w) for maps. preparation: a sentence on how
+    images were prepared, unless the backbone's own file says it. precision: what the network computed in.
     """
 
     path: Path
@@ -42,9 +41,9 @@ class Embedded:
     num_images: int
     shape: tuple[int, ...]
     left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     preparation: str | None = None
     precision: str = "fp32"
-    part: str = ""
 
 
 def embed(
@@ -107,9 +106,14 @@ def embed(
     left_out = tuple(
         f"{source.paths[position]}: {problems[position]}" for position in sorted(problems)
     )
-    told = left_out, loaded.said(), precisions.resolve(request.precision, how["device"])
-    name = f"{source.name}#{source.split}"
-    return Embedded(out, name, num_images, tuple(shape), *told, source.part_note)
+    notes = tuple(source.notes(len(problems)))
+    told = (
+        left_out,
+        notes,
+        loaded.said(),
+        precisions.resolve(request.precision, how["device"]),
+    )
+    return Embedded(out, source.title, num_images, tuple(shape), *told)
 
 
 def _parts(

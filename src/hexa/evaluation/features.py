@@ -112,7 +112,7 @@ def nothing_read(source: Source) -> UserError:
         source.decode(0)
     except DecodeError as error:
         why = f"; {source.paths[0]}: {error}"
-    return UserError(f"data '{source.name}#{source.split}': holds no image that can be read{why}")
+    return UserError(f"data '{source.title}': holds no image that can be read{why}")
 
 
 def note_lost(task: Task, source: Source, lost: Sequence[int], which: str) -> None:

@@ -137,7 +137,7 @@ def _load(
         target=target,
         chosen=asked.explicit,
         report=progress,
-        notes=[fit.part_note] if fit.part_note else [],
+        notes=list(dict.fromkeys([*fit.notes(), *test.notes()])),
     )
     transforms.check(task, asked.protocol, chosen, asked.settings)
     return task

@@ -13,6 +13,7 @@ from hexa import data as sources
 from hexa.config import UserError, some
 from hexa.data.sources.source import Labels, Source, Subset
 from hexa.evaluation.request import EvaluationRequest
+from hexa.runtime import paths
 from hexa.runtime.random import Stream
 
 Mask = NDArray[np.bool_]
@@ -93,9 +94,10 @@ def _labelled(data: str, split: str | None, request: EvaluationRequest, channels
             f"{source!r}: {source.unlabelled:,} images have no label or a negative one; label all of them"
         )
     if source.labels is None:
-        remedy = "give two or more class folders, or a label column"
+        remedy = "give two or more class folders, or a column called label"
+        where = f" in its split {source.split}" * (len(source.splits()) > 1)
         raise UserError(
-            f"data '{data}' has no labels in its split {source.split}, which an evaluation needs; {remedy}"
+            f"data '{data}' has no labels{where}, which an evaluation needs; {source.unfit_labels or remedy}"
         )
     return source
 
@@ -107,10 +109,10 @@ def _test_images(data: str, fit: Source, request: EvaluationRequest, channels: i
             raise UserError(
                 f"data '{data}' has no split test (there is: {some(fit.splits())}); {remedy}"
             )
-        return _labelled(data.partition("#")[0], "test", request, channels)
+        return _labelled(fit.name, "test", request, channels)
     how: dict[str, Any] = {"max_image_pixels": request.max_image_pixels, "channels": channels}
     has_test = (
-        "#" not in request.test_data
+        paths.parts(request.test_data).split is None
         and "test" in sources.open_source(request.test_data, None, **how).splits()
     )
     return _labelled(request.test_data, "test" if has_test else None, request, channels)

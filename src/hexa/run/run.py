@@ -142,11 +142,10 @@ class _Session:
         experiment = self.experiment
         trackers.check(experiment.training.tracker)
         source = open_images(experiment)
-        part_note = source.part_note
         source, held = without_holdout(experiment, source)
         setting_of(experiment, len(source))  # raises before images are read, which may take a while
-        headline = _headline(experiment, source, self.machine, self.folder, self.resumed)
-        self._show(headline, *filter(None, [part_note]))
+        self._show(_headline(experiment, source, self.machine, self.folder, self.resumed))
+        self._show(*source.notes())
         self.experiment, settlements = settled(experiment, source)
         setting = setting_of(self.experiment, len(source))
         stored = self.resumed and bool(checkpoints.checkpoints(self.folder / CHECKPOINTS))

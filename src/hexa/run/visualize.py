@@ -53,18 +53,22 @@ def visualize(
     num_images: int = 8,
     seed: int = 0,
     problems: list[str] | None = None,
+    notes: list[str] | None = None,
     progress: Progress = silent,
 ) -> Path:
     """Write a PNG, one row per image: its view, the magnified perturbation, the adversarial and the cut-mixed view.
 
     target: a run folder, whose newest checkpoint is taken, or a recipe's name or an experiment, with random weights.
     data: a source; None for the experiment's own. Returns `out`, written atomically.
-    gain, num_images, seed, problems: see Look.gallery. progress: told of stages.
+    gain, num_images, seed, problems: see Look.gallery. notes: takes in sentences on the images. progress: told of
+    stages.
     Raises UserError: an unknown target or source, a run without an intact checkpoint, or whose method is in a file that
     has not been imported.
     """
     progress("opening the images", 0, 0)
     look = Look.at(target, data)
+    if notes is not None:
+        notes += look.source.notes()
     progress("making hard examples", 0, 0)
     made = look.gallery(num_images, gain=gain, seed=seed, problems=problems)
     progress("drawing", 0, 1)

@@ -74,7 +74,7 @@ class PretrainLoader:
         pairs: Pairs | None = None,
         sets: int | None = None,
     ) -> None:
-        check_batch_size(batch_size, len(source), f"{source.name}#{source.split}")
+        check_batch_size(batch_size, len(source), source.title)
         self.source, self.views, self.stream, self.pairs = source, views, stream, pairs
         self.batch_size, self.device, self.tolerance = batch_size, torch.device(device), tolerance
         self.steps_per_epoch, self.sets = len(source) // batch_size, sets

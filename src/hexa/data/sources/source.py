@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.config import UserError, reason, some
-from hexa.data.sources import bands, decode as decoding
+from hexa.data.sources import bands, decode as decoding, kinds
+from hexa.data.sources.labels import NotClasses, composed, not_classes, numbered
+from hexa.runtime.paths import location as location
 from hexa.runtime.random import Stream
 
 Labels = NDArray[np.int64]
@@ -54,6 +56,10 @@ SPLIT_NAMES = {name: split for split, names in _SPLITS.items() for name in names
 #: Labels must be below this, or below the number of images: scores are kept for every class up to the highest, so a
 #: damaged label would fill the memory.
 _MOST_CLASSES = 100_000
+#: Kinds of files that are left out and named.
+_MOST_KINDS = 20
+#: Images whose largest value is looked for, and the value from which on 16-bit images are bright enough.
+_LOOKED_AT, _DARK = 32, 2**14
 #: Bytes of each sampled file that go into a fingerprint: whole photographs, the beginnings of scans of gigabytes.
 SAMPLED_BYTES = 4 << 20
 
@@ -92,8 +98,59 @@ class Source:
     drawn: Drawn | None = None
     """The part that these images are (`--images`); None for whole sources."""
 
+    max_value: int | None = None
+    """The value that is white in images of more than 8 bits; the highest of their type if None."""
+    left_out: Mapping[str, int] = {}
+    """How many files are not images that can be read, by what they are, such as a suffix."""
+    unfit_labels: str = ""
+    """A sentence on labels that are there and cannot be used."""
+
     def __len__(self) -> int:
         return len(self.paths)
+
+    def notes(self, broken: int = 0) -> list[str]:
+        """What every command that reads these images says of them; empty if there is nothing to say.
+
+        broken: how many of them could not be read, if that is known.
+        """
+        notes = [self.part_note] if self.part_note else []
+        if self.left_out or broken:
+            notes.append(self.counted(broken))
+        if self.unfit_labels:
+            notes.append(f"{self.title}: no labels are used: {self.unfit_labels}")
+        if largest := self._largest():
+            white = 2 ** largest.bit_length() - 1
+            dark = f"the largest value of these 16-bit images is {largest:,} of 65,535"
+            remedy = f"if {white:,} is white, give {self.name},max_value={white}"
+            notes.append(f"{self.title}: {dark}, so they come out nearly black; {remedy}")
+        return notes
+
+    def _largest(self) -> int:
+        """The largest value in a sample of 16-bit images if it leaves two bits or more unused, otherwise 0."""
+        if self.max_value is not None:
+            return 0
+        largest = 0
+        for index in range(0, len(self), max(1, len(self) // _LOOKED_AT)):
+            with suppress(decoding.DecodeError):
+                if self._home:  # reads a photograph only in part
+                    first = decoding.read(self._home + self.paths[index], kinds.HEAD)
+                    if not bands.may_be_deep(first):
+                        continue
+                data = self.encoded(index)
+                found = None if data is None else bands.largest(data, self.max_image_pixels)
+                largest = max(largest, found or 0)
+        return largest if largest < _DARK else 0
+
+    def counted(self, broken: int = 0) -> str:
+        """The sentence that counts the images, without the broken ones, and everything that is left out."""
+        left_out = {**({"broken": broken} if broken else {}), **self.left_out}
+        told = f"; left out: {listed(left_out)}" if left_out else ""
+        return f"{self.title}: {len(self) - broken:,} images{told}"
+
+    @property
+    def title(self) -> str:
+        """The name, with the split if there are several."""
+        return f"{self.name}{f'#{self.split}' * (len(self._splits) > 1)}"
 
     @property
     def classes(self) -> Labels | None:
@@ -127,7 +184,7 @@ class Source:
         """Image `index` as uint8 [3, H, W], or as `hexa.data.sources.bands.decode` describes. Raises DecodeError."""
         data = self.encoded(index)
         assert data is not None, "a source defines `encoded` or `decode`"
-        return bands.decode(data, self.max_image_pixels, self.channels)
+        return bands.decode(data, self.max_image_pixels, self.channels, self.max_value)
 
     def encoded(self, index: int) -> bytes | None:
         """The bytes of the image's file, or None if images are not stored as files. Raises DecodeError."""
@@ -181,6 +238,24 @@ class Source:
             listed, *sample(len(files), lambda row: decoding.read(files[row], SAMPLED_BYTES))
         )
 
+    def _number_labels(
+        self,
+        what: str,
+        columns: Iterable[Any],
+        others: Iterable[Any] = (),
+        class_names: list[str] | None = None,
+    ) -> None:
+        """Set `labels` and what belongs to them from Arrow arrays of labels, or `unfit_labels`.
+
+        what: names them. others: the arrays of the other splits. class_names: of integers, by number.
+        """
+        try:
+            numbers, found = numbered(columns, others)
+        except NotClasses as error:
+            self.unfit_labels = not_classes(what, error)
+            return
+        self._take_labels(numbers, found or class_names)
+
     def _take_labels(self, numbers: NDArray[Any], class_names: list[str] | None) -> None:
         """Set `labels`, `unlabelled` and `class_names`; `paths` must be set before.
 
@@ -198,12 +273,11 @@ class Source:
         known = int((numbers >= 0).sum())
         self.labels = numbers.astype(np.int64) if known == len(self) else None
         self.unlabelled = len(self) - known if known else 0
-        self.class_names = (
-            class_names if class_names and highest < len(class_names) <= most else None
-        )
+        named = class_names is not None and highest < len(class_names) <= most
+        self.class_names = list(map(composed, class_names or ())) if named else None
 
     def __repr__(self) -> str:
-        return f"{self.name}{f'#{self.split}' * (len(self._splits) > 1)} ({len(self):,} images)"
+        return f"{self.title} ({len(self):,} images)"
 
 
 class ArraySource(Source):
@@ -245,11 +319,15 @@ class Subset(Source):
         self.labels = None if source.labels is None else source.labels[rows]
         self.paths = [source.paths[row] for row in rows]
         self.uniform_size, self.max_image_pixels = source.uniform_size, source.max_image_pixels
-        self.channels, self.drawn = source.channels, source.drawn
-        self.unlabelled = source.unlabelled
+        self.channels, self.max_value = source.channels, source.max_value
+        self.unlabelled, self.drawn = source.unlabelled, source.drawn
         self.fingerprint = hashlib.sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()[
             :16
         ]
+
+    def notes(self, broken: int = 0) -> list[str]:
+        own = [self.part_note] if self.part_note else []
+        return list(dict.fromkeys([*own, *self.source.notes(broken)]))
 
     def files(self) -> Iterable[str | Path]:
         files = list(self.source.files())
@@ -332,9 +410,10 @@ def files_by_prefix(files: Iterable[Path]) -> dict[str, list[Path]]:
     return groups
 
 
-def location(argument: str) -> Path:
-    """A path given by a user, which may begin with ~."""
-    return Path(os.path.expanduser(argument))
+def listed(left_out: Mapping[str, int]) -> str:
+    """What was left out, in words: broken images first, then the most frequent."""
+    counts = sorted(left_out.items(), key=lambda item: (item[0] != "broken", -item[1], item[0]))
+    return some((f"{count:,} {what}" for what, count in counts), most=_MOST_KINDS)
 
 
 @contextmanager
