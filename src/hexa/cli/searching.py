@@ -98,7 +98,7 @@ def search(given: Given, extra: Fields) -> None:
         title = "Near-duplicates"
         summary = f"{counted(len(found), 'group')} among {images:,} images at --least {least:g}"
     elif asked is not None:
-        title = f"most like {asked.path}"
+        title = f"Images most like {asked.path}"
     if given.html is not None:
         _write_page(given.html, title, summary, found, files, asked)
     if given.json:
@@ -113,18 +113,12 @@ def search(given: Given, extra: Fields) -> None:
 
 def _like(features: Features, given: Given) -> tuple[list[Found], Picture]:
     """The images most like the one that was asked for, and its picture."""
-    from hexa.config import UserError
     from hexa.reporting.search_page import Picture, data_uri
 
-    place = features.place_of(given.like)
-    if place is not None:
+    if features.find(given.like) is not None or not os.path.exists(given.like):
+        place = features.place_of(given.like)
         picture = Picture(data_uri(features.file.preview(place)), features.paths[place])
-        return features.like(place, given.count), picture
-    if not os.path.exists(given.like):
-        raise UserError(
-            f"--like {given.like}: no image of that path in {given.features[0]}, and no such file; "
-            f"paths in it are such as {features.paths[0]}"
-        )
+        return features.like(given.like, given.count), picture
     import_networks()
     from hexa.evaluation.outside import features_of
 

@@ -147,7 +147,7 @@ class Features:
             for row, places in enumerate(order)
         ]
 
-    def place_of(self, path: str) -> int | None:
+    def find(self, path: str) -> int | None:
         """The place of the image of this path, which may have folders before it; None if there is none.
 
         A file that exists, but elsewhere than the images were, is not one of them.
@@ -157,12 +157,22 @@ class Features:
         known = [one for one in self.paths if f"/{path}".endswith(f"/{one}")]
         if not known:
             return None
-        place = self.paths.index(max(known, key=len))
+        name = max(known, key=len)
         home = (self.file.origin or {}).get("folder")
         if isinstance(home, str) and os.path.exists(path):
-            theirs = os.path.join(home, self.paths[place])
+            theirs = os.path.join(home, name)
             if not os.path.exists(theirs) or not os.path.samefile(path, theirs):
                 return None
+        return self.paths.index(name)
+
+    def place_of(self, path: str) -> int:
+        """The place of the image of this path. Raises UserError if there is none."""
+        place = self.find(path)
+        if place is None:
+            raise UserError(
+                f"--like {path}: no image of that path in {self.file.path}, and no such file; paths in "
+                f"it are such as {self.paths[0]}"
+            )
         return place
 
     def closest(self) -> float:
@@ -171,13 +181,13 @@ class Features:
         step = max(1, len(own) // _REFERENCES)
         return float(kth_largest(self.directions[::step], self.directions, 1, own[::step]).max())
 
-    def like(self, asked: int | NDArray[np.floating], count: int = 10) -> list[Found]:
-        """The images with the largest cosine to one, largest first.
+    def like(self, asked: str | NDArray[np.floating], count: int = 10) -> list[Found]:
+        """The images with the largest cosine to one, largest first. Raises UserError for an unknown path.
 
-        asked: its place, or the features [D] of an image that is not in the file.
+        asked: its path, or the features [D] of an image that is not in the file.
         """
-        inside = asked if isinstance(asked, int) else None
-        row = self.directions[[asked]] if isinstance(asked, int) else unit(asked[None])
+        inside = self.place_of(asked) if isinstance(asked, str) else None
+        row = unit(asked[None]) if isinstance(asked, np.ndarray) else self.directions[[inside]]
         near = self._nearest(row, count + (inside is not None))[0]
         return [
             Found([self.paths[place]], [place], similarity)
