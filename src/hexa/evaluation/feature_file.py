@@ -203,7 +203,7 @@ def _array(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo) -> Arra
                 (2, 0): np.lib.format.read_array_header_2_0,
             }
             shape, column_major, dtype = headers[version](file, max_header_size=_HEADER)
-        except (ValueError, KeyError, TypeError, SyntaxError, RecursionError):
+        except Exception:  # numpy's parser raises whatever Python's does on damaged text
             raise _Other(f"'{name}' in it is not an array of numpy") from None
         if dtype.hasobject:
             raise _Other(f"'{name}' in it holds Python objects, which are never loaded")
