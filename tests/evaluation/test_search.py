@@ -149,6 +149,8 @@ def test_pairs_and_neighbours_in_tiles(dimensions: int, monkeypatch: pytest.Monk
         wanted = {(i, j) for i in range(60) for j in range(i + 1, 60) if product[i, j] >= least}
         assert set(zip(first.tolist(), second.tolist(), strict=True)) == wanted
         assert cosine == pytest.approx(product[first, second], abs=1e-6)
+        first, second, _ = alike.pairs_above(rows, least, rows, once=True)
+        assert set(zip(first.tolist(), second.tolist(), strict=True)) == wanted
         first, second, _ = alike.pairs_above(rows[:11], least, rows)
         wanted = {(i, j) for i in range(11) for j in range(60) if product[i, j] >= least}
         assert set(zip(first.tolist(), second.tolist(), strict=True)) == wanted

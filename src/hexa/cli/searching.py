@@ -78,7 +78,7 @@ def search(given: Given, extra: Fields) -> None:
     with progress_bar() as progress:
         progress("comparing the images", 0, 0)
         if len(files) == 2:
-            found = shared(*files, given.least)
+            found = shared(first, files[1], given.least)
         elif given.duplicates:
             found = first.duplicates(given.least)
         elif given.outliers:

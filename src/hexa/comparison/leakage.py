@@ -96,7 +96,7 @@ def copies(data: Source, judging: Source, rows: NDArray[np.int64]) -> NDArray[np
         if sizes and theirs and theirs[position] not in known:
             continue
         content = _content(data, position)
-        if content in wanted:
+        if content is not None and content in wanted:
             found.setdefault(content, position)
     return np.array([found.get(contents[row] or b"", -1) for row in rows.tolist()], dtype=np.int64)
 

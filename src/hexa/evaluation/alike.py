@@ -27,21 +27,23 @@ ROUNDING = 1e-5
 def unit(rows: NDArray[np.floating]) -> Floats:
     """The rows divided by their lengths; rows of zeros stay."""
     lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
-    return (rows / np.maximum(lengths, 1e-12)).astype(np.float32)
+    directions: Floats = (rows / np.maximum(lengths, 1e-12)).astype(np.float32)
+    return directions
 
 
 def pairs_above(
-    rows: Floats, least: float, others: Floats | None = None
+    rows: Floats, least: float, others: Floats | None = None, *, once: bool = False
 ) -> tuple[Places, Places, Floats]:
     """All pairs with a cosine of at least `least`: places in `rows`, places in the others, cosines.
 
-    rows: unit vectors [N, D]. others: unit vectors [M, D]; by default `rows` itself, each pair once, the smaller place
-    first. Nothing is lost by the projection: for unit vectors a and b with the parts a1, b1 in a subspace and the
+    rows: unit vectors [N, D]. others: unit vectors [M, D]; by default `rows` itself. once: each pair only with the
+    smaller place first; always so without others. Nothing is lost by the projection: for unit vectors a and b with the parts a1, b1 in a subspace and the
     lengths a2, b2 of the rests, a·b <= a1·b1 + a2 b2 (Cauchy-Schwarz), so that 65 columns rule out almost all pairs.
     Raises UserError for more than ten million pairs.
     """
     least -= ROUNDING
     bank = rows if others is None else others
+    once = once or others is None
     small, small_bank = rows, bank
     if len(bank) > _MANY and rows.shape[1] > 2 * _PROJECTED:
         basis = _main_directions(bank)
@@ -50,13 +52,13 @@ def pairs_above(
         (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))
     ]
     count = 0
-    for top, left in _tiles(len(rows), len(bank), upper=others is None):
+    for top, left in _tiles(len(rows), len(bank), upper=once):
         one, other = rows[top : top + _ROWS], bank[left : left + _COLUMNS]
         product = small[top : top + _ROWS] @ small_bank[left : left + _COLUMNS].T
         i, j = _entries_above(product, least)
         if small is not rows and len(i) > product.size / 200:  # cheaper than one by one
             i, j = _entries_above(one @ other.T, least)
-        if others is None:
+        if once:
             later = top + i < left + j
             i, j = i[later], j[later]
         cosines = np.concatenate(

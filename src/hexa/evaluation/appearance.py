@@ -42,7 +42,7 @@ def appearance_of(pixels: NDArray[Any], shown: Pixels) -> Appearance:
 
     pixels: as decoded, of any type and shape. shown: the same image as people see it, uint8 [H, W, 3].
     """
-    digest = hashlib.blake2b(np.ascontiguousarray(pixels), digest_size=DIGEST)
+    digest = hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=DIGEST)
     digest.update(f"{pixels.dtype} {pixels.shape}".encode())
     image = Image.fromarray(shown)
     thumbnail = image.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)

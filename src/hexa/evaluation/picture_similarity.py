@@ -56,7 +56,8 @@ def _averages(start: float, stop: float) -> Floats:
     pixels = np.arange(THUMBNAIL)
     covered = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
     weights = np.maximum(covered, 0)
-    return (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+    shares: Floats = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+    return shares
 
 
 @functools.cache
@@ -91,7 +92,7 @@ def _of_parts(thumbnails: NDArray[np.uint8], colours: Floats, cut: Places, whole
     for begin in range(0, len(distinct), _CHUNK):
         chunk = distinct[begin : begin + _CHUNK]
         pictures = thumbnails[chunk, None].astype(np.float32)  # [n, 1, 32, 32]
-        parts = rows @ pictures @ columns.transpose(0, 2, 1)  # [n, P, 16, 16]
+        parts: Floats = rows @ pictures @ columns.transpose(0, 2, 1)  # [n, P, 16, 16]
         shown = np.broadcast_to(colours[chunk, None], (*parts.shape[:2], 3))
         vectors = _described(parts, shown)
         for number in range(len(chunk)):

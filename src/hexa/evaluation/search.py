@@ -186,9 +186,9 @@ class Features:
 
         asked: its path, or the features [D] of an image that is not in the file.
         """
-        inside = self.place_of(asked) if isinstance(asked, str) else None
-        row = unit(asked[None]) if isinstance(asked, np.ndarray) else self.directions[[inside]]
-        near = self._nearest(row, count + (inside is not None))[0]
+        inside = self.place_of(asked) if isinstance(asked, str) else -1
+        row = unit(asked) if isinstance(asked, np.ndarray) else self.directions[inside]
+        near = self._nearest(row[None], count + 1)[0]
         return [
             Found([self.paths[place]], [place], similarity)
             for place, similarity in near
@@ -275,7 +275,7 @@ def _links(
         len(rows),
         pairs_above(rows, _likely(rows)),
         pairs_above(plain, likely),
-        pairs_above(plain, likely, mirrored),
+        pairs_above(plain, likely, mirrored, once=True),
     )
     similarity = aligned(thumbnails, colours, first, second)
     kept = similarity >= least
@@ -331,7 +331,8 @@ def _excess(distances: NDArray[np.floating]) -> NDArray[np.float64]:
     logarithms = np.log(np.maximum(distances, 0) + 1e-4).astype(np.float64)
     middle = np.median(logarithms)
     deviation = 1.4826 * np.median(np.abs(logarithms - middle))
-    return np.maximum(logarithms - middle, 0) / max(deviation, 0.05)
+    excess: NDArray[np.float64] = np.maximum(logarithms - middle, 0) / max(deviation, 0.05)
+    return excess
 
 
 def _standardised(statistics: Floats) -> Floats:
@@ -339,7 +340,8 @@ def _standardised(statistics: Floats) -> Floats:
     numbers = np.concatenate([statistics[:, :3].mean(1, keepdims=True), statistics[:, 3:]], axis=1)
     middle = np.median(numbers, axis=0)
     deviation = 1.4826 * np.median(np.abs(numbers - middle), axis=0)
-    return np.clip((numbers - middle) / np.maximum(deviation, 1e-3), -8, 8).astype(np.float32)
+    scaled: Floats = np.clip((numbers - middle) / np.maximum(deviation, 1e-3), -8, 8)
+    return scaled.astype(np.float32)
 
 
 def _kth_distance(rows: Floats, bank: Floats, k: int, own: Places) -> Floats:
@@ -348,4 +350,5 @@ def _kth_distance(rows: Floats, bank: Floats, k: int, own: Places) -> Floats:
     longer = np.concatenate([2 * rows, -np.ones((len(rows), 1), np.float32)], axis=1)
     others = np.concatenate([bank, (bank**2).sum(1, keepdims=True)], axis=1)
     largest = kth_largest(longer, others, k, own)
-    return np.sqrt(np.maximum((rows**2).sum(1) - largest, 0))
+    distances: Floats = np.sqrt(np.maximum((rows**2).sum(1) - largest, 0))
+    return distances
