@@ -66,11 +66,11 @@ def test_features_of_a_part_name_it(
     assert "200 of the 1,347 images of digits#train were drawn evenly" in said
     if suffix == ".npz":
         found: dict[str, Any] = dict(np.load(out, allow_pickle=False))
-        data = json.loads(str(found["data"]))
+        data = json.loads(str(found["origin"]))
     else:
         table = pyarrow.parquet.read_table(out)
         found = table.to_pydict()
-        data = json.loads(table.schema.metadata[b"data"])
+        data = json.loads(table.schema.metadata[b"hexa"])
     assert list(found["paths"]) == paths
     assert data["drawn"] == PART
 

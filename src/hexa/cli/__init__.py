@@ -14,7 +14,13 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import hexa
-from hexa.cli import backbones, machine as machine, pictures as pictures, training
+from hexa.cli import (
+    backbones,
+    machine as machine,
+    pictures as pictures,
+    searching as searching,
+    training,
+)
 from hexa.cli.declare import COMMANDS, commands
 from hexa.runtime.output import forgiving, one_line
 

@@ -152,7 +152,15 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
             f"fine-tuning needs labels, and {judging!r} has none that serve; give labelled images"
         )
     named = dict(zip(_names(request.backbones), loaded, strict=True))
-    found = of_backbones(named, data, judging, request, progress, fine_tune=request.fine_tune)
+    found = of_backbones(
+        named,
+        data,
+        judging,
+        request,
+        progress,
+        fine_tune=request.fine_tune,
+        learned=any(_learned_from(one, data) for one in loaded),
+    )
     learned = [
         name
         for name, one in named.items()
@@ -190,6 +198,7 @@ def of_backbones(
     progress: Progress = silent,
     trials: int = 1,
     fine_tune: bool = False,
+    learned: bool = True,
 ) -> Comparison:
     """Compare loaded backbones, by name; the first is what the others are compared with.
 
@@ -197,6 +206,7 @@ def of_backbones(
 
     judging: labelled images, or `data` itself, by whose labels, if it has any, backbones are judged. trials: how many
     states a backbone was chosen from by these labels, which widens the intervals. fine_tune: a further measure.
+    learned: True if a backbone learned from `data`, so that labelled images must not be among these.
     """
     begun, all_seconds = time.perf_counter(), how.seconds
     if fine_tune:
@@ -216,7 +226,9 @@ def of_backbones(
                 + "; more --time draws more" * judged
             )
         rows, twins = (
-            leakage.apart(data, judging, found, how, notes, progress) if judged else (found, ())
+            leakage.apart(data, judging, found, how, notes, progress, learned)
+            if judged
+            else (found, ())
         )
         if judged and not labelled.can_judge(labelled.labels_of(judging)[rows]):
             notes.append("near-duplicates stay, since too few labelled images would be left")

@@ -27,7 +27,8 @@ from hexa.evaluation.split import draw_images
 from hexa.reporting.gallery import tiles_of
 from hexa.reporting.pictures import Gallery
 from hexa.reporting.plots.neighbours import class_name, class_of
-from hexa.reporting.report import picture, rendered
+from hexa.reporting.rendering import rendered
+from hexa.reporting.report import picture
 from hexa.reporting.style import COLOURS, MARKERS, MUTED, drawing
 from hexa.reporting.tables import Table, shortened, text
 from hexa.runtime.files import write_text

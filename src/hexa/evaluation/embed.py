@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
+import torch
 from torch import Tensor
 
 from hexa.config import UserError, whole_characters
 from hexa.data import Source, draw_part, open_source
-from hexa.evaluation import maps as dense
+from hexa.data.loading.evaluation_stream import Look
+from hexa.evaluation import feature_file, maps as dense
+from hexa.evaluation.appearance import Appearance, appearance_of
 from hexa.evaluation.features import batches, check_finite, extract, nothing_read
 from hexa.evaluation.maps import Array
 from hexa.evaluation.request import EmbeddingRequest
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.feature_maps import last_maps
+from hexa.ops.photometric import unit
 from hexa.runtime import precision as precisions, targets
 from hexa.runtime.files import write_whole
 from hexa.runtime.progress import Progress, silent
@@ -56,10 +58,11 @@ def embed(
 ) -> Embedded:
     """Write features [N, D] float32, labels [N] where there are any, and paths [N] of all readable images, atomically.
 
-    out: .npz (arrays `features`, `labels`, `paths`) or .parquet (a list column and two more). Without #split in `data`,
-    the split train. Images that cannot be read are left out. options: those of `EmbeddingRequest`. images, seed: only
-    a part, which `data` in the file describes. maps: instead the network's last feature maps [N, C, h, w], to .npy or
-    .parquet (`hexa.evaluation.maps.write`). progress: told of the images that are done. Raises UserError.
+    out: .npz (arrays `features`, `labels`, `paths`) or .parquet (a list column and two more), with what `hexa search`
+    needs beyond that (`feature_file`) unless `bare`. Without #split in `data`, the split train. Images that cannot be
+    read are left out. options: those of `EmbeddingRequest`. images, seed: only a part, which `drawn` in the file's
+    origin describes. maps: instead the network's last feature maps [N, C, h, w], to .npy or .parquet
+    (`hexa.evaluation.maps.write`). progress: told of the images that are done. Raises UserError.
     """
     request = EmbeddingRequest.from_fields(options)
     out = targets.check(out, (".npy", ".parquet") if request.maps else (".npz", ".parquet"))
@@ -93,14 +96,19 @@ def embed(
         )
     else:
         tell = functools.partial(progress, "extracting features")
-        features, labels, positions = extract(loaded, source, progress=tell, **how)
-        paths, known = (
-            names[positions.numpy()].astype(str),
-            None if labels is None else labels.numpy(),
-        )
-        part = {} if source.drawn is None else {"data": json.dumps(source.facts)}
+        look = None if request.bare else Look(seen)
+        features, labels, positions = extract(loaded, source, progress=tell, look=look, **how)
         write_whole(
-            out, lambda file: _write(file, out.suffix, features.numpy(), known, paths, part)
+            out,
+            lambda file: feature_file.write(
+                file,
+                out.suffix,
+                features.numpy(),
+                None if labels is None else labels.numpy(),
+                names[positions.numpy()].astype(str),
+                None if look is None else [look.found[one] for one in positions.tolist()],
+                None if look is None else _origin(backbone, loaded, source, request),
+            ),
         )
         num_images, *shape = features.shape
     left_out = tuple(
@@ -132,22 +140,39 @@ def _parts(
         raise nothing_read(source)
 
 
-def _write(
-    file: BinaryIO,
-    kind: str,
-    features: Array,
-    labels: Array | None,
-    paths: Array,
-    facts: Mapping[str, str],
-) -> None:
-    """facts: further texts, arrays of an .npz and metadata of a .parquet."""
-    if kind == ".npz":
-        further: dict[str, Any] = {} if labels is None else {"labels": labels}
-        further |= {name: np.array(text) for name, text in facts.items()}
-        np.savez(file, features=features, paths=paths, **further)
-        return
-    rows = pyarrow.FixedSizeListArray.from_arrays(
-        pyarrow.array(features.reshape(-1)), features.shape[1]
-    )
-    table = dense.columns("features", rows, labels, paths)
-    pyarrow.parquet.write_table(table.replace_schema_metadata(facts or None), file)
+def seen(image: Tensor) -> Appearance:
+    """The appearance of a decoded image [C, H, W]; of other bands than three the first is shown as grey."""
+    three = image if len(image) == 3 else image[:1].expand(3, -1, -1)
+    levels = three if three.dtype == torch.uint8 else (255 * unit(three)).round().clamp(0, 255)
+    shown = levels.to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
+    return appearance_of(image.numpy(), shown)
+
+
+def _origin(
+    backbone: str | Path | Backbone, loaded: Backbone, source: Source, request: EmbeddingRequest
+) -> dict[str, Any]:
+    """Where features come from, so that those of another image can be compared with them."""
+    return {
+        "backbone": None if isinstance(backbone, Backbone) else _lasting(str(backbone)),
+        "branch": request.branch,
+        "weights": loaded.content_hash(),
+        "preparation": loaded.preparation.values(),
+        "aspect": request.aspect,
+        "data": f"{source.name}#{source.split}",
+        "drawn": source.facts.get("drawn"),
+        "folder": _folder(source),
+        "channels": len(loaded.mean),
+    }
+
+
+def _lasting(name: str) -> str:
+    """The name of a backbone, with the absolute path if it is one of a file or folder."""
+    return name if ":" in name and not os.path.exists(name) else os.path.abspath(name)
+
+
+def _folder(source: Source) -> str | None:
+    """The folder that the source's paths are relative to; None if images are not files of their own."""
+    files = list(source.files())
+    if len(files) != len(source) or not str(files[0]).endswith(source.paths[0]):
+        return None
+    return os.path.abspath(str(files[0]).removesuffix(source.paths[0]))

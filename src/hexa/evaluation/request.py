@@ -80,6 +80,8 @@ class EmbeddingRequest(ExtractionOptions):
     """write feature maps [N, C, h, w] instead, to .npy or .parquet"""
     maps_precision: Literal["float32", "float16"] = "float32"
     """NAME: float32 or float16"""
+    bare: bool = False
+    """write features, labels and paths alone, without the previews and thumbnails that search uses"""
     batch_size: int = pydantic.Field(default=256, gt=0)
     """N: images that go through the network at a time"""
     images: int | None = pydantic.Field(default=None, gt=0)
