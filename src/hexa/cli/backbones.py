@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hexa.cli.declare import (
     BACKBONE,
     BACKBONES,
+    COUNT,
     DATA,
     DOMAINS,
     GROUPS,
