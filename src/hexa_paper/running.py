@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from hexa.config import UserError
-from hexa.data import open_source
 from hexa.evaluation import evaluate
 from hexa.recipes import experiment as experiments
 from hexa.reporting.comparison import command
 from hexa.reporting.runs import Run, read_run
-from hexa.run.build import settled
+from hexa.run.build import open_images, settled
 from hexa.run.folder import BACKBONE, CHECKPOINTS, CONFIG
 from hexa.run.run import pretrain, resume
 from hexa.run.start import begin_from_weights
@@ -127,8 +126,7 @@ def complete(experiment: experiments.Experiment) -> experiments.Experiment:
     network = experiment.network
     if network.mean and network.std and network.channels == 3:
         return experiment
-    limit = experiment.training.max_image_pixels
-    return settled(experiment, open_source(experiment.data, "train", limit, network.channels))[0]
+    return settled(experiment, open_images(experiment))[0]
 
 
 def _after(run: Path, epochs: int, of: int) -> Path:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from hexa import recipes
 from hexa.adaptation.choice import choose
-from hexa.adaptation.looking import features_of, found_again
-from hexa.adaptation.plan import first_draft
+from hexa.adaptation.plan import Given, first_draft, smaller_sizes
+from hexa.config import UserError
 from hexa.data import open_source
 from hexa.measure.costs import Costs, measure, peak_bytes
 from hexa.nn.backbones import NetworkConfig, outline
 from hexa.recipes.experiment import override
 from hexa.weights import start
-from hexa.weights.pretrained import random_backbone
 
 #: At 100 px a second for the head, two with two stages, three with all six; reading is free.
 COSTS = Costs(size=100, read=0.0, steps={6: 3.0, 2: 2.0, 0: 1.0}, look=0.5)
@@ -69,11 +69,11 @@ def test_what_the_optimizer_takes_does_not_grow_with_the_views() -> None:
             TWO / 1.8,
             False,
             1000,
-            100,
-            2,
             50,
-            1 + (TWO / 1.8 / 50 - 1) / 2,
-        ),  # then half of the images
+            2,
+            100,
+            1 + (TWO / 1.8 - 25) / 50,
+        ),  # then a smaller size all the same
         (-5.0, True, 1000, 50, 2, 0, None),  # nothing is left
     ],
 )
@@ -125,7 +125,7 @@ def test_six_passes_fit_into_nine_tenths_of_the_time(
 ) -> None:
     costs = Costs(size=64, read=0.1, steps={4: 0.9, 2: 0.5, 1: 0.4, 0: 0.3}, look=0.1)
     chosen = choose(costs, (128, 96, 64), count, lambda size: seconds - size / 100, lambda _: keeps)
-    if not chosen.images:
+    if not chosen.passes:
         return
     needed = chosen.images * (
         6 * 0.1 + (chosen.size / 64) ** 2 * (0.3 + 5 * costs.steps[chosen.stages])
@@ -140,19 +140,67 @@ def test_memory_is_that_of_the_stages_that_learn() -> None:
     assert [costs.bytes(200, stages) for stages in (6, 2, 0)] == pytest.approx([32.0, 16.0, 3.2])
 
 
-def test_images_are_found_again_from_a_quarter_where_the_features_tell_them_apart() -> None:
-    colours = torch.rand(40, 3, 1, 1, generator=torch.Generator().manual_seed(0)).expand(
-        40, 3, 8, 8
-    )
-    backbone = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8, seed=0).eval()
-    for told, share in (
-        (lambda pixels: pixels.mean((2, 3)), 1),
-        (lambda pixels: pixels.mean((2, 3)) ** 0, 1 / 40),
-    ):
-        backbone.forward = told  # type: ignore[assignment]
-        assert found_again(backbone, colours, features_of(backbone, colours)) == pytest.approx(
-            share
-        )
+#: A second for the last of four stages, half for the head, a tenth on remembered activations.
+SLOW = Costs(size=100, read=0.0, steps={4: 3.0, 1: 1.0, 0: 0.5}, look=0.5, again={1: (0.1, 1.0)})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "size", "images", "sets"),
+    [
+        (3000.0, 100, int(2700 / 3.7), 4),  # half a second, three, and two tenths
+        (1000.0, 50, int(900 / 3.7 * 4), 4),  # 500 images at a smaller size
+        (300.0, 50, int(270 / 1.9 * 4), 2),  # 250 images, two passes with views of their own
+        (60.0, 50, int(54 / 1.9 * 4), 2),  # 100 images at the largest size
+        (30.0, 30, int(27 / 1.9 / 0.09), 2),  # then at a size below three sevenths
+        (10.0, 30, int(9 / 1.9 / 0.09), None),  # too few
+    ],
+)
+def test_compromises_of_a_short_time(
+    seconds: float, size: int, images: int, sets: int | None
+) -> None:
+    chosen = choose(SLOW, (100, 50, 30), 1000, lambda _: seconds, lambda _: False)
+    assert (chosen.size, chosen.stages, chosen.images) == (size, 1, images)
+    assert (chosen.passes == 0) == (sets is None)
+    assert chosen.sets is None or chosen.sets >= (sets or 0)
+    if chosen.sets:
+        drawn = 0.5 + (chosen.sets - 1) + 0.1 * (chosen.passes - chosen.sets)
+        assert images * drawn * (size / 100) ** 2 == pytest.approx(seconds)
+
+
+def test_stages_that_do_not_fit_into_memory_do_not_learn() -> None:
+    chosen = choose(COSTS, (100,), 100, lambda _: 10.0**6, lambda _: True, fits=lambda _, n: n < 6)
+    assert (chosen.stages, chosen.images) == (2, 100)
+
+
+@pytest.mark.parametrize(
+    ("network", "native", "sizes"),
+    [
+        ("resnet18", 224, (192, 160, 128, 96, 64)),
+        ("vit_tiny_patch16_224", 224, (192, 160, 128, 96, 64)),
+        ("vit_small_patch14_dinov2", 518, (448, 378, 322, 252, 224, 196, 154, 126, 98, 70)),
+        ("levit_conv_128s", 224, ()),
+        ("vit_tiny_patch16_224", 32, ()),
+    ],
+)
+def test_smaller_sizes_are_multiples_of_the_patch(
+    network: str, native: int, sizes: tuple[int, ...]
+) -> None:
+    assert smaller_sizes(NetworkConfig(name=network).model_dump_json(), native) == sizes
+
+
+@pytest.mark.parametrize(("gigabytes", "batch"), [(8.0, 32), (4.0, 16), (2.0, None)])
+def test_batch_that_fits_into_half_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch, gigabytes: float, batch: int | None
+) -> None:
+    """A gigabyte is held, and an image at 200 px takes 80 MB."""
+    monkeypatch.setattr("hexa.adaptation.plan.memory_of", lambda _: gigabytes * 1e9)
+    draft = override(recipes.get("adapt"), {"training.device": "cpu", "batch_size": 32})
+    given = Given(draft, Mock(), Mock(), Mock(), None, Mock(), {"views.size": 200}, Mock())
+    costs = Costs(size=100, read=0, steps={1: 1.0, 0: 0.1}, look=0, memory=2e7, held=4e8)
+    assert given.batch(costs, 200, 1) == batch
+    if batch is None:
+        with pytest.raises(UserError, match=r"at 224 px: a training step needs 2.0 GB, more than"):
+            given.fitting(costs, 1)
 
 
 def test_costs_are_measured_by_the_stages_that_learn() -> None:
@@ -180,11 +228,13 @@ def test_the_few_images_that_are_timed_divide_a_queue() -> None:
         ("convnext_atto", 2),
         ("densenet121", 2),
         ("poolformer_s12", 1),
+        ("vit_tiny_patch16_224", 1),
+        ("eva02_tiny_patch14_224", 2),
     ],
 )
 def test_the_last_stages_hold_a_share_of_the_weights(name: str, count: int) -> None:
     """ConvNeXt and DenseNet end in a stage of a normalisation; a PoolFormer defines no stages."""
-    assert start.last_stages(outline(NetworkConfig(name=name)), 0.05) == count
+    assert start.last_stages(outline(NetworkConfig(name=name))) == count
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is known on Linux alone")

@@ -32,6 +32,8 @@ class Torchrun:
     def __init__(self, out: Path, *arguments: str, restarts: int = 0) -> None:
         options = [
             "--standalone",
+            "--signals-to-handle",
+            "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2",
             "--nproc-per-node",
             "2",
             "--max-restarts",
@@ -128,17 +130,19 @@ def test_killed_started_again_by_torchrun_killed_and_resumed(tmp_path: Path, who
 
 
 @pytest.mark.slow
-def test_asked_to_stop_it_saves(tmp_path: Path, whole: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_asked_to_stop_it_saves(tmp_path: Path, whole: Path, number: signal.Signals) -> None:
     """Every worker is asked twice: by a scheduler, which signals all processes of a job, and by torchrun."""
     folder = tmp_path / "run"
     with contextlib.closing(training(folder)) as run:
         run.until(5)
         for pid in run.workers().values():
-            os.kill(pid, signal.SIGTERM)
-        run.process.send_signal(signal.SIGTERM)
+            os.kill(pid, number)
+        run.process.send_signal(number)
         code, said = run.finished()
     assert code != 0
     assert said.count(f"which is saved; go on with: hexa resume {folder}") == 1, said
+    assert f"interrupted by {number.name}" in said
     with contextlib.closing(Torchrun(folder, "resume", str(folder))) as run:
         code, said = run.finished()
     assert code == 0, said

@@ -74,7 +74,7 @@ def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:
         ("test", 450),
     ]
     assert fit["fingerprint"] != test["fingerprint"]
-    assert set(found["metrics"]) == {"top1", "top5"}
+    assert set(found["metrics"]) == {"top1", "top5", "balanced_accuracy", "majority_class"}
     assert {"encoder", "branch", "versions", "seconds", "transform"} <= found.keys()
 
 
@@ -85,7 +85,13 @@ def test_k_above_the_images_is_capped_and_images_that_cannot_be_read_are_said(
     test = pictures(tmp_path / "other", {"a": 2, "b": 2}, shade=9)
     (tmp_path / "other" / "b" / "1.png").write_bytes(b"broken")
     found = evaluate("knn", "pixels:10", data, test_data=test, num_workers=0, **QUIET)
-    assert (found["protocol"], found["metrics"]) == ("knn/k7-t0.07", {"top1": 100.0}), (
+    # of the images that could be read
+    metrics = {
+        "top1": 100.0,
+        "balanced_accuracy": 100.0,
+        "majority_class": pytest.approx(200 / 3),
+    }
+    assert (found["protocol"], found["metrics"]) == ("knn/k7-t0.07", metrics), (
         "a top5 would say nothing"
     )
     assert "1 of 4 test images could not be read: b/1.png" in found["notes"]

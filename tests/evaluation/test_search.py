@@ -1,103 +1,604 @@
-"""Duplicates, outliers and neighbours in a file of features, against naive loops."""
+"""Duplicates, outliers and neighbours in files of features, against naive loops and planted images."""
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from hexa.config import UserError
-from hexa.data import open_source
+from hexa.evaluation import alike, feature_file
 from hexa.evaluation.embed import embed
-from hexa.evaluation.search import Features
-from hexa.weights.pretrained import random_backbone
+from hexa.evaluation.picture_similarity import aligned, descriptors
+from hexa.evaluation.search import Features, shared
+from hexa.weights.pretrained import random_backbone, save_backbone
 from tests.conftest import Says
 from tests.evaluation.given import SMALL
 from tests.refusals import one_line
 
 
+def scene(seed: int, width: int = 160, height: int = 120) -> Image.Image:
+    """Something like a photograph: smooth colours with edges and texture."""
+    generator = np.random.default_rng(seed)
+    coarse = Image.fromarray(generator.integers(0, 256, (5, 6, 3), dtype=np.uint8))
+    fine = Image.fromarray(generator.integers(0, 256, (15, 20, 3), dtype=np.uint8))
+    size = (width, height)
+    blended = Image.blend(coarse.resize(size, 3), fine.resize(size, 0), 0.3)
+    for _ in range(4):
+        x, y = int(generator.integers(width - 40)), int(generator.integers(height - 40))
+        shade = tuple(int(one) for one in generator.integers(0, 256, 3))
+        blended.paste(shade, (x, y, x + 40, y + 30))
+    return blended
+
+
+def recompressed(image: Image.Image, quality: int) -> Image.Image:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=quality)
+    return Image.open(file).convert("RGB")
+
+
+def cropped(image: Image.Image, share: float) -> Image.Image:
+    width, height = image.size
+    left, top = round(width * share / 2), round(height * share / 2)
+    return image.crop((left, top, width - left, height - top))
+
+
+VARIANTS: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "exact": lambda image: image,
+    "quality 80": lambda image: recompressed(image, 80),
+    "quality 30": lambda image: recompressed(image, 30),
+    "smaller": lambda image: image.resize((80, 60), Image.Resampling.BICUBIC),
+    "brighter": lambda image: ImageEnhance.Brightness(image).enhance(1.2),
+    "darker": lambda image: ImageEnhance.Brightness(image).enhance(0.6),
+    "contrast": lambda image: ImageEnhance.Contrast(image).enhance(1.3),
+    "mirrored": ImageOps.mirror,
+    "cropped 5": lambda image: cropped(image, 0.05),
+    "cropped 12": lambda image: cropped(image, 0.12),
+    "grey": lambda image: image.convert("L").convert("RGB"),
+}
+
+
+def embedded(folder: Path, out: Path, **options: Any) -> Path:
+    embed(random_backbone(SMALL, 32, 0), f"folder:{folder}", out, num_workers=0, **options)
+    return out
+
+
+def given(folder: Path, features: Any, paths: list[str] | None = None, **more: Any) -> Path:
+    names = paths or [f"{place}.png" for place in range(len(features))]
+    np.savez(folder / "x.npz", features=features, paths=np.array(names), **more)
+    return folder / "x.npz"
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Thirty directions; 3, 7 and 11 nearly agree, as do 20 and 21 even more; 29 lies opposite of them."""
+    """Thirty directions; 3, 7 and 11 nearly agree, as do 20 and 21 even more."""
     features = np.random.default_rng(0).normal(size=(30, 16)).astype(np.float32)
     features[7], features[11] = features[3] + 0.05, features[3] - 0.05
     features[21] = features[20] + 0.01
-    features += 10  # as after a ReLU: every cosine is near 1 before the mean is removed
-    np.savez(
-        tmp_path / "x.npz",
-        features=features,
-        paths=np.array([f"{place}.png" for place in range(30)]),
-    )
-    return tmp_path / "x.npz"
+    return given(tmp_path, features + 1)
 
 
 def cosines(file: Path) -> np.ndarray:
     features = np.load(file)["features"].astype(np.float64)
-    features -= features.mean(0)
     return np.array([[a @ b / np.sqrt(a @ a * (b @ b)) for b in features] for a in features])
 
 
-def test_duplicates_are_linked_groups_the_closest_first(file: Path) -> None:
-    found, expected = Features(file).duplicates(0.95), cosines(file)
+# -- features alone ----------------------------------------------------------------------------------------------------
+
+
+def test_duplicates_by_features_alone(file: Path) -> None:
+    found, expected = Features(file).duplicates(), cosines(file)
     assert [one.paths for one in found] == [["20.png", "21.png"], ["3.png", "7.png", "11.png"]]
     assert found[0].similarity == pytest.approx(expected[20, 21], abs=1e-6)
     pairs = expected[3, 7], expected[3, 11], expected[7, 11]
     assert (found[1].similarity, found[1].lowest) == pytest.approx(
         (max(pairs), min(pairs)), abs=1e-6
     )
-    assert Features(file).duplicates(0.9999999) == []
+    assert Features(file).duplicates(1) == []
 
 
-def test_outliers_and_neighbours(file: Path) -> None:
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_folders_of_nothing_but_copies(count: int, tmp_path: Path) -> None:
+    """Of features alone, and of images."""
+    row = np.random.default_rng(0).random((1, 8), dtype=np.float32)
+    (group,) = Features(given(tmp_path, row.repeat(count, 0))).duplicates()
+    assert len(group.paths) == count
+    (tmp_path / "copies").mkdir()
+    for place in range(count):
+        scene(0).save(tmp_path / f"copies/{place}.png")
+    (group,) = Features(embedded(tmp_path / "copies", tmp_path / "copies.npz")).duplicates()
+    assert (len(group.paths), group.similarity, group.lowest) == (count, 1, 1)
+
+
+def test_a_chain_is_not_a_group(tmp_path: Path) -> None:
+    """Each of ten directions is near the next; the ends are a right angle apart."""
+    angles = np.linspace(0, np.pi / 2, 10)
+    features = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+    found = Features(given(tmp_path, features)).duplicates(0.98)
+    assert found
+    for group in found:
+        rows = features[group.places]
+        assert (rows @ rows.T).min() >= 0.98
+        assert group.lowest == pytest.approx((rows @ rows.T).min(), abs=1e-6)
+
+
+@pytest.mark.parametrize("dimensions", [8, 200])
+def test_pairs_and_neighbours_in_tiles(dimensions: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with the projection that rules out most pairs."""
+    for name, value in {"_MANY": 50, "_ROWS": 7, "_COLUMNS": 16}.items():
+        monkeypatch.setattr(alike, name, value)
+    generator = np.random.default_rng(0)
+    rows = alike.unit(generator.normal(size=(60, dimensions)) + generator.normal(size=dimensions))
+    rows[40:] = alike.unit(rows[:20] + 0.02 * generator.normal(size=(20, dimensions)))
+    product = rows @ rows.T
+    for least in (0.3, 0.9):
+        first, second, cosine = alike.pairs_above(rows, least)
+        wanted = {(i, j) for i in range(60) for j in range(i + 1, 60) if product[i, j] >= least}
+        assert set(zip(first.tolist(), second.tolist(), strict=True)) == wanted
+        assert cosine == pytest.approx(product[first, second], abs=1e-6)
+        first, second, _ = alike.pairs_above(rows, least, rows, once=True)
+        assert set(zip(first.tolist(), second.tolist(), strict=True)) == wanted
+        first, second, _ = alike.pairs_above(rows[:11], least, rows)
+        wanted = {(i, j) for i in range(11) for j in range(60) if product[i, j] >= least}
+        assert set(zip(first.tolist(), second.tolist(), strict=True)) == wanted
+    np.fill_diagonal(product, -np.inf)
+    third = alike.kth_largest(rows, rows, 3, np.arange(60))
+    assert third == pytest.approx(np.sort(product, 1)[:, -3], abs=1e-6)
+
+
+def test_complete_groups_are_complete_and_as_large_as_they_can_be() -> None:
+    for seed in range(20):
+        linked = np.triu(np.random.default_rng(seed).random((12, 12)) < 0.5, 1)
+        first, second = np.nonzero(linked)
+        groups = alike.complete_groups(first, second, np.ones(len(first)), 12)
+        linked |= linked.T
+        np.fill_diagonal(linked, True)
+        alone = set(range(12)) - {int(one) for group in groups for one in group}
+        every = [*map(list, groups), *([one] for one in alone)]
+        assert sorted(one for group in every for one in group) == list(range(12))
+        for number, group in enumerate(every):
+            assert linked[np.ix_(group, group)].all()
+            assert not any(linked[np.ix_(group, other)].all() for other in every[:number])
+
+
+def test_too_many_pairs_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alike, "_MOST_PAIRS", 100)
+    with one_line("more than 100 pairs .* raise --least"):
+        Features(given(tmp_path, np.ones((20, 4), np.float32))).duplicates()
+
+
+def test_neighbours(file: Path) -> None:
     expected = cosines(file)
     np.fill_diagonal(expected, -2)
-    mean = np.sort(expected)[:, -10:].mean(1)
-    found = Features(file).outliers(4)
-    assert [one.paths for one in found] == [[f"{place}.png"] for place in np.argsort(mean)[:4]]
-    assert [one.similarity for one in found] == pytest.approx(sorted(mean)[:4], abs=1e-6)
     near = Features(file).like("3.png", 5)
-    assert [one.paths for one in near] == [
-        [f"{place}.png"] for place in np.argsort(-expected[3])[:5]
-    ]
+    order = np.argsort(-expected[3])[:5]
+    assert [one.paths for one in near] == [[f"{place}.png"] for place in order]
+    assert [one.similarity for one in near] == pytest.approx(expected[3, order], abs=1e-6)
     assert Features(file).like("photos/3.png", 5) == near
+    with one_line("no image of that path"):
+        Features(file).like("nowhere.png")
+
+
+def test_outliers_by_features_alone(file: Path) -> None:
+    expected = cosines(file)
+    np.fill_diagonal(expected, -2)
+    fifth = np.sort(expected, 1)[:, -5]
+    logarithms = np.log(1 - fifth + 1e-4)
+    apart = logarithms - np.median(logarithms)
+    scores = np.maximum(apart, 0) / (1.4826 * np.median(np.abs(apart)))
+    found = Features(file).outliers(4)
+    order = np.argsort(-scores, kind="stable")[:4]
+    assert [one.paths for one in found] == [[f"{place}.png"] for place in order]
+    assert [one.score for one in found] == pytest.approx(scores[order], abs=1e-4)
+    assert [one.similarity for one in found] == pytest.approx(fifth[order], abs=1e-6)
+    nearest = np.argsort(-expected[order[0]])[:4]
+    assert found[0].nearest == nearest.tolist()
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 scenes, and one variant of each of the first eleven."""
+    folder = tmp_path_factory.mktemp("planted")
+    for seed in range(60):
+        scene(seed).save(folder / f"{seed:02}.png")
+    for seed, (name, variant) in enumerate(VARIANTS.items()):
+        variant(scene(seed)).save(folder / f"{name} of {seed:02}.png")
+    return folder
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
-def test_of_images(suffix: str, tmp_path: Path, says: Says) -> None:
-    out = tmp_path / f"x{suffix}"
-    embed(random_backbone(SMALL, 16, 0), "digits#test", out)
-    said = says(
-        "search", out, "--like", open_source("digits#test").paths[0], "--count", "3", "--json"
-    ).out
-    assert len(json.loads(said)) == 3
-    said = says("search", out, "--duplicates", "--least", "1").out
+def test_planted_duplicates(suffix: str, planted: Path, tmp_path: Path) -> None:
+    """All are found, alone, whatever the features: here those of an untrained network."""
+    found = Features(embedded(planted, tmp_path / f"x{suffix}")).duplicates()
+    wanted = {(f"{seed:02}.png", f"{name} of {seed:02}.png") for seed, name in enumerate(VARIANTS)}
+    assert {tuple(sorted(one.paths)) for one in found} == {tuple(sorted(one)) for one in wanted}
+
+
+def test_planted_outliers(tmp_path: Path) -> None:
+    """Each kind of junk alone is among the first three of 61 images, and all together are the first."""
+    generator = np.random.default_rng(1)
+    junk = {
+        "black": Image.new("RGB", (160, 120)),
+        "white": Image.new("RGB", (160, 120), "white"),
+        "noise": Image.fromarray(generator.integers(0, 256, (120, 160, 3), dtype=np.uint8)),
+        "tiny": scene(70).resize((4, 3)).resize((160, 120), Image.Resampling.BICUBIC),
+        "blurred": scene(71).filter(ImageFilter.GaussianBlur(25)),
+        "gradient": Image.linear_gradient("L").resize((160, 120)).convert("RGB"),
+    }
+    (tmp_path / "all").mkdir()
+    for seed in range(60):
+        scene(seed).save(tmp_path / f"all/{seed:02}.png")
+    for name, image in junk.items():
+        image.save(tmp_path / f"all/{name}.png")
+    every = Features(embedded(tmp_path / "all", tmp_path / "x.npz"))
+    assert {one.paths[0] for one in every.outliers(6)} == {f"{name}.png" for name in junk}
+    for name in junk:
+        kept = [p for p, path in enumerate(every.paths) if path[:2].isdecimal() or name in path]
+        alone = feature_file.FeatureFile(
+            tmp_path,
+            every.file.features[kept],
+            [every.paths[place] for place in kept],
+            statistics=every.file.statistics[kept],  # type: ignore[index]
+        )
+        assert f"{name}.png" in [one.paths[0] for one in Features(alone).outliers(3)]
+
+
+def test_frames_of_a_fixed_camera_and_two_qualities(tmp_path: Path) -> None:
+    (tmp_path / "frames").mkdir()
+    (tmp_path / "two").mkdir()
+    for number in range(40):
+        frame = scene(0)
+        frame.paste((200, 30, 30), (2 * number, 50, 2 * number + 12, 62))
+        frame.save(tmp_path / f"frames/{number:02}.jpg", quality=90)
+    for quality in (95, 40):
+        scene(1).save(tmp_path / f"two/{quality}.jpg", quality=quality)
+    found = Features(embedded(tmp_path / "frames", tmp_path / "frames.npz")).duplicates()
+    assert sum(len(one.paths) for one in found) >= 38
+    assert len(found) <= 4
+    (pair,) = Features(embedded(tmp_path / "two", tmp_path / "two.npz")).duplicates()
+    assert pair.similarity > 0.98
+
+
+def test_flat_pictures_are_compared_by_colour() -> None:
+    """Noise of a fraction of a grey level makes no difference, black and white do."""
+    flat = np.zeros((4, 32, 32), np.uint8)
+    flat[2] += 255
+    flat[3, ::5, ::7] = 1
+    colours = flat.mean((1, 2), dtype=np.float32)[:, None].repeat(3, 1)
+    plain, _ = descriptors(flat, colours)
+    product = plain @ plain.T
+    assert product[0, 1] == pytest.approx(1)
+    assert product[0, 3] > 0.9
+    assert product[0, 2] < 0
+
+
+def test_alignment_of_mirrored_parts() -> None:
+    pictures = [scene(0), ImageOps.mirror(cropped(scene(0), 0.12)), scene(1)]
+    small = [one.convert("L").resize((32, 32), Image.Resampling.BOX) for one in pictures]
+    thumbnails = np.stack([np.asarray(one) for one in small])
+    colours = np.full((3, 3), 128, np.float32)
+    first, second = np.array([0, 1, 0]), np.array([1, 0, 2])
+    found = aligned(thumbnails, colours, first, second)
+    assert found[0] == pytest.approx(found[1])
+    assert found[0] > 0.95
+    assert found[2] < 0.7
+    plain, _ = descriptors(thumbnails, colours)
+    assert plain[0] @ plain[1] < 0.6
+
+
+@pytest.mark.slow  # 900 photographs are decoded
+def test_planted_duplicates_among_photographs(
+    tmp_path: Path, real_data: Callable[[str], Path], says: Says
+) -> None:
+    """Eleven variants of as many of 886 photographs: ten or more are found, and nothing else."""
+    source = real_data("voc2007/VOCdevkit/VOC2007")
+    names = (source / "ImageSets/Main/test.txt").read_text().split()[:886]
+    for name in names:
+        shutil.copy(source / f"JPEGImages/{name}.jpg", tmp_path)
+    for place, (kind, variant) in enumerate(VARIANTS.items()):
+        name = names[70 * place]
+        image = Image.open(tmp_path / f"{name}.jpg").convert("RGB")
+        image = image.resize((250, 190)) if kind == "smaller" else variant(image)
+        image.save(tmp_path / f"{kind} of {name}.png")
+    out = embedded(tmp_path, tmp_path / "x.npz")
+    found = Features(out).duplicates()
+    right = [one for one in found if {path[-10:-4] for path in one.paths} == {one.paths[0][-10:-4]}]
+    assert len(right) >= 10
+    assert len(found) == len(right)
+
+
+# -- two files, other images, pages ------------------------------------------------------------------------------------
+
+
+def test_images_that_two_files_share(planted: Path, tmp_path: Path, says: Says) -> None:
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+    for path in planted.iterdir():
+        shutil.copy(path, tmp_path / ("train" if path.stem.isdecimal() else "test"))
+    shutil.copy(planted / "05.png", tmp_path / "train/again.png")
+    scene(99).save(tmp_path / "test/new.png")
+    files = [embedded(tmp_path / part, tmp_path / f"{part}.npz") for part in ("train", "test")]
+    found = shared(*map(Features, files))
+    matches = {one.paths[0]: set(one.paths[1:]) for one in found}
+    wanted = {f"{name} of {seed:02}.png": {f"{seed:02}.png"} for seed, name in enumerate(VARIANTS)}
+    wanted["darker of 05.png"].add("again.png")
+    assert matches == wanted
+    said = says("search", *files, "--duplicates").out
     assert (
-        "0 groups among 450 images at a similarity of 1 or more (--least); the closest two have 0.9"
+        f"11 of 12 images of {files[1]} are duplicates of 12 of 61 of {files[0]} at --least 0.9"
         in said
     )
-    said = says("search", out, "--like", f"elsewhere/{Features(out).paths[7]}", "--count", "1").out
-    assert f"most like {Features(out).paths[7]}\n" in said
-    with pytest.raises(UserError, match="no image of that path"):
-        Features(out).like("nowhere.png")
-    err = says("search", out, "--duplicates", "--least", "2", status=2).err
-    assert "--least must be a cosine similarity, from -1 to 1, got 2" in err
+    err = says("search", *files, "--outliers", status=2).err
+    assert "give one file of features; two go with --duplicates" in err
+    other = tmp_path / "other.npz"
+    embed(random_backbone(SMALL, 32, 1), f"folder:{tmp_path / 'test'}", other, num_workers=0)
+    with one_line("different backbones"):
+        shared(Features(files[0]), Features(other))
 
 
-@pytest.mark.parametrize("kind", ["missing", "text", "zip", "one", "words", "infinite"])
-def test_other_files_are_one_line(kind: str, tmp_path: Path) -> None:
-    file = tmp_path / "x.npz"
-    if kind in ("text", "zip"):
-        file.write_bytes(b"not an archive" if kind == "text" else b"PK\x03\x04 cut off")
+def test_an_image_that_is_not_in_the_file(planted: Path, tmp_path: Path, says: Says) -> None:
+    """Its features are made by the backbone that the file names, prepared as then."""
+    weights = save_backbone(random_backbone(SMALL, 32, 0), tmp_path / "net.safetensors")
+    out = tmp_path / "x.npz"
+    embed(weights, f"folder:{planted}", out, num_workers=0, size=48, crop=1.0)
+    (tmp_path / "elsewhere").mkdir()
+    other = tmp_path / "elsewhere/04.png"  # the name of another image of the file
+    shutil.copy(planted / "13.png", other)
+    found = json.loads(says("search", out, "--like", other, "--count", "2", "--json").out)
+    assert found[0]["paths"] == ["13.png"]
+    assert found[0]["similarity"] == pytest.approx(1, abs=1e-5)
+    found = json.loads(says("search", out, "--like", planted / "04.png", "--json").out)
+    assert ["04.png"] not in [one["paths"] for one in found]
+    weights.rename(tmp_path / "moved.safetensors")
+    err = says("search", out, "--like", other, status=2).err
+    assert "--backbone names another place" in err
+    moved = ["--backbone", tmp_path / "moved.safetensors"]
+    assert "1.000  13.png" in says("search", out, "--like", other, *moved).out
+    save_backbone(random_backbone(SMALL, 32, 1), weights)
+    assert "not the weights that made" in says("search", out, "--like", other, status=2).err
+    err = says("search", out, "--like", tmp_path / "moved.safetensors", *moved, status=2).err
+    assert "give an image, or a path in" in err
+    assert "no such file" in says("search", out, "--like", "nowhere.png", status=2).err
+
+
+def test_code_that_a_file_names_is_not_run(planted: Path, tmp_path: Path, says: Says) -> None:
+    (tmp_path / "hostile.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    origin = {"backbone": f"python:{tmp_path}/hostile.py:net"}
+    file = given(tmp_path, np.eye(3, dtype=np.float32), origin=np.array(json.dumps(origin)))
+    err = says("search", file, "--like", planted / "00.png", status=2).err
+    assert "may run code; if you trust it, name it by --backbone" in err
+    assert not (tmp_path / "ran").exists()
+    file = given(tmp_path, np.eye(3, dtype=np.float32))
+    err = says("search", file, "--like", planted / "00.png", status=2).err
+    assert "does not say which backbone made its features" in err
+
+
+def test_pages(planted: Path, tmp_path: Path, says: Says) -> None:
+    (tmp_path / "images").mkdir()
+    for path in sorted(planted.iterdir())[:20]:
+        shutil.copy(path, tmp_path / "images")
+    shutil.copy(planted / "00.png", tmp_path / "images/<script>alert(1)<&.png")
+    out = embedded(tmp_path / "images", tmp_path / "x.npz")
+    for asked in (["--duplicates"], ["--outliers", "--count", "3"], ["--like", "00.png"]):
+        page = tmp_path / f"{asked[0]}.html"
+        said = says("search", out, *asked, "--html", page).out
+        assert f"written to {page}" in said
+        html = page.read_text()
+        assert "<script" not in html
+        assert not re.search(r"(src|href)=\"(?!data:image/jpeg;base64,|#)", html)
+        assert html.count("<img") >= 2
+    assert "&lt;script&gt;alert(1)&lt;&amp;.png" in (tmp_path / "--duplicates.html").read_text()
+    bare = embedded(tmp_path / "images", tmp_path / "bare.npz", bare=True)
+    assert set(np.load(bare)) == {"features", "paths"}
+    says("search", bare, "--outliers", "--html", tmp_path / "bare.html")
+    assert "holds no previews" in (tmp_path / "bare.html").read_text()
+
+
+def test_the_command(file: Path, says: Says) -> None:
+    said = says("search", file, "--duplicates", "--least", "0.9").out
+    assert "2 groups among 30 images at --least 0.9" in said
+    assert "at --least 0.95" in says("search", file, "--duplicates").out
+    found = json.loads(says("search", file, "--outliers", "--count", "3", "--json").out)
+    assert len(found) == 3
+    assert set(found[0]) == {"paths", "similarity", "score", "nearest"}
+    said = says("search", file, "--like", "elsewhere/7.png", "--count", "1").out
+    assert "most like 7.png\n" in said
+    err = says("search", file, "--duplicates", "--least", "2", status=2).err
+    assert "--least must be a similarity, from -1 to 1, got 2" in err
+    err = says("search", file, "--duplicates", "--outliers", status=2).err
+    assert "give one of --duplicates, --outliers and --like" in err
+
+
+def test_a_search_imports_neither_torch_nor_scikit_learn(file: Path, tmp_path: Path) -> None:
+    """Which would take most of its time."""
+    program = (
+        "import sys; from hexa.cli import main\n"
+        f"status = main(['search', {str(file)!r}, *sys.argv[1:]])\n"
+        "heavy = {'torch', 'sklearn', 'scipy', 'pandas', 'matplotlib', 'pyarrow'} & set(sys.modules)\n"
+        "assert not status and not heavy, heavy"
+    )
+    for asked in (["--duplicates", "--html", str(tmp_path / "x.html")], ["--outliers"]):
+        subprocess.run([sys.executable, "-c", program, *asked], check=True)
+
+
+# -- files of others ---------------------------------------------------------------------------------------------------
+
+
+def bomb(path: Path, name: str, count: int) -> None:
+    """An array of `count` zeros in a .npz, compressed."""
+    header = io.BytesIO()
+    described = {"descr": "<f4", "fortran_order": False, "shape": (count // 4, 4)}
+    np.lib.format.write_array_header_1_0(header, described)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+            file.write(header.getvalue())
+            for _ in range(0, 4 * count, 1 << 24):
+                file.write(bytes(1 << 24))
+        paths = io.BytesIO()
+        np.save(paths, np.array(["a"]))
+        archive.writestr("paths.npy", paths.getvalue())
+
+
+def damaged(kind: str, path: Path) -> None:
+    """Write a file that is not quite one of features."""
+    features, paths = np.eye(4, dtype=np.float32), np.array(["a", "b", "c", "d"])
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind in ("text", "cut zip"):
+        path.write_bytes(b"not an archive" if kind == "text" else b"PK\x03\x04 cut off")
+    elif kind == "empty":
+        np.savez(path)
+    elif kind == "maps":
+        np.savez(path, labels=np.arange(4), paths=paths)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "bomb":
+        bomb(path, "features", 1 << 27)
+    elif kind == "objects":
+        np.savez(path, features=features, paths=np.array(["a", 1, None, "d"], dtype=object))
+    elif kind == "cut":
+        np.savez(path, features=features, paths=paths)
+        path.write_bytes(path.read_bytes()[:-300])
+    elif kind == "header":
+        header = b"\x93NUMPY\x01\x00\x10\x00{'descr': [[[[[[\n"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("features.npy", header)
+            archive.writestr("paths.npy", header)
+    elif kind == "more than there is":
+        file = io.BytesIO()
+        described = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 4)}
+        np.lib.format.write_array_header_1_0(file, described)
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("features.npy", file.getvalue() + bytes(64))
+            archive.writestr("paths.npy", file.getvalue())
     elif kind != "missing":
-        features = np.full(
-            (1 if kind == "one" else 3, 4), np.inf if kind == "infinite" else 1.0, np.float32
-        )
-        np.savez(
-            file,
-            features=features.astype("U3") if kind == "words" else features,
-            paths=["a.png"] * len(features),
-        )
-    with one_line(r"x\.npz: "):
-        Features(file)
+        others: dict[str, dict[str, Any]] = {
+            "one": {"features": features[:1], "paths": paths[:1]},
+            "words": {"features": features.astype("U3")},
+            "infinite": {"features": np.where(features > 0, np.inf, 0)},
+            "nan": {"features": np.where(np.arange(4)[:, None] == 2, np.nan, features)},
+            "no columns": {"features": features[:, :0]},
+            "numbers": {"paths": np.arange(4)},
+            "fewer paths": {"paths": paths[:2]},
+            "flat": {"features": features[0]},
+            "thumbnails": {"thumbnails": np.zeros((4, 8, 8), np.uint8)},
+            "previews": {"previews": np.zeros(4, np.uint8), "preview_ends": np.array([3, 2, 1, 4])},
+        }
+        np.savez(path, **{"features": features, "paths": paths} | others[kind])
+
+
+KINDS = {
+    "missing": "No such file",
+    "text": "not an intact .npz",
+    "cut zip": "not an intact .npz",
+    "cut": "not an intact .npz",
+    "empty": "has no array 'features', but nothing",
+    "maps": "has no array 'features', but only labels, paths",
+    "folder": "is a folder",
+    "pipe": "is not a regular file",
+    "bomb": "bytes unpack to",
+    "objects": "'paths' in it holds Python objects",
+    "header": "'features' in it is not an array of numpy",
+    "more than there is": "'features' in it is cut off or damaged",
+    "one": "holds 1 images",
+    "words": "features are <U3 of shape",
+    "infinite": "features of 4 of 4 images are not finite, such as those of a",
+    "nan": "features of 1 of 4 images are not finite, such as those of c",
+    "no columns": r"of shape \(4, 0\)",
+    "numbers": "paths int64 of shape",
+    "fewer paths": r"paths <U1 of shape \(2,\)",
+    "flat": r"of shape \(4,\)",
+    "thumbnails": "'thumbnails' are uint8 of shape",
+    "previews": "'previews' are not what hexa embed writes",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_archives_are_one_line(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    damaged(kind, path)
+    with one_line(rf"x\.npz: .*{KINDS[kind]}.*; give a .npz or .parquet that hexa embed wrote"):
+        Features(path)
+
+
+def test_feature_maps_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for seed in range(3):
+        scene(seed).save(tmp_path / f"images/{seed}.png")
+    for name in ("maps.npy", "maps.parquet"):
+        embedded(tmp_path / "images", tmp_path / name, maps=True)
+        with one_line("feature maps, and no features|has no column 'features'"):
+            Features(tmp_path / name)
+    with one_line("has no array 'features'"):
+        Features(tmp_path / "maps.images.npz")
+
+
+TABLES: dict[str, tuple[dict[str, Any], str]] = {
+    "unequal": ({"features": [[1.0, 2.0], [3.0]]}, "differ in length"),
+    "text": ({"features": ["a", "b"]}, "is of type string, not lists of floats"),
+    "missing rows": ({"features": [[1.0, 2.0], None]}, "'features' has rows without a value"),
+    "missing numbers": ({"features": [[1.0, 2.0], [None, 3.0]]}, "not finite"),
+    "missing paths": ({"paths": ["a", None]}, "'paths' has rows without a value"),
+    "no paths": ({"paths": None}, "has no column 'paths', but only features"),
+    "thumbnails": ({"thumbnails": [b"a", b"b"]}, "'thumbnails' are not what hexa embed writes"),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_other_tables_are_one_line(kind: str, tmp_path: Path) -> None:
+    columns, said = TABLES[kind]
+    table = {"features": [[1.0, 2.0], [3.0, 4.0]], "paths": ["a", "b"]} | columns
+    kept = {name: values for name, values in table.items() if values is not None}
+    pyarrow.parquet.write_table(pyarrow.table(kept), tmp_path / "x.parquet")
+    with one_line(rf"x\.parquet: .*{said}"):
+        Features(tmp_path / "x.parquet")
+
+
+def test_tables_of_others(tmp_path: Path) -> None:
+    """Lists of doubles, without anything else."""
+    table = {"features": [[1.0, 0.0], [1.0, 0.01], [0.0, 1.0]], "paths": ["a", "b", "c"]}
+    pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "x.parquet")
+    (group,) = Features(tmp_path / "x.parquet").duplicates()
+    assert group.paths == ["a", "b"]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_a_small_file_cannot_fill_the_memory(suffix: str, tmp_path: Path) -> None:
+    """Gigabytes in some kilobytes are refused before they are unpacked, in a process that has 1.5 GB."""
+    path = tmp_path / f"x{suffix}"
+    if suffix == ".npz":
+        bomb(path, "features", 1 << 30)
+    else:
+        rows = pyarrow.array([[0.0] * 1000] * 1000)
+        schema = pyarrow.schema({"features": rows.type, "paths": pyarrow.string()})
+        with pyarrow.parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+            for _ in range(300):
+                columns = {"features": rows, "paths": ["a"] * 1000}
+                writer.write_table(pyarrow.table(columns, schema))
+    assert path.stat().st_size < 6e6
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 29, 3 << 29))\n"
+        "from hexa.evaluation import feature_file; from hexa.config import UserError\n"
+        f"try: feature_file.read({str(path)!r})\n"
+        "except UserError as error: print(error)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert "unpack to" in said.stdout

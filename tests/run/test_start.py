@@ -369,6 +369,28 @@ def test_maps_below_the_stages_that_learn_are_computed_once(
         assert fresh.content_hash() != whole.content_hash()
 
 
+def test_tokens_below_the_last_block_are_computed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ViT whose last block learns ends as it does on pixels, within rounding; other blocks stay as they were."""
+    options = {"img_size": 8, "patch_size": 4, "depth": 2, **NARROW}
+    vit = NetworkConfig(name="vit_tiny_patch16_224", options=options)
+    start_file = save_backbone(random_backbone(vit, 8, seed=5), tmp_path / "vit.safetensors")
+    made, called = repeating(start_file), Mock(side_effect=Trunk.__call__, autospec=True)
+    monkeypatch.setattr(Trunk, "__call__", lambda self, batch: called(self, batch))
+    found = trained(made, tmp_path / "run").network.state_dict()
+    assert called.call_count == 2 * (1347 // 256)
+    before = load_backbone(start_file).network.state_dict()
+    changed = {
+        name.rpartition(".")[0] for name in found if not torch.equal(before[name], found[name])
+    }
+    assert changed
+    assert all(name.startswith(("blocks.1.", "norm")) for name in changed)
+    monkeypatch.setattr(Trunk, "of", lambda *_: None)
+    plain = trained(made, tmp_path / "plain").network.state_dict()
+    assert all(torch.allclose(plain[name], found[name], atol=1e-4) for name in found)
+
+
 @pytest.mark.parametrize(
     "field", [{}, {"start.batch_norm": "follow"}, {"method.average": 0.9}], ids=str
 )
@@ -381,17 +403,24 @@ def test_maps_are_remembered_only_where_they_never_change(
     ) == bool(field)
 
 
+NARROW = {"embed_dim": 48, "num_heads": 3}
+
+
 @pytest.mark.parametrize(
     ("name", "options", "learns", "modules"),
     [
         ("small-resnet", {}, "layer2", 4),
         ("resnet18", {}, "layer4", 10),
         ("tf_efficientnet_lite0", {}, "conv_head", 9),
-        ("vit_tiny_patch16_224", {"img_size": 32, "depth": 2}, "blocks.1", None),
+        ("vit_tiny_patch16_224", {"img_size": 32, "depth": 2}, "blocks.1", 5),
+        ("vit_small_patch14_reg4_dinov2", {"img_size": 28, "depth": 2, **NARROW}, "blocks.1", 5),
+        ("vit_small_patch16_dinov3", {"img_size": 32, "depth": 2, **NARROW}, "blocks.1", 5),
+        ("swin_tiny_patch4_window7_224", {"img_size": 32, "window_size": 2}, "layers.3", 4),
+        ("vit_tiny_patch16_224", {"img_size": 32, "depth": 2}, "pos_embed", None),
         ("small-resnet", {}, "", None),
     ],
 )
-def test_a_trunk_is_found_where_a_network_is_a_sequence(
+def test_trunk_below_the_parameters_that_learn(
     name: str, options: dict[str, Any], learns: str, modules: int | None
 ) -> None:
     config = NetworkConfig(
@@ -399,7 +428,8 @@ def test_a_trunk_is_found_where_a_network_is_a_sequence(
     )
     method = SimCLRConfig().build(backbones.build(config), Setting(64, 8, keep_statistics=True))
     of = {parameter: path for path, parameter in method.encoder.backbone.named_parameters()}
-    pixels = torch.rand(3, 3, 32, 32)
+    side = options.get("img_size", 32)
+    pixels = torch.rand(3, 3, side, side)
     expected = method.encoder.eval().features(pixels)
     trunk = Trunk.of(
         method, lambda parameter: of[parameter].startswith(learns), pixels, contextlib.nullcontext

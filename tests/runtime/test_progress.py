@@ -31,6 +31,16 @@ def test_lines_come_now_and_then_and_tell_the_time_left(monkeypatch: pytest.Monk
     assert lines[8] == "detecting: 5 of 100 · 4:45 left"
 
 
+def test_stages_of_unknown_length_are_named_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, written = [0.0], io.StringIO()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    with progress.ProgressBar(Console(file=written, width=200)) as bar:
+        for stage in ("reading", "writing"):
+            clock[0] += 60
+            bar(stage, 0, 0)
+    assert written.getvalue() == "reading …\nwriting …\n"
+
+
 def test_the_time_left_of_a_run_does_not_count_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, written = [0.0], io.StringIO()
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from hexa.runtime.signals import Interrupts
+from hexa.runtime.signals import Interrupted, Interrupts
 
-ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @pytest.fixture
@@ -37,13 +37,29 @@ def test_only_ctrl_c_hurries(usual: list[int], first: int, second: int) -> None:
         assert interrupts.received == first
     for number in ALL:
         signal.raise_signal(number)
-    assert usual[-3:] == list(ALL)
+    assert usual[-len(ALL) :] == list(ALL)
 
 
-def test_a_hang_up_that_is_ignored_stays_ignored(usual: list[int]) -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_that_is_ignored_stays_ignored(usual: list[int], number: int) -> None:
+    signal.signal(number, signal.SIG_IGN)
     with Interrupts(lambda _: None) as interrupts:
-        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), number)
         assert interrupts.received is None
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signal.getsignal(number) == signal.SIG_IGN
+    assert signal.getsignal(number) == signal.SIG_IGN
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_the_handler_of_a_scheduler_is_called_once_the_work_has_stopped(
+    usual: list[int], number: int
+) -> None:
+    def work() -> None:
+        with Interrupts(lambda _: None) as interrupts:
+            signal.raise_signal(number)
+            assert usual == []
+            raise Interrupted(interrupts.noticed() or 0, 3, None)
+
+    with pytest.raises(Interrupted):
+        work()
+    assert usual == [number]

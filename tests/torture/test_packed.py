@@ -91,12 +91,12 @@ TABLES: list[Case] = [
     (
         "64 bits",
         _table(label=pa.array([0, 2**64 - 1], pa.uint64())),
-        "^refused: .*the label 18446744073709551615",
+        "^2 images, 0 unreadable, no labels",
     ),
     (
         "labels of other kinds",
         _table(label=[0.5, float("nan")], target=["a", "b"]),
-        "0 unreadable, no labels",
+        r"0 unreadable, labels \[0, 1\] of \['a', 'b'\]",
     ),
     *(
         (f"metadata {one[:2]!r}", _table(one), _READ)
@@ -114,7 +114,7 @@ TABLES: list[Case] = [
     (
         "other columns alone",
         _several({"n": [1], "word": ["a"]}),
-        "^refused: .*no image column.*its columns: n, word",
+        "^refused: .*no image column.*its columns: n .int64., word .string.",
     ),
     (
         "bad paths",

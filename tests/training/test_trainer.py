@@ -207,7 +207,14 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("hears_hang_ups")
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGTERM, 143),
+        (signal.SIGHUP, 129),
+        (signal.SIGUSR1, 138),
+        (signal.SIGUSR2, 140),
+    ],
 )
 def test_a_signal_finishes_the_step_and_saves(
     tmp_path: Path, number: signal.Signals, code: int, uninterrupted: Uninterrupted

@@ -131,9 +131,18 @@ def test_pixels_go_into_a_graph_and_features_come_out(
 ) -> None:
     runtime = pytest.importorskip("onnxruntime")
     backbone = trained(config)
-    report = export(backbone, "onnx", tmp_path / "out.onnx")
+    told: list[str] = []
+    report = export(
+        backbone, "onnx", tmp_path / "out.onnx", progress=lambda stage, *_: told.append(stage)
+    )
+    assert told == [
+        "reading the weights",
+        "writing the network for onnx",
+        "computing features with onnxruntime",
+    ]
     assert report["largest_difference"] < 1e-5
     assert [path.name for path in tmp_path.iterdir()] == ["out.onnx"]
+    assert report["load"].endswith("# input: images [N, 3, 32, 32], float32 in [0, 1], RGB")
     names: dict[str, Any] = {}
     exec(report["load"], names)
     assert isinstance(names["session"], runtime.InferenceSession)
@@ -143,6 +152,10 @@ def test_pixels_go_into_a_graph_and_features_come_out(
         == "images: float32 [batch, 3, 32, 32], RGB, pixels in 0 ... 1; normalised inside"
     )
     assert NetworkConfig.model_validate_json(said["network"]) == config
+    (wanted,) = names["session"].get_inputs()
+    assert (wanted.name, wanted.type) == ("images", "tensor(float)")
+    assert wanted.shape[1:] == [3, 32, 32]
+    assert isinstance(wanted.shape[0], str)  # any number of images
     for count in (1, 3):
         images = torch.rand(count, 3, 32, 32)
         (found,) = names["session"].run(["features"], {"images": images.numpy()})

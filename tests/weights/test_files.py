@@ -79,7 +79,7 @@ def test_files_without_sums_are_read(tmp_path: Path) -> None:
     finally:
         torch.serialization.set_crc32_options(True)
     with pytest.raises(
-        UserError, match="not the state of this network"
+        UserError, match="not the state of resnet18"
     ):  # read, and of another network
         load_backbone(f"{tmp_path / 'x.pth'}#resnet18")
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+from hexa.adaptation import wording
 from hexa.adaptation.looking import FEWEST, look
 from hexa.adaptation.plan import Budget, Given, Plan, Say, first_draft, plan
 from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import Judge, can_judge, labels_of, take_groups
 from hexa.config import UserError
-from hexa.data import Source, open_source
+from hexa.data import Source, draw_part, open_source
 from hexa.data.loading.loaders import check_batch_size
 from hexa.data.sources.opening import SOURCES
 from hexa.evaluation.collective import from_main
@@ -25,6 +26,7 @@ from hexa.recipes import domains, experiment as experiments
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.comparison import options
 from hexa.reporting.tables import Table
+from hexa.run.build import open_images
 from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, WINNER, is_ours, mine
 from hexa.run.run import pretrain, resume
 from hexa.runtime import parsing, precision, processes
@@ -60,6 +62,14 @@ class Trained:
     judging: Source
     """Labelled images, or `data` itself."""
     how: Extraction
+    native: bool = True
+    """Whether the start's features are taken at its own image size; else at the result's."""
+
+    def sides(self) -> tuple[Backbone, Backbone]:
+        """Start and result as they are compared."""
+        if self.native:
+            return self.start, self.result
+        return self.start.prepared(size=self.result.image_size), self.result
 
 
 @dataclass(frozen=True)
@@ -130,12 +140,18 @@ class AdaptRequest:
 
         chosen = trained.experiment.monitor.keep_best == "knn"
         trials = max(1, chosen * sum("knn" in line for line in read_run(trained.out).monitor))
-        sides = {"start": trained.start, "result": trained.result}
+        start, result = trained.sides()
+        sides = {"start": start, "result": result}
         found = of_backbones(sides, trained.data, trained.judging, trained.how, progress, trials)
         better = found.verdict.best == 1
-        conclusion = f"{'it helped' if better else 'the start is kept'}: {found.verdict.sentence}"
+        conclusion = f"{'it helped' if better else 'the start is kept'} "
+        conclusion += f"({wording.sizes(start, result)}): {found.verdict.sentence}"
         table = verdict.table(found.sides, found.verdict)
         winner, notes = trained.result if better else trained.start, list(found.notes)
+        if not trained.native:
+            notes.append(
+                f"there was no time to compare the start at its own {trained.start.image_size} px"
+            )
         if trained.experiment.training.report:  # the plan has time for pictures
             progress("drawing the comparison", 0, 0)
             try:
@@ -224,7 +240,7 @@ def _begin(
     else:  # raises now if the start or the images that judge, perhaps others than before, are unsuitable
         experiment = experiments.load(out / CONFIG)
         starts.unchanged(experiment.start)
-        _judging(request, _opened(experiment, experiment.data), experiment)
+        _judging(request, open_images(experiment), experiment)
         with mine(out):
             _write(out, record)
     return record, (out / CONFIG).is_file()
@@ -238,6 +254,8 @@ def _planned(request: AdaptRequest, budget: Budget) -> Record:
     source = open_source(
         request.data, "train", None if most is None else int(most), int(channels or 3)
     )
+    images, seed = (int(request.fields.get(name) or 0) for name in ("images", "seed"))
+    source = draw_part(source, images or None, seed)
     if len(source) < FEWEST:
         raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
     draft = first_draft(request.recipe, request.backbone, request.data, len(source), request.fields)
@@ -256,8 +274,9 @@ def _planned(request: AdaptRequest, budget: Budget) -> Record:
     )
     record: Record = {
         "request": request.record,
-        "plan": list(made.lines),
+        "plan": [*made.lines, *dict.fromkeys([*source.notes(), *judging.notes()])],
         "compared": made.compared,
+        "native": made.native,
     }
     record["domain"] = seen.domain
     if made.experiment is None:
@@ -270,7 +289,7 @@ def _conclude(
 ) -> Record:
     """Compare start and result, export the winner, and write the record and the report."""
     start, result = starts.unchanged(experiment.start), load_backbone(out / BACKBONE)
-    data = _opened(experiment, experiment.data)
+    data = open_images(experiment)
     judging, most = _judging(request, data, experiment), record["compared"]
     settings = Extraction(
         seconds=math.inf, most=most, domain=record["domain"], seed=experiment.seed
@@ -280,7 +299,8 @@ def _conclude(
     )
     with ProgressBar(Console(stderr=True)) as progress:
         found = request.outcome(
-            Trained(experiment, out, start, result, data, judging, settings), progress
+            Trained(experiment, out, start, result, data, judging, settings, record["native"]),
+            progress,
         )
     notes = list(found.notes)
     done, clock = (
@@ -388,7 +408,7 @@ def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> Record | 
             [line for line in record["plan"] if not line.startswith("labels:")],
             record["domain"],
         )
-        _ = record["compared"]
+        _ = record["compared"], record["native"]
         theirs, ours, command = (
             options(record["request"]),
             options(request.record),
@@ -414,7 +434,7 @@ def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> Record | 
     ):
         kept = {
             name: record[name]
-            for name in ("plan", "domain", "experiment", "compared")
+            for name in ("plan", "domain", "experiment", "compared", "native")
             if name in record
         }
         if other.keys() != {"--price"}:  # by other images

@@ -15,7 +15,7 @@ import torch
 from hexa.adaptation import wording
 from hexa.adaptation.choice import SPARE
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
-from hexa.adaptation.plan import Given, Plan, takes
+from hexa.adaptation.plan import NATIVE_SHARE, Given, Plan
 from hexa.adaptation.robustness import CLEAN, Shown, Side, attack_all, decide, lost, table
 from hexa.comparison.extraction import common, features_of as extracted, images_per_second
 from hexa.comparison.labelled import Judge, can_judge, groups_note, labels_of
@@ -32,19 +32,34 @@ from hexa.runtime.random import Stream
 from hexa.weights import start as starts
 from hexa.weights.pretrained import Backbone
 
-#: The images of all passes together from which on a larger size is taken, and the fewest that a training is begun for.
-_ENOUGH, _LEAST = 30_000, 3000
-#: The smallest size of views as a share of the start's own.
+#: Views of all passes together from which on a larger size is taken.
+_ENOUGH = 30_000
+#: Views of all passes together that are worth a smaller size than `_SMALLEST`, and the fewest of any training.
+_WANTED = 3000
+_LEAST = 1000
+#: Smallest size of views as a share of the start's own, unless the time is short.
 _SMALLEST = 3 / 7
-#: Share of the time for the verdict, the forward passes that attacking an image is worth, where the result withstands
-#: all, bounds on the number of such images, and on that of those that clean accuracy is measured on.
-_JUDGING, _PASSES, _ATTACKED, _JUDGED = 0.16, 280, (40, 500), (200, 2000)
-#: The factor by which the share of a state above the price is cut, the states tried at most, and the smallest share.
-#: Without labels: the share of 6 to 40 % of what the end loses and 68 to 88 % of its robustness under one grey level.
-_BACK, _TRIED, _NEAREST, _UNTOLD = 0.85, 5, 1 / 16, 0.5
-#: A training of more steps attacks in two, each of this share of ε: one of 2,284 overfitted to a single step
+#: Share of the time for attacks in the verdict.
+_JUDGING = 0.16
+#: Forward passes that attacking an image takes if the result withstands everything.
+_PASSES = 280
+#: Bounds on the number of attacked images.
+_ATTACKED = (24, 500)
+#: Bounds on the number of images that clean accuracy is measured on.
+_JUDGED = (200, 2000)
+#: Factor by which the share of a state that costs too much is cut.
+_BACK = 0.85
+#: States that are tried, at most.
+_TRIED = 5
+#: Smallest share that is tried.
+_NEAREST = 1 / 16
+#: Share without labels: it has 6 to 40 % of what the end loses and 68 to 88 % of its robustness at ε = 1.
+_UNTOLD = 0.5
+#: Steps from which on a training attacks in two: one of 2,284 overfitted to a single step
 #: (docs/what-hardening-was-worth.md).
-_LONG, _OF_TWO = 700, 0.75
+_LONG = 700
+#: Size of each of two steps as a share of ε.
+_OF_TWO = 0.75
 _STEPS, _STEP_SIZE = "hard_examples.adversarial.steps", "hard_examples.adversarial.step_size"
 #: Seconds to write the results, which are not measured.
 _END = 5.0
@@ -91,26 +106,27 @@ class HardenRequest(AdaptRequest):
         """The largest size that leaves time for enough images, up to the start's own; see `choose`."""
         draft, source, labelled, seen = given.draft, given.source, given.labelled, given.seen
         costs, budget, by_clock = given.costs(partly=False), given.budget, given.by_clock
-        native, spent = draft.views.size, budget.seconds - budget.left
+        native, spent = draft.views.size, budget.spent
 
-        def judging(seconds: float) -> int:
+        def judging(size: int, seconds: float) -> int:
             """The number of images that judge, where --time is this many seconds."""
-            return min(
-                int(np.clip(0.02 * seconds / costs.score(native), *_JUDGED)),
-                len(labelled or source),
-            )
+            fast = int(np.clip(0.02 * seconds / costs.score(given.used(size)), *_JUDGED))
+            return min(fast, len(labelled or source))
+
+        def at_native(size: int, seconds: float) -> bool:
+            """Whether there is time for clean accuracy of the start at its own image size."""
+            extracted = judging(size, seconds) * costs.score(native)
+            return extracted <= NATIVE_SHARE * seconds or not by_clock
 
         def others(size: int, seconds: float) -> float:
             """Seconds for all but training at this size, where --time is this many seconds."""
-            clean = (
-                costs.score(native) + (1 + _TRIED) * costs.score(given.used(size)) + 3 * costs.read
-            )
-            attacked = max(
-                _JUDGING * seconds, _ATTACKED[0] * _PASSES * costs.score(given.used(size))
-            )
-            return (
-                spent + attacked + judging(seconds) * clean + 1.5 * costs.setup + budget.here(_END)
-            )
+            at = costs.score(given.used(size))
+            clean = (2 + _TRIED) * at + 3 * costs.read
+            if at_native(size, seconds):
+                clean += costs.score(native)
+            attacked = max(_JUDGING * seconds, _ATTACKED[0] * _PASSES * at)
+            fixed = spent + 1.5 * costs.setup + budget.here(_END)
+            return fixed + attacked + judging(size, seconds) * clean
 
         def room(size: int) -> float:
             """Seconds for training at this size."""
@@ -120,20 +136,26 @@ class HardenRequest(AdaptRequest):
         start.prepared(
             size=given.used(native)
         )  # raises UserError for a size that is given and not accepted
-        sizes = [size for size in given.sizes if takes(start, given.used(size))]
-        judged, (size, images) = judging(budget.seconds), choose(costs, sizes, room, seen.size)
+        sizes = given.fitting(costs, max(costs.steps))
+        size, images = choose(costs, sizes, room, seen.size)
         if by_clock and images < _LEAST:
             training = _LEAST * costs.train(size, max(costs.steps)) / SPARE
-            return given.too_short(
-                training, functools.partial(others, size), f"{_LEAST:,} views of {size} px"
-            )
+            return given.too_short(training, functools.partial(others, size))
+        judged = judging(size, budget.seconds)
+        batch = given.batch(costs, size, max(costs.steps)) or draft.batch_size
+        draft = override(draft, {"batch_size": batch})
+        given = replace(given, draft=draft)
         per_epoch = len(source) // draft.batch_size
         passes = (
             images / len(source)
             if by_clock
             else min(draft.epochs, (draft.max_steps or math.inf) / per_epoch)
         )
-        changes: dict[str, Any] = {"monitor.knn_every": 0, "training.report": False}
+        changes: dict[str, Any] = {
+            "monitor.knn_every": 0,
+            "training.report": False,
+            "training.resident_limit_bytes": costs.resident,
+        }
         turns = draft.optimizer.name == "muon"
         two = passes * per_epoch > _LONG and turns and not {_STEPS, _STEP_SIZE} & self.fields.keys()
         changes |= {_STEPS: 2, _STEP_SIZE: _OF_TWO * self.strength} if two else {}
@@ -168,7 +190,7 @@ class HardenRequest(AdaptRequest):
             wording.length(experiment, passes, budget.seconds if by_clock else 0)
             + ", attacked in two steps" * two,
         )
-        return Plan(experiment, lines, judged)
+        return Plan(experiment, lines, judged, at_native(size, budget.seconds))
 
     def outcome(self, trained: Trained, progress: Progress) -> Outcome:
         """The state farthest from the start at the price, beside the start at the same size."""
@@ -177,7 +199,8 @@ class HardenRequest(AdaptRequest):
         start, result = native.prepared(size=size), trained.result.prepared(size=size)
         images, notes = drawn(trained, progress)
         networks = {"start": start, "result": result}
-        networks |= {"start at its own size": native} if native.image_size != size else {}
+        if trained.native and native.image_size != size:
+            networks["start at its own size"] = native
         told = [(one, functools.partial(progress, name)) for name, one in networks.items()]
         features, shared = common([extracted(one, images, how, device, tell) for one, tell in told])
         if len(shared) < len(images):
@@ -264,15 +287,21 @@ def choose(
 ) -> tuple[int, float]:
     """The image size, and how many images can be learned from, those of all passes together.
 
-    sizes: the start's own first, then smaller ones, of which those below three sevenths of it are left out. The first
-    that leaves time for 30,000 images, in however many passes, and does not enlarge images (of `shorter_side` pixels)
-    more than the smallest of them does.
+    sizes: the start's own first, then smaller ones. The first that leaves time for 30,000 images, in however many
+    passes, and does not enlarge images (of `shorter_side` pixels) more than the smallest does; of sizes from three
+    sevenths of the start's own. If there is no time for 3,000 at the smallest of these, the first below that does.
     """
-    sizes, images = [size for size in sizes if size >= _SMALLEST * sizes[0]], 0.0
-    for size in sizes:
-        images = room(size) / costs.train(size, max(costs.steps))
-        if images >= _ENOUGH and size <= max(shorter_side, min(sizes)):
+    stages = max(costs.steps)
+    usual = [size for size in sizes if size >= _SMALLEST * sizes[0]]
+    for size in usual:
+        images = room(size) / costs.train(size, stages)
+        if images >= _ENOUGH and size <= max(shorter_side, min(usual)):
             break
+    for smaller in sizes[len(usual) :]:
+        if images >= _WANTED:
+            break
+        size = smaller
+        images = room(size) / costs.train(size, stages)
     return size, max(0.0, images)
 
 

@@ -111,25 +111,6 @@ def look(source: Source, size: int, seed: int = 0, limit: float = 1 / 6) -> tupl
     return seen, torch.stack([kept[row] for row in np.argsort(twins, kind="stable")])
 
 
-def found_again(backbone: Backbone, pixels: Tensor, features: Tensor) -> float:
-    """The share of images [n, C, S, S] that are nearest, of all n, to a random quarter of their area, by cosine.
-
-    features: theirs [n, D]. To tell a view's own image from others is what contrastive methods train.
-    """
-    side = pixels.shape[-1] // 2
-    corners = torch.randint(
-        side + 1, (len(pixels), 2), generator=Stream(0).child("quarters").generator()
-    ).tolist()
-    quarters = [
-        image[:, y : y + side, x : x + side] for image, (y, x) in zip(pixels, corners, strict=True)
-    ]
-    parts, whole = (
-        features_of(backbone, torch.stack(quarters)),
-        functional.normalize(features, dim=1),
-    )
-    return float(((parts @ whole.T).argmax(1) == torch.arange(len(pixels))).float().mean())
-
-
 @torch.no_grad()
 def features_of(backbone: Backbone, pixels: Tensor) -> Tensor:
     """Features of images [n, C, S, S] at the size of the backbone, on the CPU."""

@@ -9,6 +9,7 @@ from hexa.comparison.labelled import count_groups
 from hexa.data import Source
 from hexa.recipes.experiment import Experiment
 from hexa.reporting.tables import format_duration
+from hexa.weights.pretrained import Backbone
 
 #: Fewer labelled images than these make the plan warn.
 _FEW = 100
@@ -30,9 +31,8 @@ def lines(
     stages: int,
     share: float | None,
     native: int,
-    outlook: str,
 ) -> tuple[str, ...]:
-    """The lines on images, method, what learns, views and outlook.
+    """The lines on images, method, what learns and views.
 
     stages: those of the network. share: of the start's neighbourhoods that are kept at the size of the result, if that
     was measured. native: the start's own size.
@@ -61,8 +61,20 @@ def lines(
         f"method: {method}, from {start.weights}, batch-norm statistics {statistics}",
         f"learning: the {learns}",
         f"views: {experiment.views.based_on} for {seen.domain}{guessed}, {size} px{result}{smaller}",
-        f"outlook: {outlook}",
     )
+
+
+def too_short(minutes: int) -> str:
+    """The verdict if the time is not enough, with the --time to give."""
+    kept = "so the original weights are kept"
+    return f"The time is too short to train on these images, {kept}; try --time {minutes}m."
+
+
+def sizes(start: Backbone, result: Backbone) -> str:
+    """The image sizes that a verdict holds at."""
+    if start.image_size == result.image_size:
+        return f"at {result.image_size} px"
+    return f"start at {start.image_size} px, result at {result.image_size} px"
 
 
 def labels(labelled: Source | None, source: Source, compared: int) -> str:

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """The command line. Nothing slow is imported here, so that `hexa --help` is fast."""
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import hexa
-from hexa.cli import backbones, machine as machine, pictures as pictures, training
+from hexa.cli import (
+    backbones,
+    machine as machine,
+    pictures as pictures,
+    searching as searching,
+    training,
+)
 from hexa.cli.declare import COMMANDS, commands
 from hexa.runtime.output import forgiving, one_line
 
@@ -78,6 +85,10 @@ def _add_fields(parser: Parser, request: str) -> None:
 
 def run() -> NoReturn:
     """Run the command and end the process: Python would spend seconds on taking torch apart."""
+    if "_ARGCOMPLETE" in os.environ:
+        from hexa.cli.completion import complete
+
+        complete(build_parser)
     status = 1
 
     def end() -> None:

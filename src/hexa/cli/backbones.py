@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +33,6 @@ from hexa.evaluation import protocols
 
 if TYPE_CHECKING:
     from hexa.config import Config
-
-
-_OUTLIERS = "outliers, each with its mean similarity to its ten nearest"
 
 
 @contextmanager
@@ -127,6 +123,11 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     option("--labelled SOURCE", "labelled images to judge by; those of --data if they have labels"),
     GROUPS,
     option(
+        "--images N",
+        "compare on N images, drawn by the seed, evenly from the classes if there are labels (default: all)",
+        type=COUNT,
+    ),
+    option(
         "--time TIME",
         "to read images and extract features; 10m if not given",
         type=duration,
@@ -165,11 +166,10 @@ def compare(given: Given, extra: Fields) -> None:
     from hexa.comparison.page import write
     from hexa.runtime.console import Console
 
-    names = ("data", "labelled", "groups", "size", "domain", "seed", "device", "fine_tune")
+    names = ("data", "labelled", "groups", "images", "size", "domain", "seed", "device")
+    options = {name: getattr(given, name) for name in (*names, "fine_tune")}
     backbones = tuple(map(named, (given.backbone, *given.backbones)))
-    request = CompareRequest(
-        backbones=backbones, seconds=given.time, **{name: getattr(given, name) for name in names}
-    )
+    request = CompareRequest(backbones=backbones, seconds=given.time, **options)
     with progress_bar() as progress:
         found = run(request, progress)
         if not processes.is_main():
@@ -180,8 +180,11 @@ def compare(given: Given, extra: Fields) -> None:
         print(json.dumps(found.record, indent=2))
         return
     console = Console()
-    console.print(verdict.table(found.sides, found.verdict).terminal())
+    drawn = verdict.table(found.sides, found.verdict, console.width)
+    console.print(drawn.terminal())
+    said = zip(drawn.header[1:], [side.name for side in found.sides], strict=False)
     say(
+        *(f"{short}: {name}" for short, name in said if short != name),
         *map(_remark, (given.backbone, *given.backbones)),
         *(f"note: {note}" for note in found.notes),
     )
@@ -212,66 +215,11 @@ def embed(given: Given, extra: Fields) -> None:
     say(
         _remark(given.backbone),
         f"note: {made.preparation}" if made.preparation else "",
+        *(f"note: {note}" for note in made.notes),
         f"{' × '.join(map(str, (made.num_images, *made.shape)))} {what} of {made.source} written to {out}",
         *(f"left out: {problem}" for problem in made.left_out[:20]),
         f"… and {len(made.left_out) - 20:,} more" if made.left_out[20:] else "",
     )
-
-
-@command(
-    "find near-duplicates, outliers, or the images most like one, by the features that embed wrote",
-    option("FEATURES", "a .npz or .parquet of hexa embed"),
-    flag("--duplicates", "groups of images whose features nearly agree"),
-    flag("--outliers", "the images that are least like any others"),
-    option("--like PATH", "the images most like the one of this path in the file"),
-    option(
-        "--least X",
-        "cosine similarity of duplicates; %(default)s if not given",
-        type=float,
-        default=0.95,
-    ),
-    option(
-        "--count N",
-        "how many outliers or similar images; %(default)s if not given",
-        type=COUNT,
-        default=20,
-    ),
-    JSON,
-    description="Cosine similarities are of features whose mean is removed. An outlier's similarity is the mean over "
-    "its ten nearest neighbours.",
-)
-def search(given: Given, extra: Fields) -> None:
-    from hexa.config import UserError
-    from hexa.evaluation.search import Features
-    from hexa.reporting.tables import counted
-
-    if sum((given.duplicates, given.outliers, given.like is not None)) != 1:
-        raise UserError("give one of --duplicates, --outliers and --like PATH")
-    features = Features(given.features)
-    with progress_bar() as progress:
-        progress("comparing the features", 0, 0)
-        one = features.outliers if given.outliers else partial(features.like, given.like)
-        found = features.duplicates(given.least) if given.duplicates else one(given.count)
-    if given.json:
-        print(json.dumps([vars(one) for one in found], indent=2))
-        return
-    # as the file names it: the folders may be others
-    of = f"most like {features.paths[features.place_of(given.like)]}" if given.like else _OUTLIERS
-    say(
-        "near-duplicates, each group with the similarities of its most and least similar pair"
-        * given.duplicates
-        or of
-    )
-    numbers = [[x for x in (one.similarity, one.lowest) if x is not None] for one in found]
-    say(
-        *(
-            "  ".join([*(f"{x:.3f}" for x in own), *one.paths])
-            for own, one in zip(numbers, found, strict=True)
-        )
-    )
-    if given.duplicates:
-        of = f"at a similarity of {given.least:g} or more (--least); the closest two have {features.closest():.3f}"
-        say(f"{counted(len(found), 'group')} among {len(features.paths):,} images {of}")
 
 
 @command(
@@ -289,7 +237,9 @@ def export(given: Given, extra: Fields) -> None:
     from hexa.evaluation.request import ImageOptions
     from hexa.weights.export import export as run
 
-    checked = run(given.run, given.to, out, **_requested(ImageOptions, given, extra))
+    options = _requested(ImageOptions, given, extra)
+    with progress_bar() as progress:
+        checked = run(given.run, given.to, out, progress=progress, **options)
     say(_remark(given.run), f"written to {out}, loaded back and compared")
     say(
         *(

@@ -142,6 +142,11 @@ JSON = flag("--json", "print JSON")
 PLAN = flag("--plan", "print the plan with its cost, run nothing")
 TRUST = flag("--trust", "import the Python file that the run names as the source of its method")
 COUNT = whole(1, 10**6)
+IMAGES = option(
+    "--images N",
+    "use N images of --data, drawn by the seed, evenly from its classes if it has labels (default: all)",
+    type=COUNT,
+)
 EPOCHS = option("--epochs N", "passes over the data; those of the recipes if not given", type=COUNT)
 ANY_SEED = whole(0, 2**32 - 1)  # scikit-learn takes no more
 SEED = option("--seed N", "seed of images and views; 0 if not given", type=ANY_SEED, default=0)

@@ -58,11 +58,12 @@ def visualize(given: Given, extra: Fields) -> None:
         given.recipe = given.target
         target = experiment_of(given, extra)
     skipped: list[str] = []
+    notes: list[str] = []
     how = {name: getattr(given, name) for name in ("num_images", "seed", "gain")}
     with progress_bar() as progress:
-        path = run(target, given.data, out, problems=skipped, progress=progress, **how)
+        path = run(target, given.data, out, problems=skipped, notes=notes, progress=progress, **how)
     left = f"{len(skipped)} images could not be read and were skipped: {some(skipped, '; ')}"
-    say(f"written to {path}", left * bool(skipped))
+    say(*(f"note: {note}" for note in notes), f"written to {path}", left * bool(skipped))
 
 
 @command(

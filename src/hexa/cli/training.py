@@ -15,6 +15,7 @@ from hexa.cli.declare import (
     DOMAINS,
     EPOCHS,
     GROUPS,
+    IMAGES,
     JSON,
     MACHINE,
     PLAN,
@@ -81,6 +82,7 @@ def recipes(given: Given, extra: Fields) -> None:
         "weights to begin from: a run · a file · timm:NAME · python:MODULE:CALLABLE",
     ),
     option("--pairs FILE.csv", "images that belong together: path,group · column:NAME · key:NAME"),
+    IMAGES,
     option("--epochs N", "passes over the data"),
     option(
         "--time TIME",
@@ -111,10 +113,10 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
     Raises UserError where there is no time for one epoch.
     """
     from hexa.config import UserError
-    from hexa.data import open_source
     from hexa.measure.costs import measure
     from hexa.recipes.experiment import override
     from hexa.reporting.tables import counted, format_duration
+    from hexa.run.build import open_images
 
     if given.epochs is not None or {"epochs", "max_steps", "training.max_seconds"} & set(extra):
         raise UserError(
@@ -122,9 +124,7 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
         )
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise UserError("--time is for one process; under torchrun give --epochs")
-    source = open_source(
-        experiment.data, "train", experiment.training.max_image_pixels, experiment.network.channels
-    )
+    source = open_images(experiment)
     say("timing a few steps")
     costs = measure(experiment, source, extra, partly=False)
     epoch = len(source) * costs.train(experiment.views.size, max(costs.steps))
@@ -341,6 +341,7 @@ _SHORT = {
     "data": "data",
     "start": "start.weights",
     "pairs": "pairs.of",
+    "images": "images",
     "epochs": "epochs",
     "device": "training.device",
     "precision": "training.precision",
@@ -357,11 +358,12 @@ def _next(run: Path, data: str) -> str:
     from hexa.config import UserError
     from hexa.data import open_source
     from hexa.run.folder import ADAPTATION
+    from hexa.runtime import paths
 
     if (run / ADAPTATION).is_file():
         return "the same hexa adapt or harden command, which compares it with the start"
     command = ["hexa", "evaluate", "knn", str(run), "--data", data]
-    if data.startswith(("folder:", "parquet:")) or Path(data.partition("#")[0]).is_dir():
+    if data.startswith(("folder:", "parquet:")) or Path(paths.parts(data).body).is_dir():
         with contextlib.suppress(UserError):
             source = open_source(data, "train")
             if source.labels is None:

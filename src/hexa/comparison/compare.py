@@ -24,11 +24,12 @@ from hexa.comparison.extraction import (
 )
 from hexa.comparison.verdict import Side, Verdict, few_name
 from hexa.config import UserError, some
-from hexa.data import Source, open_source
+from hexa.data import Source, draw_part, open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.collective import from_main
+from hexa.evaluation.protocol import majority_class
 from hexa.reporting.tables import told_apart
-from hexa.runtime import precision as precisions, processes
+from hexa.runtime import paths, precision as precisions, processes
 from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
 
@@ -46,6 +47,8 @@ class CompareRequest(Extraction):
     """The images; judged by their labels if they have one each and no others are given."""
     labelled: str | None = None
     """Labelled images to judge by instead."""
+    images: int | None = None
+    """Images that are drawn by the seed from those that judge, or from `data` without labels; all if None."""
     groups: str | None = None
     """Where it is stored which of these were taken together, as for `pairs.of`."""
     size: int | None = None
@@ -85,13 +88,22 @@ class Comparison:
             reached = (
                 {name: side.reached(name) for name in side.scores.right} if side.scores else {}
             )
-            few = (
-                {str(shots): draws.tolist() for shots, draws in side.scores.few.items()}
-                if side.scores
-                else {}
-            )
+            few, balanced, few_balanced = {}, {}, {}
+            if side.scores:
+                few = {str(shots): draws.tolist() for shots, draws in side.scores.few.items()}
+                balanced = {name: side.scores.balanced(name) for name in side.scores.right}
+                few_balanced = {
+                    str(shots): draws.tolist() for shots, draws in side.scores.few_balanced.items()
+                }
             sides.append(
-                {**facts, "weights": side.backbone.content_hash(), "scores": reached, "few": few}
+                {
+                    **facts,
+                    "weights": side.backbone.content_hash(),
+                    "scores": reached,
+                    "balanced_accuracy": balanced,
+                    "few": few,
+                    "few_balanced_accuracy": few_balanced,
+                }
             )
         pairs = [
             {
@@ -101,8 +113,12 @@ class Comparison:
             for pair in self.verdict.pairs
         ]
         return {
+            "data": self.images.facts,
             "images": len(self.images),
             "judged": 0 if self.judge is None else len(self.judge.judged),
+            "majority_class": None
+            if self.judge is None
+            else majority_class(self.judge.labels[self.judge.judged]),
             "verdict": self.verdict.sentence,
             "best": None if self.verdict.best is None else self.sides[self.verdict.best].name,
             "backbones": sides,
@@ -123,7 +139,11 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
         raise UserError(f"the backbones take images of {several} channels; compare those alike")
     how: dict[str, Any] = {"max_image_pixels": request.max_image_pixels, "channels": channels[0]}
     data = open_source(request.data, "train", **how)
-    judging = data if request.labelled is None else open_source(request.labelled, "train", **how)
+    if request.labelled is None:
+        judging = data = draw_part(data, request.images, request.seed)
+    else:
+        judging = open_source(request.labelled, "train", **how)
+        judging = draw_part(judging, request.images, request.seed)
     labelled.take_groups(judging, request.groups)
     if request.labelled is not None:
         labelled.Judge(labelled.labels_of(judging))  # raises now, before the work
@@ -132,21 +152,35 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
             f"fine-tuning needs labels, and {judging!r} has none that serve; give labelled images"
         )
     named = dict(zip(_names(request.backbones), loaded, strict=True))
-    found = of_backbones(named, data, judging, request, progress, fine_tune=request.fine_tune)
+    found = of_backbones(
+        named,
+        data,
+        judging,
+        request,
+        progress,
+        fine_tune=request.fine_tune,
+        learned=any(_learned_from(one, data) for one in loaded),
+    )
     learned = [
         name
         for name, one in named.items()
         if found.judge is not None and _learned_from(one, judging)
     ]
-    note = f"{some(learned)} learned from the images that judge, although without labels; --labelled gives others"
-    return replace(found, notes=(*found.notes, *[note] * bool(learned)))
+    notes = [*dict.fromkeys([*data.notes(), *judging.notes()]), *found.notes]
+    if learned:
+        notes.append(
+            f"{some(learned)} learned from the images that judge, although without labels; --labelled gives others"
+        )
+    return replace(found, notes=tuple(notes))
 
 
 def _learned_from(backbone: Backbone, images: Source) -> bool:
     """True if the run that trained the backbone learned from these images, judged by the names of both sources."""
-    name, _, split = str(backbone.info.get("data", "")).partition("#")
-    mine, theirs = (Path(one.removeprefix("folder:")).resolve() for one in (name, images.name))
-    return name != "" and mine == theirs and (split or "train") == images.split
+    learned = paths.parts(str(backbone.info.get("data", "")))
+    mine, theirs = (
+        Path(one.removeprefix("folder:")).resolve() for one in (learned.source, images.name)
+    )
+    return learned.source != "" and mine == theirs and (learned.split or "train") == images.split
 
 
 def _names(given: Sequence[str | Path | Backbone]) -> list[str]:
@@ -164,6 +198,7 @@ def of_backbones(
     progress: Progress = silent,
     trials: int = 1,
     fine_tune: bool = False,
+    learned: bool = True,
 ) -> Comparison:
     """Compare loaded backbones, by name; the first is what the others are compared with.
 
@@ -171,6 +206,7 @@ def of_backbones(
 
     judging: labelled images, or `data` itself, by whose labels, if it has any, backbones are judged. trials: how many
     states a backbone was chosen from by these labels, which widens the intervals. fine_tune: a further measure.
+    learned: True if a backbone learned from `data`, so that labelled images must not be among these.
     """
     begun, all_seconds = time.perf_counter(), how.seconds
     if fine_tune:
@@ -190,7 +226,9 @@ def of_backbones(
                 + "; more --time draws more" * judged
             )
         rows, twins = (
-            leakage.apart(data, judging, found, how, notes, progress) if judged else (found, ())
+            leakage.apart(data, judging, found, how, notes, progress, learned)
+            if judged
+            else (found, ())
         )
         if judged and not labelled.can_judge(labelled.labels_of(judging)[rows]):
             notes.append("near-duplicates stay, since too few labelled images would be left")
@@ -248,12 +286,16 @@ def of_backbones(
             left = all_seconds - (time.perf_counter() - begun)
             tuned, note = from_main(lambda: tuning.measured(sides, images, how, left, progress))
             notes.append(note)
-            for side, (right, known) in zip(
+            for side, (right, labels, known) in zip(
                 sides, tuned, strict=False
             ):  # empty where the time is too short
                 assert side.scores is not None
                 side.scores.right[tuning.MEASURE] = right
+                side.scores.labels[tuning.MEASURE] = labels
                 side.scores.groups.update({} if known is None else {tuning.MEASURE: known})
+        notes += [constant for side in sides if (constant := verdict.constant_note(side, images))]
+    told = ((name, backbone.info.get("note")) for name, backbone in backbones.items())
+    notes += [f"{name}: {note}" for name, note in told if note]
     sizes = list(dict.fromkeys(side.size for side in sides))
     if len(sizes) > 1:
         notes.append(

@@ -19,6 +19,7 @@ from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.loading.pairs import groups_of
 from hexa.evaluation.few_labels import half_width
+from hexa.evaluation.protocol import balanced_accuracy, majority_class
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.split import draw_per_class, folds
 from hexa.reporting.tables import counted
@@ -41,6 +42,7 @@ DECIDING = ("k-NN", "linear probe")
 
 Right = NDArray[np.bool_]
 Rows = NDArray[np.int64]
+Array = NDArray[np.float64]
 #: bool, right or not, or percentages.
 Measured = NDArray[np.generic]
 
@@ -76,17 +78,32 @@ class Scores:
 
     right: measure -> bool [M], whether each of the M judged images is classified correctly. few: labels per class ->
     accuracy in percent, one per draw. groups: measure -> int64 [M], of the judged images, where they are known. width:
-    by how much intervals over images are wider than those of independent ones.
+    by how much intervals over images are wider than those of independent ones. labels: measure -> int64 [M], of the
+    judged images. few_balanced: like few, the balanced accuracy.
     """
 
     right: dict[str, Right]
     few: dict[int, NDArray[np.float64]]
     groups: dict[str, Rows] = field(default_factory=dict)
     width: float = 1.0
+    labels: dict[str, Rows] = field(default_factory=dict)
+    few_balanced: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
     def accuracy(self, measure: str) -> float:
         """In percent."""
         return 100 * float(self.right[measure].mean())
+
+    def balanced(self, measure: str) -> float:
+        """Balanced accuracy in percent."""
+        return balanced_accuracy(self.right[measure], self.labels[measure])
+
+    @property
+    def majority(self) -> float | None:
+        """Share of the most frequent class in percent; None if the judged images are equally many of every class."""
+        labels = self.labels.get(DECIDING[0])
+        if labels is None or len(set(np.unique(labels, return_counts=True)[1].tolist())) == 1:
+            return None
+        return majority_class(labels)
 
 
 class Judge:
@@ -178,17 +195,23 @@ class Judge:
                 DECIDING, (votes, probe.scores(features[part])), strict=True
             ):
                 right[measure][part] = (scored.argmax(1) == wanted[part]).numpy()
-        accuracy = functools.partial(self._nearest_mean, features)
-        few = {shots: np.array([*map(accuracy, drawn)]) for shots, drawn in self.draws.items()}
-        groups = {} if self.groups is None else dict.fromkeys(right, self.groups[self.judged])
+        few, few_balanced = dict[int, Array](), dict[int, Array]()
+        for shots, draws in self.draws.items():
+            reached = np.array([self._nearest_mean(features, drawn) for drawn in draws])
+            few[shots], few_balanced[shots] = reached.T
         return Scores(
-            {measure: row[self.judged] for measure, row in right.items()}, few, groups, self.width
+            {measure: row[self.judged] for measure, row in right.items()},
+            few,
+            {} if self.groups is None else dict.fromkeys(right, self.groups[self.judged]),
+            self.width,
+            dict.fromkeys(right, self.labels[self.judged]),
+            few_balanced,
         )
 
-    def _nearest_mean(self, features: Tensor, drawn: Rows) -> float:
-        """Accuracy in percent of the nearest class mean of the `drawn` features, on the other images of their classes.
+    def _nearest_mean(self, features: Tensor, drawn: Rows) -> tuple[float, float]:
+        """Accuracy and balanced accuracy in percent of the nearest class mean of the `drawn` features.
 
-        Features are centred on the mean of the drawn ones and normalised to unit length (SimpleShot's CL2N, Wang et al.
+        Scored are the other images of the drawn classes. Features are centred on the mean of the drawn ones and normalised to unit length (SimpleShot's CL2N, Wang et al.
         2019).
         """
         asked = self.asked(drawn)
@@ -198,7 +221,8 @@ class Judge:
             0, torch.from_numpy(place), x[drawn]
         )
         nearest = (x[asked] @ functional.normalize(means, dim=1).T).argmax(1).numpy()
-        return 100 * float((classes[nearest] == self.labels[asked]).mean())
+        right, labels = classes[nearest] == self.labels[asked], self.labels[asked]
+        return 100 * float(right.mean()), balanced_accuracy(right, labels)
 
 
 def paired(

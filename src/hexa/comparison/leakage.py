@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import labels_of
 from hexa.data import Source
 from hexa.data.loading.loaders import evaluation_batches
+from hexa.data.sources.decode import DecodeError
 from hexa.data.sources.source import Subset
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.split import draw_images
@@ -79,6 +82,49 @@ def shared(data: Source, judging: Source) -> NDArray[np.bool_]:
     return np.array([os.path.abspath(file) in known for file in mine])
 
 
+def copies(data: Source, judging: Source, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each of these images of `judging` the position of an exact copy in `data`, or −1; int64 [len(rows)].
+
+    All images of `data` are looked at: first the sizes of files, then the contents of those of equal size.
+    """
+    sizes = _sizes(judging)
+    known = {sizes[row] for row in rows} if sizes else set()
+    contents = {row: _content(judging, row) for row in rows.tolist()}
+    wanted = set(contents.values()) - {None}
+    theirs, found = _sizes(data), dict[bytes, int]()
+    for position in range(len(data)):
+        if sizes and theirs and theirs[position] not in known:
+            continue
+        content = _content(data, position)
+        if content is not None and content in wanted:
+            found.setdefault(content, position)
+    return np.array([found.get(contents[row] or b"", -1) for row in rows.tolist()], dtype=np.int64)
+
+
+def _sizes(source: Source) -> list[int]:
+    """The bytes of every image's file, −1 if it is gone; empty unless there is one file an image."""
+    files = list(source.files())
+    if len(files) != len(source):
+        return []
+    sizes = []
+    for file in files:
+        sizes.append(-1)
+        with suppress(OSError):
+            sizes[-1] = os.stat(file).st_size
+    return sizes
+
+
+def _content(source: Source, position: int) -> bytes | None:
+    """A digest of an image's file or, without one, of its pixels; None if it cannot be read."""
+    try:
+        stored = source.encoded(position)
+        if stored is None:
+            stored = source.decode(position).numpy().tobytes()
+    except DecodeError:
+        return None
+    return hashlib.blake2b(stored, digest_size=16).digest()
+
+
 def apart(
     data: Source,
     judging: Source,
@@ -86,12 +132,13 @@ def apart(
     how: Extraction,
     notes: list[str],
     progress: Progress,
+    learned: bool = True,
 ) -> tuple[NDArray[np.int64], tuple[tuple[str, str], ...]]:
     """Of these labelled images those without near-duplicates, and paths of those that are left out with their twins.
 
-    An image is left out if it is like one of its class before it, or like one of other images that were learned from,
-    of which as many are looked at. Where that would be most of them, they were meant to be alike or to be among those:
-    all stay, and a note says so.
+    An image is left out if it is like one of its class before it or, if a backbone learned from `data` (`learned`), like
+    one of these: an exact copy of any, or nearly equal to one of as many as are looked at. Where that would be most of
+    them, they were meant to be alike or to be among those: all stay, and a note says so.
     """
     progress("looking for near-duplicates", 0, 1)
     thumbs, found = thumbnails(Subset(judging, rows), how.num_workers)
@@ -111,30 +158,44 @@ def apart(
         (judging.paths[places[row]], judging.paths[places[same[row]]])
         for row in np.flatnonzero(drop)
     ]
-    if data is not judging and data.fingerprint != judging.fingerprint:
-        learned = draw_images(
-            len(data), max(len(rows), _LEARNED), Stream(how.seed).child("learned")
-        )
-        others, found = thumbnails(Subset(data, learned), how.num_workers)
-        learned = learned[found]
-        same = duplicates(thumbs, others)
-        seen = ((same >= 0) | shared(data, judging)[places]) & ~drop
+    if learned and data is not judging and data.fingerprint != judging.fingerprint:
+        twin = _learned_twins(data, judging, places, thumbs, how, notes)
+        seen = (twin >= 0) & ~drop
         if 2 * seen.sum() > (~drop).sum():
             notes.append(
                 f"{seen.sum()} of {len(seen)} labelled images are among --data, where no label is used"
             )
         elif seen.any():
             drop |= seen
-            for row in np.flatnonzero(seen):
-                own = judging.paths[places[row]]
-                twins.append((own, data.paths[learned[same[row]]] if same[row] >= 0 else own))
+            twins += [
+                (judging.paths[places[row]], data.paths[twin[row]]) for row in np.flatnonzero(seen)
+            ]
             notes.append(
                 f"left out: {counted(int(seen.sum()), 'labelled near-duplicate')} of images of --data"
-            )
-        if len(learned) < len(data):
-            notes.append(
-                f"near-duplicates were sought among only {len(learned):,} of {len(data):,} images of --data"
             )
     progress("looking for near-duplicates", 1, 1)
     # unreadable ones stay: they are noted where features are extracted
     return np.sort(np.concatenate([places[~drop], np.setdiff1d(rows, places)])), tuple(twins)
+
+
+def _learned_twins(
+    data: Source,
+    judging: Source,
+    places: NDArray[np.int64],
+    thumbs: Tensor,
+    how: Extraction,
+    notes: list[str],
+) -> NDArray[np.int64]:
+    """For each image of `judging` at `places` the position of an equal or nearly equal one in `data`, or −1."""
+    twin = copies(data, judging, places)
+    drawn = draw_images(len(data), max(len(places), _LEARNED), Stream(how.seed).child("learned"))
+    others, found = thumbnails(Subset(data, drawn), how.num_workers)
+    drawn = drawn[found]
+    near = duplicates(thumbs, others)
+    twin = np.where((twin < 0) & (near >= 0), drawn[near], twin)
+    if len(drawn) < len(data):
+        notes.append(
+            f"near-duplicates were sought among only {len(drawn):,} of {len(data):,} images of --data, "
+            "exact copies among all"
+        )
+    return twin

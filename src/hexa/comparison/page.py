@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,10 @@ from hexa.evaluation.split import draw_images
 from hexa.reporting.gallery import tiles_of
 from hexa.reporting.pictures import Gallery
 from hexa.reporting.plots.neighbours import class_name, class_of
-from hexa.reporting.report import picture, rendered
+from hexa.reporting.rendering import rendered
+from hexa.reporting.report import picture
 from hexa.reporting.style import COLOURS, MARKERS, MUTED, drawing
-from hexa.reporting.tables import Table, text
+from hexa.reporting.tables import Table, shortened, text
 from hexa.runtime.files import write_text
 from hexa.runtime.random import Stream
 
@@ -37,6 +39,8 @@ from hexa.runtime.random import Stream
 _QUERIES, _NEAREST, _TILE, _SEARCHED = 4, 6, 72, 2000
 #: Images on a map, classes that it colours, classes and duplicates that are listed, backbones that are drawn.
 _MAPPED, _COLOURED, _LISTED, _DRAWN = 800, 8, 6, 4
+#: Columns that a title of a map has room for.
+_TITLE = 40
 
 
 def write(comparison: Comparison, how: Extraction, folder: Path) -> Path:
@@ -96,7 +100,11 @@ def _maps(comparison: Comparison, sides: Sequence[Side]) -> str:
     classes = comparison.images.classes
     shown = np.zeros(len(order), np.int64) if classes is None else classes[order]
     frequent = np.argsort(-np.bincount(shown), kind="stable")[: 0 if classes is None else _COLOURED]
-    with drawing(len(sides), width=5.2, height=4.6) as (figure, axes):
+    names = [side.name for side in sides]
+    name_of = dict(zip(names, shortened(names, _TITLE), strict=True))
+    # a browser has glyphs that the font for measuring lacks
+    warned = warnings.catch_warnings(action="ignore", category=UserWarning)
+    with warned, drawing(len(sides), width=5.2, height=4.6) as (figure, axes):
         for ax, side in zip(axes, sides, strict=True):
             x = functional.normalize(side.features[order] - side.features.mean(0), dim=1).numpy()
             perplexity = min(
@@ -115,7 +123,7 @@ def _maps(comparison: Comparison, sides: Sequence[Side]) -> str:
                 mine = at[shown == label]
                 name = whole_characters(class_name(comparison.images, label))
                 ax.scatter(mine[:, 0], mine[:, 1], s=14, label=name, **look)
-            ax.set(title=f"{side.name} ({side.size} px)", xticks=[], yticks=[])
+            ax.set(title=f"{name_of[side.name]} ({side.size} px)", xticks=[], yticks=[])
             ax.grid(visible=False)
         if len(frequent):
             axes[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5))

@@ -59,9 +59,9 @@ def drawn(
 
 def scored(
     side: Side, images: Source, how: Extraction, progress: Progress
-) -> tuple[Right, Rows | None]:
+) -> tuple[Right, Rows, Rows | None]:
     """bool [M], whether each of the M judged images is classified correctly by a network tuned on the other folds; and
-    int64 [M], their groups, if any.
+    int64 [M], their labels, and their groups, if any.
 
     Every side learns by `PLAN` from the same random crops and flips, with batch-norms whose running statistics follow
     by a tenth a step or faster.
@@ -96,12 +96,13 @@ def scored(
         with torch.no_grad():
             scores = head(extract(network, test, **task.extraction)[0].to(device))
         right[part] = scores.argmax(1).cpu().numpy() == judge.labels[part]
-    return right[judge.judged], None if judge.groups is None else judge.groups[judge.judged]
+    groups = None if judge.groups is None else judge.groups[judge.judged]
+    return right[judge.judged], judge.labels[judge.judged], groups
 
 
 def measured(
     sides: Sequence[Side], images: Source, how: Extraction, left: float, progress: Progress
-) -> tuple[list[tuple[Right, Rows | None]], str]:
+) -> tuple[list[tuple[Right, Rows, Rows | None]], str]:
     """The result of `scored` for every side, in order, and a note on images and time.
 
     left: seconds; if they do not suffice for 50 images, nothing is fine-tuned and the list is empty.

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.comparison import labelled, unlabelled
 from hexa.comparison.labelled import DECIDING, Difference, Scores
 from hexa.config import UserError
-from hexa.reporting.tables import Table, counted
+from hexa.data import Source
+from hexa.reporting.tables import Table, counted, shortened
 from hexa.weights.pretrained import Backbone
 
 
@@ -150,36 +153,79 @@ def without_labels(sides: Sequence[Side]) -> Verdict:
     )
 
 
-def table(sides: Sequence[Side], verdict: Verdict) -> Table:
-    """A row for each measure: its name with an arrow for which way is good, every side, its difference to the first."""
+def constant_note(side: Side, images: Source) -> str:
+    """A note if an accuracy of the side is not above the share of the most frequent class; else empty."""
+    scores = side.scores
+    if scores is None or scores.majority is None:
+        return ""
+    poor = [name for name in scores.right if scores.accuracy(name) <= scores.majority]
+    if not poor:
+        return ""
+    label = int(np.bincount(scores.labels[DECIDING[0]]).argmax())
+    frequent = images.class_names[label] if images.class_names else str(label)
+    return (
+        f"{_listed(poor)} of {side.name}: not above the share of the most frequent class, {frequent} "
+        f"({scores.majority:.1f} %), which a constant answer reaches; look at the balanced accuracy"
+    )
+
+
+def table(sides: Sequence[Side], verdict: Verdict, width: int | None = None) -> Table:
+    """A row for each measure: its name with an arrow for which way is good, and every side.
+
+    The difference of two sides is a further column; those of more sides are a row of their own below each measure.
+    width: of a terminal, for which names are shortened so that three sides fit into 80 columns; None to keep them.
+    """
     names = [side.name for side in sides]
-    wide, others = (
-        max(map(len, names)) > 12,
-        enumerate(names[1:], 2),
-    )  # two long names would be broken in a terminal
-    header = [
-        "",
-        *names,
-        *(f"column {place} − 1" if wide else f"{name} − {names[0]}" for place, name in others),
-    ]
+    if width is not None:
+        room = (width - _LABELS) // len(sides) - 2
+        names = shortened(names, max(_LEAST, min(_MOST, room)))
+    first, *others = names
+    measured = _judged_rows if sides[0].scores is not None else _unlabelled_rows
+    header, rows = ["", *names], [["image size, px", *(str(side.size) for side in sides)]]
+    if len(sides) == 2:
+        header.append(f"{others[0]} − {first}")
+        rows[0].append("")
+    for label, values, differences in measured(sides, verdict):
+        row = [label, *values]
+        if len(sides) == 2:
+            row += differences or [""]
+        rows.append(row)
+        if len(sides) > 2 and differences:
+            rows.append([f"  − {first}", "", *differences])
+    return Table(header, rows)
+
+
+#: A row: its label, the values of all sides, and the differences of all but the first to the first, if any.
+_Row = tuple[str, list[str], list[str]]
+#: Columns of a terminal that the labels of rows take, and bounds on those of a name.
+_LABELS, _LEAST, _MOST = 30, 8, 14
+
+
+def _judged_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
+    """Accuracies; then, if classes are unequal, the share of the most frequent one and the balanced accuracies."""
     pairs = [pair for pair in verdict.pairs if pair.first == 0]
-    rows = [["image size, px", *(str(side.size) for side in sides), *[""] * len(pairs)]]
-    if sides[0].scores is not None:
-        for name in pairs[0].differences:
-            rows.append([f"{name}, % ↑", *(_shown(side, name) for side in sides)])
-            rows[-1] += [str(pair.differences[name]) for pair in pairs]
-        return Table(header, rows)
+    for name in pairs[0].differences:
+        shown = [_shown(side, name) for side in sides]
+        yield f"{name}, % ↑", shown, [str(pair.differences[name]) for pair in pairs]
+    majority = None if sides[0].scores is None else sides[0].scores.majority
+    if majority is None:
+        return
+    yield "most frequent class, %", [f"{majority:.1f}"] * len(sides), []
+    for name in pairs[0].differences:
+        short = name.replace(" per class", "")
+        yield f"{short}, balanced, % ↑", [_balanced(side, name) for side in sides], []
+
+
+def _unlabelled_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
     for name, arrow in unlabelled.ARROWS.items():
         values = [side.free[name] for side in sides]
-        rows.append(
-            [f"{name} {arrow}".strip(), *(f"{value:.2f}".replace("-", "−") for value in values)]
+        yield (
+            f"{name} {arrow}".strip(),
+            [f"{value:.2f}".replace("-", "−") for value in values],
+            [f"{value - values[0]:+.2f}".replace("-", "−") for value in values[1:]],
         )
-        rows[-1] += [f"{value - values[0]:+.2f}".replace("-", "−") for value in values[1:]]
-    kept = [f"{pair.kept:.0f} %" for pair in pairs]
-    return Table(
-        header,
-        [*rows, [f"neighbourhoods of {sides[0].name} kept", "100 %", *kept, *[""] * len(pairs)]],
-    )
+    kept = [f"{pair.kept:.0f} %" for pair in verdict.pairs if pair.first == 0]
+    yield "neighbourhoods kept", ["100 %", *kept], []
 
 
 def few_name(shots: int) -> str:
@@ -191,7 +237,17 @@ def _shown(side: Side, name: str) -> str:
     assert side.scores is not None
     if name in side.scores.right:
         return f"{side.scores.accuracy(name):.1f}"
-    draws = side.scores.few[int(name.split()[0])]
+    return _mean_of(side.scores.few[int(name.split()[0])])
+
+
+def _balanced(side: Side, name: str) -> str:
+    assert side.scores is not None
+    if name in side.scores.right:
+        return f"{side.scores.balanced(name):.1f}"
+    return _mean_of(side.scores.few_balanced[int(name.split()[0])])
+
+
+def _mean_of(draws: NDArray[np.float64]) -> str:
     return f"{draws.mean():.1f} ± {draws.std(ddof=1):.1f}"
 
 

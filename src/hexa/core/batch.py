@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from torch import Tensor
 
@@ -32,10 +32,13 @@ class Batch:
     step: int = 0
     known: bool = True
 
+    ranks: ClassVar[tuple[int, ...]] = (4,)
+    """Accepted numbers of dimensions of the crops."""
+
     def __post_init__(self) -> None:
         shapes = [list(crop.shape) for crop in self.crops]
         if not shapes or any(
-            len(shape) != 4 or [shape[0]] != list(self.index.shape) for shape in shapes
+            len(shape) not in self.ranks or [shape[0]] != list(self.index.shape) for shape in shapes
         ):
             given = f"batch: crops {shapes} with an index {list(self.index.shape)}"
             raise UserError(

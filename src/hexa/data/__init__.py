@@ -1,6 +1,6 @@
 """Images: sources by name, decoding, views, and batches of them."""
 
 from hexa.data.sources.opening import open_source
-from hexa.data.sources.source import ArraySource, Source
+from hexa.data.sources.source import ArraySource, Source, draw_part
 
-__all__ = ["ArraySource", "Source", "open_source"]
+__all__ = ["ArraySource", "Source", "draw_part", "open_source"]

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
+import torch
 from torch import Tensor
 
 from hexa.config import UserError, whole_characters
-from hexa.data import Source, open_source
-from hexa.evaluation import maps as dense
+from hexa.data import Source, draw_part, open_source
+from hexa.data.loading.evaluation_stream import Look
+from hexa.evaluation import feature_file, maps as dense
+from hexa.evaluation.appearance import Appearance, appearance_of
 from hexa.evaluation.features import batches, check_finite, extract, nothing_read
 from hexa.evaluation.maps import Array
 from hexa.evaluation.request import EmbeddingRequest
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.feature_maps import last_maps
+from hexa.ops.photometric import unit
 from hexa.runtime import precision as precisions, targets
 from hexa.runtime.files import write_whole
 from hexa.runtime.progress import Progress, silent
@@ -31,7 +34,7 @@ from hexa.weights.pretrained import Backbone, load_backbone
 class Embedded:
     """What was written: features or maps of N images, and which images could not be read, a line each.
 
-    source: whose images, NAME#SPLIT. shape: (D,) for features, (C, h, w) for maps. preparation: a sentence on how
+    source: whose images. notes: sentences on them. shape: (D,) for features, (C, h, w) for maps. preparation: a sentence on how
     images were prepared, unless the backbone's own file says it. precision: what the network computed in.
     """
 
@@ -40,6 +43,7 @@ class Embedded:
     num_images: int
     shape: tuple[int, ...]
     left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     preparation: str | None = None
     precision: str = "fp32"
 
@@ -54,10 +58,11 @@ def embed(
 ) -> Embedded:
     """Write features [N, D] float32, labels [N] where there are any, and paths [N] of all readable images, atomically.
 
-    out: .npz (arrays `features`, `labels`, `paths`) or .parquet (a list column and two more). Without #split in `data`,
-    the split train. Images that cannot be read are left out. options: those of `EmbeddingRequest`. maps: instead the
-    network's last feature maps [N, C, h, w], to .npy or .parquet (`hexa.evaluation.maps.write`). progress: told of
-    the images that are done. Raises UserError.
+    out: .npz (arrays `features`, `labels`, `paths`) or .parquet (a list column and two more), with what `hexa search`
+    needs beyond that (`feature_file`) unless `bare`. Without #split in `data`, the split train. Images that cannot be
+    read are left out. options: those of `EmbeddingRequest`. images, seed: only a part, which `drawn` in the file's
+    origin describes. maps: instead the network's last feature maps [N, C, h, w], to .npy or .parquet
+    (`hexa.evaluation.maps.write`). progress: told of the images that are done. Raises UserError.
     """
     request = EmbeddingRequest.from_fields(options)
     out = targets.check(out, (".npy", ".parquet") if request.maps else (".npz", ".parquet"))
@@ -65,6 +70,7 @@ def embed(
         raise UserError("maps_precision has no effect without maps; features are float32")
     loaded = load_backbone(backbone, branch=request.branch, **request.given)
     source = open_source(data, max_image_pixels=request.max_image_pixels, channels=len(loaded.mean))
+    source = draw_part(source, request.images, request.seed)
     problems: dict[int, str] = {}
     names = np.array([whole_characters(path) for path in source.paths], dtype=object)
     # maps of larger images come in smaller batches
@@ -90,18 +96,32 @@ def embed(
         )
     else:
         tell = functools.partial(progress, "extracting features")
-        features, labels, positions = extract(loaded, source, progress=tell, **how)
-        paths, known = (
-            names[positions.numpy()].astype(str),
-            None if labels is None else labels.numpy(),
+        look = None if request.bare else Look(seen)
+        features, labels, positions = extract(loaded, source, progress=tell, look=look, **how)
+        write_whole(
+            out,
+            lambda file: feature_file.write(
+                file,
+                out.suffix,
+                features.numpy(),
+                None if labels is None else labels.numpy(),
+                names[positions.numpy()].astype(str),
+                None if look is None else [look.found[one] for one in positions.tolist()],
+                None if look is None else _origin(backbone, loaded, source, request),
+            ),
         )
-        write_whole(out, lambda file: _write(file, out.suffix, features.numpy(), known, paths))
         num_images, *shape = features.shape
     left_out = tuple(
         f"{source.paths[position]}: {problems[position]}" for position in sorted(problems)
     )
-    told = left_out, loaded.preparation.said(), precisions.resolve(request.precision, how["device"])
-    return Embedded(out, f"{source.name}#{source.split}", num_images, tuple(shape), *told)
+    notes = tuple(source.notes(len(problems)))
+    told = (
+        left_out,
+        notes,
+        loaded.said(),
+        precisions.resolve(request.precision, how["device"]),
+    )
+    return Embedded(out, source.title, num_images, tuple(shape), *told)
 
 
 def _parts(
@@ -120,14 +140,39 @@ def _parts(
         raise nothing_read(source)
 
 
-def _write(file: BinaryIO, kind: str, features: Array, labels: Array | None, paths: Array) -> None:
-    if kind == ".npz":
-        if labels is None:
-            np.savez(file, features=features, paths=paths)
-        else:
-            np.savez(file, features=features, paths=paths, labels=labels)
-        return
-    rows = pyarrow.FixedSizeListArray.from_arrays(
-        pyarrow.array(features.reshape(-1)), features.shape[1]
-    )
-    pyarrow.parquet.write_table(dense.columns("features", rows, labels, paths), file)
+def seen(image: Tensor) -> Appearance:
+    """The appearance of a decoded image [C, H, W]; of other bands than three the first is shown as grey."""
+    three = image if len(image) == 3 else image[:1].expand(3, -1, -1)
+    levels = three if three.dtype == torch.uint8 else (255 * unit(three)).round().clamp(0, 255)
+    shown = levels.to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
+    return appearance_of(image.numpy(), shown)
+
+
+def _origin(
+    backbone: str | Path | Backbone, loaded: Backbone, source: Source, request: EmbeddingRequest
+) -> dict[str, Any]:
+    """Where features come from, so that those of another image can be compared with them."""
+    return {
+        "backbone": None if isinstance(backbone, Backbone) else _lasting(str(backbone)),
+        "branch": request.branch,
+        "weights": loaded.content_hash(),
+        "preparation": loaded.preparation.values(),
+        "aspect": request.aspect,
+        "data": f"{source.name}#{source.split}",
+        "drawn": source.facts.get("drawn"),
+        "folder": _folder(source),
+        "channels": len(loaded.mean),
+    }
+
+
+def _lasting(name: str) -> str:
+    """The name of a backbone, with the absolute path if it is one of a file or folder."""
+    return name if ":" in name and not os.path.exists(name) else os.path.abspath(name)
+
+
+def _folder(source: Source) -> str | None:
+    """The folder that the source's paths are relative to; None if images are not files of their own."""
+    files = list(source.files())
+    if len(files) != len(source) or not str(files[0]).endswith(source.paths[0]):
+        return None
+    return os.path.abspath(str(files[0]).removesuffix(source.paths[0]))

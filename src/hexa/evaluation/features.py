@@ -21,6 +21,9 @@ from hexa.evaluation.transforms import transform_of
 from hexa.runtime import precision as precisions, processes
 from hexa.weights.pretrained import Backbone
 
+#: Pixels that go through a network at a time: 256 images of 224 px.
+_PIXELS = 256 * 224**2
+
 
 @torch.no_grad()
 def extract(
@@ -81,8 +84,14 @@ def batches(
     precisions.place(backbone.eval(), device)
     resolved = precisions.resolve(precision, device)
     for images, wanted, index in evaluation_batches(source, transform, device=device, **how):
+        parts = torch.split(images, max(1, _PIXELS // images[0, 0].numel()))
         with precisions.autocast(resolved, device):
-            made = forward(images.contiguous(memory_format=torch.channels_last)).float().cpu()
+            made = torch.cat(
+                [
+                    forward(part.contiguous(memory_format=torch.channels_last)).float().cpu()
+                    for part in parts
+                ]
+            )
         yield made, None if wanted is None else wanted.cpu(), index
 
 
@@ -103,7 +112,7 @@ def nothing_read(source: Source) -> UserError:
         source.decode(0)
     except DecodeError as error:
         why = f"; {source.paths[0]}: {error}"
-    return UserError(f"data '{source.name}#{source.split}': holds no image that can be read{why}")
+    return UserError(f"data '{source.title}': holds no image that can be read{why}")
 
 
 def note_lost(task: Task, source: Source, lost: Sequence[int], which: str) -> None:

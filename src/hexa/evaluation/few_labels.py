@@ -63,10 +63,10 @@ def over_draws(
 ) -> Outcome:
     """Mean top1 in percent over draws of k labelled images of every class, for each k, on all test images.
 
-    score: features and labels that were drawn, features and labels of the test images -> {"top1", …}. The draws depend
+    score: features and labels that were drawn, features and labels of the test images -> {"top1", "balanced_accuracy", …}. The draws depend
     on the labels and the task's seed alone, so that backbones can be compared draw by draw; the images of a smaller k
     are among those of a larger one. metrics: `top1@k`, `top1@k_std` and `top1@k_interval` (half of the 95 % interval of
-    the mean), or `top1` … for a single k. A k that a class has too few images for is left out, which a note says.
+    the mean), `balanced_accuracy@k`, or `top1` … for a single k. A k that a class has too few images for is left out, which a note says.
     Raises UserError if that leaves none.
     """
     fit, fit_labels, test, test_labels = extract_pair(task)
@@ -80,14 +80,18 @@ def over_draws(
     metrics: dict[str, float] = {}
     details: dict[str, Any] = {}
     for i, k in enumerate(kept):
-        scores = []
+        scores, balanced = list[float](), list[float]()
         for number in range(draws):
             task.report(f"{k} labels per class", i * draws + number, len(kept) * draws)
             rows = torch.from_numpy(
                 draw_per_class(labels, k, Stream(task.seed).child("labels", number))
             )
-            scores.append(score(fit[rows], fit_labels[rows], test, test_labels)["top1"])
-        metrics |= over_scores("top1" if len(kept) == 1 else f"top1@{k}", scores)
+            found = score(fit[rows], fit_labels[rows], test, test_labels)
+            scores.append(found["top1"])
+            balanced.append(found["balanced_accuracy"])
+        at = "" if len(kept) == 1 else f"@{k}"
+        metrics |= over_scores(f"top1{at}", scores)
+        metrics[f"balanced_accuracy{at}"] = float(np.mean(balanced))
         details[str(k)] = {"draws": scores}
     task.report("few labels", len(kept) * draws, len(kept) * draws)
     return Outcome(metrics, details, notes, {"shots": kept} if notes else {})

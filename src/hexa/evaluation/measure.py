@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hexa.config import Config, UserError
 from hexa.data import Source
 from hexa.data.sources.known import known_as
 from hexa.evaluation import protocols, results, transforms
 from hexa.evaluation.collective import from_main, main_first
 from hexa.evaluation.features import extract_part
-from hexa.evaluation.protocol import Outcome, Protocol, Task, deviations
+from hexa.evaluation.protocol import Outcome, Protocol, Task, deviations, majority_class
 from hexa.evaluation.request import EvaluationRequest
 from hexa.evaluation.split import fit_and_test
 from hexa.runtime import precision as precisions, processes
@@ -45,7 +47,10 @@ def measure(
 ) -> dict[str, Any]:
     """`hexa.evaluation.evaluate`."""
     made_by = provenance()
-    chosen, common = protocols.get(protocol), EvaluationRequest.model_fields
+    chosen = protocols.get(protocol)
+    # an option of a protocol's own goes before the common one of that name
+    own = {name for preset in chosen.presets.values() for name in type(preset).model_fields}
+    common = EvaluationRequest.model_fields.keys() - own
     request = EvaluationRequest.from_fields(
         {name: value for name, value in options.items() if name in common}
     )
@@ -73,7 +78,7 @@ def measure(
 
         def finish() -> dict[str, Any]:
             outcome = asked.chosen.run(task, asked.settings)
-            _warn_of_guessing(outcome, task, protocol)
+            _judge(outcome, task, protocol)
             if note:
                 outcome.notes.append(note)
             spec = (
@@ -132,25 +137,39 @@ def _load(
         target=target,
         chosen=asked.explicit,
         report=progress,
+        notes=list(dict.fromkeys([*fit.notes(), *test.notes()])),
     )
     transforms.check(task, asked.protocol, chosen, asked.settings)
     return task
 
 
-def _warn_of_guessing(outcome: Outcome, task: Task, protocol: str) -> None:
-    """Note that the best accuracy or mean average precision is that of features which tell nothing apart."""
+def _judge(outcome: Outcome, task: Task, protocol: str) -> None:
+    """Add the share of the most frequent class to accuracies, and note if the best one is that of guessing."""
     labels = task.test.labels
     assert labels is not None, "a task has labelled sources"
+    scores = [
+        value for name, value in outcome.metrics.items() if re.fullmatch(r"(top1|mAP)(@\d+)?", name)
+    ]
+    best = max(scores, default=100.0)
     # the mean precision of any order of the images is the share that shows the class
     guessing = 100 / task.num_classes if labels.ndim == 1 else 100 * float((labels == 1).mean())
-    scores = (
-        value for name, value in outcome.metrics.items() if re.fullmatch(r"(top1|mAP)(@\d+)?", name)
-    )
-    if max(scores, default=100.0) <= 1.1 * guessing:
+    majority = 0.0
+    if any(name.startswith("top1") for name in outcome.metrics):
+        read = task.extracted.get("test")
+        seen = labels if read is None else read[1].numpy()
+        majority = outcome.metrics.setdefault("majority_class", majority_class(seen))
+    if best <= 1.1 * guessing:
         remedy = (
             "try another preset or learning_rate" if protocol == "linear" else "look at the run"
         )
         outcome.notes.append(f"no better than guessing ({guessing:.1f} %): {remedy}")
+    elif best <= majority:
+        name = task.class_names[int(np.bincount(labels).argmax())]
+        outcome.notes.append(
+            f"the accuracy ({best:.1f} %) is not above the share of the most frequent class, {name} "
+            f"({majority:.1f} %), which a constant answer reaches; look at balanced_accuracy "
+            f"(a constant answer: {guessing:.1f} %)"
+        )
 
 
 def _result(
@@ -171,8 +190,10 @@ def _result(
     identity = chosen.identity(asked.preset, used) + (
         f"-holdout{request.holdout:g}" if request.holdout else ""
     )
+    if task.fit.drawn is not None and task.fit.drawn.images < task.fit.drawn.of:
+        identity += f"-{len(task.fit)}-images"
     identity += "".join(f"-{name}{shown(value)}" for name, (_, value) in images.items())
-    facts, preparation = describe(task.backbone), task.backbone.preparation.said()
+    facts, preparation = describe(task.backbone), task.backbone.said()
     return {
         "protocol": f"{asked.protocol}/{identity}",
         "preset": asked.preset,
@@ -195,10 +216,4 @@ def _result(
 
 
 def _facts(source: Source) -> dict[str, Any]:
-    return {
-        "source": source.name,
-        "split": source.split,
-        "images": len(source),
-        "fingerprint": source.fingerprint,
-        "known_as": known_as(source),
-    }
+    return {**source.facts, "known_as": known_as(source)}

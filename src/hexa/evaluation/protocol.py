@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+import numpy as np
 import pydantic
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.config import Config, UserError, nearest
 from hexa.data import Source
+from hexa.data.sources.source import Labels
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone
@@ -20,7 +23,7 @@ from hexa.weights.pretrained import Backbone
 Part = Literal["fit", "test"]
 #: What a network computes in.
 Resolved = Literal["fp32", "bf16"]
-#: The accuracy after some epochs: [{"epoch", "top1", "top5"}, …], the last epoch at its end.
+#: The accuracy after some epochs: [{"epoch", "top1", "top5", "balanced_accuracy"}, …], the last epoch at its end.
 Curve = list[dict[str, float]]
 
 
@@ -151,18 +154,46 @@ def topk_accuracy(scores: Tensor, labels: Tensor, ks: tuple[int, ...] = (1, 5)) 
     scores: [N, C], labels: int64 [N]. Of equal scores the lower class ranks first, on every device. With C ≤ k classes
     the figure would be 100 by construction, so it is left out (top1 always stays).
     """
+    rank = _ranks(scores, labels)
+    kept = [k for k in ks if k == 1 or k < scores.shape[1]]
+    return {f"top{k}": 100.0 * float((rank < k).double().mean()) for k in kept}
+
+
+def accuracies(scores: Tensor, labels: Tensor) -> dict[str, float]:
+    """`topk_accuracy`, and `balanced_accuracy` of the highest scores."""
+    right = (_ranks(scores, labels) == 0).cpu().numpy()
+    balanced = balanced_accuracy(right, labels.cpu().numpy())
+    return {**topk_accuracy(scores, labels), "balanced_accuracy": balanced}
+
+
+def balanced_accuracy(right: NDArray[np.bool_], labels: Labels) -> float:
+    """Mean over the classes of the share of their images that are classified correctly, in percent.
+
+    right: bool [N]; labels: int64 [N], of the same images. A constant answer has 100 / number of classes, however
+    many images are of one class.
+    """
+    of_class = np.bincount(labels)
+    hits = np.bincount(labels, weights=right)
+    return 100 * float((hits[of_class > 0] / of_class[of_class > 0]).mean())
+
+
+def majority_class(labels: Labels) -> float:
+    """Share of the most frequent class in labels [N], in percent: the accuracy of a constant answer."""
+    return 100 * float(np.bincount(labels).max() / len(labels))
+
+
+def _ranks(scores: Tensor, labels: Tensor) -> Tensor:
+    """Number of classes that rank before the true one, int64 [N]."""
     # counting what ranks above the true class needs no sort, and is deterministic where topk's choice among ties is not
     own = scores.gather(1, labels[:, None])
     before = torch.arange(scores.shape[1], device=scores.device) < labels[:, None]
     rank = (scores > own).sum(1) + ((scores == own) & before).sum(1)
     # a score that isn't a number beats nothing, so without this a broken probe would look perfect
-    rank = torch.where(scores.isfinite().all(1), rank, scores.shape[1])
-    kept = [k for k in ks if k == 1 or k < scores.shape[1]]
-    return {f"top{k}": 100.0 * float((rank < k).double().mean()) for k in kept}
+    return torch.where(scores.isfinite().all(1), rank, scores.shape[1])
 
 
 def best_and_last(curve: Curve) -> dict[str, float]:
-    """top1 and top5 of the epoch with the best top1, as published codes report, and *_last of the last epoch (D32)."""
+    """Accuracies of the epoch with the best top1, as published codes report, and *_last of the last epoch (D32)."""
     best, last = max(curve, key=lambda point: point["top1"]), curve[-1]
     metrics = {name: value for name, value in best.items() if name != "epoch"}
     return metrics | {f"{name}_last": value for name, value in last.items() if name != "epoch"}

@@ -62,8 +62,11 @@ class EvaluationRequest(ExtractionOptions):
     """SOURCE: images to score, where --data has no split test"""
     holdout: float | None = pydantic.Field(default=None, gt=0, lt=1)
     """SHARE: score this share of the training images instead"""
+    images: int | None = pydantic.Field(default=None, gt=0)
+    """N: learn from N training images, drawn evenly from the classes; all test images are scored (default: all).
+    For robust: attack N test images instead"""
     seed: int = pydantic.Field(default=0, ge=0, lt=2**32)  # scikit-learn takes no more
-    """N: seed of what the protocol draws"""
+    """N: seed of what is drawn"""
     out: Path | None = None
     """FILE: also write the result to this .json; a run keeps it in results.json anyway"""
     extraction_batch: int = pydantic.Field(default=256, gt=0)
@@ -77,5 +80,11 @@ class EmbeddingRequest(ExtractionOptions):
     """write feature maps [N, C, h, w] instead, to .npy or .parquet"""
     maps_precision: Literal["float32", "float16"] = "float32"
     """NAME: float32 or float16"""
+    bare: bool = False
+    """write features, labels and paths alone, without the previews and thumbnails that search uses"""
     batch_size: int = pydantic.Field(default=256, gt=0)
     """N: images that go through the network at a time"""
+    images: int | None = pydantic.Field(default=None, gt=0)
+    """N: use N images, drawn evenly from the classes if there are labels (default: all)"""
+    seed: int = pydantic.Field(default=0, ge=0, lt=2**32)
+    """N: seed that draws the images"""

@@ -2,123 +2,353 @@
 
 from __future__ import annotations
 
-import zipfile
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 from numpy.typing import NDArray
-from sklearn.cluster import DBSCAN
-from sklearn.neighbors import NearestNeighbors
 
 from hexa.config import UserError
+from hexa.evaluation import feature_file
+from hexa.evaluation.alike import (
+    Floats,
+    Places,
+    complete_groups,
+    components,
+    kth_largest,
+    pairs_above,
+    unit,
+)
+from hexa.evaluation.feature_file import FeatureFile
+from hexa.evaluation.picture_similarity import aligned, descriptors
+
+#: The similarity of duplicates by default: of thumbnails, and of features if a file has no thumbnails.
+LEAST_PICTURES = 0.9
+LEAST_FEATURES = 0.95
+#: Pairs are aligned, which is slow, if their features have this cosine or their thumbnails this similarity without.
+_LIKELY_FEATURES = 0.75
+_LIKELY_PICTURES = 0.6
+#: Images with this many likely pairs are usual at most: if most have more, the cosine must be larger.
+_LIKELY_PAIRS = 10
+#: All pairs of images are aligned that are linked by others, if these are not more.
+_LINKED = 200
+#: The neighbour whose distance counts for outliers, and the images that it is looked for among.
+_NEIGHBOUR = 5
+_REFERENCES = 4096
+#: Neighbours of an outlier that are named.
+_NAMED = 4
 
 
 @dataclass(frozen=True)
 class Found:
-    """Images that belong together or stand alone, with a cosine similarity in [−1, 1] that says how much.
+    """Images that belong together or stand alone.
 
-    lowest: the similarity of the least similar pair of a group, whose images may be linked by others alone.
+    places: theirs in the file, or in both files one after the other. similarity: of the most similar pair of a group,
+    of an outlier with its fifth nearest image, or of the image with the one that was asked for. lowest: of the least
+    similar pair of a group. score: of an outlier (`Features.outliers`). nearest: the images nearest to an outlier.
     """
 
     paths: list[str]
+    places: list[int]
     similarity: float
     lowest: float | None = None
+    score: float | None = None
+    nearest: list[int] | None = None
 
 
 class Features:
-    """The features [N, D] of a file that `hexa embed` wrote, their mean removed, as directions; and their paths.
+    """The images of a file of features; similarities are cosines of the features as they are.
 
-    Without the mean, since features after a ReLU point in similar directions whatever the image.
+    Their mean is not removed: in a folder of duplicates alone it would be all that there is.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, source: Path | str | FeatureFile) -> None:
         """Raises UserError for a file that cannot be read or has other contents."""
-        path = Path(path)
-        try:
-            features, paths = _read(path)
-        except (OSError, ValueError, KeyError, pyarrow.ArrowException, zipfile.BadZipFile) as error:
-            why = (isinstance(error, OSError) and error.strerror) or "not such a file"
-            raise UserError(
-                f"{path}: {why}; give a .npz or .parquet that hexa embed wrote"
-            ) from None
-        floats = features.dtype.kind == "f" and features.ndim == 2 and np.isfinite(features).all()
-        if not floats or not 2 <= len(features) == len(paths):
-            given = f"{features.dtype} of shape {features.shape} and {len(paths)} paths"
-            raise UserError(
-                f"{path}: features are {given}; expected finite floats [N, D] and N ≥ 2 paths; embed again"
-            )
-        centred = features.astype(np.float32) - features.mean(0, dtype=np.float32)
-        self.directions = centred / np.maximum(
-            np.linalg.norm(centred, axis=1, keepdims=True), 1e-12
-        )
-        self.paths = paths
-        self._neighbours = NearestNeighbors(metric="cosine", algorithm="brute").fit(self.directions)
+        self.file = source if isinstance(source, FeatureFile) else feature_file.read(source)
+        self.paths = self.file.paths
+        self.directions = unit(self.file.features)
 
-    def duplicates(self, least: float = 0.95) -> list[Found]:
-        """Groups of images linked by a cosine of at least `least`, the most similar pair of each; closest first."""
-        if not -1 <= least <= 1:
-            raise UserError(f"--least must be a cosine similarity, from -1 to 1, got {least:g}")
-        reach = max(1 - least, 1e-6)  # what rounding leaves between equal images
-        linked = DBSCAN(eps=reach, min_samples=2, metric="cosine", algorithm="brute").fit_predict(
-            self.directions
-        )
-        groups = [self._group(np.flatnonzero(linked == one)) for one in range(linked.max() + 1)]
-        return sorted(groups, key=lambda group: -group.similarity)
+    @property
+    def least(self) -> float:
+        """The similarity of duplicates by default."""
+        return LEAST_FEATURES if self.file.thumbnails is None else LEAST_PICTURES
 
-    def _group(self, places: NDArray[np.int64]) -> Found:
-        members = self.directions[places]
-        distances, _ = (
-            NearestNeighbors(n_neighbors=1, metric="cosine", algorithm="brute")
-            .fit(members)
-            .kneighbors()
-        )
-        lowest = min(float((members @ one).min()) for one in members)
-        return Found(
-            [self.paths[place] for place in places], max(lowest, 1 - float(distances.min())), lowest
-        )
+    def duplicates(self, least: float | None = None) -> list[Found]:
+        """Groups of images of which every pair is a duplicate; the most similar pairs first.
 
-    def outliers(self, count: int = 20, k: int = 10) -> list[Found]:
-        """The images with the lowest mean cosine to their k nearest neighbours, lowest first."""
-        distances, _ = self._neighbours.kneighbors(n_neighbors=min(k, len(self.paths) - 1))
-        mean = 1 - distances.mean(1)
-        return [
-            Found([self.paths[place]], float(mean[place]))
-            for place in np.argsort(mean, kind="stable")[:count]
+        Duplicates have equal pixels or a similarity of at least `least`: that of their thumbnails (`aligned`) or, if
+        the file has none, of their features. Thumbnails are aligned if they or the features are somewhat similar.
+        """
+        least = _checked(self.least if least is None else least)
+        keepers, copies = _copies(self.file)
+        first, second, similarity = _links(self, least, keepers)
+        groups = complete_groups(first, second, similarity, len(keepers))
+        grouped = np.zeros(len(keepers), bool)
+        found = []
+        for group in groups:
+            grouped[group] = True
+            inside = np.isin(first, group) & np.isin(second, group)
+            found.append(self._group(group, similarity[inside], keepers, copies))
+        alone = ~grouped & (np.bincount(copies, minlength=len(keepers)) > 1)
+        found += [
+            self._group(np.array([place]), np.ones(1), keepers, copies)
+            for place in np.flatnonzero(alone)
         ]
+        return sorted(found, key=lambda group: (-group.similarity, group.places[0]))
+
+    def _group(
+        self, group: Places, similarity: NDArray[np.floating], keepers: Places, copies: Places
+    ) -> Found:
+        """A group of distinct images together with their copies."""
+        places = np.flatnonzero(np.isin(copies, group)).tolist()
+        highest = 1.0 if len(places) > len(group) else float(similarity.max())
+        lowest = float(similarity.min())
+        return Found([self.paths[place] for place in places], places, highest, lowest)
+
+    def outliers(self, count: int = 20) -> list[Found]:
+        """The images with the highest score, highest first.
+
+        The score is the root of the sum of two squares: by how many robust standard deviations the logarithm of the
+        distance to the fifth nearest image exceeds the median, once of the features (1 − cosine), once of the
+        statistics of the picture, if the file has them. If there are more than 8,192 images, distances are to 4,096 of
+        them.
+        """
+        step = max(1, len(self.paths) // _REFERENCES)
+        bank = np.arange(0, len(self.paths), step)
+        own = np.full(len(self.paths), -1)
+        own[bank] = np.arange(len(bank))
+        k = min(_NEIGHBOUR, len(bank) - 1)
+        similarity = kth_largest(self.directions, self.directions[bank], k, own)
+        squares = _excess(1 - similarity) ** 2
+        if self.file.statistics is not None:
+            positions = _standardised(self.file.statistics)
+            squares += _excess(_kth_distance(positions, positions[bank], k, own)) ** 2
+        order = np.argsort(-squares, kind="stable")[:count]
+        nearest = self._nearest(self.directions[order], _NAMED + 1)
+        return [
+            Found(
+                [self.paths[place]],
+                [int(place)],
+                float(similarity[place]),
+                score=float(squares[place] ** 0.5),
+                nearest=[other for other, _ in near if other != place][:_NAMED],
+            )
+            for place, near in zip(order, nearest, strict=True)
+        ]
+
+    def _nearest(self, directions: Floats, count: int) -> list[list[tuple[int, float]]]:
+        """Places and cosines of the nearest images of each row."""
+        cosines = directions @ self.directions.T
+        order = np.argsort(-cosines, axis=1, kind="stable")[:, :count]
+        return [
+            [(int(place), float(cosines[row, place])) for place in places]
+            for row, places in enumerate(order)
+        ]
+
+    def find(self, path: str) -> int | None:
+        """The place of the image of this path, which may have folders before it; None if there is none.
+
+        A file that exists, but elsewhere than the images were, is not one of them.
+        """
+        if path in self.paths:
+            return self.paths.index(path)
+        known = [one for one in self.paths if f"/{path}".endswith(f"/{one}")]
+        if not known:
+            return None
+        name = max(known, key=len)
+        home = (self.file.origin or {}).get("folder")
+        if isinstance(home, str) and os.path.exists(path):
+            theirs = os.path.join(home, name)
+            if not os.path.exists(theirs) or not os.path.samefile(path, theirs):
+                return None
+        return self.paths.index(name)
 
     def place_of(self, path: str) -> int:
-        """The place of the image of this path, as `like` takes it. Raises UserError if there is none."""
-        if not (known := [one for one in self.paths if f"/{path}".endswith(f"/{one}")]):
-            raise UserError(f"{path}: no image of that path in the file, such as {self.paths[0]}")
-        return self.paths.index(max(known, key=len))
+        """The place of the image of this path. Raises UserError if there is none."""
+        place = self.find(path)
+        if place is None:
+            raise UserError(
+                f"--like {path}: no image of that path in {self.file.path}, and no such file; paths in "
+                f"it are such as {self.paths[0]}"
+            )
+        return place
 
     def closest(self) -> float:
-        """The largest cosine of two images."""
-        return 1 - float(self._neighbours.kneighbors(n_neighbors=1)[0].min())
+        """The largest cosine of features of two images."""
+        own = np.arange(len(self.paths))
+        step = max(1, len(own) // _REFERENCES)
+        return float(kth_largest(self.directions[::step], self.directions, 1, own[::step]).max())
 
-    def like(self, path: str, count: int = 10) -> list[Found]:
-        """The images with the largest cosine to that of this path, largest first. Raises UserError if there is none.
+    def like(self, asked: str | NDArray[np.floating], count: int = 10) -> list[Found]:
+        """The images with the largest cosine to one, largest first. Raises UserError for an unknown path.
 
-        path: as in the file, where it is relative to the images' folder, or with folders before it.
+        asked: its path, or the features [D] of an image that is not in the file.
         """
-        place = self.place_of(path)
-        distances, places = self._neighbours.kneighbors(
-            self.directions[[place]], min(count + 1, len(self.paths))
-        )
-        found = [
-            (one, 1 - far) for one, far in zip(places[0], distances[0], strict=True) if one != place
+        inside = self.place_of(asked) if isinstance(asked, str) else -1
+        row = unit(asked) if isinstance(asked, np.ndarray) else self.directions[inside]
+        near = self._nearest(row[None], count + 1)[0]
+        return [
+            Found([self.paths[place]], [place], similarity)
+            for place, similarity in near
+            if place != inside
+        ][:count]
+
+
+def shared(one: Features, other: Features, least: float | None = None) -> list[Found]:
+    """The images of `other` that are duplicates of images of `one`, each followed by these; the most similar first.
+
+    Places continue from `one` to `other`. Raises UserError if the features are of different backbones.
+    """
+    together = Features(_joined(one.file, other.file))
+    least = _checked(together.least if least is None else least)
+    keepers, copies = _copies(together.file)
+    first, second, similarity = _links(together, least, keepers)
+    neighbours: list[dict[int, float]] = [{place: 1.0} for place in range(len(keepers))]
+    for a, b, value in zip(first.tolist(), second.tolist(), similarity.tolist(), strict=True):
+        neighbours[a][b] = neighbours[b][a] = value
+    members = np.split(np.argsort(copies, kind="stable"), np.cumsum(np.bincount(copies))[:-1])
+    found = []
+    for place in range(len(one.paths), len(together.paths)):
+        near = [
+            (value, int(member))
+            for keeper, value in neighbours[copies[place]].items()
+            for member in members[keeper]
+            if member < len(one.paths)
         ]
-        return [Found([self.paths[one]], float(similarity)) for one, similarity in found[:count]]
+        if near:
+            near.sort(key=lambda pair: (-pair[0], pair[1]))
+            places = [place, *(member for _, member in near)]
+            names = [together.paths[member] for member in places]
+            found.append(Found(names, places, near[0][0], near[-1][0]))
+    return sorted(found, key=lambda group: (-group.similarity, group.places[0]))
 
 
-def _read(path: Path) -> tuple[NDArray[Any], list[str]]:
-    if path.suffix == ".parquet":
-        table = pyarrow.parquet.read_table(path, columns=["features", "paths"])
-        rows = table["features"].combine_chunks()
-        return rows.flatten().to_numpy().reshape(len(rows), -1), table["paths"].to_pylist()
-    with np.load(path, allow_pickle=False) as arrays:
-        return arrays["features"], arrays["paths"].tolist()
+def _joined(one: FeatureFile, other: FeatureFile) -> FeatureFile:
+    """Two files as one; optional arrays if both have them."""
+    weights = [(file.origin or {}).get("weights") for file in (one, other)]
+    dimensions = [file.features.shape[1] for file in (one, other)]
+    if dimensions[0] != dimensions[1] or (None not in weights and weights[0] != weights[1]):
+        raise UserError(
+            f"{one.path} and {other.path} hold features of different backbones; embed both with one"
+        )
+    arrays: dict[str, Any] = {}
+    for name in ("digests", "thumbnails", "statistics", "previews", "preview_ends"):
+        both = [getattr(one, name), getattr(other, name)]
+        if any(part is None for part in both):
+            continue
+        if name == "preview_ends":
+            both[1] = both[1] + both[0][-1]
+        arrays[name] = np.concatenate(both)
+    features = np.concatenate([one.features, other.features])
+    return replace(one, features=features, paths=one.paths + other.paths, origin=None, **arrays)
+
+
+def _checked(least: float) -> float:
+    if not -1 <= least <= 1:
+        raise UserError(f"--least must be a similarity, from -1 to 1, got {least:g}")
+    return least
+
+
+def _copies(file: FeatureFile) -> tuple[Places, Places]:
+    """Places of images with distinct pixels [K], and for each of the N images the one in 0 … K − 1 that it equals."""
+    count = len(file.paths)
+    if file.digests is None:
+        return np.arange(count), np.arange(count)
+    whole = np.ascontiguousarray(file.digests).view(f"V{file.digests.shape[1]}")[:, 0]
+    _, keepers, copies = np.unique(whole, return_index=True, return_inverse=True)
+    return keepers, copies
+
+
+def _links(
+    features: Features, least: float, keepers: Places
+) -> tuple[Places, Places, NDArray[np.floating]]:
+    """All pairs of the K images at `keepers` that are duplicates, each once: places in 0 … K − 1, and similarities."""
+    rows, file = features.directions[keepers], features.file
+    if file.thumbnails is None or file.statistics is None:
+        return pairs_above(rows, least)
+    thumbnails, colours = file.thumbnails[keepers], file.statistics[keepers, :3]
+    plain, mirrored = descriptors(thumbnails, colours)
+    likely = min(least, _LIKELY_PICTURES)
+    first, second = _distinct(
+        len(rows),
+        pairs_above(rows, _likely(rows)),
+        pairs_above(plain, likely),
+        pairs_above(plain, likely, mirrored, once=True),
+    )
+    similarity = aligned(thumbnails, colours, first, second)
+    kept = similarity >= least
+    # duplicates of one image are likely duplicates of each other: align these too
+    linked = _within(components(first[kept], second[kept], len(rows)))
+    every = _distinct(len(rows), (first, second), linked)
+    new = ~np.isin(every[0] * len(rows) + every[1], first * len(rows) + second)
+    further = every[0][new], every[1][new]
+    similarity = np.concatenate([similarity, aligned(thumbnails, colours, *further)])
+    first, second = np.concatenate([first, further[0]]), np.concatenate([second, further[1]])
+    kept = similarity >= least
+    return first[kept], second[kept], similarity[kept]
+
+
+def _likely(rows: Floats) -> float:
+    """The cosine of features from which on a pair is likely enough to be looked at.
+
+    Larger than usual for networks under which all images are alike: the median image then has ten such pairs.
+    """
+    step = max(1, len(rows) // _LINKED)
+    own = np.arange(len(rows))[::step]
+    if len(rows) <= _LIKELY_PAIRS:
+        return -1.0
+    tenth = kth_largest(rows[::step], rows, _LIKELY_PAIRS, own)
+    return max(_LIKELY_FEATURES, float(np.median(tenth)))
+
+
+def _distinct(count: int, *pairs: tuple[Any, ...]) -> tuple[Places, Places]:
+    """Each unordered pair of different places once, of pairs (first, second, …) of `count` places."""
+    first = np.concatenate([one[0] for one in pairs])
+    second = np.concatenate([one[1] for one in pairs])
+    low, high = np.minimum(first, second), np.maximum(first, second)
+    keys = np.unique((low * count + high)[low < high])
+    return keys // count, keys % count
+
+
+def _within(component: Places) -> tuple[Places, Places]:
+    """All pairs of places in each component that is not large."""
+    order = np.argsort(component, kind="stable")
+    _, starts, sizes = np.unique(component[order], return_index=True, return_counts=True)
+    pairs = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for start, size in zip(starts, sizes, strict=True):
+        if 2 < size <= _LINKED:
+            places = order[start : start + size]
+            low, high = np.triu_indices(size, 1)
+            pairs.append((places[low], places[high]))
+    first, second = zip(*pairs, strict=True)
+    return np.concatenate(first), np.concatenate(second)
+
+
+def _excess(distances: NDArray[np.floating]) -> NDArray[np.float64]:
+    """By how many robust standard deviations logarithms of distances exceed their median; 0 below it."""
+    logarithms = np.log(np.maximum(distances, 0) + 1e-4).astype(np.float64)
+    middle = np.median(logarithms)
+    deviation = 1.4826 * np.median(np.abs(logarithms - middle))
+    excess: NDArray[np.float64] = np.maximum(logarithms - middle, 0) / max(deviation, 0.05)
+    return excess
+
+
+def _standardised(statistics: Floats) -> Floats:
+    """Statistics [N, 12] with one mean grey level in place of three colours, in robust standard deviations [N, 10]."""
+    numbers = np.concatenate([statistics[:, :3].mean(1, keepdims=True), statistics[:, 3:]], axis=1)
+    middle = np.median(numbers, axis=0)
+    deviation = 1.4826 * np.median(np.abs(numbers - middle), axis=0)
+    scaled: Floats = np.clip((numbers - middle) / np.maximum(deviation, 1e-3), -8, 8)
+    return scaled.astype(np.float32)
+
+
+def _kth_distance(rows: Floats, bank: Floats, k: int, own: Places) -> Floats:
+    """The Euclidean distance of each row to the k-th nearest of `bank`, without itself."""
+    # |a − b|² = |a|² − (2 a·b − |b|²), whose bracket is a product of longer rows
+    longer = np.concatenate([2 * rows, -np.ones((len(rows), 1), np.float32)], axis=1)
+    others = np.concatenate([bank, (bank**2).sum(1, keepdims=True)], axis=1)
+    largest = kth_largest(longer, others, k, own)
+    distances: Floats = np.sqrt(np.maximum((rows**2).sum(1) - largest, 0))
+    return distances

@@ -13,6 +13,7 @@ from hexa import data as sources
 from hexa.config import UserError, some
 from hexa.data.sources.source import Labels, Source, Subset
 from hexa.evaluation.request import EvaluationRequest
+from hexa.runtime import paths
 from hexa.runtime.random import Stream
 
 Mask = NDArray[np.bool_]
@@ -23,7 +24,8 @@ def fit_and_test(
 ) -> tuple[Source, Source, list[str]]:
     """Images to fit on and images to score, both labelled with the same classes, and the classes' names.
 
-    Raises UserError.
+    Only images to fit on are reduced to a part (`request.images`), after those that `holdout` scores were taken out, so
+    that scores from more or fewer images are over the same test images. Raises UserError.
     """
     fit = _labelled(data, "train", request, channels)
     if request.holdout is None:
@@ -68,7 +70,19 @@ def fit_and_test(
         if fit.labels.ndim == 1
         else fit.labels.shape[1]
     )
-    return fit, test, [*names, *map(str, range(len(names), columns))][:columns]
+    names = [*names, *map(str, range(len(names), columns))][:columns]
+    return _part_of(fit, request), test, names
+
+
+def _part_of(fit: Source, request: EvaluationRequest) -> Source:
+    """The images to fit on that were asked for. Raises UserError if some class would have none."""
+    count = 1 if fit.classes is None else len(np.unique(fit.classes))
+    if request.images is not None and request.images < count:
+        raise UserError(
+            f"images: {request.images} are too few for the {count} classes of {fit!r}; "
+            f"give {count} or more"
+        )
+    return sources.draw_part(fit, request.images, request.seed)
 
 
 def _labelled(data: str, split: str | None, request: EvaluationRequest, channels: int) -> Source:
@@ -80,9 +94,10 @@ def _labelled(data: str, split: str | None, request: EvaluationRequest, channels
             f"{source!r}: {source.unlabelled:,} images have no label or a negative one; label all of them"
         )
     if source.labels is None:
-        remedy = "give two or more class folders, or a label column"
+        remedy = "give two or more class folders, or a column called label"
+        where = f" in its split {source.split}" * (len(source.splits()) > 1)
         raise UserError(
-            f"data '{data}' has no labels in its split {source.split}, which an evaluation needs; {remedy}"
+            f"data '{data}' has no labels{where}, which an evaluation needs; {source.unfit_labels or remedy}"
         )
     return source
 
@@ -94,10 +109,10 @@ def _test_images(data: str, fit: Source, request: EvaluationRequest, channels: i
             raise UserError(
                 f"data '{data}' has no split test (there is: {some(fit.splits())}); {remedy}"
             )
-        return _labelled(data.partition("#")[0], "test", request, channels)
+        return _labelled(fit.name, "test", request, channels)
     how: dict[str, Any] = {"max_image_pixels": request.max_image_pixels, "channels": channels}
     has_test = (
-        "#" not in request.test_data
+        paths.parts(request.test_data).split is None
         and "test" in sources.open_source(request.test_data, None, **how).splits()
     )
     return _labelled(request.test_data, "test" if has_test else None, request, channels)

@@ -19,7 +19,7 @@ from hexa.data.loading.workers import epoch_order
 from hexa.data.views.making import Views, ViewsConfig
 from hexa.evaluation.attack import Scores
 from hexa.evaluation.features import extract
-from hexa.evaluation.protocol import Curve, Outcome, Task, best_and_last, topk_accuracy
+from hexa.evaluation.protocol import Curve, Outcome, Task, accuracies, best_and_last
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
@@ -125,10 +125,10 @@ def learn(
 
 @torch.no_grad()
 def accuracy(task: Task, backbone: Backbone, head: nn.Module, test: Source) -> dict[str, float]:
-    """top1 and top5 of a network and its classifier on labelled images, as evaluation sees them."""
+    """Accuracies of a network and its classifier on labelled images, as evaluation sees them."""
     features, labels, _ = extract(backbone, test, **task.extraction)
     assert labels is not None
-    return topk_accuracy(head(features.to(task.device))[:, : task.num_classes].cpu(), labels)
+    return accuracies(head(features.to(task.device))[:, : task.num_classes].cpu(), labels)
 
 
 def decayed(factor: float, decay_at: tuple[float, ...], epoch: int, epochs: int) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing, suppress
@@ -17,8 +16,11 @@ from torch import nn
 
 from hexa.core import Batch, Method
 from hexa.data import Source
+from hexa.data.loading.loaders import RESIDENT_LIMIT_BYTES
 from hexa.data.loading.workers import choose_workers
 from hexa.data.sources.source import Subset
+from hexa.nn.backbones import outline
+from hexa.nn.image_size import rounded
 from hexa.recipes.experiment import Experiment, override
 from hexa.run.build import (
     Machine,
@@ -33,6 +35,7 @@ from hexa.run.build import (
 from hexa.run.start import begin_from_weights
 from hexa.runtime.allocator import return_freed_memory
 from hexa.runtime.cores import usable_cores
+from hexa.runtime.memory import usable_memory
 from hexa.training.step import prepared, step as train_step
 from hexa.weights import start
 
@@ -49,7 +52,8 @@ class Costs:
     last stages that learn, 0 for the head alone; the largest number is all that may learn. updates: the optimizer's
     part of a step, divided by the batch, by the same number and at any size. again: a step on maps that are remembered
     (`start.view_sets`), and their bytes, by the same number; none where they can't be. look: features alone. memory:
-    bytes of a step where all of that learns. setup: seconds to build a run, once.
+    bytes of a step where all of that learns. held: bytes of this process besides, such as weights and the optimizer's
+    state. resident: bytes for images or maps that are kept. setup: seconds to build a run, once.
     """
 
     size: int
@@ -60,6 +64,8 @@ class Costs:
     setup: float = 0.0
     updates: Mapping[int, float] = field(default_factory=dict)
     again: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    held: float = 0.0
+    resident: int = RESIDENT_LIMIT_BYTES
 
     def train(self, size: int, stages: int) -> float:
         """Seconds of training on an image once."""
@@ -91,7 +97,8 @@ class Costs:
 
     def bytes(self, size: int, stages: int) -> float:
         """Bytes of an image in a training step: maps are kept for the stages that gradients reach."""
-        back, whole = (self.steps[number] - self.steps[0] for number in (stages, max(self.steps)))
+        head = self.steps.get(0, 0.0)
+        back, whole = self.steps[stages] - head, self.steps[max(self.steps)] - head
         return self.memory * (size / self.size) ** 2 * max(0.1, min(1.0, back / max(whole, 1e-9)))
 
     def shared(self, processes: int) -> Costs:
@@ -128,7 +135,8 @@ def measure(
     """
     machine, begin = Machine.of(draft), time.perf_counter()
     small = machine.device.type == "cpu"
-    size = min(draft.views.size, _SIZE) if small else draft.views.size
+    most = rounded(outline(draft.network), _SIZE)
+    size = min(draft.views.size, most) if small else draft.views.size
     most = (
         min(draft.batch_size, max(4, _PIXELS * (1 if partly else 4) // size**2))
         if small
@@ -177,6 +185,7 @@ def measure(
 
             train()  # not timed, nor its memory taken: the optimizer's state is made
             memory = peak_bytes(train, machine.device) / count
+            held = held_bytes(machine.device)
             steps, updates, again = (
                 dict[int, float](),
                 dict[int, float](),
@@ -222,6 +231,7 @@ def measure(
                 setup,
                 updates,
                 again,
+                held,
             )
 
 
@@ -234,7 +244,7 @@ def _readers(experiment: Experiment, machine: Machine, resident: bool) -> int:
 def _learning(
     method: Method, experiment: Experiment, decided: bool
 ) -> dict[int, dict[nn.Parameter, bool]]:
-    """Which parameters of the backbone learn, by the number of its last stages: all, half, a quarter, none.
+    """Which parameters of the backbone learn, by the number of its last stages: all, half, a quarter, the last, none.
 
     Only all and none if the number is `decided`; all are then those of `start.trainable_stages`, if it has a number.
     """
@@ -242,9 +252,9 @@ def _learning(
     own = experiment.start.trainable_stages
     most = own or start.count_stages(method.backbone)
     by_stages = {most: {parameter: rate > 0 for parameter, rate in everything.items()}}
-    for fewer in sorted(
-        {most // 2, most // 4} - {0, most} if own is None and not decided else (), reverse=True
-    ):
+    choices = {most // 2, most // 4, start.last_stages(method.backbone)}
+    fewer_ones = choices - {0, most} if own is None and not decided else set()
+    for fewer in sorted((one for one in fewer_ones if one < most), reverse=True):
         shares = start.rates(
             method, experiment.start.model_copy(update={"trainable_stages": fewer})
         )
@@ -264,17 +274,25 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
-    """The most memory that `work` needs: a GPU's tensors, or what this process grows by (Linux; elsewhere 0)."""
+    """The most memory by which `work` makes a GPU's tensors or this process grow (Linux; elsewhere 0)."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+        held = torch.cuda.memory_allocated(device)
         work()
-        return int(torch.cuda.max_memory_allocated(device))
+        return int(torch.cuda.max_memory_allocated(device)) - held
     with suppress(OSError):
         return_freed_memory()
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM, the peak, is counted from here
     before = _resident("VmRSS")
     work()
     return max(0, _resident("VmHWM") - before)
+
+
+def held_bytes(device: torch.device) -> int:
+    """Bytes of a GPU's tensors, or of this process (Linux; elsewhere 0)."""
+    if device.type == "cuda":
+        return int(torch.cuda.memory_allocated(device))
+    return _resident("VmRSS")
 
 
 def _resident(name: str) -> int:
@@ -285,7 +303,8 @@ def _resident(name: str) -> int:
 
 
 def memory_of(device: torch.device) -> int:
-    """Bytes of the device."""
+    """Bytes that this process may use on the device."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free + torch.cuda.memory_reserved(device))
+    return usable_memory()

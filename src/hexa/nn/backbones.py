@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, cast
 import pydantic
 import timm
 import torch
+from timm.layers import LayerNorm
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
@@ -40,7 +41,8 @@ class NetworkConfig(Config):
     stem: Literal["learned", "cosine"] = "learned"
     """small-resnet only. cosine: a transform of 3×3 patches, for colour photographs, that only fine-tuning changes."""
     options: dict[str, bool | int | float | str] = {}
-    """Parameters of the timm network's class, such as img_size: 32 and patch_size: 4 of a ViT for small images."""
+    """Parameters of the timm network's class, such as img_size: 32 and patch_size: 4 of a ViT for small images; norm_eps
+    of its layer norms; stem_padding: 2 of a 3×3 stem (solo-learn)."""
     channels: int = pydantic.Field(default=3, ge=1, le=_WIDEST)
     """Channels of the images: 1 for grey, 4 or more for bands of TIFF and .npy files; mean and std must match."""
     streams: Literal["one", "lab"] = "one"
@@ -183,10 +185,14 @@ def build(config: NetworkConfig) -> nn.Module:
         raise UserError(f"network.name: unknown network '{config.name}'; {remedy}")
     if config.options:
         _check_options(config)
+    options: dict[str, Any] = dict(config.options)
+    padding = options.pop("stem_padding", 1)
+    if "norm_eps" in options:
+        options["norm_layer"] = functools.partial(LayerNorm, eps=options.pop("norm_eps"))
     try:
         channels = {} if config.channels == 3 else {"in_chans": config.channels}
         network = cast(
-            nn.Module, timm.create_model(config.name, num_classes=0, **channels, **config.options)
+            nn.Module, timm.create_model(config.name, num_classes=0, **channels, **options)
         )
     except Exception as error:
         if not config.options and not channels:
@@ -195,7 +201,7 @@ def build(config: NetworkConfig) -> nn.Module:
         raise UserError(
             f"network.{field}: {config.name} cannot be built with these ({reason(error)})"
         ) from None
-    return use_small_stem(network, config.name) if config.small_stem else network
+    return use_small_stem(network, config.name, padding) if config.small_stem else network
 
 
 def outline(config: NetworkConfig) -> nn.Module:
@@ -236,6 +242,10 @@ def takes_option(config: NetworkConfig, name: str) -> bool:
 def _check_options(config: NetworkConfig) -> None:
     named = _parameters(type(outline(NetworkConfig(name=config.name))))
     known = (named | _FURTHER) - _SET
+    if "norm_layer" in known and "embed_dim" in known:
+        known.add("norm_eps")
+    if config.small_stem:
+        known.add("stem_padding")
     for name, value in config.options.items():
         if name not in known:
             raise UserError(
@@ -264,14 +274,17 @@ def _parameters(network: type) -> set[str]:
     return names
 
 
-def use_small_stem(network: nn.Module, name: str = "this network") -> nn.Module:
-    """Give a ResNet a 3×3 stem of stride 1 and no max-pool, in place (F4); timm's or torchvision's."""
+def use_small_stem(network: nn.Module, name: str = "this network", padding: int = 1) -> nn.Module:
+    """Give a ResNet a 3×3 stem of stride 1 and no max-pool, in place (F4); timm's or torchvision's.
+
+    padding: 2 as solo-learn has it.
+    """
     stem = getattr(network, "conv1", None)
     if not isinstance(stem, nn.Conv2d) or not hasattr(network, "maxpool"):
         raise UserError(
             f"network.small_stem: {name} has no ResNet stem to replace; set it to false"
         )
-    small = nn.Conv2d(stem.in_channels, stem.out_channels, 3, 1, 1, bias=False)
+    small = nn.Conv2d(stem.in_channels, stem.out_channels, 3, 1, padding, bias=False)
     nn.init.kaiming_normal_(small.weight, mode="fan_out", nonlinearity="relu")
     network.conv1 = small
     network.maxpool = nn.Identity()

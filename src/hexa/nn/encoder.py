@@ -94,7 +94,7 @@ class Encoder(nn.Module):
         """
         count, batch = len(crops), len(crops[0])
         sizes = run_sizes(batch, max(1, min(self.groups, batch)))
-        alike = itertools.groupby(crops, key=lambda crop: crop.shape[-1])
+        alike = itertools.groupby(crops, key=lambda crop: crop.shape[1:])
         features = [self.features(_by_run(list(same), sizes)) for _, same in alike]
         if len(sizes) > 1:  # from order (size, run, crop, image) to (run, crop, image) for the head
             runs = [_runs(maps, sizes, len(maps) // batch) for maps in features]

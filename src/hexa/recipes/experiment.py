@@ -32,6 +32,8 @@ class Experiment(Config):
     """The recipe it started from."""
     data: str
     """The source of images: digits, folder:PATH, parquet:PATH, cifar10, … (SOURCE#split picks a split)."""
+    images: int | None = pydantic.Field(default=None, gt=0)
+    """Images to draw from the source by the seed, evenly from its classes if it has labels; none takes all."""
     seed: int = pydantic.Field(default=0, ge=0)
     """The seed of every random stream."""
     epochs: int = pydantic.Field(gt=0)

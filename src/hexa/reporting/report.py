@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from markupsafe import Markup
 from PIL import Image
 
 from hexa.config import UserError, whole_characters
 from hexa.reporting import attacks, comparison, counterparts, curves, scores
 from hexa.reporting.pictures import Gallery, Pixels
+from hexa.reporting.rendering import rendered
 from hexa.reporting.runs import Record, Run, flatten, is_number, read_run
 from hexa.reporting.style import SIDE, save
 from hexa.reporting.tables import format_duration, format_number, text
@@ -98,21 +97,6 @@ def render(runs: Sequence[Run], makers: Makers | None = None) -> str:
         sections={name: title for name, (title, content) in sections.items() if content},
         **tables,
     )
-
-
-def rendered(template: str, **shown: Any) -> str:
-    """A page of this package: the template with what it shows, the style and the script."""
-    loader = jinja2.PackageLoader("hexa.reporting", "templates")
-    environment = jinja2.Environment(
-        loader=loader,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    for name in ("css", "js"):
-        shown[name] = Markup(loader.get_source(environment, f"report.{name}")[0])
-    return environment.get_template(template).render(shown)
 
 
 def _page(run: Run, name: str, slot: int) -> Shown:

@@ -51,6 +51,41 @@ def told_apart(paths: Sequence[Path | str]) -> list[str]:
     ]
 
 
+def shortened(names: Sequence[str], width: int) -> list[str]:
+    """Names of at most `width` columns of a terminal, all different if the names are.
+
+    A name that is too long keeps its end; if ends agree, what follows the names' common beginning; else its beginning
+    with its place.
+    """
+    from rich.cells import cell_len
+
+    if max(map(cell_len, names)) <= width:
+        return list(names)
+    agree = [len(set(letters)) == 1 for letters in zip(*names, strict=False)]
+    shared = [*agree, False].index(False)
+    tries = [
+        [_cut(name, width, from_end=True) for name in names],
+        [_cut(f"…{name[shared:]}" if shared else name, width) for name in names],
+    ]
+    for tried in tries:
+        if len(set(tried)) == len(set(names)):
+            return tried
+    ends = [f" ({place})" for place in range(1, len(names) + 1)]
+    return [_cut(name, width - len(end)) + end for name, end in zip(names, ends, strict=True)]
+
+
+def _cut(name: str, width: int, from_end: bool = False) -> str:
+    """The beginning of a name with … after it, or its end after …; the name itself if it has at most `width` columns."""
+    from rich.cells import cell_len
+
+    if cell_len(name) <= width:
+        return name
+    kept = name[::-1] if from_end else name
+    while cell_len(kept) >= width:
+        kept = kept[:-1]
+    return f"…{kept[::-1]}" if from_end else f"{kept}…"
+
+
 def counted(count: int, what: str) -> str:
     """1 epoch, 3 epochs."""
     return f"{count} {what}{'s' * (count != 1)}"

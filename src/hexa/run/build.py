@@ -14,7 +14,7 @@ from torch import nn
 
 from hexa.config import ConfigError, UserError
 from hexa.core import Method, Setting
-from hexa.data import Source
+from hexa.data import Source, draw_part, open_source
 from hexa.data.loading.loaders import PretrainLoader, check_batch_size
 from hexa.data.loading.pairs import Pairs
 from hexa.data.loading.statistics import measured
@@ -177,6 +177,13 @@ def own_fields(experiment: Experiment, kind: str) -> dict[str, Any]:
         if hard.kind == kind and hard.source == STD
     )
     return next((hard.model_dump(mode="json") for hard in own), {"kind": kind})
+
+
+def open_images(experiment: Experiment) -> Source:
+    """The images that an experiment learns from, all of its source or a part. Raises UserError."""
+    most, channels = experiment.training.max_image_pixels, experiment.network.channels
+    source = open_source(experiment.data, "train", most, channels)
+    return draw_part(source, experiment.images, experiment.seed)
 
 
 def build_loader(experiment: Experiment, source: Source, machine: Machine) -> PretrainLoader:

@@ -130,7 +130,7 @@ class KnnMonitor:
             images.append(levels.to(torch.uint8) if torch.equal(levels / 255, batch) else batch)
             labels.append(batch_labels)
         if problems:
-            which = f"{len(problems)} of {len(source)} images of {source.name}#{source.split}"
+            which = f"{len(problems)} of {len(source)} images of {source.title}"
             first = describe_problems(source, problems, 1)[0]
             warn(
                 f"the k-NN monitor leaves out {which}, which can't be read: {first}{' …' * (len(problems) > 1)}"

@@ -7,12 +7,13 @@ import shutil
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from hexa.config import ConfigError, UserError, reason
 from hexa.core import Method
-from hexa.data import Source, open_source
+from hexa.data import Source
 from hexa.data.loading.loaders import PretrainLoader
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment
@@ -29,6 +30,7 @@ from hexa.run.build import (
     build_optimizer,
     fingerprint,
     kernels,
+    open_images,
     remembering,
     setting_of,
     settled,
@@ -139,11 +141,11 @@ class _Session:
         """Set everything up, train, write the results. warnings: warnings so far."""
         experiment = self.experiment
         trackers.check(experiment.training.tracker)
-        most = experiment.training.max_image_pixels
-        source = open_source(experiment.data, "train", most, experiment.network.channels)
+        source = open_images(experiment)
         source, held = without_holdout(experiment, source)
         setting_of(experiment, len(source))  # raises before images are read, which may take a while
         self._show(_headline(experiment, source, self.machine, self.folder, self.resumed))
+        self._show(*source.notes())
         self.experiment, settlements = settled(experiment, source)
         setting = setting_of(self.experiment, len(source))
         stored = self.resumed and bool(checkpoints.checkpoints(self.folder / CHECKPOINTS))
@@ -157,7 +159,7 @@ class _Session:
             trainer = self._trainer(source, held, method, loader)
             warnings = [*warnings, *(self._continue(trainer) if self.resumed else ())]
             with stopping_well(self.folder):
-                self._train(trainer, warnings)
+                self._train(trainer, warnings, source.facts)
 
     def _show(self, *lines: str) -> None:
         if self.console is not None:
@@ -225,14 +227,16 @@ class _Session:
             )
             raise UserError(message) from error
 
-    def _train(self, trainer: Trainer, warnings: list[str]) -> None:
-        """Train from the current step to the end, and write everything to the folder."""
+    def _train(self, trainer: Trainer, warnings: list[str], data: dict[str, Any]) -> None:
+        """Train from the current step to the end, and write everything to the folder.
+
+        data: facts about the images, for environment.json.
+        """
         step, folder, journal = trainer.step, self.folder, trainer.journal
         if processes.is_main():
             # first, since it identifies the owner of the folder
-            write_environment(
-                folder, trainer.device, self.machine.precision, step if self.resumed else None
-            )
+            after = step if self.resumed else None
+            write_environment(folder, trainer.device, self.machine.precision, after, data)
             if not self.resumed:
                 # the journal of a run that ended before its first checkpoint
                 (folder / METRICS).unlink(missing_ok=True)

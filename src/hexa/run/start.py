@@ -15,6 +15,8 @@ from hexa.weights.pretrained import save_backbone
 
 #: The optimizer of networks with few convolutions, which Muon does not turn.
 _BY_ADAMW = {"optimizer.name": "adamw", "optimizer.learning_rate": 3e-4}
+#: Their rates from the last block down to the stem (as BEiT and MAE are fine-tuned; Bao et al., 2022).
+_BY_STAGE = {"start.layer_decay": 0.75}
 
 
 def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> Experiment:
@@ -75,6 +77,8 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
         and not start.convolves(backbone.network)
     ):
         changes |= _BY_ADAMW
+        if start.count_stages(backbone.network) > 1:
+            changes |= _BY_STAGE
     scale = {"views.test_scale": experiment.views.test_scale} if "views.test_scale" in given else {}
     begun = override(
         experiment, scale | {path: value for path, value in changes.items() if path not in given}

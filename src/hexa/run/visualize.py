@@ -31,6 +31,7 @@ from hexa.run.build import (
     Machine,
     build_method,
     build_objective,
+    open_images,
     roomy_setting,
     setting_of,
     settled,
@@ -52,18 +53,22 @@ def visualize(
     num_images: int = 8,
     seed: int = 0,
     problems: list[str] | None = None,
+    notes: list[str] | None = None,
     progress: Progress = silent,
 ) -> Path:
     """Write a PNG, one row per image: its view, the magnified perturbation, the adversarial and the cut-mixed view.
 
     target: a run folder, whose newest checkpoint is taken, or a recipe's name or an experiment, with random weights.
     data: a source; None for the experiment's own. Returns `out`, written atomically.
-    gain, num_images, seed, problems: see Look.gallery. progress: told of stages.
+    gain, num_images, seed, problems: see Look.gallery. notes: takes in sentences on the images. progress: told of
+    stages.
     Raises UserError: an unknown target or source, a run without an intact checkpoint, or whose method is in a file that
     has not been imported.
     """
     progress("opening the images", 0, 0)
     look = Look.at(target, data)
+    if notes is not None:
+        notes += look.source.notes()
     progress("making hard examples", 0, 0)
     made = look.gallery(num_images, gain=gain, seed=seed, problems=problems)
     progress("drawing", 0, 1)
@@ -99,9 +104,9 @@ class Look:
         kept = {name: config for name, config in experiment.hard_examples.items() if name in wanted}
         experiment = experiment.model_copy(update={"training": training, "hard_examples": kept})
         data = None if data == experiment.data else data
-        split = "train" if data is None else None
-        source = open_source(
-            data or experiment.data, split, training.max_image_pixels, experiment.network.channels
+        most, channels = training.max_image_pixels, experiment.network.channels
+        source = (
+            open_images(experiment) if data is None else open_source(data, None, most, channels)
         )
         experiment, _ = settled(experiment, source)
         machine = Machine.of(experiment)
@@ -220,7 +225,7 @@ def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | 
 
 def _own_source(experiment: Experiment) -> Source | None:
     with suppress(UserError):
-        return open_source(experiment.data, "train", channels=experiment.network.channels)
+        return open_images(experiment)
     return None
 
 

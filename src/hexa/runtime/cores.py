@@ -74,21 +74,26 @@ def _idle(seconds: float = 0.2, file: Path = Path("/proc/stat")) -> float:
     return float(len(allowed_cores()))
 
 
-def _quotas(
-    groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
-) -> Iterator[float]:
-    """CPU seconds per second that each enclosing control group (version 1 or 2) may use."""
+def control_groups(
+    controller: str,
+    groups: Path = Path("/sys/fs/cgroup"),
+    own: Path = Path("/proc/self/cgroup"),
+) -> Iterator[Path]:
+    """The folders of the control groups (version 1 or 2) that this process is in, innermost first."""
     with suppress(OSError):
         for line in own.read_text().splitlines():
             _, controllers, path = line.split(":", 2)
-            if not controllers or "cpu" in controllers.split(","):
-                home = groups / "cpu" if controllers else groups
+            if not controllers or controller in controllers.split(","):
+                home = groups / controller if controllers else groups
                 inside = home / path.lstrip("/")
                 yield from (
-                    _quota(folder)
-                    for folder in (inside, *inside.parents)
-                    if folder.is_relative_to(home)
+                    folder for folder in (inside, *inside.parents) if folder.is_relative_to(home)
                 )
+
+
+def _quotas(*where: Path) -> Iterator[float]:
+    """CPU seconds per second that each enclosing control group may use."""
+    return map(_quota, control_groups("cpu", *where))
 
 
 def _quota(folder: Path) -> float:

@@ -4,22 +4,70 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from hexa.config import UserError
 
 
 def weights(text: str) -> tuple[Path, str | None]:
-    """The run folder or file of a backbone's name, PATH or FILE#NETWORK, and the network. Raises UserError."""
-    path, network = Path(text), None
+    """The folder or file of a backbone's name, PATH or PATH#NETWORK, and the network. Raises UserError.
+
+    timm's spelling of a folder, local-dir:PATH, is accepted.
+    """
+    path, network = Path(text.removeprefix("local-dir:")), None
     if not path.exists() and "#" in path.name:
-        file, _, network = text.rpartition("#")
+        file, _, network = str(path).rpartition("#")
         path = Path(file)
-    if not path.is_file() and (network or not path.is_dir()):
+    if not path.exists():
         problem = "no such run, file or network (a recipe has no weights until it is trained)"
         raise UserError(f"{text}: {problem}; give a run folder, a file, timm:NAME or random:NAME")
     return path, network
+
+
+class Named(NamedTuple):
+    """The parts of a source's name, SOURCE[,max_value=N][#SPLIT]. source: with the option, without the split."""
+
+    source: str
+    body: str
+    max_value: int | None
+    split: str | None
+
+
+def parts(spec: str) -> Named:
+    """The parts of a source's name. What names a file or folder as it stands has neither split nor option."""
+    source, mark, end = spec.rpartition("#")
+    split: str | None = end
+    # no split has such a name, but a pattern, a folder or an option may
+    if not mark or _is_there(spec) or re.search(r"[/\\*?{},=]", end):
+        source, split = spec, None
+    option = None if _is_there(source) else re.fullmatch(r"(.*),max_value=(\d{1,18})", source)
+    if option is None:
+        return Named(source, source, None, split)
+    return Named(source, option[1], int(option[2]), split)
+
+
+def _is_there(source: str) -> bool:
+    """True if a source's name, with KIND: or without, is that of a file or folder."""
+    argument = source.partition(":")[2]
+    return os.path.exists(location(source)) or (
+        argument != "" and os.path.exists(location(argument))
+    )
+
+
+def location(argument: str) -> Path:
+    """A path given by a user, which may begin with ~, and whose names may have another normal form than the files'."""
+    path = Path(os.path.expanduser(argument))
+    if os.path.exists(path):
+        return path
+    found = Path()
+    for part in path.parts:
+        forms = (part, unicodedata.normalize("NFC", part), unicodedata.normalize("NFD", part))
+        found /= next((form for form in forms if os.path.exists(found / form)), part)
+    return found
 
 
 def folder(spec: str, path: Path) -> Path:
@@ -38,12 +86,9 @@ def check(backbones: Iterable[str], sources: Iterable[str]) -> None:
         if ":" not in name:
             weights(name)
     for name in sources:
-        body = name.partition("#")[0]
+        body = parts(name).body
         path = body.removeprefix("folder:")
-        if (
-            path
-            and ":" not in path
-            and (path != body or os.path.sep in path)
-            and not Path(path).exists()
-        ):
-            folder(name, Path(os.path.expanduser(path)))
+        if path and ":" not in path and (path != body or os.path.sep in path):
+            place = location(path)
+            if not place.exists():
+                folder(name, place)

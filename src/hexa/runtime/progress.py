@@ -56,7 +56,7 @@ class ProgressBar:
         if done < task.completed:  # it was restarted
             task.fields |= {"first": done, "begin": now}
         self._progress.update(task.id, completed=done, total=total or None)
-        if self._console.is_terminal or now - self._said < self.PAUSE:
+        if self._console.is_terminal or not total or now - self._said < self.PAUSE:
             return
         self._said, first = now, task.fields["first"]
         seconds = (now - task.fields["begin"]) / max(1, done - first) * (total - done)

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP as a request to finish the step and save; children that end with their parent."""
+"""Ctrl-C and other signals as a request to finish the step and save; children that end with their parent."""
 
 from __future__ import annotations
 
@@ -34,12 +34,23 @@ class Interrupted(Exception):
         super().__init__(f"interrupted by {signal.Signals(number).name} at step {step}{remedy}")
 
 
+def _known(*names: str) -> set[int]:
+    """The numbers of these signals; Windows has fewer."""
+    return {getattr(signal, name) for name in names if hasattr(signal, name)}
+
+
+#: Sent by schedulers before the end of a job (submitit, Lightning).
+_OF_SCHEDULERS = _known("SIGUSR1", "SIGUSR2")
+
+
 def stops() -> set[int]:
-    """The signals that ask for a stop. SIGHUP, which a closed terminal sends, is not one where nohup has it ignored."""
-    hang_up = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has none
-    return {signal.SIGINT, signal.SIGTERM} | (
-        {hang_up} if signal.getsignal(hang_up) != signal.SIG_IGN else set()
-    )
+    """The signals that ask for a stop: SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2.
+
+    Of the last three, those are left out that the process ignores, as it does SIGHUP under nohup.
+    """
+    others = _known("SIGHUP") | _OF_SCHEDULERS
+    ignored = {number for number in others if signal.getsignal(number) == signal.SIG_IGN}
+    return {signal.SIGINT, signal.SIGTERM} | (others - ignored)
 
 
 class Interrupts:
@@ -49,7 +60,8 @@ class Interrupts:
     signals all processes of a job, whose parents pass the signal on, and a closed terminal sends SIGHUP once through
     its shell and once more when the shell ends. Several processes ignore a second Ctrl-C too, since torchrun passes it
     on. SIGKILL still ends them immediately. Handlers need the main thread; elsewhere this does nothing. They only
-    record the signal: the work calls `noticed` after each step.
+    record the signal: the work calls `noticed` after each step. A function that handled SIGUSR1 or SIGUSR2 before, such
+    as submitit's, is called once the work has saved and stopped.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -67,9 +79,12 @@ class Interrupts:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # once a process has ended, torchrun signals the others, which must still be able to report the reason
         if not isinstance(error, processes.ProcessEnded):
-            for number, handler in self._before.items():
+            before, self._before = self._before, {}
+            for number, handler in before.items():
                 signal.signal(number, handler)
-            self._before = {}
+            last = self.received if isinstance(error, Interrupted) else None
+            if last in _OF_SCHEDULERS and callable(before[last]):
+                signal.raise_signal(last)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None or processes.ended():

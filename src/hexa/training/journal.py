@@ -160,13 +160,19 @@ def truncate(path: Path, step: int) -> list[dict[str, Any]]:
 
 
 def write_environment(
-    folder: Path, device: torch.device, precision: str, resumed: int | None = None
+    folder: Path,
+    device: torch.device,
+    precision: str,
+    resumed: int | None = None,
+    data: Mapping[str, Any] | None = None,
 ) -> None:
     """environment.json: what a result depends on besides the configuration.
 
-    resumed: the step after which a later session continues; it is added to the file's list `resumed`.
+    resumed: the step after which a later session continues; it is added to the file's list `resumed`. data: facts about
+    the images.
     """
-    path, content = folder / ENVIRONMENT, environment(device, precision)
+    path = folder / ENVIRONMENT
+    content = {**environment(device, precision), "data": data}
     if resumed is not None and path.is_file():
         content["step"] = resumed
         with suppress(ValueError, AttributeError, TypeError):  # a broken file is replaced

@@ -16,7 +16,7 @@ from hexa.training.optimizers import ScheduledOptimizer
 def prepared(batch: Batch, channels_last: bool) -> Batch:
     """The batch in the layout that its network wants. Seeds stochastic layers (dropout) for this step and process."""
     torch.manual_seed(batch.stream.child("layers", processes.rank()).integer())
-    if not channels_last:
+    if not channels_last or batch.crops[0].ndim != 4:  # tokens have no channels to move
         return batch
     return replace(
         batch,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import pickle
 from collections import OrderedDict
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +55,8 @@ def read(path: Path) -> Any:
     return _Arrays(io.BytesIO(path.read_bytes())).load()
 
 
-def tensors(values: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The same mapping with arrays of numbers replaced by tensors."""
-    return {
-        name: torch.from_numpy(value.copy())
-        if isinstance(value, np.ndarray) and value.dtype.kind in "fiub"
-        else value
-        for name, value in values.items()
-    }
+def tensor(value: Any) -> Any:
+    """An array of numbers as a tensor; anything else unchanged."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        return torch.from_numpy(value.copy())
+    return value

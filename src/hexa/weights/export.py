@@ -18,6 +18,7 @@ from hexa.config import UserError, nearest
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.files import by_plain_name, write_whole
+from hexa.runtime.progress import Progress, silent
 from hexa.runtime.random import Stream
 from hexa.weights import arrays, onnx_file
 from hexa.weights.layouts import LAYOUTS, names
@@ -35,7 +36,12 @@ _COUNTER = "num_batches_tracked"
 
 
 def export(
-    run: str | Path | Backbone, to: str, out: Path | str, **given: Unpack[Given]
+    run: str | Path | Backbone,
+    to: str,
+    out: Path | str,
+    *,
+    progress: Progress = silent,
+    **given: Unpack[Given],
 ) -> dict[str, Any]:
     """Write the backbone for `to`, load the file strictly into the plain network, and compare features.
 
@@ -49,10 +55,11 @@ def export(
     existing file is unchanged, and no new one left.
 
     Returns target, network (how to build it), tensors, largest_difference of features, bytes, and load: a line of
-    Python that reads the file.
+    Python that reads the file. progress: told of the stages.
     """
     out = Path(out)
     _check_names(to, out)
+    progress("reading the weights", 0, 0)
     backbone = load_backbone(run, **given)
     config = backbone.network_config
     if config.name == "pixels" or (config.name == "python" and to != "onnx"):
@@ -68,8 +75,10 @@ def export(
     def written(file: BinaryIO) -> None:
         """Write the file, load it back and compare features."""
         temporary, allowed = Path(file.name), TOLERANCE
+        progress(f"writing the network for {to}", 0, 0)
         if network is None:
             report["tensors"], allowed = onnx_file.write(backbone, temporary), ONNX_TOLERANCE
+            progress("computing features with onnxruntime", 0, 0)
             difference = largest_difference(backbone, partial(onnx_file.features, temporary))
         else:
             _write(backbone, file, out.suffix)
@@ -86,6 +95,8 @@ def export(
         report["largest_difference"] = difference
 
     write_whole(out, written)
+    if "note" in backbone.info:
+        report["note"] = backbone.info["note"]
     if backbone.preparation.crop < 1 and to != "onnx":
         report["crop"] = (
             f"hexa takes square images of at most {backbone.image_size} px whole; others do with --crop 1"
@@ -120,13 +131,21 @@ def describe_network(config: NetworkConfig) -> str:
         return f"hexa.nn.backbones.SmallResNet({config.widths}, stem_stride={config.stem_stride}{channels})"
     options = _options(config)
     name = f"timm.create_model('{config.name}', num_classes=0{options})" if options else config.name
-    return name + (" with a 3×3 stem of stride 1 and no max-pool" if config.small_stem else "")
+    if not config.small_stem:
+        return name
+    padding = config.options.get("stem_padding", 1)
+    return f"{name} with a 3×3 stem of stride 1, padding {padding}, and no max-pool"
 
 
 def _options(config: NetworkConfig) -> str:
     """Further arguments of timm.create_model, as text."""
     given = config.options | ({} if config.channels == 3 else {"in_chans": config.channels})
-    return "".join(f", {name}={value!r}" for name, value in given.items())
+    given.pop("stem_padding", None)
+    text = ""
+    if "norm_eps" in given:
+        layer = f"functools.partial(timm.layers.LayerNorm, eps={given.pop('norm_eps')!r})"
+        text = f", norm_layer={layer}"
+    return "".join(f", {name}={value!r}" for name, value in given.items()) + text
 
 
 def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
@@ -137,7 +156,8 @@ def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
     """
     file, config = repr(str(out)), backbone.network_config
     if to == "onnx":
-        return f"import onnxruntime; session = onnxruntime.InferenceSession({file})"
+        session = f"import onnxruntime; session = onnxruntime.InferenceSession({file})"
+        return f"{session}  # input: {onnx_file.described(backbone)}"
     if to == "detectron2":
         return f"cfg.MODEL.WEIGHTS = {file}"
     if to == "safetensors" or config.name == "small-resnet":
@@ -145,12 +165,14 @@ def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
     if to == "timm" and not config.small_stem and config.channels == 3:
         # as a file without classifier, or timm would look for its thousand classes
         overlay = f"pretrained=True, pretrained_cfg_overlay=dict(file={file}, num_classes=0{_preparation(backbone)})"
-        return f"import timm; network = timm.create_model({config.name!r}, num_classes=0{_options(config)}, {overlay})"
+        modules = "functools, timm" if "norm_eps" in config.options else "timm"
+        return f"import {modules}; network = timm.create_model({config.name!r}, num_classes=0{_options(config)}, {overlay})"
     made = f"timm.create_model({config.name!r}, num_classes=0{_options(config)})"
     if to == "torchvision":
         made = f"torchvision.models.{config.name}(); network.fc = torch.nn.Identity()"
     if config.small_stem:
-        size = f"{config.channels}, network.conv1.out_channels, 3, padding=1, bias=False"
+        padding = config.options.get("stem_padding", 1)
+        size = f"{config.channels}, network.conv1.out_channels, 3, padding={padding}, bias=False"
         made += f"; network.maxpool = torch.nn.Identity(); network.conv1 = torch.nn.Conv2d({size})"
     module, read = "torch", f"torch.load({file}, weights_only=True)"
     if out.suffix == ".safetensors":
@@ -225,8 +247,8 @@ def _read(path: Path, own: Mapping[str, Tensor], suffix: str) -> dict[str, Tenso
         return cast(dict[str, Tensor], torch.load(path, weights_only=True))
     ours = {theirs: name for name, theirs in names(LAYOUTS["Detectron2"], own).items()}
     state = {
-        ours.get(name, name): value
-        for name, value in arrays.tensors(arrays.read(path)["model"]).items()
+        ours.get(name, name): arrays.tensor(value)
+        for name, value in arrays.read(path)["model"].items()
     }
     return {name: value for name, value in own.items() if name.endswith(_COUNTER)} | state
 
@@ -248,7 +270,9 @@ def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
         raise UserError(
             f"--to detectron2: it has no network '{describe_network(config)}', only ResNets and ResNeXts"
         )
-    if config.options or config.name not in torchvision.models.list_models():
+    if config.options.keys() - {"stem_padding"} or (
+        config.name not in torchvision.models.list_models()
+    ):
         raise UserError(
             f"--to {to}: it has no network '{config.name}'; export --to timm or safetensors"
         )
@@ -256,4 +280,7 @@ def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
     if not isinstance(network, torchvision.models.ResNet):
         raise UserError(f"--to {to}: its '{config.name}' has other tensor names; export --to timm")
     network.fc = nn.Identity()
-    return backbones.use_small_stem(network, config.name) if config.small_stem else network
+    if not config.small_stem:
+        return cast(nn.Module, network)
+    padding = cast(int, config.options.get("stem_padding", 1))
+    return backbones.use_small_stem(network, config.name, padding)

@@ -6,11 +6,13 @@ with the checksums that the file has of its parts.
 
 from __future__ import annotations
 
+import argparse
 import pickle
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,8 @@ from hexa.weights import arrays
 
 State = Mapping[str, Tensor]
 
-#: Keys under which checkpoints nest their tensors, at any depth; VISSL's nest deepest.
-_INSIDE = ("state_dict", "classy_state_dict", "base_model", "model", "trunk", "method", "state")
+#: Parts of a checkpoint that are not weights, such as optimizer_states and amp_scaler.
+_NOT_WEIGHTS = re.compile(r"\w*(optim|scheduler|scaler)\w*")
 #: First bytes of torch's files: a zip archive, or before torch 1.6 a pickle.
 _ZIP, _PICKLE = b"PK", b"\x80"
 #: Longest name of a tensor.
@@ -41,11 +43,14 @@ class Unreadable(UserError):
 class Weights:
     """Tensors of a file by name, on the CPU. Those of a checkpoint are read from the disk when they are used.
 
-    metadata: of a safetensors file. sums: (bytes, CRC-32) of the parts of a checkpoint, if it has them.
+    A tensor that is nested in mappings is called by its path: `teacher.backbone.cls_token`. containers: the paths of
+    these mappings, such as `teacher.`, and "" for the file. metadata: of a safetensors file. sums: (bytes, CRC-32) of
+    the parts of a checkpoint, if it has them.
     """
 
     where: str
     state: dict[str, Tensor]
+    containers: tuple[str, ...] = ("",)
     metadata: dict[str, str] = field(default_factory=dict)
     sums: frozenset[tuple[int, int]] | None = None
 
@@ -80,28 +85,38 @@ def read(path: Path) -> Weights:
     sums = None
     try:
         if path.suffix == ".pkl":
-            data = arrays.tensors(_innermost(arrays.read(path)))
+            data = arrays.read(path)
         elif begin.startswith(_ZIP):
             sums = _sums(path)
-            with by_plain_name(path) as name:
+            with by_plain_name(path) as name, _namespaces():
                 data = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
         else:
-            data = torch.load(path, map_location="cpu", weights_only=True)
+            with _namespaces():
+                data = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises all sorts of exceptions on damaged bytes
         raise _refusal(path, error) from None
-    state = {
-        n: v for n, v in _innermost(data).items() if isinstance(n, str) and isinstance(v, Tensor)
-    }
+    state, containers = _flat(data)
     if not state:
         raise Unreadable(f"{path}: has no named tensors; give a checkpoint with a state_dict")
-    return _checked(Weights(str(path), state, sums=sums))
+    return _checked(Weights(str(path), state, containers, sums=sums))
+
+
+def read_all(paths: Sequence[Path], where: str) -> Weights:
+    """The tensors of several files (shards) as those of one. Raises Unreadable."""
+    shards = [read(path) for path in paths]
+    state = {name: value for shard in shards for name, value in shard.state.items()}
+    sums = [shard.sums for shard in shards if shard.sums is not None]
+    whole = frozenset().union(*sums) if len(sums) == len(shards) else None
+    containers = tuple(dict.fromkeys(path for shard in shards for path in shard.containers))
+    metadata = shards[0].metadata if len(shards) == 1 else {}
+    return Weights(where, state, containers, metadata, whole)
 
 
 def _safetensors(path: Path) -> Weights:
     try:
         with by_plain_name(path) as name, safetensors.safe_open(name, framework="pt") as file:
             state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (it is not a mapping)
-            return Weights(str(path), state, file.metadata() or {})
+            return Weights(str(path), state, metadata=file.metadata() or {})
     except Exception as error:  # its own, and torch's for types that torch lacks
         raise Unreadable(
             f"{path}: not a complete safetensors file ({reason(error)}); copy it again"
@@ -138,13 +153,32 @@ def _refusal(path: Path, error: Exception) -> Unreadable:
     )
 
 
-def _innermost(data: Any) -> Mapping[Any, Any]:
-    """The mapping of tensors, wherever it is nested. A file may contain itself."""
+def _namespaces() -> AbstractContextManager[Any]:
+    """Let torch read the argparse.Namespace that training scripts store: a class of plain attributes."""
+    allowed: AbstractContextManager[Any] = torch.serialization.safe_globals([argparse.Namespace])
+    return allowed
+
+
+def _flat(data: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """All tensors in nested mappings by path, and the paths of the mappings. A file may contain itself."""
+    state: dict[str, Tensor] = {}
+    containers: list[str] = []
     seen: set[int] = set()
-    while isinstance(data, Mapping) and id(data) not in seen:
-        seen.add(id(data))
-        data = next((data[key] for key in _INSIDE if isinstance(data.get(key), Mapping)), data)
-    return data if isinstance(data, Mapping) else {}
+    waiting = [("", data)] if isinstance(data, Mapping) else []
+    for path, mapping in waiting:  # which grows on the way
+        if id(mapping) in seen or len(path) > _LONGEST:
+            continue
+        seen.add(id(mapping))
+        containers.append(path)
+        for name, value in mapping.items():
+            if not isinstance(name, str) or (path == "" and _NOT_WEIGHTS.fullmatch(name)):
+                continue
+            value = arrays.tensor(value)
+            if isinstance(value, Tensor):
+                state[path + name] = value
+            elif isinstance(value, Mapping):
+                waiting.append((f"{path}{name}.", value))
+    return state, tuple(containers)
 
 
 def _checked(weights: Weights) -> Weights:

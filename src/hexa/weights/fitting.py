@@ -87,7 +87,7 @@ def filled(
     pixels = config.name == "pixels"
     outline = nn.Flatten() if pixels else outlined(config, where)
     own = outline.state_dict()
-    plain = {key: value for key, value in state.items() if not _is_further_branch(key, own)}
+    plain = own_branch(state, own)
     if problem := misfit(own, plain):
         raise UserError(
             f"{where}: not the state of this network: {problem}{remedy and f'; {remedy}'}"
@@ -129,6 +129,11 @@ def misfit(own: State, state: State) -> str:
         ],
     }
     return "; ".join(f"{problem} {some(keys)}" for problem, keys in problems.items() if keys)
+
+
+def own_branch(state: State, own: State) -> dict[str, Tensor]:
+    """A state without further batch-norm sets."""
+    return {key: value for key, value in state.items() if not _is_further_branch(key, own)}
 
 
 def _is_further_branch(key: str, own: Mapping[str, Tensor]) -> bool:

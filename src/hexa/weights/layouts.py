@@ -1,25 +1,19 @@
-"""Backbones in files of other software, recognised by key names and shapes.
+"""Names of a backbone's tensors in files of other software.
 
-`LAYOUTS` describes each layout; `foreign_state` finds the layout of a state dict and gives its tensors plain names.
+`LAYOUTS` maps the names of timm's and torchvision's networks to those of each layout; `renamed` goes back.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-import timm
 import torch
 from torch import Tensor
 
-from hexa.config import UserError, nearest, some
-from hexa.nn import backbones
-from hexa.nn.backbones import NetworkConfig
 from hexa.weights.files import State
-from hexa.weights.fitting import misfit
-from hexa.weights.preparation import Preparation, assumed, of_timm, published
+from hexa.weights.preparation import Preparation, published
 
 _WIDER = ("wide_resnet50_2", "wide_resnet101_2", "resnext50_32x4d", "resnext101_32x8d")
 #: Networks by family, with which a state is compared unless the user names its network.
@@ -30,34 +24,83 @@ NETWORKS = {
     "EfficientNet": tuple(f"tf_efficientnet_lite{number}" for number in range(5)),
 }
 
+#: Words in timm's names of vision transformers, by width.
+WIDTHS = {192: "tiny", 384: "small", 768: "base", 1024: "large", 1280: "huge", 1536: "giant"}
+
+Renames = tuple[tuple[str, str], ...]
+"""(pattern, replacement) pairs, applied in this order. {} in a replacement stands for the number of different matches
+before this one; (a|b|c) for several tensors that are joined in this order."""
+
+#: Names of modules that follow a network and are not part of it.
+HEADS = (
+    r"(fc|heads?|head_\w+|\w+_heads?|classifiers?|\w+_classifier|linear|last_linear|lin_cls|logits|pre_logits|"
+    r"proj|(\w+_)?project(ion|or)s?(_\w+)?|predict(or|ion)\w*|pred|prototypes?\w*|pooler|decoder\w*|mask_token|masked_embed|queue\w*|"
+    r"n_averaged|local_cls_norm|position_ids)"
+)
+
 
 class Layout(NamedTuple):
-    """How some software names a backbone's tensors, and how it prepares images.
+    """How some software names a backbone's tensors."""
 
-    A file has the layout if one of its keys is `prefix` + `mark` and another begins with the same prefix + `also`.
-    The tensors under that prefix are the backbone's, except those whose names begin with `head`.
-    """
-
-    prefix: str
-    """A regular expression, as are `mark`, `head` and the patterns of `renames`."""
-    mark: str | None = None
-    """None: the name of the network's first tensor."""
-    also: str = ""
-    renames: tuple[tuple[str, str], ...] = ()
-    """(pattern, replacement) pairs that turn plain names into those of the layout, in this order. {} stands for the
-    number of different matches before this one."""
-    head: str = r"(fc|head|classifier|projection_head|prototypes)\."
-    family: str = "ResNet"
-    preparation: Preparation | None = None
-    """As published; None: by timm's configuration for named networks and EfficientNets, otherwise by default."""
+    renames: Renames = ()
+    """Turn the plain names of timm or torchvision into those of the layout."""
+    leftovers: str = rf"{HEADS}(\.|$)"
+    """A regular expression of names that are not part of the network."""
+    family: str | None = None
+    """The only networks that have this layout, one of NETWORKS."""
 
 
-#: The layouts by the software that writes them; the first that a file has is chosen.
+_RESNET_OF_TRANSFORMERS: Renames = (
+    (r"^conv1\.", "embedder.embedder.convolution."),
+    (r"^bn1\.", "embedder.embedder.normalization."),
+    *((rf"^layer{n}\.(\d+)\.", rf"encoder.stages.{n - 1}.layers.\1.") for n in range(1, 5)),
+    *((rf"\.conv{n}\.", f".layer.{n - 1}.convolution.") for n in range(1, 4)),
+    *((rf"\.bn{n}\.", f".layer.{n - 1}.normalization.") for n in range(1, 4)),
+    (r"\.downsample\.0\.", ".shortcut.convolution."),
+    (r"\.downsample\.1\.", ".shortcut.normalization."),
+)
+_EMBEDDINGS: Renames = (
+    (r"^cls_token$", "embeddings.cls_token"),
+    (r"^reg_token$", "embeddings.register_tokens"),
+    (r"^pos_embed$", "embeddings.position_embeddings"),
+    (r"^patch_embed\.proj\.", "embeddings.patch_embeddings.projection."),
+    (r"^norm\.", "layernorm."),
+)
+#: As transformers 4 names them in memory, and all versions in files.
+_ATTENTION: Renames = (
+    (r"\.attn\.qkv\.", ".attention.attention.(query|key|value)."),
+    (r"\.attn\.proj\.", ".attention.output.dense."),
+)
+#: As transformers 5 names them in memory.
+_ATTENTION_5: Renames = (
+    (r"\.attn\.qkv\.", ".attention.(q_proj|k_proj|v_proj)."),
+    (r"\.attn\.proj\.", ".attention.o_proj."),
+)
+_SCALE: Renames = ((r"\.ls(\d)\.gamma$", r".layer_scale\1.lambda1"),)
+_NORMS: Renames = ((r"\.norm1\.", ".layernorm_before."), (r"\.norm2\.", ".layernorm_after."))
+_DINOV3: Renames = (
+    (r"^patch_embed\.proj\.", "embeddings.patch_embeddings."),
+    (r"^norm\.", "norm."),
+    *_EMBEDDINGS[:3],
+    (r"\.gamma_(\d)$", r".layer_scale\1.lambda1"),
+    (r"\.attn\.(q|v)_bias$", r".attention.\1_proj.bias"),
+    *_ATTENTION_5,
+    (r"\.mlp\.fc1\.", ".mlp.up_proj."),
+    (r"\.mlp\.fc1_g\.", ".mlp.gate_proj."),
+    (r"\.mlp\.fc1_x\.", ".mlp.up_proj."),
+    (r"\.mlp\.fc2\.", ".mlp.down_proj."),
+)
+_TRANSFORMERS = rf"(embeddings\.(mask_token|position_ids)|{HEADS}(\.|$))"
+
+#: The layouts by the software that writes them. Of several that have as many of a file's names, the first is chosen.
 LAYOUTS = {
+    "plain": Layout(),
+    "kuangliu and robustness": Layout(
+        ((r"\.downsample\.", ".shortcut."),),
+        family="ResNet",
+    ),
     "efficientnet_pytorch": Layout(
-        prefix=r".*",
-        mark=r"_conv_stem\.weight",
-        renames=(
+        (
             *((r"^conv_", "_conv_"), (r"^bn1\.", "_bn0."), (r"^bn2\.", "_bn1.")),
             # blocks are numbered without stages; the first has no expansion
             *((r"^blocks\.\d+\.\d+\.", "_blocks.{}."), (r"\.conv_dw\.", "._depthwise_conv.")),
@@ -68,137 +111,122 @@ LAYOUTS = {
             *((r"\.conv_pw\.", "._expand_conv."), (r"\.conv_pwl\.", "._project_conv.")),
             *((rf"\.bn{number}\.", f"._bn{number - 1}.") for number in range(1, 4)),
         ),
-        head=r"_fc\.",
+        leftovers=r"_fc\.",
         family="EfficientNet",
     ),
-    "VISSL": Layout(prefix=r".*_feature_blocks\."),
     "Detectron2": Layout(
-        prefix=r"(.*\.)?",
-        mark=r"stem\.conv1\.norm\.weight",
-        renames=(
+        (
             *((rf"^layer{stage}\.", f"res{stage + 1}.") for stage in range(1, 5)),
             *((r"\bbn(\d)\.", r"conv\1.norm."), (r"downsample\.1\.", "shortcut.norm.")),
             *((r"downsample\.0\.", "shortcut."), (r"^(?!res)", "stem.")),
         ),
-        head=r"(?!(stem|res\d)\.)",  # whatever is outside the ResNet
+        leftovers=r"(?!(stem|res\d)\.)",  # whatever is outside the ResNet
+        family="ResNet",
     ),
     # the children of torchvision's ResNet by number: conv1, bn1, ReLU, pooling, stages
     "lightly": Layout(
-        prefix=r"(.*\.)?",
-        mark=r"4\.\d+\.conv1\.weight",
-        also="0.weight",
-        renames=(
+        (
             *((rf"^layer{n}\.", f"{n + 3}.") for n in range(1, 5)),
             (r"^conv1\.", "0."),
             (r"^bn1\.", "1."),
         ),
+        family="ResNet",
     ),
-    # their code normalises with another standard deviation of red (D22)
-    "SwAV and DeepCluster-v2": Layout(
-        prefix=r"module\.",
-        mark=r"projection_head\..*",
-        preparation=published("SwAV and DeepCluster-v2", std=(0.228, 0.224, 0.225)),
+    "ResNet of transformers": Layout(_RESNET_OF_TRANSFORMERS, family="ResNet"),
+    "OpenCLIP": Layout(
+        (
+            (r"^cls_token$", "class_embedding"),
+            (r"^pos_embed$", "positional_embedding"),
+            (r"^patch_embed\.proj\.", "conv1."),
+            (r"^norm_pre\.", "ln_pre."),
+            (r"^norm\.", "ln_post."),
+            (r"^blocks\.", "transformer.resblocks."),
+            (r"\.norm(\d)\.", r".ln_\1."),
+            (r"\.ls(\d)\.gamma$", r".ls_\1.gamma"),
+            (r"\.attn\.qkv\.", ".attn.in_proj_"),
+            (r"\.attn\.proj\.", ".attn.out_proj."),
+            (r"\.mlp\.fc1\.", ".mlp.c_fc."),
+            (r"\.mlp\.fc2\.", ".mlp.c_proj."),
+        )
     ),
-    "MoCo and PCL": Layout(prefix=r"module\.encoder_q\.", preparation=published("MoCo and PCL")),
-    "SimSiam": Layout(prefix=r"module\.encoder\.", preparation=published("SimSiam")),
-    "torchvision, timm, solo-learn and others": Layout(
-        prefix=r"(module\.)?((encoder_q|encoder|backbone)\.)?"
+    "CLIP of transformers": Layout(
+        (
+            (r"^cls_token$", "embeddings.class_embedding"),
+            (r"^pos_embed$", "embeddings.position_embedding.weight"),
+            (r"^patch_embed\.proj\.", "embeddings.patch_embedding."),
+            (r"^norm_pre\.", "pre_layrnorm."),
+            (r"^norm\.", "post_layernorm."),
+            (r"^blocks\.", "encoder.layers."),
+            (r"\.norm(\d)\.", r".layer_norm\1."),
+            (r"\.attn\.qkv\.", ".self_attn.(q_proj|k_proj|v_proj)."),
+            (r"\.attn\.proj\.", ".self_attn.out_proj."),
+        ),
+        _TRANSFORMERS,
+    ),
+    "DINOv2 of transformers": Layout(
+        (*_EMBEDDINGS, (r"^blocks\.", "encoder.layer."), *_ATTENTION, *_SCALE), _TRANSFORMERS
+    ),
+    "DINOv2 with SwiGLU of transformers": Layout(
+        (
+            *(*_EMBEDDINGS, (r"^blocks\.", "encoder.layer."), *_ATTENTION, *_SCALE),
+            (r"\.mlp\.fc1\.", ".mlp.weights_in."),
+            (r"\.mlp\.fc2\.", ".mlp.weights_out."),
+        ),
+        _TRANSFORMERS,
+    ),
+    "DINOv2 of transformers 5": Layout(
+        (*_EMBEDDINGS, (r"^blocks\.", "encoder.layer."), *_ATTENTION_5, *_SCALE), _TRANSFORMERS
+    ),
+    "DINOv2 with SwiGLU of transformers 5": Layout(
+        (
+            *(*_EMBEDDINGS, (r"^blocks\.", "encoder.layer."), *_ATTENTION_5, *_SCALE),
+            (r"\.mlp\.fc1\.", ".mlp.(gate_proj|up_proj)."),
+            (r"\.mlp\.fc2\.", ".mlp.down_proj."),
+        ),
+        _TRANSFORMERS,
+    ),
+    "ViT of transformers": Layout(
+        (
+            *(*_EMBEDDINGS, (r"^blocks\.", "encoder.layer."), *_ATTENTION, *_NORMS),
+            (r"\.mlp\.fc1\.", ".intermediate.dense."),
+            (r"\.mlp\.fc2\.", ".output.dense."),
+        ),
+        _TRANSFORMERS,
+    ),
+    "ViT of transformers 5": Layout(
+        (*_EMBEDDINGS, (r"^blocks\.", "layers."), *_ATTENTION_5, *_NORMS), _TRANSFORMERS
+    ),
+    "DINOv3 of transformers": Layout((*_DINOV3, (r"^blocks\.", "layer.")), _TRANSFORMERS),
+    "DINOv3 of transformers 5": Layout((*_DINOV3, (r"^blocks\.", "model.layer.")), _TRANSFORMERS),
+    "ViT of torchvision": Layout(
+        (
+            (r"^cls_token$", "class_token"),
+            (r"^pos_embed$", "encoder.pos_embedding"),
+            (r"^patch_embed\.proj\.", "conv_proj."),
+            (r"^norm\.", "encoder.ln."),
+            (r"^blocks\.(\d+)\.", r"encoder.layers.encoder_layer_\1."),
+            (r"\.norm(\d)\.", r".ln_\1."),
+            (r"\.attn\.qkv\.", ".self_attention.in_proj_"),
+            (r"\.attn\.proj\.", ".self_attention.out_proj."),
+            (r"\.mlp\.fc1\.", ".mlp.0."),
+            (r"\.mlp\.fc2\.", ".mlp.3."),
+        )
     ),
 }
 
-
-class Foreign(NamedTuple):
-    """A state dict in another layout: its network, preparation of images, renamed tensors, and their former prefix."""
-
-    config: NetworkConfig
-    preparation: Preparation
-    state: dict[str, Tensor]
-    prefix: str
-
-
-def foreign_state(state: State, where: str, name: str | None = None) -> Foreign:
-    """The backbone in a state dict of one of `LAYOUTS`.
-
-    name: the timm network NAME or weights NAME.TAG, if key names are not enough. Images are prepared as the layout's
-    software publishes; by timm's configuration for named networks and EfficientNets; otherwise by default values.
-    Raises UserError if no known network has these tensors.
-    """
-    if not state:
-        raise UserError(f"{where}: has no tensors")
-    plain = None if name is None else _timms(name, where)
-    first = (
-        "conv1.weight"
-        if plain is None
-        else next(iter(backbones.outline(NetworkConfig(name=plain)).state_dict()))
-    )
-    layout, prefix = _layout(state, first)
-    known = NETWORKS[layout.family]
-    if plain is not None and plain not in known and layout.renames:
-        raise UserError(f"{where}#{name}: the network must be one of {', '.join(known)}")
-    every = {
-        key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)
-    }
-    if all(re.match(layout.head, key) for key in every):
-        raise UserError(
-            f"{where}: has only a head ({some(every)}); give a file with the whole network"
-        )
-    stem = every.get(names(layout, ["conv1.weight"])["conv1.weight"])
-    small = stem is not None and stem.shape[2:] == (3, 3)
-    remedy = f"if timm has this network, name it: {where}#NETWORK"
-    if plain is None and layout.family == "ResNet" and (stem is None or stem.ndim != 4):
-        raise UserError(
-            f"{where}: no network is recognised by these key names ({some(every)}); {remedy}"
-        )
-    for candidate in known if plain is None else [plain]:
-        config = NetworkConfig(name=candidate, small_stem=small and candidate in NETWORKS["ResNet"])
-        own = backbones.outline(config).state_dict()
-        of_theirs = {theirs: ours for ours, theirs in names(layout, own).items()}
-        # a head's name in one network is a normalisation's in another
-        kept = {
-            of_theirs.get(k, k): v
-            for k, v in every.items()
-            if k in of_theirs or not re.match(layout.head, k)
-        }
-        given, wanted = _convolutions(kept).items(), _convolutions(own).items()
-        if plain is not None or wanted == given:
-            by_timm = name or (candidate if layout.family != "ResNet" else None)
-            preparation = layout.preparation or (of_timm(by_timm) if by_timm else assumed())
-            if config.small_stem:  # no published weights are for such small images
-                preparation = replace(assumed(32), std=preparation.std)
-            return Foreign(config, preparation, kept, prefix)
-        if len(wanted ^ given) <= 0.2 * len(wanted):  # a few tensors are missing or renamed
-            raise UserError(f"{where}: almost a {candidate}, but {misfit(own, kept)}")
-    problem = f"unknown {layout.family} of {len(_convolutions(every))} convolutions; known: {', '.join(known)}"
-    others = (
-        "give the safetensors file of a run, which describes its network, or python:MODULE:CALLABLE"
-    )
-    raise UserError(f"{where}: {problem}; {others}; {remedy}")
-
-
-def _timms(name: str, where: str) -> str:
-    """The timm network that a user named, without the tag of its weights."""
-    plain = name.partition(".")[0]
-    if plain not in timm.list_models() or (plain != name and name not in timm.list_pretrained()):
-        raise UserError(
-            f"{where}#{name}: timm has no network '{name}'; {nearest(name, timm.list_models())}"
-        )
-    return plain
-
-
-def _layout(state: State, first: str) -> tuple[Layout, str]:
-    """The layout of a state, and the prefix of its backbone. first: the name of the network's first tensor."""
-    for mark in (re.escape(first), ".*"):  # any tensor if that one is missing
-        for layout in LAYOUTS.values():
-            for found in filter(
-                None, map(re.compile(f"({layout.prefix}){layout.mark or mark}").fullmatch, state)
-            ):
-                if any(key.startswith(found[1] + layout.also) for key in state):
-                    return layout, found[1]
-    raise AssertionError("the last layout has any key")
+#: How published code prepares images, by a regular expression of a tensor's path that only its files have.
+PUBLISHED = {
+    # their code normalises with another standard deviation of red (D22)
+    r"(.*\.)?module\.projection_head\..*": published(
+        "SwAV and DeepCluster-v2", std=(0.228, 0.224, 0.225)
+    ),
+    r"(.*\.)?module\.encoder_q\.conv1\.weight": published("MoCo and PCL"),
+    r"(.*\.)?module\.encoder\.conv1\.weight": published("SimSiam"),
+}
 
 
 def names(layout: Layout, own: Iterable[str]) -> dict[str, str]:
-    """{plain name: the layout's name} of a network's tensors."""
+    """{plain name: the layout's name} of a network's tensors; (a|b) in a name stands for several that are joined."""
     renamed = {name: name for name in own}
     for pattern, new in layout.renames:
         numbers: dict[str, int] = {}
@@ -213,5 +241,48 @@ def names(layout: Layout, own: Iterable[str]) -> dict[str, str]:
     return renamed
 
 
-def _convolutions(state: State) -> dict[str, torch.Size]:
-    return {key: value.shape for key, value in state.items() if value.ndim == 4}
+def pieces(name: str) -> list[str]:
+    """The tensors that a layout's name stands for: a.(q|k).b is a.q.b and a.k.b."""
+    begin, bracket, rest = name.partition("(")
+    if not bracket:
+        return [name]
+    choices, _, end = rest.partition(")")
+    return [begin + choice + end for choice in choices.split("|")]
+
+
+def renamed(layout: Layout, state: State, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state with the plain names of a network, whose own state is `own`.
+
+    Tensors that this network does not have keep their names, except for leftovers, which are dropped.
+    """
+    found: dict[str, Tensor] = {}
+    used: set[str] = set()
+    for plain, theirs in names(layout, own).items():
+        parts = pieces(theirs)
+        if not all(part in state for part in parts):
+            continue
+        value = state[parts[0]]
+        if len(parts) > 1:
+            if len({state[part].shape[1:] for part in parts}) > 1 or not value.ndim:
+                continue
+            value = torch.cat([state[part] for part in parts])
+        used.update(parts)
+        missing = own[plain].ndim - value.ndim
+        if layout.renames and missing > 0:  # a class token [D] for [1, 1, D]
+            value = value.reshape((1,) * missing + value.shape)
+        found[plain] = value
+    # a head's name in one network is a normalisation's in another
+    others = {
+        name: value
+        for name, value in state.items()
+        if name not in used and not re.match(layout.leftovers, name)
+    }
+    return others | found
+
+
+def published_for(state: State) -> Preparation | None:
+    """The preparation of images by the published code that wrote a file, if its names tell."""
+    for pattern, preparation in PUBLISHED.items():
+        if any(re.fullmatch(pattern, name) for name in state):
+            return preparation
+    return None

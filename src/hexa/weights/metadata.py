@@ -48,7 +48,7 @@ def metadata_of(backbone: Backbone) -> dict[str, str]:
         "crop": json.dumps(backbone.preparation.crop),
         "interpolation": backbone.preparation.interpolation,
         "origins": json.dumps(backbone.preparation.origins),
-        "info": json.dumps(backbone.info),
+        "info": json.dumps({name: v for name, v in backbone.info.items() if name != "note"}),
         "content": backbone.content_hash(),
     }
 

@@ -68,6 +68,13 @@ def write(backbone: Backbone, path: Path) -> int:
     return len(program.model.graph.initializers)
 
 
+def described(backbone: Backbone) -> str:
+    """The input of the graph: name, shape, type and range, such as `images [N, 3, 224, 224], float32 in [0, 1], RGB`."""
+    size, channels = backbone.image_size, len(backbone.mean)
+    colours = ", RGB" if channels == 3 else ""
+    return f"{INPUT} [N, {channels}, {size}, {size}], float32 in [0, 1]{colours}"
+
+
 @contextmanager
 def _plain_attention(network: nn.Module) -> Iterator[None]:
     """Without timm's fused attention, which torch cannot export where positions are biases of it."""

@@ -128,15 +128,20 @@ def of_timm(name: str) -> Preparation:
     config = timm.models.get_pretrained_cfg(name)
     if config is None or not config.input_size:
         return assumed()
-    own = timm.data.resolve_data_config(pretrained_cfg=config.to_dict())
     tagged = name if "." in name or not config.tag else f"{name}.{config.tag}"
+    return of_timms_values(config.to_dict(), f"timm's configuration of {tagged}")
+
+
+def of_timms_values(config: Mapping[str, Any], origin: str) -> Preparation:
+    """The preparation in a pretrained_cfg of timm."""
+    own = timm.data.resolve_data_config(pretrained_cfg=dict(config))
     return Preparation(
         own["mean"],
         own["std"],
         int(own["input_size"][-1]),
         float(own["crop_pct"]),
         own["interpolation"] if own["interpolation"] in INTERPOLATIONS else "bicubic",
-        dict.fromkeys(NAMES, f"timm's configuration of {tagged}"),
+        dict.fromkeys(NAMES, origin),
     )
 
 

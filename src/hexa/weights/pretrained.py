@@ -19,11 +19,11 @@ from hexa.nn.normalize import Normalize, mean_of
 from hexa.runtime import paths
 from hexa.runtime.files import write_whole
 from hexa.runtime.random import Stream, global_draws
-from hexa.weights import files, timm_weights
+from hexa.weights import files, folders, timm_weights
 from hexa.weights.external import external
-from hexa.weights.files import State, Unreadable
+from hexa.weights.files import State, Unreadable, Weights
 from hexa.weights.fitting import filled, find_backbone, outlined
-from hexa.weights.layouts import foreign_state
+from hexa.weights.foreign import check_periods, foreign_state
 from hexa.weights.metadata import (
     content_hash,
     described,
@@ -32,6 +32,7 @@ from hexa.weights.metadata import (
     of_metadata,
     ordered,
 )
+from hexa.weights.parts import below
 from hexa.weights.preparation import Given, Preparation, of_timm
 
 WEIGHTS = "backbone.safetensors"
@@ -87,6 +88,11 @@ class Backbone(nn.Module):
         other.num_features = width or other.num_features
         return other.to(self.normalize.scale.device).train(self.training)
 
+    def said(self) -> str | None:
+        """Sentences on how its weights were chosen and how images are prepared, for readers of results."""
+        parts = [self.info.get("note"), self.preparation.said()]
+        return "; ".join(filter(None, parts)) or None
+
     def content_hash(self) -> str:
         """The first 16 hexadecimal digits of the SHA-256 of names and values of the network's state."""
         return content_hash(self.network.state_dict())
@@ -124,7 +130,8 @@ def load_backbone(
 
     A run folder (its backbone.safetensors, or its newest intact checkpoint while it trains) · a .safetensors file · a
     checkpoint (.pth, .pth.tar, .pt, .pkl) in any of `layouts.LAYOUTS`; FILE#NETWORK names the timm network if key names
-    are not enough · timm:NAME · random:NAME, the network of a run folder, of timm, or small-resnet-W-W-W, with weights
+    are not enough, FILE#NETWORK:PART one of several networks in the file · a folder of transformers, timm or OpenCLIP
+    with a config.json · timm:NAME · random:NAME, the network of a run folder, of timm, or small-resnet-W-W-W, with weights
     drawn from `seed` · pixels:SIZE · python:MODULE:CALLABLE, a function that returns a network (`external.External`).
     Only tensors are read from files, never code; `python:` runs the code that it names. Raises UserError.
 
@@ -157,10 +164,25 @@ def _loaded(text: str, seed: int, branch: str) -> Backbone:
         return named[kind]()
     path, network = paths.weights(text)
     network = network and timm_weights.current(network)
-    return _of_run(path, branch) if path.is_dir() else _of_file(path, branch, network)
+    if path.is_dir():
+        return _of_folder(path, branch, network)
+    return _of_file(path, branch, network)
 
 
 # -- of files ---------------------------------------------------------------------------------------------------------
+
+
+def _of_folder(folder: Path, branch: str, name: str | None) -> Backbone:
+    """The backbone of a run, or in a folder of transformers, timm or OpenCLIP."""
+    run = any((folder / one).exists() for one in (WEIGHTS, "config.yaml"))
+    if run or not folders.is_one(folder):
+        if name is not None:
+            raise UserError(f"{folder}#{name}: a run describes its network; leave out #{name}")
+        return _of_run(folder, branch)
+    if branch != "main":
+        raise UserError(f"{folder}: has no batch-norms '{branch}'; give the folder of a run")
+    found = folders.read(folder, named=name is not None)
+    return _foreign(found.weights, name, found.config, found.preparation)
 
 
 def _of_run(folder: Path, branch: str) -> Backbone:
@@ -168,7 +190,8 @@ def _of_run(folder: Path, branch: str) -> Backbone:
         return _of_file(folder / WEIGHTS)
     if not (folder / "config.yaml").is_file():
         raise UserError(
-            f"{folder}: no config.yaml, so not a run that has begun; give a run, or a file of weights"
+            f"{folder}: no config.yaml, so not a run that has begun; give a run, a folder with the config.json of "
+            "transformers or timm, or a file of weights"
         )
     for path in sorted((folder / "checkpoints").glob("step-*.pt"), reverse=True):
         with suppress(Unreadable):  # truncated or damaged: the one before is kept for this case
@@ -190,7 +213,6 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
             f"{path}: batch-norms '{branch}' are kept only in the checkpoints of a run; give its folder"
         )
     state: State = weights.state
-    remedy = ""
     if "network" in weights.metadata:
         config, preparation, info = of_metadata(weights.metadata, where)
         if weights.metadata.get("content") not in (
@@ -202,6 +224,8 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
             )
     elif of_run:
         config, preparation, info = of_config(run / "config.yaml")
+        if any(key.startswith("method.") for key in state):
+            state = below(state, "method.")
         state, encoder = find_backbone(
             state, outlined(config, f"{run / 'config.yaml'}"), where, branch
         )
@@ -209,10 +233,27 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
         step = path.stem.removeprefix("step-")
         info |= {"step": int(step)} if step.isdecimal() else {}
     else:
-        config, preparation, state, prefix = foreign_state(state, where, name)
-        info = {"encoder": prefix.rstrip(".") or "state dict"}
-        remedy = f"name the timm network that it was saved from: {where}#NETWORK"
-    return Backbone(filled(config, state, where, remedy, weights.check), preparation, config, info)
+        if name is None and folders.names_network(path):
+            beside = folders.read(path.parent, file=path)
+            return _foreign(weights, None, beside.config, beside.preparation)
+        return _foreign(weights, name)
+    return Backbone(filled(config, state, where, "", weights.check), preparation, config, info)
+
+
+def _foreign(
+    weights: Weights,
+    name: str | None,
+    described: NetworkConfig | None = None,
+    preparation: Preparation | None = None,
+) -> Backbone:
+    """The backbone in a file of other software."""
+    found = foreign_state(weights, name, described, preparation)
+    info = {"encoder": found.prefix.rstrip(".") or "state dict"}
+    if found.notes:
+        info["note"] = "; ".join(found.notes)
+    network = filled(found.config, found.state, weights.where, "")
+    check_periods(network, weights)
+    return Backbone(network, found.preparation, found.config, info)
 
 
 # -- by name ----------------------------------------------------------------------------------------------------------

@@ -20,8 +20,9 @@ from hexa.nn.encoder import Encoder
 from hexa.nn.image_size import resampled
 from hexa.nn.two_streams import TwoStreams
 from hexa.weights.external import external
+from hexa.weights.files import Weights
 from hexa.weights.fitting import filled
-from hexa.weights.layouts import foreign_state
+from hexa.weights.foreign import foreign_state
 from hexa.weights.preparation import CROP, DECLARED, Given, of_timm
 from hexa.weights.pretrained import WEIGHTS, Backbone, load_backbone
 
@@ -150,7 +151,8 @@ def made_by_code(spec: str) -> Backbone:
             network.state_dict(),
         )
     else:
-        config, preparation, state, _ = foreign_state(network.state_dict(), call, name or None)
+        found = foreign_state(Weights(call, network.state_dict()), name or None)
+        config, preparation, state = found.config, found.preparation, found.state
     own = made.preparation
     declared = {key: value for key, value in own.values().items() if own.origins[key] == DECLARED}
     preparation, _ = preparation.changed(cast(Given, declared))
@@ -246,7 +248,7 @@ def count_stages(network: nn.Module) -> int:
     return 1
 
 
-def last_stages(network: nn.Module, share: float) -> int:
+def last_stages(network: nn.Module, share: float = 0.05) -> int:
     """The fewest last stages that hold this share of the parameters; 1 if the network does not define its stages.
 
     Some networks end in a stage of a normalisation alone.

@@ -341,6 +341,9 @@ def test_evaluation_of_arrays_without_labels() -> None:
     assert torch.equal((torch.cat(images) * 255).round().to(torch.uint8), source.images)
 
 
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
 def test_signals_to_the_whole_group_leave_workers_alone_and_closing_ends_them(
     tmp_path: Path,
 ) -> None:
@@ -353,15 +356,13 @@ def test_signals_to_the_whole_group_leave_workers_alone_and_closing_ends_them(
     workers = set(multiprocessing.active_children()) - before
     assert len(workers) == 2
     for worker in workers:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in STOPS:
             os.kill(worker.pid, number)
     made += list(batches)
     assert all(same(left, right) for left, right in zip(made, expected, strict=True))
     loader.close()
     assert not any(worker.is_alive() for worker in workers)
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []).isdisjoint(
-        {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    )
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []).isdisjoint(STOPS)
 
 
 def test_a_worker_that_dies_is_noticed_where_it_is_awaited_and_nowhere_else(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import math
 import pickle
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from hexa.data.sources import bands, decode
 from hexa.data.sources.decode import DecodeError
 from hexa.ops.photometric import unit
 from hexa.runtime import packages
-from tests.data.image_files import saved
+from tests.data.image_files import png, png_values, saved
 from tests.pickles import Calls
 from tests.refusals import one_line
 
@@ -103,11 +104,11 @@ TRAP = np.array([[Calls(pytest.fail, "an array was unpickled")]], object)
 REFUSED = {
     "not a number": (
         _npy(np.array([[0.5, np.nan]])),
-        "floats range from nan to nan; they must be between 0 and 1",
+        "floats range from nan to nan; they must be between 0 and 1, or give SOURCE,max_value=N",
     ),
     "above one": (
         _npy(np.array([[0.5, 7.0]])),
-        "floats range from 0.5 to 7; they must be between 0 and 1",
+        "floats range from 0.5 to 7; they must be between 0 and 1, or give SOURCE,max_value=N",
     ),
     "signed": (
         _npy(np.zeros((3, 3), np.int16)),
@@ -263,22 +264,22 @@ UNFIT = {
     "a pixel above one": (
         "float32",
         1.001,
-        "floats range from 0.5 to 1.001; they must be between 0 and 1",
+        "floats range from 0.5 to 1.001; they must be between 0 and 1, or give SOURCE,max_value=N",
     ),
     "16 bits as floats": (
         "float32",
         40000,
-        "floats range from 0.5 to 40000; they must be between 0 and 1",
+        "floats range from 0.5 to 40000; they must be between 0 and 1, or give SOURCE,max_value=N",
     ),
     "a negative": (
         "float32",
         -0.25,
-        "floats range from -0.25 to 0.5; they must be between 0 and 1",
+        "floats range from -0.25 to 0.5; they must be between 0 and 1, or give SOURCE,max_value=N",
     ),
     "not a number": (
         "float32",
         np.nan,
-        "floats range from nan to nan; they must be between 0 and 1",
+        "floats range from nan to nan; they must be between 0 and 1, or give SOURCE,max_value=N",
     ),
     "infinite": ("float32", np.inf, "floats range from 0.5 to inf; they must be between 0 and 1"),
     "more than 16 bits": (
@@ -311,7 +312,7 @@ def test_an_image_outside_the_scale_is_listed_and_changes_no_other(tmp_path: Pat
         (tmp_path / f"{number}.tif").write_bytes(_grey(values, "float32"))
     store = ImageStore.of(open_source(f"folder:{tmp_path}"), torch.device("cpu"), math.inf, 0.01)
     assert store.problems == {
-        1: "floats range from 0.268293 to 1.001; they must be between 0 and 1"
+        1: "floats range from 0.268293 to 1.001; they must be between 0 and 1, or give SOURCE,max_value=N"
     }
     assert store.images[0].max() == 255
     assert torch.equal(store.images[0], store.images[2])
@@ -354,3 +355,79 @@ def test_a_tiff_without_some_of_its_strips_is_truncated(layout: str, channels: i
             struct.pack_into("<I", data, entry + 4, count - 1)
     with pytest.raises(DecodeError, match="the TIFF is truncated: strips or tiles are missing"):
         bands.decode(bytes(data), channels=channels)
+
+
+def _twelve_bits(bands_of: int = 1) -> Any:
+    """Values [10, 8] or [10, 8, C] of 12 bits, the highest among them."""
+    shape = (10, 8) if bands_of == 1 else (10, 8, bands_of)
+    values = np.random.default_rng(bands_of).integers(0, 4096, shape).astype(np.uint16)
+    values[0, 0] = 4095
+    return values
+
+
+def _as_tiff(values: Any) -> bytes:
+    out = io.BytesIO()
+    photometric = "rgb" if values.ndim == 3 else "minisblack"
+    pytest.importorskip("tifffile").imwrite(out, values, photometric=photometric)
+    return out.getvalue()
+
+
+def _as_png(values: Any) -> bytes:
+    return png(values.reshape(*values.shape[:2], -1), {1: 0, 3: 2}[values.size // 80], 16)
+
+
+@pytest.mark.parametrize("write", [_as_tiff, _as_png], ids=["TIFF", "PNG"])
+@pytest.mark.parametrize("bands_of", [1, 3])
+def test_twelve_bits_stored_in_sixteen_are_scaled(
+    tmp_path: Path, bands_of: int, write: Callable[[Any], bytes]
+) -> None:
+    values = _twelve_bits(bands_of)
+    for number in range(2):
+        (tmp_path / f"{number}.scan").write_bytes(write(values))
+    dark = open_source(f"folder:{tmp_path}")
+    assert dark.decode(0).max() <= 16
+    (note,) = dark.notes()
+    assert "the largest value of these 16-bit images is 4,095 of 65,535" in note
+    remedy = note.rpartition("give ")[2]
+    assert remedy == f"folder:{tmp_path},max_value=4095"
+    bright = open_source(remedy)
+    assert bright.notes() == []
+    expected = np.round(values.reshape(10, 8, -1) / 4095 * 255).astype(np.uint8)
+    assert np.array_equal(bright.decode(0).permute(1, 2, 0), np.broadcast_to(expected, (10, 8, 3)))
+    if bands_of == 1:
+        grey = open_source(f"{remedy}#train", channels=1).decode(1)
+        assert grey.dtype == torch.uint16
+        assert np.abs(grey[0].numpy() / 65535 - values / 4095).max() < 1e-5
+
+
+def test_max_value_of_arrays_and_floats(tmp_path: Path) -> None:
+    values = _twelve_bits(5)
+    np.save(tmp_path / "a.npy", values)
+    np.save(tmp_path / "b.npy", values.astype(np.float32) / 4)
+    source = open_source(f"folder:{tmp_path},max_value=4095", channels=5)
+    for place, scale in ((0, 1), (1, 4)):
+        made = source.decode(place).permute(1, 2, 0).numpy() / 65535
+        assert np.abs(made - values / scale / 4095).max() < 1e-5
+    low = open_source(f"folder:{tmp_path},max_value=4094", channels=5)
+    with pytest.raises(DecodeError, match=r"values range from \d+ to 4095, beyond max_value=4094"):
+        low.decode(0)
+
+
+def test_images_of_eight_bits_have_no_other_white(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(png_values(2, 8), 2, 8))
+    plain, scaled = (open_source(f"folder:{tmp_path}{option}") for option in ("", ",max_value=99"))
+    assert torch.equal(plain.decode(0), scaled.decode(0))
+    assert plain.notes() == scaled.notes() == []
+    for spec, said in (("digits,max_value=9", "8 bits"), (f"{tmp_path},max_value=0", "above 0")):
+        with pytest.raises(UserError, match=said):
+            open_source(spec)
+
+
+@pytest.mark.parametrize(("largest", "noted"), [(16383, True), (16384, False), (300, True)])
+def test_a_note_on_dark_images_alone(tmp_path: Path, largest: int, noted: bool) -> None:
+    for number in range(3):
+        values = np.full((4, 4, 1), largest if number == 1 else 7)
+        (tmp_path / f"{number}.png").write_bytes(png(values, 0, 16))
+    notes = open_source(f"folder:{tmp_path}").notes()
+    assert bool(notes) == noted
+    assert not noted or f"is {largest:,} of 65,535" in notes[0]

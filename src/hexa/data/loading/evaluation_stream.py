@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,18 +28,31 @@ ByShape = list[tuple[Tensor, Tensor]]
 
 
 @dataclass
-class _EvaluationPlan(Dataset[tuple[ByShape, Problems]]):
+class Look:
+    """Something to keep of every decoded image, before it is transformed.
+
+    see: returns it for an image [C, H, W]; runs in the processes that decode. found: takes it in, by position.
+    """
+
+    see: Callable[[Tensor], Any]
+    found: dict[int, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _EvaluationPlan(Dataset[tuple[ByShape, Problems, dict[int, Any]]]):
     source: Source
     transform: EvaluationTransform
     batch_size: int
     positions: range
+    see: Callable[[Tensor], Any] | None = None
 
-    def __getitem__(self, number: int) -> tuple[ByShape, Problems]:
+    def __getitem__(self, number: int) -> tuple[ByShape, Problems, dict[int, Any]]:
         made: dict[
             torch.Size, tuple[list[Tensor], list[int]]
         ] = {}  # transformed images and positions by shape
         same: dict[int, Tensor] = {}  # decoded images of one shape by position, not yet transformed
         problems = Problems()
+        seen = dict[int, Any]()
 
         def transform() -> None:
             transformed = self.transform(torch.stack([*same.values()]))
@@ -53,6 +67,8 @@ class _EvaluationPlan(Dataset[tuple[ByShape, Problems]]):
             except decoding.DecodeError as error:
                 problems.append((position, str(error)))
                 continue
+            if self.see is not None:
+                seen[position] = self.see(image)
             # transforming small images together is faster; a batch of large ones would fill the memory
             new = _kind(image) != _kind(next(iter(same.values()), image))
             if new or len(same) * image.numel() > _TOGETHER:
@@ -60,9 +76,11 @@ class _EvaluationPlan(Dataset[tuple[ByShape, Problems]]):
             same[position] = image
         if same:
             transform()
-        return [
-            (torch.cat(alike(images)), torch.tensor(index)) for images, index in made.values()
-        ], problems
+        return (
+            [(torch.cat(alike(images)), torch.tensor(index)) for images, index in made.values()],
+            problems,
+            seen,
+        )
 
 
 def evaluation_stream(
@@ -75,12 +93,13 @@ def evaluation_stream(
     tolerance: float,
     positions: range | None = None,
     share: tuple[int, int] = (0, 1),
+    look: Look | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches of transformed images and their positions, in order: of all images, or `positions`, that can be read.
 
     problems: takes in what is unreadable; UserError lists it if its share of the source exceeds `tolerance`. share:
     (r, n), only every n-th batch, starting at batch r. `OwnAspect` gets batches small enough that even strips have no
-    more pixels than `batch_size` squares, split by shape.
+    more pixels than `batch_size` squares, split by shape. look: what else to keep of the images.
     """
     if num_workers is None:
         image = first_image(source)
@@ -91,11 +110,17 @@ def evaluation_stream(
     if isinstance(transform, OwnAspect):
         batch_size = max(1, batch_size // LONGEST)
     plan = _EvaluationPlan(
-        source, transform, batch_size, range(len(source)) if positions is None else positions
+        source,
+        transform,
+        batch_size,
+        range(len(source)) if positions is None else positions,
+        None if look is None else look.see,
     )
     first, step = share
     numbers = range(first, math.ceil(len(plan.positions) / batch_size), step)
     with closing(Items(plan, numbers, device, num_workers)) as items:
-        for by_shape, unreadable in items:
+        for by_shape, unreadable, seen in items:
             check_problems(source, problems, tolerance, *unreadable)
+            if look is not None:
+                look.found.update(seen)
             yield from by_shape

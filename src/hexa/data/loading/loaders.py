@@ -13,7 +13,7 @@ from torch import Tensor
 from hexa.config import ConfigError
 from hexa.core.batch import Batch
 from hexa.data.loading import store as stores, workers
-from hexa.data.loading.evaluation_stream import evaluation_stream
+from hexa.data.loading.evaluation_stream import Look, evaluation_stream
 from hexa.data.loading.pairs import Pairs
 from hexa.data.sources.source import Source
 from hexa.data.views.evaluation import EvaluationTransform
@@ -74,7 +74,7 @@ class PretrainLoader:
         pairs: Pairs | None = None,
         sets: int | None = None,
     ) -> None:
-        check_batch_size(batch_size, len(source), f"{source.name}#{source.split}")
+        check_batch_size(batch_size, len(source), source.title)
         self.source, self.views, self.stream, self.pairs = source, views, stream, pairs
         self.batch_size, self.device, self.tolerance = batch_size, torch.device(device), tolerance
         self.steps_per_epoch, self.sets = len(source) // batch_size, sets
@@ -267,18 +267,21 @@ def evaluation_batches(
     problems: dict[int, str] | None = None,
     tolerance: float = 0.01,
     share: tuple[int, int] = (0, 1),
+    look: Look | None = None,
 ) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
     """All images once, in order: (images float [B, C, S, S] in [0, 1], labels int64 [B] or None, positions int64 [B]).
 
     Images and labels are on `device`, positions on the CPU. Unreadable images are left out and entered in `problems`;
     if their share exceeds `tolerance`, UserError lists them. share: (r, n) gives only every n-th batch, starting at
-    batch r, so that n processes share the work.
+    batch r, so that n processes share the work. look: what else to keep of the images.
     """
     problems = {} if problems is None else problems
     target = torch.device(device)
     labels = None if source.labels is None else torch.from_numpy(source.labels)
     how = (target, num_workers, problems, tolerance)
-    for images, index in evaluation_stream(source, transform, batch_size, *how, share=share):
+    for images, index in evaluation_stream(
+        source, transform, batch_size, *how, share=share, look=look
+    ):
         chosen = None if labels is None else to_device(labels[index], target)
         # one pass over the pixels, into the memory layout that networks prefer
         pixels = to_device(images, target).to(torch.float32, memory_format=torch.channels_last)

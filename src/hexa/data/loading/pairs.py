@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hexa.config import Config, UserError, reason, whole_characters
+from hexa.data.sources.labels import composed
 from hexa.data.sources.source import Source, Subset, digest, location
 from hexa.runtime.random import Stream
 
@@ -161,9 +162,14 @@ def _lines(file: TextIO) -> Iterator[str]:
         yield line
 
 
+def _name(path: str) -> str:
+    """The path of an image as text that matches in any normal form."""
+    return composed(whole_characters(path))
+
+
 def _groups(rows: Iterator[list[str]], source: Source, where: str) -> list[str | None]:
     places: dict[str, int] = {}
-    for index, name in enumerate(map(whole_characters, source.paths)):
+    for index, name in enumerate(map(_name, source.paths)):
         places[name] = -1 if name in places else index
     groups: list[str | None] = [None] * len(source)
     columns, count, unknown, example = (0, 1), 0, 0, ""
@@ -174,7 +180,7 @@ def _groups(rows: Iterator[list[str]], source: Source, where: str) -> list[str |
                 columns = (names.index("path"), names.index("group"))
                 continue
             if (
-                row and row[0] not in places and not {*row[0]} & {".", "/"}
+                row and _name(row[0]) not in places and not {*row[0]} & {".", "/"}
             ):  # a header with other names
                 continue
         if not row:
@@ -182,7 +188,7 @@ def _groups(rows: Iterator[list[str]], source: Source, where: str) -> list[str |
         if len(row) <= max(columns):
             missing = f"row {number + 1} has only {len(row)} column{'s' * (len(row) != 1)}"
             raise UserError(f"{where}: {missing}; give path and group, separated by a comma")
-        name, group = row[columns[0]], row[columns[1]].strip()
+        name, group = _name(row[columns[0]]), row[columns[1]].strip()
         count += 1
         place = places.get(name)
         if place is None:

@@ -34,7 +34,9 @@ def measured(source: Source) -> Statistics:
     stay the same. Raises UserError if no image can be read.
     """
     version = digest(
-        source.version(), source.split, str((source.max_image_pixels, source.channels, _VERSION))
+        source.version(),
+        source.split,
+        str((source.max_image_pixels, source.channels, source.max_value, _VERSION)),
     )
     with contextlib.suppress(OSError, RuntimeError, UserError, ValueError, TypeError, KeyError):
         cached = parsing.from_json(parsing.read_text(_cache_file(version), 2**16))
@@ -72,7 +74,7 @@ def _measure(source: Source) -> Statistics:
     read = [moment for moment in found if isinstance(moment, Tensor)]
     if not read:
         raise UserError(
-            f"data '{source.name}#{source.split}': none of {count} images can be read, e.g. {found[-1]}"
+            f"data '{source.title}': none of {count} images can be read, e.g. {found[-1]}"
         )
     mean, square = torch.stack(read).mean(0)
     return _rounded(mean), _rounded((square - mean.square()).clamp(min=0).sqrt())

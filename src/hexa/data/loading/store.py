@@ -133,7 +133,7 @@ def check_problems(
         many = f"{len(problems)} of {len(source)} images cannot be read, more than {100 * tolerance:g} %"
         raised = f"raise --training.max_corrupt_share above {len(problems) / len(source):.2g}"
         remedy = f"remove them, or, in training, {raised}"
-        raise UserError(f"data '{source.name}#{source.split}': {many}: {listed}; {remedy}")
+        raise UserError(f"data '{source.title}': {many}: {listed}; {remedy}")
 
 
 def describe_problems(source: Source, problems: Mapping[int, str], most: int = 1000) -> list[str]:

@@ -6,10 +6,12 @@ import io
 import logging
 import math
 import zlib
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
+import torchvision.io
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
@@ -17,38 +19,100 @@ from torch import Tensor
 from hexa.config import UserError
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.decode import DecodeError
+from hexa.data.sources.kinds import kind_of
 from hexa.runtime.packages import import_extra
 
 Pixels = NDArray[Any]
-_NPY, _TIFF = b"\x93NUMPY", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+#: Where a PNG says how many bits a value has.
+_PNG_DEPTH = 24
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 #: TIFF compressions that are read: none, LZW, PackBits, and the two codes for deflate, which can turn a few bytes into
 #: gigabytes.
+_BITS_PER_SAMPLE = 258
 _COMPRESSIONS, _DEFLATE = (1, 5, 32773, 8, 32946), (8, 32946)
 
 
-def decode(data: bytes, max_pixels: int = decoding.MAX_IMAGE_PIXELS, channels: int = 3) -> Tensor:
+def decode(
+    data: bytes,
+    max_pixels: int = decoding.MAX_IMAGE_PIXELS,
+    channels: int = 3,
+    max_value: int | None = None,
+) -> Tensor:
     """The image as [channels, H, W]: uint8, uint16, or float32 in [0, 1].
 
     Three channels: 8-bit RGB as `sources.decode` makes it (except .npy files, which are read as they are). One
     channel: grey at full depth; colours are converted. Any other number: all bands as they are, from .npy files
-    [H, W] or [H, W, C], from the bands or pages of a TIFF (needs tifffile), or from a PNG with transparency. Raises
-    DecodeError for any bytes that cannot be read and for a wrong number of bands; UserError if tifffile is missing.
+    [H, W] or [H, W, C], from the bands or pages of a TIFF (needs tifffile), or from a PNG with transparency.
+    max_value: what is white in images of more than 8 bits. Raises DecodeError for any bytes that cannot be read and for
+    a wrong number of bands; UserError if tifffile is missing.
     """
+    kind = kind_of(data)
     try:
-        if data.startswith(_NPY):
-            values = _read_npy(data, max_pixels)
+        if kind == "NPY":
+            values = _white(_read_npy(data, max_pixels), max_value)
         elif channels == 3:
-            return decoding.decode(data, max_pixels)
-        elif channels > 1 and data.startswith(_TIFF):
-            values = _read_tiff(data, max_pixels, channels)
+            deep = None if max_value is None else _deep(data, max_pixels)
+            if deep is None:
+                return decoding.decode(data, max_pixels)
+            return decoding.of_levels(data, _white(deep, max_value), max_pixels)
+        elif channels > 1 and kind == "TIFF":
+            values = _white(_read_tiff(data, max_pixels, channels), max_value)
         else:
-            values = _read_with_pil(data, max_pixels, channels)
+            values = _white(_read_with_pil(data, max_pixels, channels), max_value)
+            values = decoding.in_range(values)
         return _tensor(values, channels)
     except (DecodeError, UserError):
         raise
     except Exception as error:  # as in `hexa.data.sources.decode.decode_with_pil`
         raise DecodeError(" ".join(str(error).split()) or type(error).__name__) from None
+
+
+def may_be_deep(data: bytes) -> bool:
+    """False if an image that begins with `data` has 8 bits; True if it may have more."""
+    kind = kind_of(data)
+    return kind in ("NPY", "TIFF") or (
+        kind == "PNG" and data[_PNG_DEPTH : _PNG_DEPTH + 1] == b"\x10"
+    )
+
+
+def largest(data: bytes, max_pixels: int = decoding.MAX_IMAGE_PIXELS) -> int | None:
+    """The largest value of an image of 16-bit integers; None for all others and for damaged ones."""
+    with suppress(Exception):  # as in `decode`
+        if not may_be_deep(data):
+            return None
+        values = _read_npy(data, max_pixels) if kind_of(data) == "NPY" else _deep(data, max_pixels)
+        if values is not None and values.dtype.kind in "ui" and values.dtype.itemsize > 1:
+            return int(values.max())
+    return None
+
+
+def _deep(data: bytes, max_pixels: int) -> Pixels | None:
+    """The values [H, W] or [H, W, C] of an image of more than 8 bits, not turned upright; None for all others."""
+    if not may_be_deep(data):
+        return None
+    image: Any
+    if kind_of(data) == "PNG":
+        image = decoding.opened(data, max_pixels)
+        if image.mode.startswith("I"):
+            return np.asarray(image).astype(np.uint16)
+        pixels = torchvision.io.decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        return np.asarray(pixels.permute(1, 2, 0))  # PIL drops the lower 8 bits of colours
+    if kind_of(data) == "TIFF":
+        image = decoding.opened(data, max_pixels)
+        if image.mode in ("RGB", "RGBA") and 16 in image.tag_v2.get(_BITS_PER_SAMPLE, ()):
+            return _read_tiff(data, max_pixels, len(image.tag_v2[_BITS_PER_SAMPLE]))
+        return np.asarray(image) if image.mode == "F" or image.mode.startswith("I") else None
+    return None
+
+
+def _white(values: Pixels, max_value: int | None) -> Pixels:
+    """Values of more than 8 bits, from 0 to `max_value`, as uint16 from 0 to 65535. Raises DecodeError for any beyond."""
+    if max_value is None or values.dtype == np.uint8:
+        return values
+    low, high = float(values.min()), float(values.max())
+    if not (low >= 0 and high <= max_value):  # also true of nan
+        raise DecodeError(f"values range from {low:g} to {high:g}, beyond max_value={max_value}")
+    return np.round(values.astype(np.float64) * (65535 / max_value)).astype(np.uint16)
 
 
 def _check_bands(bands: int, channels: int, hint: str = "") -> None:
@@ -103,7 +167,7 @@ def _read_with_pil(data: bytes, max_pixels: int, channels: int) -> Pixels:
     image = decoding.upright(data, max_pixels)
     if channels == 1 and image.mode not in ("L", "F") and not image.mode.startswith("I"):
         image = decoding.to_rgb(image).convert("L")
-    return decoding.in_range(np.asarray(image))
+    return np.asarray(image)
 
 
 def _read_tiff(data: bytes, max_pixels: int, channels: int) -> Pixels:

@@ -7,7 +7,7 @@ import os
 import stat
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
+from PIL.AvifImagePlugin import AvifImageFile
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
 from PIL.ImageFile import ImageFile
@@ -27,33 +28,42 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 from torch import Tensor
 
-from hexa.data.sources import jpeg
+from hexa.config import UserError
+from hexa.data.sources import jpeg, jpeg_xl, kinds
+from hexa.runtime.packages import import_extra
 
 try:  # torchvision 0.29 announces their removal; PIL then decodes everything, up to three times slower
     from torchvision.io import ImageReadMode, decode_image
 except ImportError:
     decode_image = None
 
+#: Suffixes that are taken at their word: such a file is an image, or a broken one. All other files are looked into.
 EXTENSIONS = frozenset(
     (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".jp2")
 )
+#: Texts that stand beside images, and are not opened either.
+_SIDECARS = frozenset((".txt", ".xml", ".json", ".csv", ".cls"))
+#: What follows the last point of a name is a suffix up to this length.
+_LONGEST_SUFFIX = 16
 #: Images with more pixels are refused by their header, without decoding them. PIL warns of "decompression bombs" (a few
 #: kilobytes that unfold to gigabytes) from this number on, but refuses only images twice as large.
 MAX_IMAGE_PIXELS = 89_478_485
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-#: Which class reads files that begin with which bytes. The list is closed: PIL knows forty more formats, few of them
-#: tested against hostile files, and one (EPS) is a program that it hands to Ghostscript.
-_READERS: tuple[tuple[type[ImageFile], tuple[bytes, ...]], ...] = (
-    (JpegImageFile, (jpeg.BEGINNING,)),
-    (PngImageFile, (_PNG,)),
-    (BmpImageFile, (b"BM",)),
-    (GifImageFile, (b"GIF87a", b"GIF89a")),
-    (TiffImageFile, (b"II", b"MM")),
-    (WebPImageFile, (b"RIFF",)),
-    (Jpeg2KImageFile, (b"\xff\x4f\xff\x51", b"\0\0\0\x0cjP  \r\n\x87\n")),
-    (PpmImageFile, (b"P1", b"P2", b"P3", b"P4", b"P5", b"P6", b"Pf")),
-)
+#: Which class reads which kind of file. The list is closed: PIL knows forty more formats, few of them tested against
+#: hostile files, and one (EPS) is a program that it hands to Ghostscript. See also `_reader`.
+_READERS: dict[str, type[ImageFile]] = {
+    "JPEG": JpegImageFile,
+    "PNG": PngImageFile,
+    "BMP": BmpImageFile,
+    "GIF": GifImageFile,
+    "TIFF": TiffImageFile,
+    "WebP": WebPImageFile,
+    "JPEG 2000": Jpeg2KImageFile,
+    "PPM": PpmImageFile,
+    "AVIF": AvifImageFile,
+}
+_ORIENTATION = ExifTags.Base.Orientation
 #: The EXIF orientations of images that lie on their side.
 _ON_SIDE = (5, 6, 7, 8)
 #: Most pixels times scans of a JPEG, some seconds of work; usual files have at most ten scans.
@@ -87,12 +97,48 @@ def read(path: str | Path, first: int = -1) -> bytes:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
             raise DecodeError("not a regular file")
-        if status.st_size > MOST_BYTES:
+        if first < 0 and status.st_size > MOST_BYTES:
             raise DecodeError(too_large(status.st_size))
         with open(path, "rb") as file:
             return file.read(first)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise DecodeError(getattr(error, "strerror", None) or str(error)) from None
+
+
+def beginning(path: str, count: int) -> bytes:
+    """The first bytes of a regular file, at most `count`, four times as fast as `read`. Raises DecodeError."""
+    try:
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        try:
+            return os.read(number, count)
+        finally:
+            os.close(number)
+    except OSError as error:
+        raise DecodeError(error.strerror or str(error)) from None
+
+
+def why_left_out(name: str, read_first: Callable[[int], bytes]) -> str | None:
+    """None if a file is an image; otherwise what it is counted as, such as its suffix, perhaps with a remedy.
+
+    The content decides, unless the suffix is one of `EXTENSIONS` or that of a text beside an image: to open a million
+    files would take minutes.
+    read_first: returns as many bytes of the file's beginning as it is told to; may raise DecodeError.
+    """
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix in EXTENSIONS:
+        return None
+    if suffix in _SIDECARS:
+        return suffix
+    if not 1 < len(suffix) <= _LONGEST_SUFFIX:
+        suffix = ""
+    try:
+        kind = kinds.kind_of(read_first(kinds.HEAD))
+    except DecodeError:
+        return "unreadable"
+    if kind is None or (kind == "TIFF" and suffix in kinds.RAW):
+        return suffix or "without suffix"
+    command = kinds.missing_extra(kind)
+    return None if command is None else f"{suffix or kind} ({command})"
 
 
 def too_large(size: int) -> str:
@@ -130,9 +176,18 @@ def decode_with_pil(data: bytes, shrink: int = 1, max_pixels: int = MAX_IMAGE_PI
         raise DecodeError(" ".join(str(error).split()) or type(error).__name__) from None
 
 
+def of_levels(data: bytes, values: NDArray[Any], max_pixels: int) -> Tensor:
+    """uint8 [3, H, W] of the 16-bit values [H, W] or [H, W, C] of the image in `data`, turned upright as that says."""
+    image = Image.fromarray(np.squeeze((values / 257).round().astype(np.uint8)))
+    with suppress(Exception):  # damaged EXIF says nothing about the pixels
+        image.getexif()[_ORIENTATION] = opened(data, max_pixels).getexif()[_ORIENTATION]
+        ImageOps.exif_transpose(image, in_place=True)
+    return _to_tensor(image)
+
+
 def upright(data: bytes, max_pixels: int, shrink: int = 1) -> Image.Image:
     """The image decoded by PIL and turned upright. Raises whatever PIL raises."""
-    image = _opened(data, max_pixels)
+    image = opened(data, max_pixels)
     if shrink > 1:
         image.draft("RGB", (image.width // shrink, image.height // shrink))
     image.load()
@@ -147,29 +202,53 @@ def jpeg_size(data: bytes) -> tuple[int, int] | None:
         with suppress(Exception):  # see decode_with_pil
             image = JpegImageFile(io.BytesIO(data))
             with suppress(Exception):  # damaged EXIF says nothing about the pixels
-                if image.getexif().get(ExifTags.Base.Orientation) in _ON_SIDE:
+                if image.getexif().get(_ORIENTATION) in _ON_SIDE:
                     return image.width, image.height
             return image.height, image.width
     return None
 
 
-def _opened(data: bytes, max_pixels: int) -> ImageFile:
-    """The image with only its header read."""
-    for reader, beginnings in _READERS:
-        if data.startswith(beginnings):
-            try:
-                image = reader(io.BytesIO(_plain_png(data) if reader is PngImageFile else data))
-            except SyntaxError as error:  # what PIL raises for headers it cannot parse
-                reason = error if error.__cause__ is None else "its header is broken"
-                if str(error) == "unknown pixel mode":
-                    reason = "pixels of this type are not supported; save it with 8 or 16 bits, or as .npy"
-                raise DecodeError(f"cannot be read as {reader.format}: {reason}") from None
-            whole = jpeg.Frame(image.height, image.width, 0, scans=reader is JpegImageFile)
-            _check_frame(data, jpeg.frame_of(data) or whole, max_pixels)
-            if isinstance(image, TiffImageFile):
-                _check_tiff(image, max_pixels)
-            return image
-    raise DecodeError("not an image in a known format" if data else "the file is empty")
+def opened(data: bytes, max_pixels: int) -> ImageFile:
+    """The image with only its header read (JPEG XL: decoded, its size checked before)."""
+    kind = kinds.kind_of(data)
+    if kind is None:
+        raise DecodeError("not an image in a known format" if data else "the file is empty")
+    reader = _reader(kind)
+    header = jpeg_xl.header_of(data) if kind == "JPEG XL" else None
+    if header is not None:
+        check_size(header.height, header.width, max_pixels)
+    elif kind == "JPEG XL":
+        raise DecodeError("cannot be read as JPEG XL: its header is broken")
+    try:
+        image: ImageFile = reader(io.BytesIO(_plain_png(data) if kind == "PNG" else data))
+    except SyntaxError as error:  # what PIL raises for headers it cannot parse
+        reason = error if error.__cause__ is None else "its header is broken"
+        if str(error) == "unknown pixel mode":
+            reason = "pixels of this type are not supported; save it with 8 or 16 bits, or as .npy"
+        raise DecodeError(f"cannot be read as {kind}: {reason}") from None
+    except RuntimeError:  # the plugin for JPEG XL, which speaks of how it was built
+        raise DecodeError(f"cannot be read as {kind}: the file is damaged") from None
+    if header is not None and header.turned:
+        image.info.pop("exif", None)  # says again how to turn it
+    whole = jpeg.Frame(image.height, image.width, 0, scans=kind == "JPEG")
+    _check_frame(data, jpeg.frame_of(data) or whole, max_pixels)
+    if isinstance(image, TiffImageFile):
+        _check_tiff(image, max_pixels)
+    return image
+
+
+def _reader(kind: str) -> Any:
+    """The class of PIL, or of its plugins, that reads this kind of file."""
+    if kind in _READERS:
+        return _READERS[kind]
+    if kind not in kinds.EXTRAS:
+        raise DecodeError(f"{kind} files are not read here")
+    extra, module = kinds.EXTRAS[kind]
+    try:
+        plugin: Any = import_extra(module, extra, f"{kind}:")
+    except UserError as error:
+        raise DecodeError(str(error)) from None
+    return plugin.HeifImageFile if kind == "HEIC" else plugin.JpegXLImagePlugin.JXLImageFile
 
 
 def _check_tiff(image: TiffImageFile, max_pixels: int) -> None:
@@ -269,7 +348,8 @@ def in_range(values: NDArray[Any]) -> NDArray[Any]:
         if not (low >= 0 and high <= most):  # also true of nan
             kind = "floats" if floats else "32-bit integers"
             raise DecodeError(
-                f"{kind} range from {low:g} to {high:g}; they must be between 0 and {most}"
+                f"{kind} range from {low:g} to {high:g}; they must be between 0 and {most}, "
+                "or give SOURCE,max_value=N"
             )
         return values.astype(np.float32 if floats else np.uint16, copy=False)
     return values

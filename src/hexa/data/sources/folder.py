@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from hexa.config import UserError, some
-from hexa.data.sources import decode as decoding
-from hexa.data.sources.source import SPLIT_NAMES, Labels, Source, by_split, location
+from hexa.data.sources import kinds
+from hexa.data.sources.decode import beginning, why_left_out
+from hexa.data.sources.labels import composed
+from hexa.data.sources.source import SPLIT_NAMES, Labels, Source, by_split, listed
 from hexa.runtime import paths
-
-_EXTENSIONS = decoding.EXTENSIONS | {".npy"}
 
 
 class FolderSource(Source):
     """Image files in a folder: its sub-folders are the classes, if there are two or more and every image is in one.
 
+    Contents decide which files are images; all others, and hidden ones, are counted in `left_out`.
     If all sub-folders are called train, test, val …, they are the splits, and their sub-folders the classes, numbered
     alike in all splits. Two of them may stand beside other folders only if there are no images in those. Otherwise
     everything is the split `train`. Raises UserError.
@@ -30,12 +32,12 @@ class FolderSource(Source):
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
         if not argument:
             raise UserError(f"data '{spec}': no such folder; give the path of a folder")
-        root = paths.folder(spec, location(argument))
+        root = paths.folder(spec, paths.location(argument))
         inside = _folders(root)
         splits = [name for name in inside if name.lower() in SPLIT_NAMES]
         others = [name for name in inside if name not in splits]
         if len(splits) > 1 and (
-            others := [name for name in others if any(_image_files(root / name))]
+            others := [name for name in others if any(_image_files(root / name, Counter()))]
         ):
             has = f"folders named as splits ({some(splits)}) and others ({some(others)})"
             remedy = f"move the others, or give one folder, such as {root / splits[0]}"
@@ -48,18 +50,22 @@ class FolderSource(Source):
         )
         self.root = self._open_split(spec, split, folders)
         self._home = f"{self.root}{os.sep}"
-        self.paths = sorted(_image_files(self.root))
+        self.left_out = Counter()
+        self.paths = sorted(_image_files(self.root, self.left_out))
         if not self.paths:
-            known = ", ".join(sorted(_EXTENSIONS))
+            where = f"{self.root} or its sub-folders"
+            told = f"; left out: {listed(self.left_out)}" if self.left_out else ""
             raise UserError(
-                f"data '{spec}': no images in {self.root} or its sub-folders; known extensions: {known}"
+                f"data '{spec}': no images in {where}{told}; hexa reads {', '.join(kinds.ALL)}"
             )
         self._identify()
-        tops = [path.split("/", 1)[0] if "/" in path else None for path in self.paths]
+        tops = [composed(path.split("/", 1)[0]) if "/" in path else None for path in self.paths]
         classes = {top for top in tops if top is not None}
         if None not in tops and len(classes) > 1:
             if are_splits:
-                classes.update(name for folder in folders.values() for name in _folders(folder))
+                classes.update(
+                    composed(name) for folder in folders.values() for name in _folders(folder)
+                )
             names = sorted(classes)
             number = {name: label for label, name in enumerate(names)}
             self._take_labels(np.array([number[top] for top in tops if top is not None]), names)
@@ -78,29 +84,39 @@ def _folders(root: Path) -> list[str]:
         return sorted(
             entry.name
             for entry in entries
-            if _kind(entry) == "folder" and not entry.name.startswith(".")
+            if _kind(entry) == "folder" and not _is_hidden(entry.name)
         )
 
 
-def _image_files(root: Path) -> Iterable[str]:
-    """The paths, relative to `root`, of all files with an image extension; linked folders are visited once.
+def _image_files(root: Path, left_out: Counter[str]) -> Iterator[str]:
+    """The paths, relative to `root`, of all images; linked folders are visited once.
 
-    A broken link counts as an unreadable image, which is listed later; pipes and devices are skipped.
+    left_out: counts all other files by suffix. A broken link named like an image counts as an unreadable image, which
+    is listed later.
     """
     pending, seen = [""], {os.path.realpath(root)}
     while pending:
         prefix = pending.pop()
         with os.scandir(root / prefix) as entries:
             for entry in entries:
-                if entry.name.startswith("."):
-                    continue
                 kind = _kind(entry)
-                if kind == "folder":
+                if _is_hidden(entry.name):
+                    left_out["__MACOSX" if entry.name == "__MACOSX" else "hidden"] += 1
+                elif kind == "folder":
                     if not entry.is_symlink() or (real := os.path.realpath(entry.path)) not in seen:
                         seen.update((real,) if entry.is_symlink() else ())
                         pending.append(f"{prefix}{entry.name}/")
-                elif kind == "file" and os.path.splitext(entry.name)[1].lower() in _EXTENSIONS:
+                elif kind == "other":
+                    left_out["special"] += 1
+                elif (reason := why_left_out(entry.name, partial(beginning, entry.path))) is None:
                     yield f"{prefix}{entry.name}"
+                else:
+                    left_out[reason] += 1
+
+
+def _is_hidden(name: str) -> bool:
+    """True for hidden files and folders, and the folder of hidden files that macOS adds to archives."""
+    return name.startswith(".") or name == "__MACOSX"
 
 
 def _kind(entry: os.DirEntry[str]) -> Literal["folder", "file", "other"]:

@@ -11,13 +11,12 @@ from typing import Any
 from urllib.parse import urlparse
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
 
 from hexa.config import UserError, nearest, some
-from hexa.data.sources import decode as decoding
-from hexa.data.sources.parquet import LABEL_COLUMNS, half_of_memory, unpacked
+from hexa.data.sources import decode as decoding, labels
+from hexa.data.sources.parquet import half_of_memory, unpacked
 from hexa.data.sources.source import Source, by_split, digest, location, reported, sample
 from hexa.runtime import parsing
 from hexa.runtime.packages import import_extra
@@ -64,7 +63,8 @@ class HuggingFaceSource(Source):
     ) -> None:
         if not tables:
             raise UserError(f"data '{self.name}': has no splits")
-        image, label = _columns(next(iter(tables.values())).features, named, self.name)
+        features = next(iter(tables.values())).features
+        image, label, self.unfit_labels = _columns(features, named, self.name)
         table = tables[self._open_split(self.name, split, _splits(tables, label))]
         if not len(table):
             raise UserError(f"data '{self.name}': its split {self.split} has no images")
@@ -92,16 +92,15 @@ class HuggingFaceSource(Source):
         self._read_from = [*(file["filename"] for file in table.cache_files), *single]
 
     def _read_labels(self, tables: Mapping[str, Any], table: Any, column: str) -> None:
-        feature = table.features[column]
-        names = getattr(feature, "names", None)
-        values = table.select_columns([column]).with_format("arrow")[:].column(column)
-        if _is_text(feature):  # numbered alike in all splits
-            lists = [
-                other.unique(column) for other in tables.values() if column in other.column_names
-            ]
-            names = sorted({word for words in lists for word in words if word is not None})
-            values = pc.index_in(values, pa.array(names, values.type))
-        self._take_labels(values.drop_null().to_numpy(), names)
+        parts = self._column_of([table], column)
+        rest = self._column_of((other for other in tables.values() if other is not table), column)
+        names = getattr(table.features[column], "names", None)
+        self._number_labels(f"column '{column}'", parts, rest, names)
+
+    def _column_of(self, tables: Iterable[Any], column: str) -> Iterator[Any]:
+        for table in tables:
+            if column in table.column_names:
+                yield table.select_columns([column]).with_format("arrow")[:].column(column)
 
     def encoded(self, index: int) -> bytes:
         row = self._images[index]
@@ -255,46 +254,38 @@ def _load(name: str, config: str | None, spec: str, inside: _Inside) -> Mapping[
     return tables
 
 
-def _columns(
-    features: Mapping[str, Any], named: Mapping[str, str], spec: str
-) -> tuple[str, str | None]:
-    """The image column and the label column: those named by the user, else by their types."""
+def _columns(features: Any, named: Mapping[str, str], spec: str) -> tuple[str, str | None, str]:
+    """The image column and the label column: those named by the user, else by their types; then as `labels.column_of`."""
     import datasets
 
     for column in named.values():
         if column not in features:
             raise UserError(f"data '{spec}': has no column '{column}'; {nearest(column, features)}")
     images = [column for column, feature in features.items() if isinstance(feature, datasets.Image)]
-    labels = [
+    classes = [
         column for column, feature in features.items() if isinstance(feature, datasets.ClassLabel)
     ]
-    if not labels:
-        labels = [c for c in LABEL_COLUMNS if c in features and _can_label(features[c])][:1]
+    types = {field.name: field.type for field in features.arrow_schema}
+    found, unfit = (None, "") if classes else labels.column_of(types)
     image, label = named.get("image"), named.get("label")
     if image is not None and image not in images:
         raise UserError(
             f"data '{spec}': the column '{image}' has no images; columns with images: {some(images)}"
         )
-    if label is not None and not _can_label(features[label]):
+    if label is not None and not labels.are_classes(types[label]):
         raise UserError(
             f"data '{spec}': the column '{label}' has {features[label]}, not one class per image"
         )
     if not images:
         raise UserError(f"data '{spec}': no column of type Image; its columns: {some(features)}")
-    for kind, chosen, candidates in (("image", image, images), ("label", label, labels)):
+    for kind, chosen, candidates in (("image", image, images), ("label", label, classes)):
         if chosen is None and len(candidates) > 1:
             example = f"{spec},{kind}={candidates[0]}"
             several = f"each of {some(candidates)} could be the {kind} column"
             raise UserError(f"data '{spec}': {several}; choose one, for example {example}")
-    return image or images[0], label or (labels[0] if labels else None)
-
-
-def _can_label(feature: Any) -> bool:
-    return _is_text(feature) or str(getattr(feature, "dtype", "")).startswith(("int", "uint"))
-
-
-def _is_text(feature: Any) -> bool:
-    return getattr(feature, "dtype", None) in ("string", "large_string")
+    if label is None and not classes:
+        return image or images[0], found, unfit
+    return image or images[0], label or classes[0], ""
 
 
 def _splits(tables: Mapping[str, Any], label: str | None) -> dict[str, str]:

@@ -17,6 +17,7 @@ from hexa.data.sources.parquet import ParquetSource
 from hexa.data.sources.source import ArraySource, Source, choose_split
 from hexa.data.sources.voc import VOCSource
 from hexa.data.sources.webdataset import WebDatasetSource
+from hexa.runtime import paths
 
 
 def digits(argument: str, split: str | None, spec: str) -> Source:
@@ -63,8 +64,9 @@ SOURCES: dict[str, Callable[[str, str | None, str], Source]] = {
 def open_source(
     spec: str, split: str | None = None, max_image_pixels: int | None = None, channels: int = 3
 ) -> Source:
-    """Open the source `spec`: NAME, NAME:ARGUMENT or a folder's path, then perhaps #SPLIT, which overrides `split`.
+    """Open the source `spec`: NAME, NAME:ARGUMENT or a folder's path, then perhaps ,max_value=N and #SPLIT.
 
+    #SPLIT overrides `split`. max_value=N: see `Source.max_value`.
     max_image_pixels: larger images count as unreadable; None for `decode.MAX_IMAGE_PIXELS`. channels: of
     every image, 3 for RGB; files with another number count as unreadable.
     Raises UserError, one line with a remedy: an unknown name, a folder that is missing, empty or cannot be read, an
@@ -72,14 +74,18 @@ def open_source(
     """
     if "\0" in spec:
         raise UserError(f"data {spec!r}: a name cannot contain a zero byte")
-    body, mark, named = spec.partition("#")
-    if mark and not named:
+    name, body, max_value, named = paths.parts(spec)
+    if named == "":
         raise UserError(
-            f"data '{spec}': a split is missing after '#'; write, for example, {body}#train"
+            f"data '{spec}': a split is missing after '#'; write, for example, {name}#train"
         )
+    if max_value == 0:
+        raise UserError(f"data '{spec}': max_value must be above 0")
     kind, _, argument = body.partition(":")
-    if kind not in SOURCES and (Path(body).exists() or (os.path.sep in body and ":" not in body)):
-        kind, argument, body = "folder", body, f"folder:{body}"
+    if kind not in SOURCES and (
+        os.path.exists(paths.location(body)) or (os.path.sep in body and ":" not in body)
+    ):
+        kind, argument, name = "folder", body, f"folder:{name}"
     if kind not in SOURCES:
         near = nearest(kind, {*SOURCES, *(folder.name for folder in Path().glob("*/"))})
         raise UserError(f"data '{spec}': no such folder, and not a known source; {near}")
@@ -89,12 +95,15 @@ def open_source(
     ):
         raise UserError(f"max_image_pixels must be an integer > 0, got {max_image_pixels}")
     try:
-        source = SOURCES[kind](argument, named or split, body)
+        source = SOURCES[kind](argument, named or split, name)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise UserError(
             f"data '{spec}': cannot be read: {where}{error.strerror or error}"
         ) from None
+    if max_value is not None and isinstance(source, ArraySource):
+        raise UserError(f"data '{spec}': its images have 8 bits; leave out max_value")
+    source.max_value = max_value
     if max_image_pixels is not None:
         source.max_image_pixels = max_image_pixels
     if channels != source.channels:

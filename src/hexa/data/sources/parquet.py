@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pyarrow.parquet as pq
 
 from hexa.config import UserError, nearest, some
 from hexa.data.sources import decode as decoding
+from hexa.data.sources.kinds import kind_of
+from hexa.data.sources.labels import column_of
 from hexa.data.sources.source import (
     SPLIT_NAMES,
     Source,
@@ -26,14 +29,14 @@ from hexa.data.sources.source import (
     sample,
 )
 
-#: Names of label columns, preferred ones first.
-LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
 #: Rows unpacked together; one where the largest value may have more bytes than this.
 _ROWS, _LARGE = 16, 64 << 20
+#: Rows that are looked at to tell whether a column has images.
+_LOOKED_AT = 20
 
 
 class ParquetSource(Source):
-    """A struct column with the bytes of image files, and optionally a label column.
+    """A column with the bytes of image files, in a struct or alone, and optionally a label column.
 
     A folder has train.parquet and test.parquet, or train-00000-of-00002.parquet …; a single file is one split. The
     encoded images are kept in memory, at most as many bytes as the name says: PATH,bytes=N, or half of the machine's
@@ -56,34 +59,87 @@ class ParquetSource(Source):
             where = f": {root}" if argument else ""
             raise UserError(f"data '{spec}': no such file or folder{where}; write parquet:PATH")
         self._example = f"parquet:{argument},bytes={2 * self._most}"
-        self._read_from = self._open_split(spec, split, _files(root, spec))
+        files = _files(root, spec)
+        self._read_from = self._open_split(spec, split, files)
         with reported(f"data '{spec}': cannot read {some(self._read_from)}"):
             schema = pq.read_schema(self._read_from[0])
-            image, label = _columns(schema, spec)
-            table = self._table([image] if label is None else [image, label])
+            types = {field.name: field.type for field in schema}
+            image = self._image_column(types)
+            label, self.unfit_labels = column_of(types)
+            table = self._table([image])
             footers = [pq.read_metadata(file) for file in self._read_from]
         if not len(table):
             raise UserError(f"data '{spec}': no images in {self._read_from[0]}")
+        chunks = table.column(image).chunks
+        in_struct = pa.types.is_struct(types[image])
         self._bytes = pa.chunked_array(
-            [chunk.field("bytes") for chunk in table.column(image).chunks]
+            [chunk.field("bytes") if in_struct else chunk for chunk in chunks]
         )
-        names = [name for chunk in table.column(image).chunks for name in _names(chunk)]
+        names = [name for chunk in chunks for name in _names(chunk)]
         self.paths = [name or f"{self.split}/{number:08d}" for number, name in enumerate(names)]
         if label is not None:
-            self._take_labels(
-                table.column(label).drop_null().to_numpy(), class_names(schema, label)
-            )
+            rest = [file for name in files if name != self.split for file in files[name]]
+            with reported(f"data '{spec}': cannot read the column '{label}'"):
+                self._number_labels(
+                    f"column '{label}'",
+                    self._columns(label, self._read_from),
+                    self._columns(label, rest),
+                    class_names(schema, label),
+                )
         sizes = [chunk.nbytes for chunk in self._bytes.chunks]
         stamps = [str(_stamp(footer)) for footer in footers]
         self.fingerprint = digest(
             str(len(table)), str(sum(sizes)), *stamps, b"".join(sample(len(self), self.encoded))
         )
 
+    def _image_column(self, types: Mapping[str, Any]) -> str:
+        """The column of images: the only struct of bytes, or the first column of structs or bytes that has images.
+
+        Raises UserError if there is none.
+        """
+        structs = [name for name, kind in types.items() if _holds_files(kind)]
+        candidates = [*structs, *(name for name, kind in types.items() if _is_binary(kind))]
+        for name in candidates:
+            if len(structs) == 1 or self._has_images(name):
+                return name
+        if structs:
+            return structs[0]
+        lists = [name for name, kind in types.items() if _is_list_of_files(kind)]
+        if lists:
+            wrong = f"the column '{lists[0]}' holds lists of images"
+            raise UserError(
+                f"data '{self.name}': {wrong}; store one image a row, as explode of pandas does"
+            )
+        expected = "bytes of image files, or a struct with a binary field 'bytes'"
+        held = some((f"{name} ({kind})" for name, kind in types.items()), most=20)
+        raise UserError(f"data '{self.name}': no image column ({expected}); its columns: {held}")
+
+    def _has_images(self, column: str) -> bool:
+        """True if one of the first values of a column, bytes alone or in a struct, is an image."""
+        rows = pq.ParquetFile(self._read_from[0]).iter_batches(1, columns=[column])
+        for row in itertools.islice(rows, _LOOKED_AT):
+            value = row.column(0)[0].as_py()
+            data = value.get("bytes") if isinstance(value, dict) else value
+            if data is not None and kind_of(data) is not None:
+                return True
+        return False
+
+    def _columns(self, name: str, files: Iterable[Path]) -> Iterator[Any]:
+        """The column called `name` of each of these files that has it, in parts."""
+        for file in files:
+            if name in pq.read_schema(file).names:
+                for part in self._parts([file], [name]):
+                    part.validate(full=True)
+                    yield part.column(name)
+
+    def _parts(self, files: list[Path], columns: list[str]) -> Iterator[Any]:
+        remedy = f"allow more with {self._example}"
+        return unpacked(files, columns, self._most, f"data '{self.name}'", remedy)
+
     def _table(self, columns: list[str]) -> Any:
         """These columns of all files of the split, validated. Raises whatever pyarrow raises on damaged files."""
-        remedy = f"allow more with {self._example}"
-        parts = list(unpacked(self._read_from, columns, self._most, f"data '{self.name}'", remedy))
         # permissive: files may mix 32-bit and 64-bit numbers, or short and long offsets
+        parts = self._parts(self._read_from, columns)
         table = pa.concat_tables(parts, promote_options="permissive")
         table.validate(full=True)
         return table
@@ -126,20 +182,10 @@ def _files(root: Path, spec: str) -> dict[str, list[Path]]:
     return {split: groups[name] for split, name in by_split(groups).items()}
 
 
-def _columns(schema: Any, spec: str) -> tuple[str, str | None]:
-    """The image column, and the label column if there is one. Raises UserError if there are no images."""
-    images = [field.name for field in schema if _holds_files(field.type)]
-    if not images:
-        expected = "a struct with a binary field 'bytes'"
-        raise UserError(
-            f"data '{spec}': no image column ({expected}); its columns: {some(schema.names)}"
-        )
-    integers = [field.name for field in schema if pa.types.is_integer(field.type)]
-    return images[0], next((name for name in LABEL_COLUMNS if name in integers), None)
-
-
 def _names(chunk: Any) -> list[str | None]:
     """The name of each image, None where the file has none."""
+    if not pa.types.is_struct(chunk.type):
+        return [None] * len(chunk)
     at = chunk.type.get_field_index("path")
     is_text = at >= 0 and (
         pa.types.is_string(chunk.type[at].type) or pa.types.is_large_string(chunk.type[at].type)
@@ -207,9 +253,22 @@ def _holds_files(column: Any) -> bool:
     """True if a column of this type is a struct that has a binary field `bytes`."""
     if not pa.types.is_struct(column) or column.get_field_index("bytes") < 0:
         return False
-    kind = column.field("bytes").type
+    return _is_binary(column.field("bytes").type)
+
+
+def _is_list_of_files(column: Any) -> bool:
+    is_list = pa.types.is_list(column) or pa.types.is_large_list(column)
+    return is_list and (_holds_files(column.value_type) or _is_binary(column.value_type))
+
+
+def _is_binary(kind: Any) -> bool:
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     return any(
         check(value)
-        for check in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+        for check in (
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_fixed_size_binary,
+            pa.types.is_binary_view,
+        )
     )

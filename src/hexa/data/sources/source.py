@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.config import UserError, reason, some
-from hexa.data.sources import bands, decode as decoding
+from hexa.data.sources import bands, decode as decoding, kinds
+from hexa.data.sources.labels import NotClasses, composed, not_classes, numbered
+from hexa.runtime.paths import location as location
+from hexa.runtime.random import Stream
 
 Labels = NDArray[np.int64]
 Part = TypeVar("Part")
@@ -33,6 +36,14 @@ class Boxes(NamedTuple):
     size: tuple[int, int]
 
 
+class Drawn(NamedTuple):
+    """A part of a source that was asked for: `images` of its images, out of `of`, drawn by `seed`."""
+
+    images: int
+    of: int
+    seed: int
+
+
 _SPLITS = {
     "train": ("train", "training"),
     "test": ("test", "testing"),
@@ -45,6 +56,10 @@ SPLIT_NAMES = {name: split for split, names in _SPLITS.items() for name in names
 #: Labels must be below this, or below the number of images: scores are kept for every class up to the highest, so a
 #: damaged label would fill the memory.
 _MOST_CLASSES = 100_000
+#: Kinds of files that are left out and named.
+_MOST_KINDS = 20
+#: Images whose largest value is looked for, and the value from which on 16-bit images are bright enough.
+_LOOKED_AT, _DARK = 32, 2**14
 #: Bytes of each sampled file that go into a fingerprint: whole photographs, the beginnings of scans of gigabytes.
 SAMPLED_BYTES = 4 << 20
 
@@ -80,14 +95,86 @@ class Source:
     """Channels of every image; images with another number are unreadable."""
     grouped: Labels | None = None
     """int64 [N], the group of every image as the user gave it (`--groups`); None if not given."""
+    drawn: Drawn | None = None
+    """The part that these images are (`--images`); None for whole sources."""
+
+    max_value: int | None = None
+    """The value that is white in images of more than 8 bits; the highest of their type if None."""
+    left_out: Mapping[str, int] = {}
+    """How many files are not images that can be read, by what they are, such as a suffix."""
+    unfit_labels: str = ""
+    """A sentence on labels that are there and cannot be used."""
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def notes(self, broken: int = 0) -> list[str]:
+        """What every command that reads these images says of them; empty if there is nothing to say.
+
+        broken: how many of them could not be read, if that is known.
+        """
+        notes = [self.part_note] if self.part_note else []
+        if self.left_out or broken:
+            notes.append(self.counted(broken))
+        if self.unfit_labels:
+            notes.append(f"{self.title}: no labels are used: {self.unfit_labels}")
+        if largest := self._largest():
+            white = 2 ** largest.bit_length() - 1
+            dark = f"the largest value of these 16-bit images is {largest:,} of 65,535"
+            remedy = f"if {white:,} is white, give {self.name},max_value={white}"
+            notes.append(f"{self.title}: {dark}, so they come out nearly black; {remedy}")
+        return notes
+
+    def _largest(self) -> int:
+        """The largest value in a sample of 16-bit images if it leaves two bits or more unused, otherwise 0."""
+        if self.max_value is not None:
+            return 0
+        largest = 0
+        for index in range(0, len(self), max(1, len(self) // _LOOKED_AT)):
+            with suppress(decoding.DecodeError):
+                if self._home:  # reads a photograph only in part
+                    first = decoding.read(self._home + self.paths[index], kinds.HEAD)
+                    if not bands.may_be_deep(first):
+                        continue
+                data = self.encoded(index)
+                found = None if data is None else bands.largest(data, self.max_image_pixels)
+                largest = max(largest, found or 0)
+        return largest if largest < _DARK else 0
+
+    def counted(self, broken: int = 0) -> str:
+        """The sentence that counts the images, without the broken ones, and everything that is left out."""
+        left_out = {**({"broken": broken} if broken else {}), **self.left_out}
+        told = f"; left out: {listed(left_out)}" if left_out else ""
+        return f"{self.title}: {len(self) - broken:,} images{told}"
+
+    @property
+    def title(self) -> str:
+        """The name, with the split if there are several."""
+        return f"{self.name}{f'#{self.split}' * (len(self._splits) > 1)}"
 
     @property
     def classes(self) -> Labels | None:
         """The labels if every image has exactly one, int64 [N]; otherwise None."""
         return self.labels if self.labels is not None and self.labels.ndim == 1 else None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The name, split, number of images, fingerprint and part of the source, for JSON."""
+        facts = {"source": self.name, "split": self.split, "images": len(self)}
+        part = {} if self.drawn is None else {"drawn": self.drawn._asdict()}
+        return {**facts, "fingerprint": self.fingerprint, **part}
+
+    @property
+    def part_note(self) -> str:
+        """A sentence on the part that was asked for; empty if none was, or if it is the whole source."""
+        if self.drawn is None or self.drawn.images == self.drawn.of:
+            return ""
+        asked, of, seed = self.drawn
+        if asked > of:
+            return f"{self.name}#{self.split} has only {of:,} images: all are used, not {asked:,}"
+        evenly = "" if self.classes is None else " evenly from its classes"
+        where = f"of the {of:,} images of {self.name}#{self.split}"
+        return f"{asked:,} {where} were drawn{evenly} (seed {seed})"
 
     def splits(self) -> list[str]:
         """All splits of the source."""
@@ -97,7 +184,7 @@ class Source:
         """Image `index` as uint8 [3, H, W], or as `hexa.data.sources.bands.decode` describes. Raises DecodeError."""
         data = self.encoded(index)
         assert data is not None, "a source defines `encoded` or `decode`"
-        return bands.decode(data, self.max_image_pixels, self.channels)
+        return bands.decode(data, self.max_image_pixels, self.channels, self.max_value)
 
     def encoded(self, index: int) -> bytes | None:
         """The bytes of the image's file, or None if images are not stored as files. Raises DecodeError."""
@@ -151,6 +238,24 @@ class Source:
             listed, *sample(len(files), lambda row: decoding.read(files[row], SAMPLED_BYTES))
         )
 
+    def _number_labels(
+        self,
+        what: str,
+        columns: Iterable[Any],
+        others: Iterable[Any] = (),
+        class_names: list[str] | None = None,
+    ) -> None:
+        """Set `labels` and what belongs to them from Arrow arrays of labels, or `unfit_labels`.
+
+        what: names them. others: the arrays of the other splits. class_names: of integers, by number.
+        """
+        try:
+            numbers, found = numbered(columns, others)
+        except NotClasses as error:
+            self.unfit_labels = not_classes(what, error)
+            return
+        self._take_labels(numbers, found or class_names)
+
     def _take_labels(self, numbers: NDArray[Any], class_names: list[str] | None) -> None:
         """Set `labels`, `unlabelled` and `class_names`; `paths` must be set before.
 
@@ -168,12 +273,11 @@ class Source:
         known = int((numbers >= 0).sum())
         self.labels = numbers.astype(np.int64) if known == len(self) else None
         self.unlabelled = len(self) - known if known else 0
-        self.class_names = (
-            class_names if class_names and highest < len(class_names) <= most else None
-        )
+        named = class_names is not None and highest < len(class_names) <= most
+        self.class_names = list(map(composed, class_names or ())) if named else None
 
     def __repr__(self) -> str:
-        return f"{self.name}{f'#{self.split}' * (len(self._splits) > 1)} ({len(self):,} images)"
+        return f"{self.title} ({len(self):,} images)"
 
 
 class ArraySource(Source):
@@ -215,22 +319,62 @@ class Subset(Source):
         self.labels = None if source.labels is None else source.labels[rows]
         self.paths = [source.paths[row] for row in rows]
         self.uniform_size, self.max_image_pixels = source.uniform_size, source.max_image_pixels
-        self.channels = source.channels
+        self.channels, self.max_value = source.channels, source.max_value
+        self.unlabelled, self.drawn = source.unlabelled, source.drawn
         self.fingerprint = hashlib.sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()[
             :16
         ]
 
+    def notes(self, broken: int = 0) -> list[str]:
+        own = [self.part_note] if self.part_note else []
+        return list(dict.fromkeys([*own, *self.source.notes(broken)]))
+
     def files(self) -> Iterable[str | Path]:
-        return self.source.files()
+        files = list(self.source.files())
+        of_images = len(files) == len(self.source)
+        return [files[row] for row in self.rows] if of_images else files
 
     def groups(self) -> Labels | None:
-        return None if (groups := self.source.groups()) is None else groups[self.rows]
+        if self.grouped is not None:
+            return self.grouped
+        groups = self.source.groups()
+        return None if groups is None else groups[self.rows]
 
     def decode(self, index: int) -> Tensor:
         return self.source.decode(int(self.rows[index]))
 
+    def encoded(self, index: int) -> bytes | None:
+        return self.source.encoded(int(self.rows[index]))
+
     def boxes(self, index: int) -> Boxes | None:
         return self.source.boxes(int(self.rows[index]))
+
+
+def draw_part(source: Source, images: int | None, seed: int) -> Source:
+    """A part of a source: as many of its images as asked for, in order; the source itself for None or if it has fewer.
+
+    If every image has one label, all classes have the same number of images, up to one, or all of their images if
+    they have fewer. The part depends on the seed, on the labels and on the number of images alone, and a smaller part
+    is within a larger one. Raises UserError for anything but a number above 0.
+    """
+    if images is None:
+        return source
+    if not isinstance(images, int) or images < 1:
+        raise UserError(f"images must be an integer > 0, got {images!r}")
+    generator = np.random.default_rng(Stream(seed).child("part of a source").integer())
+    order = generator.permutation(len(source))
+    if source.classes is not None:
+        # the first of every class in the drawn order, then the second of every class, and so on
+        labels = source.classes[order]
+        by_class = labels.argsort(kind="stable")
+        place = np.empty_like(order)
+        place[by_class] = np.arange(len(order)) - np.searchsorted(
+            labels[by_class], labels[by_class]
+        )
+        order = order[place.argsort(kind="stable")]
+    part = Subset(source, np.sort(order[:images])) if images < len(source) else source
+    part.drawn = Drawn(images, len(source), seed)
+    return part
 
 
 def choose_split(spec: str, split: str | None, splits: Iterable[str]) -> str:
@@ -266,9 +410,10 @@ def files_by_prefix(files: Iterable[Path]) -> dict[str, list[Path]]:
     return groups
 
 
-def location(argument: str) -> Path:
-    """A path given by a user, which may begin with ~."""
-    return Path(os.path.expanduser(argument))
+def listed(left_out: Mapping[str, int]) -> str:
+    """What was left out, in words: broken images first, then the most frequent."""
+    counts = sorted(left_out.items(), key=lambda item: (item[0] != "broken", -item[1], item[0]))
+    return some((f"{count:,} {what}" for what, count in counts), most=_MOST_KINDS)
 
 
 @contextmanager

@@ -10,21 +10,23 @@ import math
 import os
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from hexa.config import UserError, reason
 from hexa.data.sources import decode as decoding
+from hexa.data.sources.labels import NotClasses, not_classes, of_values
 from hexa.data.sources.source import (
     SAMPLED_BYTES,
     Source,
     by_split,
     digest,
     files_by_prefix,
+    listed,
     location,
     sample,
 )
@@ -47,7 +49,7 @@ class Member(NamedTuple):
 
 
 class WebDatasetSource(Source):
-    """Samples KEY.jpg (or another image format), each with a label in KEY.cls (a number) or KEY.json (`label`).
+    """Samples KEY.jpg (or another image format), each with a label in KEY.cls or KEY.json (`label`), a number or a name.
 
     The argument is a folder of shards, a pattern such as shards/train-*.tar or train-{0000..0127}.tar, or one file.
     The split is the part of a shard's name before the first "-". Shards are indexed once, and images read from their
@@ -65,19 +67,27 @@ class WebDatasetSource(Source):
         )
         self._read_from = shards = self._open_split(spec, split, groups)
         self._places: list[tuple[Path, Member]] = []
-        labels: list[int] = []
+        left_out = Counter[str]()
+        found: list[object] = []
         for shard in shards:
-            for member, label in _index(shard, spec, _label):
+            for member, label in _index(shard, spec, _label, left_out):
                 self._places.append((shard, member))
-                labels += [] if label is None else [label]
+                found.append(label)
+        self.left_out = left_out
         self.paths = [f"{shard.name}/{member.name}" for shard, member in self._places]
         if not self.paths:
-            raise UserError(f"data '{spec}': no images in {shards[0]}")
-        self._take_labels(np.array(labels), None)
+            told = f"; left out: {listed(left_out)}" if left_out else ""
+            raise UserError(f"data '{spec}': no images in {shards[0]}{told}")
+        rest = [shard for name, group in groups.items() if name != self.split for shard in group]
+        others = (_labels(shard, spec) for shard in rest)
+        try:
+            self._number_labels("label in .cls or .json", [of_values(found)], others)
+        except NotClasses as error:
+            self.unfit_labels = not_classes("label in .cls or .json", error)
         sizes = [str(member.size) for _, member in self._places]
-        listed = digest(*self.paths, *sizes, b"" if self.labels is None else self.labels.tobytes())
+        names = digest(*self.paths, *sizes, b"" if self.labels is None else self.labels.tobytes())
         self.fingerprint = digest(
-            listed, *sample(len(self), lambda index: self.encoded(index, SAMPLED_BYTES))
+            names, *sample(len(self), lambda index: self.encoded(index, SAMPLED_BYTES))
         )
 
     def metadata(self, kind: str, name: str) -> list[str | None]:
@@ -90,7 +100,9 @@ class WebDatasetSource(Source):
             return str(value) if isinstance(value, str | int | float) else None
 
         texts = [
-            text for shard in self.files() for _, text in _index(Path(shard), self.name, text_of)
+            text
+            for shard in self.files()
+            for _, text in _index(Path(shard), self.name, text_of, Counter())
         ]
         if all(text is None for text in texts):
             raise UserError(
@@ -146,13 +158,15 @@ def _shards(argument: str, spec: str) -> list[Path]:
 
 
 def _index(
-    shard: Path, spec: str, read: Callable[[bytes, str], Value | None]
+    shard: Path, spec: str, read: Callable[[bytes, str], Value | None], left_out: Counter[str]
 ) -> list[tuple[Member, Value | None]]:
     """Every image of a shard, with read(content, "cls" or "json") of the .cls or .json file of its sample.
 
-    Raises UserError for anything but a complete tar file, and for two images of one key.
+    If no member of a sample has the suffix of an image, one whose content is that of an image is taken. left_out:
+    counts the members of samples without an image by suffix. Raises UserError for anything but a complete tar file, and for two images of one key.
     """
     images: dict[str, list[Member]] = {}
+    others: dict[str, list[tuple[str | None, Member]]] = {}
     values: dict[str, Value] = {}
     if not shard.is_file():
         raise UserError(f"data '{spec}': {shard} is not a file")
@@ -163,14 +177,16 @@ def _index(
                 stem, _, kind = base.partition(".")
                 key = f"{folder}/{stem}"
                 whole = member.isreg() and member.sparse is None
+                place = Member(member.name, member.offset_data, member.size)
                 if f".{kind.lower()}" in decoding.EXTENSIONS and not member.isdir():
                     problem = None if whole else "stored in the tar file as a link or a sparse file"
-                    images.setdefault(key, []).append(
-                        Member(member.name, member.offset_data, member.size, problem)
-                    )
+                    images.setdefault(key, []).append(place._replace(problem=problem))
                 elif kind in ("cls", "json") and whole:
                     value = read(file.at(member.offset_data, member.size), kind)
                     values |= {} if value is None else {key: value}
+                elif whole:
+                    first = partial(_first, file, member)
+                    others.setdefault(key, []).append((decoding.why_left_out(base, first), place))
     # damaged headers make tarfile raise all of these
     except (
         tarfile.TarError,
@@ -185,13 +201,25 @@ def _index(
         raise UserError(
             f"data '{spec}': {shard} is not a complete, uncompressed tar file ({words})"
         ) from None
-    for key, (first, *others) in images.items():
-        if others:
-            both = f"{first.name} and {others[0].name} are images of one sample, {key.removeprefix('/')}"
+    for key, members in others.items():
+        if key not in images:
+            images[key] = [place for why, place in members if why is None]
+            left_out.update(why for why, _ in members if why is not None)
+    images = {key: members for key, members in images.items() if members}
+    for key, (one, *more) in images.items():
+        if more:
+            both = (
+                f"{one.name} and {more[0].name} are images of one sample, {key.removeprefix('/')}"
+            )
             raise UserError(
                 f"data '{spec}': {shard}: {both}; each sample has one image: rename or remove the other"
             )
     return [(members[0], values.get(key)) for key, members in images.items()]
+
+
+def _first(file: _Headers, member: tarfile.TarInfo, count: int) -> bytes:
+    """The first bytes of a member, at most `count`."""
+    return file.at(member.offset_data, min(count, member.size))
 
 
 class _Headers(io.BufferedReader):
@@ -221,11 +249,20 @@ def _members(archive: tarfile.TarFile, file: _Headers) -> Iterator[tarfile.TarIn
         raise tarfile.ReadError(f"damaged or truncated at byte {archive.offset:,}")
 
 
-def _label(content: bytes, kind: str) -> int | None:
-    """The class number in a .cls or .json file, if there is one."""
+def _label(content: bytes, kind: str) -> object:
+    """The label in a .cls or .json file, if there is one: a number, a name, or what cannot be a class."""
     value = _json(content)
-    label = value.get("label") if kind == "json" and isinstance(value, dict) else value
-    return label if isinstance(label, int) and not isinstance(label, bool) else None
+    if kind == "json":
+        return value.get("label") if isinstance(value, dict) else value
+    if isinstance(value, int | float | str | list | dict) and not isinstance(value, bool):
+        return value
+    with suppress(UnicodeDecodeError):
+        return content.decode().strip() or None
+    return content
+
+
+def _labels(shard: Path, spec: str) -> Any:
+    return of_values([label for _, label in _index(shard, spec, _label, Counter())])
 
 
 def _json(content: bytes) -> Any:

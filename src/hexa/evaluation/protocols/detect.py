@@ -129,7 +129,12 @@ def run(task: Task, options: DetectOptions) -> Outcome:
 def _training_images(fit: Source, options: DetectOptions) -> tuple[Source, bool]:
     """The task's images, VOC2007's together with those of VOC2012 if they are there; and whether they are."""
     base = fit.source if isinstance(fit, Subset) else fit
-    if options.with_2012 and isinstance(base, VOCSource) and base.root.name == "VOC2007":
+    if (
+        options.with_2012
+        and fit.drawn is None
+        and isinstance(base, VOCSource)
+        and base.root.name == "VOC2007"
+    ):
         later = base.of_year(2012, "trainval")
         if later is not None:
             if later.class_names != base.class_names:

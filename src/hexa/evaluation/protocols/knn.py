@@ -14,7 +14,7 @@ from torch.nn import functional
 from hexa.config import Config
 from hexa.evaluation import few_labels
 from hexa.evaluation.features import extract_pair
-from hexa.evaluation.protocol import Outcome, Protocol, Task, topk_accuracy
+from hexa.evaluation.protocol import Outcome, Protocol, Task, accuracies
 
 #: Similarities held at a time: 2^25 in fp32 are 128 MiB.
 _SIMILARITIES = 2**25
@@ -66,13 +66,11 @@ class KnnOptions(Config):
 
 
 def run(task: Task, options: KnnOptions) -> Outcome:
-    """Top-1 and top-5 of the vote, or top-1 for each number of labels; no augmentation, backbone features."""
+    """Accuracies of the vote, of all labels or for each number of them; no augmentation, backbone features."""
 
     def score(fit: Tensor, labels: Tensor, test: Tensor, test_labels: Tensor) -> dict[str, float]:
         how = (options.k, options.temperature, task.num_classes)
-        return topk_accuracy(
-            knn_classify(fit.to(task.device), labels, test, *how).cpu(), test_labels
-        )
+        return accuracies(knn_classify(fit.to(task.device), labels, test, *how).cpu(), test_labels)
 
     if options.shots:
         return few_labels.over_draws(task, options.shots, options.draws, score)

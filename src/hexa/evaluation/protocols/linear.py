@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from hexa.config import Config
 from hexa.evaluation.features import extract_pair, extract_part
-from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, named_changes, topk_accuracy
+from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, accuracies, named_changes
 from hexa.evaluation.split import stratified_part
 from hexa.evaluation.supervised import AugmentedImages, decayed, learn, new_classifier
 from hexa.runtime import precision as precisions
@@ -128,8 +128,8 @@ def factor(options: LinearOptions, epoch: int) -> float:
 
 @torch.no_grad()
 def accuracy(classifier: nn.Linear, features: Tensor, labels: Tensor) -> dict[str, float]:
-    """{"top1": …, "top5": …} of a classifier of features, in percent."""
-    return topk_accuracy(classifier(features).cpu(), labels.cpu())
+    """Accuracies of a classifier of features, in percent."""
+    return accuracies(classifier(features).cpu(), labels.cpu())
 
 
 # -- on features that are extracted once -----------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from hexa.config import Config
 from hexa.data.sources.source import Labels
 from hexa.evaluation import few_labels
 from hexa.evaluation.features import extract_pair
-from hexa.evaluation.protocol import Outcome, Protocol, Task, topk_accuracy
+from hexa.evaluation.protocol import Outcome, Protocol, Task, accuracies
 from hexa.evaluation.split import folds
 from hexa.runtime.random import Stream
 
@@ -223,10 +223,10 @@ def fast_probe(
     num_classes: int | None = None,
     **how: Any,
 ) -> dict[str, float]:
-    """{"top1", "top5" in percent, "weight_decay"} of `fit_probe`, which takes `how`, on other images."""
+    """{"top1", "top5", "balanced_accuracy" in percent, "weight_decay"} of `fit_probe`, which takes `how`, on other images."""
     classes = num_classes if num_classes is not None else int(max(train_y.max(), test_y.max())) + 1
     probe = fit_probe(train_x, train_y, classes, **how)
-    return {**topk_accuracy(probe.scores(test_x), test_y.cpu()), "weight_decay": probe.weight_decay}
+    return {**accuracies(probe.scores(test_x), test_y.cpu()), "weight_decay": probe.weight_decay}
 
 
 class ProbeOptions(Config):

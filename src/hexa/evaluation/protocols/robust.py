@@ -36,7 +36,16 @@ from hexa.evaluation.auto_attack import auto_attack
 from hexa.evaluation.corruptions import kinds as corruptions
 from hexa.evaluation.corruptions.official import Arrays, opened
 from hexa.evaluation.features import extract_part, note_lost, nothing_read
-from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, listed, named_changes
+from hexa.evaluation.protocol import (
+    Outcome,
+    Positive,
+    Protocol,
+    Task,
+    balanced_accuracy,
+    listed,
+    majority_class,
+    named_changes,
+)
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.evaluation.split import draw_images
 from hexa.evaluation.supervised import Plan, tuned
@@ -185,7 +194,18 @@ def attacked(task: Task, options: Attacks, scores: Scores) -> Outcome:
         "positions": places.tolist(),
         "smallest_epsilon": [epsilon_of.get(radius) for radius in broken.tolist()],
     }
-    return Outcome({name: 100 * float(right.mean()) for name, right in shares.items()}, details)
+    metrics = {name: 100 * float(right.mean()) for name, right in shares.items()}
+    return Outcome(metrics | _balanced(task, shares["top1"], places), details)
+
+
+def _balanced(task: Task, right: NDArray[np.bool_], places: Labels) -> dict[str, float]:
+    """What stands next to the accuracy of the test images at these positions."""
+    assert task.test.classes is not None, "a task for this has one label per image"
+    labels = task.test.classes[places]
+    return {
+        "balanced_accuracy": balanced_accuracy(right, labels),
+        "majority_class": majority_class(labels),
+    }
 
 
 def corrupted(
@@ -219,7 +239,9 @@ def corrupted(
     unharmed, table = np.concatenate(clean), np.concatenate(right)  # bool [N], [N, 75]
     by_kind = 100 * table.mean(0).reshape(len(corruptions.KINDS), -1)  # [15, 5]
     kinds = dict(zip(corruptions.KINDS, by_kind, strict=True))
+    positions = np.concatenate(kept)
     metrics = {"top1": 100 * float(unharmed.mean()), "corrupted": float(by_kind.mean())}
+    metrics |= _balanced(task, unharmed, positions)
     metrics |= {
         name: float(np.mean([kinds[kind] for kind in of]))
         for name, of in corruptions.GROUPS.items()
@@ -230,7 +252,7 @@ def corrupted(
             "corrupted": interval_of_mean(table.mean(1), stream),
         },
         "corruptions": {kind: values.tolist() for kind, values in kinds.items()},
-        "positions": np.concatenate(kept).tolist(),
+        "positions": positions.tolist(),
         "right": table.sum(1).tolist(),
     }
     return Outcome(metrics, details)

@@ -1,0 +1,177 @@
+"""The command that finds duplicates, outliers and similar images in features."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from hexa.cli.declare import (
+    BACKBONES,
+    COUNT,
+    JSON,
+    Fields,
+    Given,
+    command,
+    flag,
+    import_networks,
+    option,
+    progress_bar,
+    say,
+)
+
+if TYPE_CHECKING:
+    from hexa.evaluation.search import Features, Found
+    from hexa.reporting.search_page import Picture
+
+
+@command(
+    "find near-duplicates, outliers, or the images most like one, by the features that embed wrote",
+    option(
+        "FEATURES",
+        "a .npz or .parquet of hexa embed; two with --duplicates: images that are in both",
+        nargs="+",
+    ),
+    flag("--duplicates", "list groups of images of which every pair is a near-duplicate"),
+    flag("--outliers", "list the images that are least like the others"),
+    option(
+        "--like PATH", "list the images most like this one: a path in FEATURES, or an image file"
+    ),
+    option(
+        "--least X",
+        "similarity of duplicates, up to 1 (default: 0.9 of thumbnails; 0.95 of features if FEATURES "
+        "has no thumbnails)",
+        type=float,
+    ),
+    option(
+        "--count N",
+        "number of outliers or similar images (default: %(default)s)",
+        type=COUNT,
+        default=20,
+    ),
+    option(
+        "--backbone BACKBONE",
+        f"with --like FILE: the backbone that made FEATURES, if it has moved: {BACKBONES}",
+    ),
+    option("--html PAGE", "also write a page with small pictures, which needs no other file"),
+    JSON,
+    description="Duplicates have equal pixels, or thumbnails whose similarity is at least --least, also if one image "
+    "is mirrored, brighter, compressed, or cropped to 80 %% or more of the other. Similarities of --like are cosines "
+    "of features. An outlier is far from its fifth nearest image, in features or in statistics of the picture.",
+)
+def search(given: Given, extra: Fields) -> None:
+    from hexa.config import UserError
+    from hexa.evaluation.search import Features, shared
+    from hexa.reporting.tables import counted
+    from hexa.runtime import targets
+
+    if sum((given.duplicates, given.outliers, given.like is not None)) != 1:
+        raise UserError("give one of --duplicates, --outliers and --like PATH")
+    if len(given.features) > (2 if given.duplicates else 1):
+        raise UserError("give one file of features; two go with --duplicates")
+    if given.html is not None:
+        targets.check(given.html, (".html",), "--html")
+    files = [Features(path) for path in given.features]
+    first, count = files[0], given.count
+    least = given.least if given.least is not None else min(one.least for one in files)
+    asked: Picture | None = None
+    with progress_bar() as progress:
+        progress("comparing the images", 0, 0)
+        if len(files) == 2:
+            found = shared(first, files[1], given.least)
+        elif given.duplicates:
+            found = first.duplicates(given.least)
+        elif given.outliers:
+            found = first.outliers(count)
+        else:
+            found, asked = _like(first, given)
+    images = sum(len(one.paths) for one in files)
+    title, summary = "Images that are least like the others", f"{images:,} images"
+    if len(files) == 2:
+        others = len({place for one in found for place in one.places[1:]})
+        title = f"Images in both {given.features[0]} and {given.features[1]}"
+        summary = (
+            f"{len(found):,} of {len(files[1].paths):,} images of {given.features[1]} are duplicates of "
+            f"{others:,} of {len(first.paths):,} of {given.features[0]} at --least {least:g}"
+        )
+    elif given.duplicates:
+        title = "Near-duplicates"
+        summary = f"{counted(len(found), 'group')} among {images:,} images at --least {least:g}"
+    elif asked is not None:
+        title = f"Images most like {asked.path}"
+    if given.html is not None:
+        _write_page(given.html, title, summary, found, files, asked)
+    if given.json:
+        kept = [
+            {name: value for name, value in vars(one).items() if name != "places"} for one in found
+        ]
+        print(json.dumps([_named(one, files) for one in kept], indent=2))
+        return
+    say(*_lines(title, summary, found, given))
+    say(f"written to {given.html}" if given.html is not None else "")
+
+
+def _like(features: Features, given: Given) -> tuple[list[Found], Picture]:
+    """The images most like the one that was asked for, and its picture."""
+    from hexa.reporting.search_page import Picture, data_uri
+
+    if features.find(given.like) is not None or not os.path.exists(given.like):
+        place = features.place_of(given.like)
+        picture = Picture(data_uri(features.file.preview(place)), features.paths[place])
+        return features.like(given.like, given.count), picture
+    import_networks()
+    from hexa.evaluation.outside import features_of
+
+    row, seen = features_of(given.like, features.file, given.backbone)
+    return features.like(row, given.count), Picture(data_uri(seen.preview), given.like)
+
+
+def _lines(title: str, summary: str, found: list[Found], given: Given) -> list[str]:
+    """What the terminal shows: a line for each group or image, then the summary."""
+    if given.like is not None:
+        return [title, *(f"{one.similarity:.3f}  {one.paths[0]}" for one in found)]
+    if given.outliers:
+        head = "outliers, each with its score and its similarity to the fifth nearest image"
+        return [head, *(f"{one.score:.1f}  {one.similarity:.3f}  {one.paths[0]}" for one in found)]
+    if len(given.features) == 2:
+        head = f"images of {given.features[1]}, each with the images of {given.features[0]} that it duplicates"
+    else:
+        head = (
+            "near-duplicates, each group with the similarities of its most and least similar pair"
+        )
+    lines = [
+        "  ".join([f"{one.similarity:.3f}", f"{one.lowest:.3f}", *one.paths])
+        for one in found
+        if one.lowest is not None
+    ]
+    return [head, *lines, summary]
+
+
+def _named(one: dict[str, Any], files: list[Features]) -> dict[str, Any]:
+    """The fields of a result that have a value, with paths instead of places."""
+    paths = [path for file in files for path in file.paths]
+    if one.get("nearest") is not None:
+        one = {**one, "nearest": [paths[place] for place in one["nearest"]]}
+    return {name: value for name, value in one.items() if value is not None}
+
+
+def _write_page(
+    out: str,
+    title: str,
+    summary: str,
+    found: list[Found],
+    files: list[Features],
+    asked: Picture | None,
+) -> None:
+    from pathlib import Path
+
+    from hexa.reporting.search_page import Picture, data_uri, write
+
+    def picture(place: int) -> Picture:
+        for file in files:
+            if place < len(file.paths):
+                break
+            place -= len(file.paths)
+        return Picture(data_uri(file.file.preview(place)), file.paths[place])
+
+    write(Path(out), title, summary, found, picture, asked)

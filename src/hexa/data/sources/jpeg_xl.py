@@ -1,0 +1,87 @@
+"""Reads the header of a JPEG XL file without a decoder, so that an image can be refused for its size."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from typing import NamedTuple
+
+_CODESTREAM = b"\xff\x0a"
+#: Bits of the four ways to write a side, and widths as shares of the height.
+_SIDE_BITS = (9, 13, 18, 30)
+_RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
+
+
+class Header(NamedTuple):
+    """The size of a JPEG XL image as it is stored; turned: the decoder turns it upright."""
+
+    height: int
+    width: int
+    turned: bool
+
+
+def header_of(data: bytes) -> Header | None:
+    """The header of a JPEG XL file, a bare codestream or in a container; None if it is damaged."""
+    with suppress(struct.error, IndexError):
+        start = _codestream(data)
+        if start is not None and data[start : start + 2] == _CODESTREAM:
+            return _read(_Bits(data[start + 2 : start + 18]))
+    return None
+
+
+def _codestream(data: bytes) -> int | None:
+    """Where the codestream begins: at once, or in the first box that holds a part of it."""
+    if data.startswith(_CODESTREAM):
+        return 0
+    at = 0
+    while at + 8 <= len(data):
+        size, kind = struct.unpack_from(">I4s", data, at)
+        begin = at + 8
+        if size == 1:
+            (size,) = struct.unpack_from(">Q", data, begin)
+            begin += 8
+        if kind == b"jxlc":
+            return begin
+        if kind == b"jxlp":
+            return begin + 4
+        if size < 8:
+            return None
+        at += size
+    return None
+
+
+class _Bits:
+    """Numbers of some bits each, the lowest bits of the first byte first. Raises IndexError at the end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._value = int.from_bytes(data, "little")
+        self._left = 8 * len(data)
+
+    def take(self, count: int) -> int:
+        self._left -= count
+        if self._left < 0:
+            raise IndexError
+        taken = self._value & ((1 << count) - 1)
+        self._value >>= count
+        return taken
+
+
+def _read(bits: _Bits) -> Header:
+    small = bits.take(1) == 1
+    height = _side(bits, small)
+    ratio = bits.take(3)
+    if ratio == 0:
+        width = _side(bits, small)
+    else:
+        over, under = _RATIOS[ratio - 1]
+        width = height * over // under
+    all_default = bits.take(1) == 1
+    extra_fields = not all_default and bits.take(1) == 1
+    turned = extra_fields and bits.take(3) > 0
+    return Header(height, width, turned)
+
+
+def _side(bits: _Bits, small: bool) -> int:
+    if small:
+        return 8 * (bits.take(5) + 1)
+    return bits.take(_SIDE_BITS[bits.take(2)]) + 1

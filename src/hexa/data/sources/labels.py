@@ -1,0 +1,153 @@
+"""Turns a column of labels of any source into class numbers."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+#: Names of label columns, preferred ones first.
+COLUMNS = ("label", "labels", "fine_label", "class", "target")
+Numbers = NDArray[np.int64]
+_NONE = np.zeros(0, np.int64)
+_TEXT = pa.dictionary(pa.int32(), pa.large_string())
+
+
+class NotClasses(Exception):
+    """A column that cannot be classes; the message is what it holds."""
+
+
+def composed(name: str) -> str:
+    """A name in the normal form NFC, so that names match whatever form a file system or a program gave them."""
+    return unicodedata.normalize("NFC", name)
+
+
+def are_classes(kind: Any) -> bool:
+    """True if values of this Arrow type can be classes: integers, booleans, text, or dictionaries of these."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return _is_text(kind) or any(
+        check(kind) for check in (pa.types.is_integer, pa.types.is_boolean, pa.types.is_null)
+    )
+
+
+def column_of(types: dict[str, Any]) -> tuple[str | None, str]:
+    """The label column by the names and Arrow types of all columns, and why there is none although one has the name."""
+    named = [name for name in COLUMNS if name in types]
+    for name in named:
+        if are_classes(types[name]):
+            return name, ""
+    if not named:
+        return None, ""
+    return None, not_classes(f"column '{named[0]}'", types[named[0]])
+
+
+def not_classes(what: str, kind: object) -> str:
+    """The sentence on labels that cannot be classes."""
+    return (
+        f"the {what} holds {kind}, which cannot be a class; classes are integers, booleans or text"
+    )
+
+
+def of_values(values: Sequence[object]) -> Any:
+    """Labels as an Arrow array, None for a missing one; text if some are numbers. Raises NotClasses."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int, str}:
+        values = [None if value is None else str(value) for value in values]
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        raise NotClasses(" and ".join(sorted(kind.__name__ for kind in kinds))) from None
+
+
+def numbered(
+    columns: Iterable[Any], others: Iterable[Any] = ()
+) -> tuple[Numbers, list[str] | None]:
+    """Class numbers of the labels that are not null, and the names of the classes, None for integers.
+
+    Integers stay as they are, False and True are 0 and 1, and text is numbered by its sorted names.
+    columns: Arrow arrays of the labels of a split. others: those of the other splits, which only text needs. Raises
+    NotClasses.
+    """
+    own = list(map(_plain, columns))
+    if _TEXT not in _types(own):
+        names = ["False", "True"] if pa.bool_() in _types(own) else None
+        _check_alike(own)
+        parts = [column.drop_null().cast(pa.int64()).to_numpy() for column in own]
+        return np.concatenate([_NONE, *parts]), names
+    every = [*own, *map(_plain, others)]
+    _check_alike(every)
+    names = sorted({name for column in every for name in _names(column)})
+    number = {name: place for place, name in enumerate(names)}
+    return np.concatenate([_NONE, *(_numbers(column, number) for column in own)]), names
+
+
+def _plain(column: Any) -> Any:
+    """Labels as integers, booleans, or a dictionary of text, in one chunk. Raises NotClasses."""
+    kind = column.type
+    if not are_classes(kind):
+        raise NotClasses(str(kind))
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    is_dictionary = pa.types.is_dictionary(kind)
+    is_text = _is_text(kind.value_type if is_dictionary else kind)
+    try:
+        if is_text:
+            # a dictionary stays one: a short file may hold a long text a million times
+            return (column if is_dictionary else column.dictionary_encode()).cast(_TEXT)
+        column = column.dictionary_decode() if is_dictionary else column
+        return column if pa.types.is_boolean(column.type) else column.cast(pa.int64())
+    except pa.ArrowException:
+        raise NotClasses(f"{kind} that is not text" if is_text else f"{kind} too large") from None
+
+
+def _types(columns: Iterable[Any]) -> set[Any]:
+    """The types of the columns with labels."""
+    return {column.type for column in columns if column.null_count < len(column)}
+
+
+def _check_alike(columns: Sequence[Any]) -> None:
+    types = _types(columns)
+    if len(types) > 1:
+        words = sorted("text" if kind == _TEXT else str(kind) for kind in types)
+        raise NotClasses(" in one file and ".join(words) + " in another")
+
+
+def _names(column: Any) -> Iterable[str]:
+    """The names that occur in a column of text."""
+    if column.type == _TEXT:
+        every = _composed(column.dictionary)
+        used = (every[place] for place in column.indices.drop_null().unique().to_pylist())
+        yield from (name for name in used if name is not None)
+
+
+def _numbers(column: Any, number: dict[str, int]) -> Numbers:
+    """The numbers of the labels of a column of text that are not null."""
+    if column.type != _TEXT:
+        return _NONE
+    of_entry = [
+        -1 if name is None else number.get(name, -1) for name in _composed(column.dictionary)
+    ]
+    places: Numbers = column.indices.drop_null().to_numpy()
+    return np.array(of_entry, np.int64)[places]
+
+
+def _composed(dictionary: Any) -> list[str | None]:
+    return [None if name is None else composed(name) for name in dictionary.to_pylist()]
+
+
+def _is_text(kind: Any) -> bool:
+    """True for text, and for bytes, which some programs write text as."""
+    return any(
+        check(kind)
+        for check in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_string_view,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+        )
+    )

@@ -1,0 +1,24 @@
+"""How much memory this process may use. Does not import torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from hexa.runtime.cores import control_groups
+
+
+def usable_memory() -> int:
+    """Bytes of the machine's memory, or of a container's share of it."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([machine, *limits()])
+
+
+def limits(*where: Path) -> Iterator[int]:
+    """Bytes that each enclosing control group (version 1 or 2) may use. where: as for `control_groups`."""
+    for folder in control_groups("memory", *where):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with suppress(OSError, ValueError):  # no such file, or "max"
+                yield int((folder / name).read_text())

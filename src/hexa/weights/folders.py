@@ -1,0 +1,353 @@
+"""Folders of transformers, timm and OpenCLIP: a config.json names the network, and files of weights lie beside it.
+
+Only values are read from a config: no code that it names is run, and no address in it is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import timm
+
+from hexa.config import UserError, nearest, some
+from hexa.nn import backbones
+from hexa.nn.backbones import NetworkConfig
+from hexa.runtime import parsing
+from hexa.weights import files
+from hexa.weights.files import Weights
+from hexa.weights.layouts import WIDTHS
+from hexa.weights.metadata import described
+from hexa.weights.preparation import Preparation, assumed, of_timm, of_timms_values
+
+CONFIG, OPEN_CLIP, PROCESSOR = "config.json", "open_clip_config.json", "preprocessor_config.json"
+#: Files of weights in a folder, the best first; an index lists the files of shards.
+_WEIGHTS = (
+    *("model.safetensors", "model.safetensors.index.json"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json"),
+    *("open_clip_model.safetensors", "open_clip_pytorch_model.bin"),
+)
+_MOST_SHARDS = 1000
+#: timm's networks of each `model_type` of transformers: W is the word of the width, P the patch in pixels. The first
+#: that exists is taken, with options for what differs.
+_NETWORKS = {
+    "dinov2": ("vit_W_patchP_dinov2", "vit_small_patch14_dinov2"),
+    "dinov2 gated": ("vit_giant_patch14_dinov2",),
+    "dinov2_with_registers": ("vit_W_patchP_reg4_dinov2", "vit_small_patch14_reg4_dinov2"),
+    "dinov2_with_registers gated": ("vit_giant_patch14_reg4_dinov2",),
+    "dinov3_vit": ("vit_W_patchP_dinov3", "vit_small_patch16_dinov3"),
+    "dinov3_vit gated": ("vit_W_plus_patchP_dinov3", "vit_small_plus_patch16_dinov3"),
+    "vit": ("vit_W_patchP_224", "vit_tiny_patch16_224"),
+    "clip_vision_model": ("vit_W_patchP_clip_224", "vit_base_patch32_clip_224"),
+}
+_ALIKE = {"vit_mae": "vit", "vit_msn": "vit", "clip": "clip_vision_model"}
+#: Activations of transformers by timm's name.
+_ACTIVATIONS = {
+    **{"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"},
+    **{"gelu_fast": "gelu_tanh", "quick_gelu": "quick_gelu", "silu": "silu", "relu": "relu"},
+}
+#: Fields of OpenCLIP's vision_cfg that hexa knows, or that do not change features.
+_VISION = {
+    *("layers", "width", "head_width", "mlp_ratio", "patch_size", "image_size", "ls_init_value"),
+    *("patch_dropout", "no_ln_pre", "output_tokens"),
+}
+#: Pillow's numbers of interpolations.
+_RESAMPLE = {2: "bilinear", 3: "bicubic"}
+
+
+class Folder(NamedTuple):
+    """A folder of weights. config: the network, if config.json says it; preparation: of images, if known."""
+
+    weights: Weights
+    config: NetworkConfig | None
+    preparation: Preparation | None
+
+
+def is_one(folder: Path) -> bool:
+    """True if a folder has a config that `read` understands, or weights with one of the usual names."""
+    return any((folder / name).is_file() for name in (CONFIG, OPEN_CLIP, *_WEIGHTS))
+
+
+def names_network(path: Path) -> bool:
+    """True if this file of weights lies beside a config that describes its network."""
+    if path.name not in _WEIGHTS or path.suffix == ".json":
+        return False
+    fields = _json(path.parent / CONFIG)
+    return "architecture" in fields or "model_type" in fields or (path.parent / OPEN_CLIP).is_file()
+
+
+def read(folder: Path, named: bool = False, file: Path | None = None) -> Folder:
+    """The weights in a folder, and what its files say of the network and the preparation of images.
+
+    named: the user names the network, so that config.json is not asked for it. file: the weights, if there are several.
+    Raises UserError.
+    """
+    weights = _weights(folder) if file is None else files.read(file)
+    fields = _json(folder / CONFIG)
+    if "architecture" in fields:
+        with described(f"{folder / CONFIG}: not a config of timm"):
+            return Folder(weights, *_of_timm(fields, folder / CONFIG))
+    config, preparation = None, None
+    if (folder / OPEN_CLIP).is_file():
+        path = folder / OPEN_CLIP
+        with described(f"{path}: not a config of OpenCLIP"):
+            fields = _json(path)
+            config = None if named else _of_open_clip(fields, path)
+            preparation = _of_processor(_open_clips_processor(fields), path)
+    elif "model_type" in fields:
+        with described(f"{folder / CONFIG}: not a config of transformers"):
+            config = None if named else _of_transformers(fields, folder / CONFIG)
+    if (folder / PROCESSOR).is_file():
+        with described(f"{folder / PROCESSOR}: not a config of an image processor"):
+            path = folder / PROCESSOR
+            preparation = _of_processor(_json(path), path)
+    return Folder(weights, config, preparation)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    fields = parsing.read_json(path, "copy it again")
+    if not isinstance(fields, dict):
+        raise UserError(f"{path}: is not a JSON object")
+    return fields
+
+
+def _weights(folder: Path) -> Weights:
+    """The tensors of the folder's file of weights, or of all files that its index lists."""
+    for name in _WEIGHTS:
+        path = folder / name
+        if not path.is_file():
+            continue
+        if path.suffix != ".json":
+            return replace(files.read(path), where=str(folder))
+        listed = _json(path).get("weight_map")
+        shards = sorted(set(listed.values())) if isinstance(listed, dict) else []
+        plain = [one for one in shards if isinstance(one, str) and Path(one).name == one]
+        if not shards or len(plain) < len(shards) or len(shards) > _MOST_SHARDS:
+            raise UserError(f"{path}: has no weight_map of files in this folder; copy it again")
+        missing = [one for one in plain if not (folder / one).is_file()]
+        if missing:
+            raise UserError(f"{folder}: lacks {some(missing)}, which {name} lists; copy it again")
+        return files.read_all([folder / one for one in plain], str(folder))
+    others = [*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob("*.pth")]
+    if len(others) == 1:
+        return replace(files.read(others[0]), where=str(folder))
+    problem = f"no {_WEIGHTS[0]} or {_WEIGHTS[2]}"
+    raise UserError(f"{folder}: has {problem}; give the file of weights, FILE#NETWORK")
+
+
+# -- timm --------------------------------------------------------------------------------------------------------------
+
+
+def _of_timm(fields: Mapping[str, Any], path: Path) -> tuple[NetworkConfig, Preparation]:
+    """The network of a timm hub folder, as timm.create_model('local-dir:FOLDER', num_classes=0) builds it."""
+    name = str(fields["architecture"])
+    if name not in timm.list_models():
+        raise UserError(
+            f"{path}: timm has no network '{name}'; {nearest(name, timm.list_models())}"
+        )
+    cfg = dict(fields.get("pretrained_cfg") or fields)
+    options = dict(fields.get("model_args") or {})
+    if cfg.get("global_pool"):
+        options.setdefault("global_pool", cfg["global_pool"])
+    size = cfg.get("input_size")
+    if cfg.get("fixed_input_size") and size:
+        options.setdefault("img_size", size[-1])
+    for ignored in ("num_classes", "drop_rate", "drop_path_rate", "proj_drop_rate"):
+        options.pop(ignored, None)
+    channels = options.pop("in_chans", 3)
+    side = options.get("img_size")
+    if isinstance(side, list) and len(set(side)) == 1:
+        options["img_size"] = side[0]
+    config = NetworkConfig(name=name, channels=channels, options=_needed(name, options))
+    preparation = of_timms_values(cfg, str(path))
+    return config, preparation
+
+
+def _needed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that change a network of timm; those that are as by default are left out."""
+    outline: Any = backbones.outline(NetworkConfig(name=name))
+    own = {"global_pool": getattr(outline, "global_pool", None)}
+    grid: Any = getattr(outline, "patch_embed", None)
+    if getattr(grid, "img_size", None) is not None:
+        own["img_size"] = grid.img_size[0]
+    return {key: value for key, value in options.items() if key not in own or own[key] != value}
+
+
+# -- transformers ------------------------------------------------------------------------------------------------------
+
+
+def _of_transformers(fields: Mapping[str, Any], path: Path) -> NetworkConfig | None:
+    """The network of a config.json of transformers; None for a ResNet, which is recognised by its tensors."""
+    kind = str(fields["model_type"])
+    kind = _ALIKE.get(kind, kind)
+    if kind == "resnet":
+        for name, usual in (("downsample_in_bottleneck", False), ("hidden_act", "relu")):
+            if fields.get(name, usual) != usual:
+                raise UserError(f"{path}: timm has no ResNet with {name}={fields[name]}")
+        return None
+    if isinstance(fields.get("vision_config"), dict):
+        fields = fields["vision_config"]
+    gated = bool(fields.get("use_swiglu_ffn") or fields.get("use_gated_mlp"))
+    key = f"{kind} gated" if gated else kind
+    if key not in _NETWORKS:
+        remedy = f"if timm has this network, name it: {path.parent}#NETWORK"
+        raise UserError(f"{path}: model_type '{kind}' is not known; known: {known()}; {remedy}")
+    width, heads = int(fields["hidden_size"]), int(fields["num_attention_heads"])
+    hidden = fields.get("intermediate_size")
+    if hidden is None:
+        hidden = int(width * fields.get("mlp_ratio", 4))
+        # of DINOv2's gated layers; timm counts both halves
+        hidden = 2 * ((int(hidden * 2 / 3) + 7) // 8 * 8) if gated else hidden
+    activation = str(fields.get("hidden_act", "gelu"))
+    if activation not in _ACTIVATIONS:
+        raise UserError(f"{path}: hidden_act '{activation}' is not known")
+    wanted: dict[str, Any] = {
+        "embed_dim": width,
+        "depth": int(fields["num_hidden_layers"]),
+        "num_heads": heads,
+        "patch_size": _side(fields.get("patch_size", 16), path),
+        "img_size": _side(fields.get("image_size", 224), path),
+        "hidden": int(hidden),
+        "norm_eps": float(fields.get("layer_norm_eps", 1e-6)),
+        "registers": int(fields.get("num_register_tokens", 0)),
+        "rope_temperature": float(fields.get("rope_theta", 100)),
+        "act_layer": "gelu" if gated else _ACTIVATIONS[activation],
+        "qkv_bias": bool(fields.get("qkv_bias", True)),
+    }
+    channels = int(fields.get("num_channels", 3))
+    return _with_options(_NETWORKS[key], wanted, channels)
+
+
+def known() -> str:
+    """The model_types of transformers that hexa reads."""
+    return ", ".join(sorted({*(key for key in _NETWORKS if " " not in key), *_ALIKE, "resnet"}))
+
+
+def _side(value: Any, path: Path) -> int:
+    """A side in pixels, also given as two equal ones."""
+    sides = set(value) if isinstance(value, list) else {value}
+    if len(sides) > 1:
+        raise UserError(f"{path}: {value} is not square; hexa builds networks for square images")
+    return int(sides.pop())
+
+
+def _with_options(
+    names: tuple[str, ...], wanted: Mapping[str, Any], channels: int = 3
+) -> NetworkConfig:
+    """The first of these networks that timm has, with options for what is wanted otherwise."""
+    word, patch = WIDTHS.get(wanted["embed_dim"], "?"), str(wanted["patch_size"])
+    named = [name.replace("W", word).replace("P", patch) for name in names]
+    name = next(name for name in named if name in timm.list_models())
+    network: Any = backbones.outline(NetworkConfig(name=name))
+    block = network.blocks[0]
+    first = block.mlp.fc1_g if hasattr(block.mlp, "fc1_g") else block.mlp.fc1
+    rotary = network.pos_embed is None
+    own = {
+        "embed_dim": network.embed_dim,
+        "depth": len(network.blocks),
+        "num_heads": block.attn.num_heads,
+        "patch_size": network.patch_embed.patch_size[0],
+        "norm_eps": network.norm.eps,
+        "act_layer": "gelu",
+    }
+    if rotary:
+        own["rope_temperature"] = 100.0
+    else:
+        own["img_size"] = network.patch_embed.img_size[0]
+        own["qkv_bias"] = True
+    options = {key: wanted[key] for key, value in own.items() if wanted.get(key, value) != value}
+    tokens = network.reg_token.shape[1] if network.reg_token is not None else 0
+    if wanted.get("registers", tokens) != tokens:
+        options["num_reg_tokens" if rotary else "reg_tokens"] = wanted["registers"]
+    width = wanted["embed_dim"]
+    ratio = wanted["hidden"] / width
+    if ratio != first.out_features / network.embed_dim:
+        # timm rounds down
+        options["mlp_ratio"] = (
+            ratio if int(width * ratio) == wanted["hidden"] else ratio + 0.5 / width
+        )
+    if wanted.get("init_values") is not None:
+        options["init_values"] = wanted["init_values"]
+    return NetworkConfig(name=name, channels=channels, options=options)
+
+
+# -- OpenCLIP ----------------------------------------------------------------------------------------------------------
+
+
+def _of_open_clip(fields: Mapping[str, Any], path: Path) -> NetworkConfig:
+    """The vision transformer of an open_clip_config.json."""
+    model = fields["model_cfg"]
+    vision = {
+        key: value for key, value in model["vision_cfg"].items() if value not in (None, False)
+    }
+    odd = sorted(vision.keys() - _VISION)
+    if odd or isinstance(vision.get("layers"), list) or vision.get("no_ln_pre"):
+        what = some(odd or ["layers of a ResNet" if not vision.get("no_ln_pre") else "no_ln_pre"])
+        raise UserError(f"{path}: a tower with {what}; name timm's: {path.parent}#NETWORK")
+    width = int(vision.get("width", 768))
+    wanted: dict[str, Any] = {
+        "embed_dim": width,
+        "depth": int(vision.get("layers", 12)),
+        "num_heads": width // int(vision.get("head_width", 64)),
+        "patch_size": _side(vision.get("patch_size", 16), path),
+        "img_size": _side(vision.get("image_size", 224), path),
+        "hidden": int(width * vision.get("mlp_ratio", 4)),
+        "act_layer": "quick_gelu" if model.get("quick_gelu") else "gelu",
+        "init_values": vision.get("ls_init_value"),
+    }
+    return _with_options(_NETWORKS["clip_vision_model"], wanted)
+
+
+def _open_clips_processor(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an image processor of transformers for OpenCLIP's preprocess_cfg."""
+    cfg = fields.get("preprocess_cfg") or {}
+    found = {"image_mean": cfg.get("mean"), "image_std": cfg.get("std")}
+    found["resample"] = 2 if cfg.get("interpolation") == "bilinear" else 3
+    found["size"] = cfg.get("size")
+    of_clip = of_timm("vit_base_patch32_clip_224.openai")
+    usual = {"image_mean": list(of_clip.mean), "image_std": list(of_clip.std)}
+    return usual | {key: value for key, value in found.items() if value is not None}
+
+
+# -- preparation of images ---------------------------------------------------------------------------------------------
+
+
+def _of_processor(fields: Mapping[str, Any], path: Path) -> Preparation:
+    """How an image processor of transformers prepares images."""
+    values: dict[str, Any] = {}
+    if not fields.get("do_normalize", True):
+        values |= {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
+    elif fields.get("image_mean") is not None and fields.get("image_std") is not None:
+        values |= {"mean": fields["image_mean"], "std": fields["image_std"]}
+    if (resample := fields.get("resample")) is not None:
+        values["interpolation"] = _RESAMPLE.get(resample, "bicubic")
+    shorter = _pixels(fields.get("size"))
+    crop = _pixels(fields.get("crop_size")) if fields.get("do_center_crop", True) else None
+    size = crop or shorter
+    if crop and shorter and crop <= shorter:
+        values["crop"] = crop / shorter
+    elif isinstance(share := fields.get("crop_pct"), int | float):
+        values["crop"] = share
+    elif size:
+        values["crop"] = 1.0
+    if size:
+        values["size"] = size
+    usual = assumed()
+    origins = {**usual.origins, **dict.fromkeys(values, str(path))}
+    return Preparation(**{**usual.values(), **values}, origins=origins)
+
+
+def _pixels(size: Any) -> int | None:
+    """A size of transformers, a number or a mapping, as the shorter side in pixels."""
+    if isinstance(size, Mapping):
+        sides = [
+            value for key, value in size.items() if key in ("shortest_edge", "height", "width")
+        ]
+        size = min(sides) if sides else None
+    if isinstance(size, list):
+        size = min(size)
+    return None if size is None else int(size)

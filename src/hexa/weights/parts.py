@@ -1,0 +1,209 @@
+"""Finds the networks in a file, such as a student and its teacher, and chooses one of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hexa.config import UserError, some
+from hexa.nn.normalize import Channels
+from hexa.weights.files import State, Weights
+from hexa.weights.layouts import HEADS, LAYOUTS, names, pieces
+
+#: Words in the path of a moving average of the weights, of a teacher, and of momentum copies.
+_AVERAGE = re.compile(r"(\w*_)?(ema|averaged?|swa)(_\w*)?")
+_TEACHER = re.compile(r"(\w*_)?teacher(_\w*)?")
+_STUDENT = re.compile(r"(\w*_)?student(_\w*)?")
+_TWIN = re.compile(r"(\w*_)?(momentum|k|key|target|teacher|attacker)(_\w*)?")
+#: Modules beside a network that its features do not need.
+_BESIDE = re.compile(
+    rf"{HEADS}|\w*(loss|criterion|metric)\w*|center|temperature|logit_(scale|bias)|(pixel_)?(mean|std)|mu|sigma|"
+    rf"normali[sz]e\w*|(\w*_)?(text|language)(_\w*)?|{_AVERAGE.pattern}|{_STUDENT.pattern}|{_TWIN.pattern}"
+)
+#: The text tower of a CLIP model, beside `visual`.
+_TEXT = re.compile(
+    r"transformer|token_embedding|positional_embedding|ln_final|attn_mask|text_projection|cls_emb"
+)
+_HEADS = re.compile(HEADS)
+#: A file has a network if it has this share of its tensors; which ones it lacks is then reported.
+_LEAST = 0.3
+#: Mean and standard deviation that a network with its own normalisation stores.
+_NORMALISER = re.compile(
+    r"(?:.*\.)?(?:(?:normali[sz]e\w*\.)(?:new_)?(?P<name>mean|std)|(?P<greek>mu|sigma))"
+)
+
+
+class Part(NamedTuple):
+    """A network in a file: its layout, the path before the names of its tensors, and these tensors by name."""
+
+    layout: str
+    prefix: str
+    state: dict[str, Tensor]
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the path."""
+        return self.prefix.split(".")[:-1]
+
+    def beside(self, name: str) -> bool:
+        """True if a tensor next to this network, or a root of it, is known not to belong to it."""
+        first = name.partition(".")[0]
+        # a tower of CLIP has its text tower beside it
+        text = any(word.startswith("visual") for word in self.words) and _TEXT.fullmatch(first)
+        return bool(text or _BESIDE.fullmatch(first))
+
+    def has(self, pattern: re.Pattern[str]) -> bool:
+        """True if a word of the path matches."""
+        return any(pattern.fullmatch(word) for word in self.words)
+
+
+def find(weights: Weights, own: State) -> list[Part]:
+    """The parts of a file that look like a network with the state `own`, in one layout.
+
+    A part has at least half as many of the network's tensors as the best one. It has no tensors of other parts and of
+    modules that are known not to belong to a network, except for `mask_token`, by which timm recognises layouts.
+    """
+    counts: Counter[tuple[str, str]] = Counter()
+    known: dict[str, set[str]] = {}
+    for name, layout in LAYOUTS.items():
+        theirs = names(layout, own)
+        if layout.renames and all(plain == their for plain, their in theirs.items()):
+            continue  # of another kind of networks
+        known[name] = {
+            piece
+            for plain, their in theirs.items()
+            for piece in pieces(their)
+            if not plain.endswith("num_batches_tracked")
+        }
+        for key in weights.state:
+            counts.update((name, prefix) for prefix in _prefixes(key, known[name]))
+    if not counts:
+        return []
+    (chosen, _), most = counts.most_common(1)[0]
+    if most < _LEAST * len(known[chosen]):
+        return []
+    prefixes = [prefix for (name, prefix), n in counts.items() if name == chosen and 2 * n >= most]
+    parts = []
+    for prefix in prefixes:
+        inner = tuple(c for c in (*weights.containers, *prefixes) if len(c) > len(prefix))
+        part = Part(chosen, prefix, {})
+        for key, value in weights.state.items():
+            rest = key.removeprefix(prefix)
+            if not key.startswith(prefix) or key.startswith(inner):
+                continue
+            if rest in known[chosen] or rest == "mask_token" or not part.beside(rest):
+                part.state[rest] = value
+        parts.append(part)
+    return [part for part in parts if not part.has(_HEADS)] or parts
+
+
+def _prefixes(key: str, known: Collection[str]) -> Iterator[str]:
+    """Each path before the rest of a key that is a known name."""
+    start = 0
+    while True:
+        if key[start:] in known:
+            yield key[:start]
+        start = key.find(".", start) + 1
+        if not start:
+            return
+
+
+def below(state: State, prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, without it."""
+    return {key.removeprefix(prefix): v for key, v in state.items() if key.startswith(prefix)}
+
+
+def choose(
+    parts: Sequence[Part], wanted: str | None, where: str, network: str
+) -> tuple[Part, list[str]]:
+    """One of the networks in a file, and notes for its user.
+
+    wanted: what the user wrote after FILE#NETWORK: a path or a word of it, or `raw` for weights that are not averaged.
+    Otherwise an average is preferred to the raw weights, a teacher to its student, and a network that learns by
+    gradients to its momentum copy. Raises UserError if that leaves several different ones.
+    """
+    left = list(parts)
+    if wanted == "raw":
+        left = [part for part in left if not part.has(_AVERAGE)]
+    elif wanted is not None:
+        left = [part for part in left if f".{wanted}." in f".{part.prefix}"]
+    if not left:
+        known = some(part.prefix.rstrip(".") or "raw" for part in parts)
+        raise UserError(f"{where}#{network}:{wanted}: the file has no such part; it has {known}")
+    notes: list[str] = []
+    for preferred, other in ((_AVERAGE, None), (_TEACHER, _STUDENT)):
+        better = [part for part in left if part.has(preferred)]
+        others = [part for part in left if part not in better]
+        if other is not None:
+            others = [part for part in others if part.has(other)]
+        if better and others:
+            left = better
+            word = "raw" if other is None else others[0].prefix.rstrip(".")
+            notes.append(
+                f"weights are those of {_shown(better[0])}, not of {_shown(others[0])}; "
+                f"{where}#{network}:{word} takes the others"
+            )
+    left = [part for part in left if not part.has(_TWIN)] or left
+    first = left[0]
+    different = [part for part in left[1:] if not _equal(part.state, first.state)]
+    if different:
+        raise UserError(
+            f"{where}: has several such networks: {some(_shown(part) for part in left)}; name one: "
+            f"{where}#{network}:{first.prefix.rstrip('.')}"
+        )
+    return first, notes
+
+
+def _shown(part: Part) -> str:
+    return f"'{part.prefix.rstrip('.')}'" if part.prefix else "the file itself"
+
+
+def _equal(one: State, other: State) -> bool:
+    return one.keys() == other.keys() and all(
+        torch.equal(value, other[name]) for name, value in one.items()
+    )
+
+
+def unknown_beside(weights: Weights, part: Part, parts: Sequence[Part]) -> list[str]:
+    """Tensors next to a network, in the same mapping of the file, that are neither known nor another network."""
+    container = max((c for c in weights.containers if part.prefix.startswith(c)), key=len)
+    others = (*weights.containers, *(one.prefix for one in parts))
+    inner = tuple(path for path in others if len(path) > len(container))
+    if part.prefix == container:
+        return []
+    return [
+        key
+        for key in weights.state
+        if key.startswith(container)
+        and not key.startswith(inner)
+        and not any(part.beside(word) for word in key.removeprefix(container).split("."))
+    ]
+
+
+def normaliser(weights: Weights) -> tuple[Channels, Channels] | None:
+    """The mean and standard deviation of pixels in [0, 1] in a file of a network with its own normalisation."""
+    found: dict[str, Channels] = {}
+    for key, value in weights.state.items():
+        match = _NORMALISER.fullmatch(key)
+        if match is None or value.numel() not in (1, 3) or not value.is_floating_point():
+            continue
+        name = match["name"] or {"mu": "mean", "sigma": "std"}[match["greek"]]
+        numbers = value.double().flatten().tolist()
+        found.setdefault(name, tuple(numbers * (3 // len(numbers))))
+    return (found["mean"], found["std"]) if len(found) == 2 else None
+
+
+def without_wrappers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state without the words that all its names begin with, such as module._orig_mod."""
+    state = dict(state)
+    while state:
+        first = {key.partition(".")[0] for key in state}
+        if len(first) > 1 or not all("." in key for key in state):
+            break
+        state = below(state, f"{first.pop()}.")
+    return state

@@ -1,0 +1,38 @@
+"""A machine of a fixed speed, so that no plan of a test depends on the speed of this one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+
+from hexa.adaptation.plan import Budget
+from hexa.data import Source
+from hexa.measure.costs import Costs
+from hexa.recipes.experiment import Experiment
+from hexa.weights import start
+
+#: The method that the fixture replaces.
+HERE = Budget.here
+
+
+def quick_costs(
+    draft: Experiment, source: Source, fields: Collection[str], *, partly: bool = True
+) -> Costs:
+    """A millisecond of each image at 64 px for the head, as much for all stages of the backbone."""
+    most = draft.start.trainable_stages or start.count_stages(start.of(draft.start).network)
+    fewer = {most // 2, most // 4, 1} - {0, most} if partly else set()
+    if draft.start.trainable_stages is not None or "start.trainable_stages" in fields:
+        fewer = set()
+    learning = [most, *sorted(fewer, reverse=True), *([0] if partly else [])]
+    steps = {stages: 1e-3 * (1 + stages / most) for stages in learning}
+    return Costs(size=64, read=1e-4, steps=steps, look=2e-4, setup=0.5)
+
+
+@pytest.fixture(autouse=True)
+def quick_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs, clock and speed of attacks are constants."""
+    monkeypatch.setattr("hexa.adaptation.plan.measure", quick_costs)
+    monkeypatch.setattr("hexa.adaptation.harden.images_per_second", lambda *_: 1000.0)
+    monkeypatch.setattr(Budget, "spent", 2.0)
+    monkeypatch.setattr(Budget, "here", lambda self, seconds: seconds)

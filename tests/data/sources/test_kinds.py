@@ -1,0 +1,280 @@
+"""Which files of a folder or shard are images, and what is said of the others."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hexa.config import UserError
+from hexa.data import open_source
+from hexa.data.loading.pairs import groups_of
+from hexa.data.sources import decode as decoding, jpeg_xl, kinds
+from hexa.data.sources.decode import DecodeError, decode
+from tests.conftest import Says
+from tests.data.image_files import every_format, photograph, saved
+from tests.data.sources.looks import labels_of
+from tests.data.sources.test_opening import write_image
+from tests.data.sources.test_webdataset import pack
+from tests.refusals import one_line
+
+#: What `every_format` calls a format, if not as `kind_of` does.
+_CALLED = {"WEBP": "WebP", "JP2": "JPEG 2000"}
+_TEXTS = [b"", b"P1 is", b"BM I wrote", b"II. Act", b"MMXX", b"RIFF1234WAVE", b"%PDF-1.7", b"P5\n#"]
+_VIDEO = b"\0\0\0\x18ftypisom\0\0\0\0isommp42"
+
+
+def plugin(kind: str) -> ModuleType:
+    """The module that reads and writes a kind of image."""
+    return pytest.importorskip(kinds.EXTRAS[kind][1], reason="an extra that is not installed")
+
+
+def of_plugin(kind: str, picture: Image.Image, **options: Any) -> bytes:
+    """A picture as HEIC or JPEG XL, written by the extra; without loss unless options say otherwise."""
+    module: Any = plugin(kind)
+    out = io.BytesIO()
+    if kind == "HEIC":
+        module.from_pillow(picture).save(out, quality=-1, chroma=444, **options)
+    else:
+        picture.save(out, "JXL", lossless=True, **options)
+    return out.getvalue()
+
+
+def test_every_kind_is_known_by_its_beginning() -> None:
+    for name, data in every_format().items():
+        word = name.split()[0]
+        assert kinds.kind_of(data[: kinds.HEAD]) == _CALLED.get(word, word), name
+    for text in (*_TEXTS, _VIDEO):
+        assert kinds.kind_of(text) is None
+    generic = b"\0\0\0\x18ftypmif1\0\0\0\0mif1"
+    assert kinds.kind_of(generic + b"heic") == kinds.kind_of(generic + b"miaf") == "HEIC"
+    assert kinds.kind_of(generic + b"avif") == "AVIF"
+
+
+def test_avif_is_read_as_pillow_reads_it() -> None:
+    data = saved(photograph(30, 44), "AVIF", quality=90)
+    expected = np.array(Image.open(io.BytesIO(data)).convert("RGB"))
+    assert np.array_equal(decode(data).permute(1, 2, 0), expected)
+    with pytest.raises(DecodeError, match="44 × 30 pixels, more than the limit of 1,000 "):
+        decode(data, 1000)
+    with pytest.raises(DecodeError, match="cannot be read as AVIF"):
+        decode(data[:80])
+
+
+@pytest.mark.parametrize("kind", ["HEIC", "JPEG XL"])
+def test_pixels_of_the_extras(kind: str) -> None:
+    picture = photograph(30, 44)
+    data = of_plugin(kind, picture)
+    assert kinds.kind_of(data) == kind
+    difference = np.abs(decode(data).permute(1, 2, 0).numpy().astype(int) - np.array(picture))
+    assert difference.max() <= (4 if kind == "HEIC" else 0)  # HEIC stores YCbCr
+    with pytest.raises(DecodeError, match="44 × 30 pixels, more than the limit of 1,000 "):
+        decode(data, 1000)
+    for length in (20, len(data) // 2):
+        with pytest.raises(DecodeError, match=f"cannot be read as {kind}|Unexpected end of file"):
+            decode(data[:length])
+
+
+@pytest.mark.parametrize(
+    "size", [(8, 8), (256, 8), (300, 200), (1920, 1080), (3, 999), (4000, 513)]
+)
+def test_size_of_jpeg_xl_by_its_header(size: tuple[int, int]) -> None:
+    for options in ({}, {"use_container": True}):
+        data = of_plugin("JPEG XL", Image.new("RGB", size), **options)
+        assert jpeg_xl.header_of(data) == (size[1], size[0], False)
+
+
+def test_a_jpeg_xl_of_many_pixels_is_refused_before_it_is_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A header of eight bytes that claims 2 ** 30 rows."""
+    claim = 0 | 3 << 1 | (2**30 - 1) << 3 | 1 << 33
+    monkeypatch.setattr(decoding, "_reader", lambda kind: lambda file: pytest.fail("decoded"))
+    with pytest.raises(DecodeError, match="1073741824 × 1073741824 pixels"):
+        decode(b"\xff\x0a" + claim.to_bytes(8, "little"))
+    for broken in (
+        b"\xff\x0a",
+        b"\0\0\0\x0cJXL \r\n\x87\n",
+        b"\0\0\0\x0cJXL \r\n\x87\n" + bytes(40),
+    ):
+        with pytest.raises(DecodeError, match="its header is broken"):
+            decode(broken)
+
+
+def _messy(root: Path) -> None:
+    """Two classes of ten images each whose names say little, and many other files."""
+    contents: dict[str, bytes] = {
+        "a.jfif": saved(photograph(), "JPEG"),
+        "b.JPE": saved(photograph(), "JPEG"),
+        "c.JPG_large": saved(photograph(), "JPEG"),
+        "d": saved(photograph(), "JPEG"),
+        "e.avif": saved(photograph(), "AVIF"),
+        "f.dat": saved(photograph(), "WEBP"),
+        "g.jpg": saved(photograph(), "PNG"),
+        "h.ppm": saved(photograph(), "PPM"),
+        "i.PNG": saved(photograph(), "PNG"),
+        "j.TIFF": saved(photograph(), "TIFF"),
+        "Thumbs.db": b"\xd0\xcf\x11\xe0",
+        "notes.txt": b"P1 1",
+        "box.xml": b"<a/>",
+        "meta.json": b"{}",
+        "scan.pdf": b"%PDF-1.7",
+        "raw.NEF": saved(photograph(), "TIFF"),
+        "clip.mp4": _VIDEO,
+        "README": b"hello",
+        ".DS_Store": b"x",
+        "broken.jpg": b"no image",
+    }
+    for name in ("ant", "bee"):
+        (root / name).mkdir(parents=True)
+        for file, content in contents.items():
+            (root / name / file).write_bytes(content)
+        os.mkfifo(root / name / "pipe.jfif")
+        os.symlink(root, root / name / "loop")
+        os.symlink("nowhere", root / name / "gone.pdf")
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(str(root / name / "s"))
+    (root / "__MACOSX").mkdir()
+    (root / "__MACOSX" / "._a.jpg").write_bytes(saved(photograph(), "JPEG"))
+    (root / ".git").mkdir()
+    write_image(root / ".git" / "x.png", 1)
+
+
+_REST = (
+    "4 special, 3 hidden, 2 .db, 2 .json, 2 .mp4, 2 .nef, 2 .pdf, 2 .txt, 2 .xml, 2 unreadable, "
+    "2 without suffix, 1 __MACOSX"
+)
+
+
+def test_contents_of_a_messy_folder_decide(tmp_path: Path) -> None:
+    _messy(tmp_path / "in")
+    source = open_source(f"folder:{tmp_path / 'in'}")
+    assert labels_of(source) == [0] * 11 + [1] * 11
+    names = [path.partition("/")[2] for path in source.paths[:11]]
+    known = "a.jfif b.JPE broken.jpg c.JPG_large d e.avif f.dat g.jpg h.ppm i.PNG j.TIFF"
+    assert " ".join(names) == known
+    for place in range(11):
+        if names[place] != "broken.jpg":
+            assert source.decode(place).shape[0] == 3
+    assert source.notes() == [f"folder:{tmp_path / 'in'}: 22 images; left out: {_REST}"]
+    assert source.counted(2).endswith(f" 20 images; left out: 2 broken, {_REST}")
+
+
+def test_nothing_is_said_of_a_folder_of_images_alone(tmp_path: Path) -> None:
+    write_image(tmp_path / "a.png", 1)
+    assert open_source(f"folder:{tmp_path}").notes() == []
+
+
+@pytest.mark.parametrize(("kind", "suffix"), [("HEIC", ".heic"), ("JPEG XL", ".jxl")])
+def test_a_missing_extra_is_named_with_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, suffix: str
+) -> None:
+    beginning = {"HEIC": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "JPEG XL": b"\xff\x0a\0\0"}[kind]
+    write_image(tmp_path / "a.png", 1)
+    (tmp_path / f"b{suffix}").write_bytes(beginning)
+    (tmp_path / "c.jpg").write_bytes(beginning)
+    module = kinds.EXTRAS[kind][1]
+    monkeypatch.setitem(__import__("sys").modules, module, None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == module else 1)
+    kinds.missing_extra.cache_clear()
+    source = open_source(f"folder:{tmp_path}")
+    kinds.missing_extra.cache_clear()
+    assert source.paths == ["a.png", "c.jpg"]
+    assert f"2 images; left out: 1 {suffix} (" in source.notes()[0]
+    for said in (source.notes()[0], _problem(lambda: source.decode(1))):
+        assert "pip install" in said
+        assert f"[{kinds.EXTRAS[kind][0]}]" in said
+
+
+def _problem(work: Callable[[], object]) -> str:
+    with pytest.raises(DecodeError) as caught:
+        work()
+    return str(caught.value)
+
+
+def test_a_folder_without_images_says_what_it_has(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_bytes(b"%PDF")
+    (tmp_path / "b.pdf").write_bytes(b"%PDF")
+    with one_line(r"no images in .*; left out: 2 \.pdf; hexa reads JPEG, PNG, .*HEIC"):
+        open_source(f"folder:{tmp_path}")
+
+
+def test_members_of_a_shard_by_their_content(tmp_path: Path) -> None:
+    jpeg = saved(photograph(), "JPEG")
+    members = {
+        "1.jfif": jpeg,
+        "2.JPEG": jpeg,
+        "2.mask": saved(photograph(), "PNG"),
+        "3.jpg": jpeg,
+        "3.txt": b"a caption",
+        "4.mp4": _VIDEO,
+        "5.pdf": b"%PDF",
+    }
+    source = open_source(f"webdataset:{pack(tmp_path / 'a.tar', members)}")
+    assert source.paths == ["a.tar/2.JPEG", "a.tar/3.jpg", "a.tar/1.jfif"]
+    assert source.counted() == f"{source.name}: 3 images; left out: 1 .mp4, 1 .pdf"
+    assert all(source.decode(place).shape[0] == 3 for place in range(3))
+
+
+@pytest.mark.parametrize("name", ["set#1", "set#train", "#", "a#b#c", "a#b,max_value=3"])
+def test_folders_whose_names_have_a_number_sign(tmp_path: Path, name: str) -> None:
+    for split in ("train", "test"):
+        write_image(tmp_path / name / split / "cat" / "1.png", 1)
+        write_image(tmp_path / name / split / "dog" / "2.png", 2)
+    place = tmp_path / name
+    for spec in (f"folder:{place}", str(place)):
+        assert (open_source(spec).split, len(open_source(spec))) == ("train", 2)
+        assert open_source(spec).name == f"folder:{place}"
+        assert open_source(f"{spec}#test").split == "test"
+        assert open_source(open_source(spec).name, "test").split == "test"
+
+
+def test_a_number_sign_is_a_split_where_no_folder_has_the_whole_name(tmp_path: Path) -> None:
+    write_image(tmp_path / "set" / "train" / "a.png", 1)
+    write_image(tmp_path / "set" / "test" / "b.png", 2)
+    assert open_source(f"folder:{tmp_path}/set#test").paths == ["b.png"]
+    write_image(tmp_path / "set#test" / "c.png", 3)
+    assert open_source(f"folder:{tmp_path}/set#test").paths == ["c.png"]
+    with pytest.raises(UserError, match="no split 'tset'; its splits: train, test"):
+        open_source(f"folder:{tmp_path}/set#tset")
+
+
+def test_shards_whose_names_have_a_number_sign(tmp_path: Path) -> None:
+    pack(tmp_path / "a#b-0.tar", {"1.png": saved(photograph(), "PNG")})
+    for pattern in ("a#b-0.tar", "a#b-*.tar", "a#b-{0..3}.tar", "a#*.tar#train"):
+        assert len(open_source(f"webdataset:{tmp_path}/{pattern}")) == 1
+
+
+def test_names_match_in_both_normal_forms(tmp_path: Path) -> None:
+    """Folders, classes and rows of a file of groups, each composed in one place and decomposed in another."""
+    nfc, nfd = (unicodedata.normalize(form, "Köln") for form in ("NFC", "NFD"))
+    assert nfc != nfd
+    root = tmp_path / nfd / nfc
+    for name, split in ((nfd, "train"), ("Bonn", "train"), (nfc, "test"), ("Bonn", "test")):
+        write_image(root / split / name / f"{name}.png", 1)
+    train, test = (open_source(f"folder:{tmp_path / nfc / nfd}", one) for one in ("train", "test"))
+    assert train.class_names == test.class_names == ["Bonn", nfc]
+    assert (labels_of(train), labels_of(test)) == ([0, 1], [0, 1])
+    assert train.decode(1).shape[0] == 3
+    table = tmp_path / "groups.csv"
+    table.write_text(f"path,group\n{nfc}/{nfc}.png,p\nBonn/Bonn.png,p\n", encoding="utf-8")
+    assert groups_of(str(table), train) == ["p", "p"]
+
+
+def test_embed_counts_what_a_messy_folder_holds(tmp_path: Path, says: Says) -> None:
+    _messy(tmp_path / "in#1")
+    out = tmp_path / "features.npz"
+    command = ["embed", "random:resnet18", "--data", f"folder:{tmp_path / 'in#1'}", "--size", "32"]
+    said = says(*command, "--out", out).out
+    assert f"20 images; left out: 2 broken, {_REST}" in said
+    assert "#train" not in said
+    assert np.load(out)["features"].shape == (20, 512)

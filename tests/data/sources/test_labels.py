@@ -1,0 +1,265 @@
+"""Labels of every kind against the numbers that they should get."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hexa.config import UserError
+from hexa.data import open_source
+from tests.conftest import Says
+from tests.data.image_files import bitmap
+from tests.data.sources.looks import labels_of
+from tests.data.sources.test_webdataset import pack
+from tests.refusals import one_line
+
+_WORDS = ["dog", "cat", "dog", "eel"]
+
+
+def table(path: Path, labels: Any, **columns: Any) -> None:
+    """A Parquet file of one image a label."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    images = [{"bytes": bitmap(40 * row), "path": f"{row}.bmp"} for row in range(len(labels))]
+    pq.write_table(pa.table({"image": images, "label": labels} | columns), path)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.binary(),
+        pa.dictionary(pa.int8(), pa.string()),
+    ],
+    ids=str,
+)
+def test_words_get_numbers_by_their_sorted_names(tmp_path: Path, kind: Any) -> None:
+    column = pa.array(_WORDS)
+    column = column.dictionary_encode() if pa.types.is_dictionary(kind) else column.cast(kind)
+    table(tmp_path / "train.parquet", column)
+    table(tmp_path / "test.parquet", pa.array(["ant", "dog"]))
+    train, test = open_source(f"parquet:{tmp_path}"), open_source(f"parquet:{tmp_path}#test")
+    assert train.class_names == test.class_names == ["ant", "cat", "dog", "eel"]
+    assert (labels_of(train), labels_of(test)) == ([2, 1, 2, 3], [0, 2])
+    assert train.notes() == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected", "names"),
+    [
+        (pa.array([True, False, True]), [1, 0, 1], ["False", "True"]),
+        (pa.array([True, True]), [1, 1], ["False", "True"]),
+        (pa.array([3, 0, 7], pa.uint8()), [3, 0, 7], None),
+        (pa.array([3, 0, 3]).dictionary_encode(), [3, 0, 3], None),
+        (pa.array([False, True]).dictionary_encode(), [0, 1], ["False", "True"]),
+        (pa.array(["Ko\u0308ln", "Bonn", "K\u00f6ln"]), [1, 0, 1], ["Bonn", "K\u00f6ln"]),
+    ],
+)
+def test_numbers_of_other_kinds(
+    tmp_path: Path, labels: Any, expected: list[int], names: list[str] | None
+) -> None:
+    table(tmp_path / "train.parquet", labels)
+    source = open_source(f"parquet:{tmp_path}")
+    assert (labels_of(source), source.class_names) == (expected, names)
+    assert source.labels.dtype == np.int64
+
+
+def test_files_of_a_split_may_store_words_in_several_ways(tmp_path: Path) -> None:
+    table(tmp_path / "train-0.parquet", pa.array(_WORDS))
+    table(tmp_path / "train-1.parquet", pa.array(["eel", "ant"]).dictionary_encode())
+    table(tmp_path / "train-2.parquet", pa.array([None, None], pa.string()))
+    source = open_source(f"parquet:{tmp_path}")
+    assert source.class_names == ["ant", "cat", "dog", "eel"]
+    assert source.unlabelled == 2
+    with one_line("2 images have no label"):
+        cli_evaluate(tmp_path)
+
+
+def cli_evaluate(root: Path) -> None:
+    import hexa
+
+    hexa.evaluate("knn", "random:resnet18", f"parquet:{root}", holdout=0.5, size=32)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (pa.array([0.5, 1.0]), "double"),
+        (pa.array([[1], [2, 3]]), r"list<.*int64>"),
+        (pa.array([{"a": 1}, {"a": 2}]), "struct<a: int64>"),
+        (pa.array([b"\xff\xfe", b"a"]), "binary that is not text"),
+        (pa.array([0, 1], pa.timestamp("ms")), r"timestamp\[ms\]"),
+    ],
+    ids=["floats", "lists", "nested", "bytes", "times"],
+)
+def test_what_cannot_be_a_class_is_named_with_its_type(
+    tmp_path: Path, labels: Any, said: str
+) -> None:
+    table(tmp_path / "train.parquet", labels)
+    source = open_source(f"parquet:{tmp_path}")
+    assert source.labels is None
+    (note,) = source.notes()
+    wrong = (
+        rf"the column 'label' holds {said}, which cannot be a class; classes are integers, boole"
+    )
+    with one_line(wrong):
+        raise UserError(note)
+    with one_line(f"has no labels, which an evaluation needs; {wrong}"):
+        cli_evaluate(tmp_path)
+
+
+def test_words_in_one_split_and_numbers_in_another(tmp_path: Path) -> None:
+    table(tmp_path / "train.parquet", pa.array(_WORDS))
+    table(tmp_path / "test.parquet", pa.array([0, 1]))
+    (note,) = open_source(f"parquet:{tmp_path}").notes()
+    assert "the column 'label' holds int64 in one file and text in another" in note
+
+
+def test_plain_columns_of_bytes_are_images(tmp_path: Path) -> None:
+    columns = {
+        "hash": pa.array([b"ab", b"cd", b"ef"]),
+        "image": pa.array([None, bitmap(1), bitmap(2)]),
+        "label": pa.array(["b", "a", "b"]),
+    }
+    for kind in (pa.binary(), pa.large_binary(), pa.binary_view()):
+        columns["image"] = columns["image"].cast(kind)
+        pq.write_table(pa.table(columns), tmp_path / "train.parquet")
+        source = open_source(f"parquet:{tmp_path}")
+        assert labels_of(source) == [1, 0, 1]
+        assert source.paths == [f"train/0000000{row}" for row in range(3)]
+        assert int(source.decode(2)[0, 0, 0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (
+            [[bitmap()], [bitmap(), bitmap()]],
+            "the column 'it' holds lists of images; store one image a row",
+        ),
+        ([[{"bytes": bitmap()}], []], "the column 'it' holds lists of images"),
+        (["a.jpg", "b.jpg"], r"no image column .*; its columns: it \(string\)"),
+        ([b"ab", b"cd"], r"no image column .*; its columns: it \(binary\)"),
+    ],
+)
+def test_columns_that_are_not_read_are_named(tmp_path: Path, column: Any, said: str) -> None:
+    pq.write_table(pa.table({"it": column}), tmp_path / "train.parquet")
+    with one_line(said):
+        open_source(f"parquet:{tmp_path}")
+
+
+def samples(path: Path, labels: list[Any], kind: str) -> None:
+    members: dict[str, bytes] = {}
+    for row, label in enumerate(labels):
+        members[f"{row}.bmp"] = bitmap(40 * row)
+        if label is not None:
+            text = json.dumps({"label": label}) if kind == "json" else str(label)
+            members[f"{row}.{kind}"] = text.encode()
+    pack(path, members)
+
+
+@pytest.mark.parametrize("kind", ["cls", "json"])
+@pytest.mark.parametrize(
+    ("train", "expected", "names"),
+    [
+        (_WORDS, [2, 1, 2, 3], ["ant", "cat", "dog", "eel"]),
+        ([3, 0, 1], [3, 0, 1], None),
+        ([" red fox\n", "dog"], [2, 1], ["ant", "dog", "red fox"]),
+        ([7, "dog"], [0, 2], ["7", "ant", "dog"]),
+    ],
+)
+def test_labels_of_shards(
+    tmp_path: Path, kind: str, train: list[Any], expected: list[int], names: list[str] | None
+) -> None:
+    samples(tmp_path / "train-0.tar", train, kind)
+    samples(tmp_path / "test-0.tar", ["ant"] if names else [1], kind)
+    source, test = open_source(f"webdataset:{tmp_path}"), open_source(f"webdataset:{tmp_path}#test")
+    if kind == "json" and names and " " in names[-1]:
+        names = [" red fox\n", "ant", "dog"]  # text in JSON is taken as it is
+        expected = [0, 2]
+    assert (labels_of(source), source.class_names) == (expected, names)
+    assert test.class_names == names
+    assert labels_of(test) == [1 if names is None else names.index("ant")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "said"),
+    [
+        ("json", [[1, 2], [3]], "list<.*int64>"),
+        ("json", [0.5, 1.5], "double"),
+        ("json", [{"a": 1}], "struct<a: int64>"),
+        ("json", [[1], "cat"], "list and str"),
+        ("cls", ["0.5", "1"], "double|float and int"),
+        ("cls", ["[1, 2]", "[3]"], "list<.*int64>"),
+    ],
+)
+def test_labels_of_shards_that_cannot_be_classes(
+    tmp_path: Path, kind: str, labels: list[Any], said: str
+) -> None:
+    samples(tmp_path / "train-0.tar", labels, kind)
+    source = open_source(f"webdataset:{tmp_path}")
+    assert source.labels is None
+    with one_line(f"the label in .cls or .json holds ({said}), which cannot be a class"):
+        raise UserError(source.notes()[0])
+
+
+def test_booleans_and_missing_labels_of_shards(tmp_path: Path) -> None:
+    samples(tmp_path / "train-0.tar", [True, False], "json")
+    source = open_source(f"webdataset:{tmp_path}")
+    assert (labels_of(source), source.class_names) == ([1, 0], ["False", "True"])
+    samples(tmp_path / "train-0.tar", ["cat", None, "dog"], "cls")
+    assert open_source(f"webdataset:{tmp_path}").unlabelled == 1
+
+
+@pytest.mark.parametrize("kind", ["parquet", "webdataset"])
+def test_evaluation_by_names(tmp_path: Path, says: Says, kind: str) -> None:
+    """Bright and dark images, called so: whoever mixes up the numbers of train and test is at 0 %."""
+    for split, words in (("train", ["dark", "bright"] * 8), ("test", ["bright", "dark", "bright"])):
+        images = [bitmap(250 if word == "bright" else 5) for word in words]
+        if kind == "parquet":
+            rows = {"image": [{"bytes": one} for one in images], "label": words}
+            pq.write_table(pa.table(rows), tmp_path / f"{split}.parquet")
+        else:
+            members = {f"{row:02}.bmp": one for row, one in enumerate(images)}
+            members |= {f"{row:02}.cls": word.encode() for row, word in enumerate(words)}
+            pack(tmp_path / f"{split}-0.tar", members)
+    options = ["--data", f"{kind}:{tmp_path}", "--size", "32", "--k", "3"]
+    assert "top1 100.00" in says("evaluate", "knn", "random:resnet18", *options).out
+
+
+def test_a_long_word_repeated_by_a_dictionary_is_stored_once(tmp_path: Path) -> None:
+    """A hundred thousand rows of a megabyte would be a hundred gigabytes."""
+    word = "x" * 2**20
+    rows = 100_000
+    labels = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([word]))
+    pq.write_table(pa.table({"image": [bitmap()] * rows, "label": labels}), tmp_path / "a.parquet")
+    source = open_source(f"parquet:{tmp_path / 'a.parquet'}")
+    assert source.class_names == [word]
+    assert len(source) == rows
+
+
+def test_labels_of_hub_folders(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra hf")
+    for labels, expected, names in (
+        ([True, False], [1, 0], ["False", "True"]),
+        (["b", "a"], [1, 0], ["a", "b"]),
+        ([4, 2], [4, 2], None),
+        ([0.5, 1.5], None, None),
+    ):
+        out = tmp_path / str(labels[0])
+        made = datasets.Dataset.from_dict(
+            {"image": [{"bytes": bitmap(), "path": None}] * 2, "label": labels}
+        ).cast_column("image", datasets.Image())
+        made.save_to_disk(out)
+        source = open_source(f"hf:{out}")
+        assert (labels_of(source), source.class_names) == (expected, names)
+        assert bool(source.notes()) == (expected is None)
+        assert io.BytesIO(source.encoded(0) or b"").read(2) == b"BM"

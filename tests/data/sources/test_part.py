@@ -1,0 +1,105 @@
+"""A part of a source: the same images whoever asks, even over the classes."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hexa.config import UserError
+from hexa.data import ArraySource, draw_part, open_source
+from hexa.data.sources.source import Subset
+from tests.evaluation.given import noise_images
+
+
+def source_of(counts: list[int]) -> ArraySource:
+    """Images of classes of these sizes, in a mixed order."""
+    labels = np.random.default_rng(3).permutation(np.repeat(np.arange(len(counts)), counts))
+    images = torch.arange(len(labels), dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2)
+    return ArraySource(images, labels.astype(np.int64))
+
+
+def rows_of(part: object) -> list[int]:
+    assert isinstance(part, Subset)
+    return part.rows.tolist()
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(6, [2, 2, 2]), (9, [3, 3, 3]), (30, [13, 14, 3]), (31, [14, 14, 3]), (60, [40, 17, 3])],
+)
+def test_classes_have_equal_numbers_until_they_are_used_up(count: int, expected: list[int]) -> None:
+    part = draw_part(source_of([80, 17, 3]), count, 0)
+    assert part.classes is not None
+    found = np.bincount(part.classes)
+    assert found.sum() == count
+    # which class has one more is drawn
+    assert np.abs(found - expected).max() <= 1
+    assert rows_of(part) == sorted(rows_of(part))
+
+
+def test_a_smaller_part_is_within_a_larger_one_and_seeds_differ() -> None:
+    source = source_of([80, 17, 3])
+    parts = [set(rows_of(draw_part(source, count, 0))) for count in (5, 20, 21, 70)]
+    assert all(small < large for small, large in itertools.pairwise(parts))
+    assert rows_of(draw_part(source, 20, 0)) == rows_of(draw_part(source, 20, 0))
+    assert rows_of(draw_part(source, 20, 0)) != rows_of(draw_part(source, 20, 1))
+
+
+def test_without_labels_all_images_are_equally_likely() -> None:
+    source = source_of([80, 20])
+    source.labels = None
+    drawn = np.zeros(100)
+    for seed in range(400):
+        drawn[rows_of(draw_part(source, 10, seed))] += 1
+    assert drawn.sum() == 4000
+    # 40 ± 6 each
+    assert drawn.min() > 15
+    assert drawn.max() < 65
+
+
+def test_an_image_of_a_part_is_that_of_the_source(tmp_path: Path) -> None:
+    names = [f"{name}/{number}.png" for name in ("ant", "bee") for number in range(10)]
+    source = open_source(noise_images(tmp_path, dict.fromkeys(names, (6, 5))))
+    part = draw_part(source, 7, 0)
+    for row, path in enumerate(part.paths):
+        place = source.paths.index(path)
+        assert torch.equal(part.decode(row), source.decode(place))
+        assert part.encoded(row) == source.encoded(place)
+    assert [Path(file).relative_to(tmp_path).as_posix() for file in part.files()] == part.paths
+    assert part.facts == {
+        "source": source.name,
+        "split": "train",
+        "images": 7,
+        "fingerprint": part.fingerprint,
+        "drawn": {"images": 7, "of": 20, "seed": 0},
+    }
+    assert part.fingerprint != draw_part(source, 7, 1).fingerprint
+    assert "7 of the 20 images" in part.part_note
+    assert "evenly from its classes (seed 0)" in part.part_note
+
+
+def test_more_than_there_are_means_all_of_them() -> None:
+    source = source_of([5, 5])
+    assert draw_part(source, None, 0).part_note == ""
+    assert draw_part(source, 10, 0) is source
+    assert source.part_note == ""
+    assert draw_part(source, 11, 0) is source
+    assert source.part_note == "arrays#train has only 10 images: all are used, not 11"
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "7"])
+def test_a_part_is_a_number_above_0(wrong: object) -> None:
+    with pytest.raises(UserError, match="images must be an integer > 0"):
+        draw_part(source_of([5, 5]), wrong, 0)  # type: ignore[arg-type]
+
+
+def test_the_part_of_cifar10_of_the_benchmarks_is_expressible(real_data) -> None:  # type: ignore[no-untyped-def]
+    """benchmarks/from_weights.py takes the first 200 of every class, `--images 2000` any 200 of every class."""
+    folder = real_data("cifar10/train.parquet").parent
+    part = draw_part(open_source(f"parquet:{folder}", "train"), 2000, 0)
+    assert part.classes is not None
+    assert np.bincount(part.classes).tolist() == [200] * 10

@@ -1,0 +1,246 @@
+"""The pre-registered test of the paper's claim: choice of rates, order of units, contrasts and reading."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "claim"
+sys.path.insert(0, str(FOLDER))
+try:
+    import plan
+    import report
+    import run
+finally:
+    sys.path.remove(str(FOLDER))
+
+HERE, ELSEWHERE = "one kind", "another kind"
+
+
+def made(
+    unit: plan.Unit, knn: float | None = 50.0, kind: str = HERE, time: str = "1", **scores: float
+) -> plan.Row:
+    row: plan.Row = unit._asdict() | {"kind": kind, "time": time}
+    if unit.step == "dose":
+        return row | {"epsilon": 3.0}
+    return row | ({"diverged": "loss"} if knn is None else {"scores": {"knn": knn} | scores})
+
+
+def carried_out(knn: dict[tuple[str, str, float, int], float] | None = None) -> list[plan.Row]:
+    """Rows of the whole plan, in its order; the score of a unit is 50, or that of `knn`."""
+    rows: list[plan.Row] = []
+    while unit := next((u for u in plan.units(rows) if not plan.is_made(u, rows, HERE)), None):
+        value = (knn or {}).get(tuple(unit), 50.0)
+        rows.append(made(unit, value, time=f"{len(rows):04d}", labels500=value))
+    return rows
+
+
+def test_highest_score_and_of_equal_ones_the_smallest_rate() -> None:
+    assert plan.best({0.12: 51.0, 0.06: 51.0, 0.03: 50.0}) == 0.06
+    assert plan.best({0.12: None, 0.06: 10.0}) == 0.06
+    assert plan.best({0.12: None, 0.06: None}) == 0.06
+
+
+def test_extension_at_the_edges_of_the_grid_once() -> None:
+    grid = (0.03, 0.06, 0.12)
+    assert plan.extension({0.03: 3.0, 0.06: 2.0, 0.12: 1.0}, grid) == 0.015
+    assert plan.extension({0.03: 1.0, 0.06: 2.0, 0.12: 3.0}, grid) == 0.24
+    assert plan.extension({0.03: 1.0, 0.06: 2.0, 0.12: 1.0}, grid) is None
+    assert plan.extension({0.03: 1.0, 0.06: 2.0, 0.12: 3.0, 0.24: 4.0}, grid) == 0.24
+
+
+def test_common_rate() -> None:
+    plain, adversarial = {0.06: 50.0, 0.12: 52.0}, {0.06: 49.0, 0.12: 46.0}
+    assert plan.common(plain, adversarial) == 0.06  # 99 against 98
+    assert plan.common({0.12: 52.0, 0.24: 53.0}, {0.03: 1.0, 0.06: 2.0}) == 0.06
+    assert plan.common({0.06: 50.0, 0.12: 50.0}, {0.06: 50.0, 0.12: 50.0}) == 0.06
+
+
+def test_dose() -> None:
+    assert plan.dose_of({1.0: 0.5, 2.0: 1.1, 3.0: 1.5}) == 2.0
+    assert plan.dose_of({1.0: 0.5, 8.0: 0.9}) == 8.0
+    assert plan.DOSES[0] == 1.0
+    assert plan.DOSES[-1] == 8.0
+
+
+def test_adjusted_p_values() -> None:
+    assert plan.holm([0.01, 0.04]) == pytest.approx([0.02, 0.04])
+    assert plan.holm([0.04, 0.03]) == pytest.approx([0.06, 0.06])
+    assert plan.holm([0.9, 0.2, 0.01]) == pytest.approx([0.9, 0.4, 0.03])
+
+
+def test_paired_interval_and_p_value_agree_with_scipy() -> None:
+    a, b = np.random.default_rng(0).normal(size=(2, 5))
+    expected = stats.ttest_rel(a, b)
+    contrast = plan.Contrast(tuple((a - b).tolist()))
+    assert contrast.p == pytest.approx(expected.pvalue)
+    for level in (0.9, 0.95, 0.975):
+        assert contrast.interval(level) == pytest.approx(expected.confidence_interval(level))
+    assert plan.Contrast((1.0,)).interval() == (-math.inf, math.inf)
+    assert plan.Contrast((1.0,)).p == 1.0
+    assert plan.Contrast((0.0, 0.0)).p == 1.0
+
+
+def test_intervals_exclude_zero_exactly_if_holm_rejects() -> None:
+    generator = np.random.default_rng(1)
+    for _ in range(300):
+        pair = [plan.Contrast(tuple(generator.normal(0.6, 0.5, 5).tolist())) for _ in range(2)]
+        adjusted = plan.holm([one.p for one in pair])
+        both = all(low > 0 or high < 0 for low, high in plan.holm_intervals(pair))
+        assert both == all(p < 0.05 for p in adjusted)
+
+
+@pytest.mark.parametrize(
+    ("h1", "h2", "expected"),
+    [
+        ((1.5, 1.4, 1.6, 1.5, 1.5), (1.0, 1.2, 0.9, 1.1, 1.0), ("shown",)),
+        (
+            (1.5, 1.4, 1.6, 1.5, 1.5),
+            (0.1, 0.0, 0.2, -0.1, 0.1),
+            ("step size", "refuted at this scale"),
+        ),
+        ((1.5, 1.4, 1.6, 1.5, 1.5), (0.3, 0.5, 0.1, 0.7, -0.1), ("step size",)),
+        ((-0.5, 0.4, 0.1, 0.0, 0.2), (-1.0, -1.1, -0.9, -1.0, -1.2), ("refuted at this scale",)),
+        ((-2.0, 2.0, 1.0, -1.0, 3.0), (3.0, -2.0, 1.0, 0.0, 2.0), ("open",)),
+        ((1.0,), (1.0,), ("open",)),
+    ],
+)
+def test_reading(h1: tuple[float, ...], h2: tuple[float, ...], expected: tuple[str, ...]) -> None:
+    assert plan.reading(plan.Contrast(h1), plan.Contrast(h2)) == expected
+
+
+def test_order_and_number_of_units() -> None:
+    rows = carried_out()
+    order = list(dict.fromkeys(row["step"] for row in rows))
+    assert order == ["rates", "dose", *list(plan.STEPS)[1:]]
+    count = {name: sum(row["step"] == name for row in rows) for name in order}
+    # with equal scores the smallest rate wins everywhere, so every grid is extended, and then halved
+    assert count == {
+        "rates": 4 + 5 * 3 + 6,
+        "dose": 1,
+        "small-rates": 10,
+        "small": 25,
+        "long-rates": 10,
+        "long": 21,
+        "deepcluster": 24,
+        "short": 18,
+    }
+    assert plan.rates(rows, "short")["plain"] == 0.015
+    assert plan.rates(rows, "long")["plain"] == 0.0075
+
+
+def test_common_rate_is_trained_too_if_it_is_not_an_arms_own() -> None:
+    rows = carried_out(
+        {("rates", "plain", 0.06, 100): 60.0, ("rates", "adversarial-1", 0.12, 100): 55.0}
+    )
+    tested = {
+        (row["arm"], row["rate"]) for row in rows if (row["step"], row["seed"]) == ("short", 2)
+    }
+    assert {("plain", 0.06), ("adversarial-1", 0.12), ("adversarial-1", 0.06)} <= tested
+    first, second = plan.hypotheses(rows, "short")["H1"]
+    assert (first, second) == (("adversarial-1", 0.06), ("plain", 0.06))
+
+
+def test_units_continue_after_any_row_and_in_the_same_order() -> None:
+    rows = carried_out()
+    names = [plan.unit_of(row) for row in rows]
+    for count in range(0, len(rows), 7):
+        following = next(u for u in plan.units(rows[:count]) if u not in names[:count])
+        assert following == names[count]
+    assert all(plan.is_made(unit, rows, HERE) for unit in plan.units(rows))
+
+
+def test_futility_only_after_three_negative_differences() -> None:
+    scores = {("small", "placebo-aux", 0.0075, seed): 51.0 for seed in range(5)}
+    seeds = {row["seed"] for row in carried_out(scores) if row["step"] == "small"}
+    assert seeds == {0, 1, 2}
+    scores[("small", "placebo-aux", 0.0075, 1)] = 49.0
+    seeds = {row["seed"] for row in carried_out(scores) if row["step"] == "small"}
+    assert seeds == {0, 1, 2, 3, 4}
+
+
+def test_pairs_of_one_kind_of_machine_and_the_older_of_two() -> None:
+    def unit(arm: str, seed: int) -> plan.Unit:
+        return plan.Unit("small", arm, 0.06, seed)
+
+    rows = [
+        made(unit("plain", 0), 50.0, HERE, "3"),
+        made(unit("adversarial-1", 0), 53.0, ELSEWHERE, "1"),
+        made(unit("adversarial-1", 1), 52.0, HERE, "4"),
+        made(unit("plain", 1), 51.0, HERE, "5"),
+        made(unit("adversarial-1", 1), 58.0, ELSEWHERE, "2"),
+        made(unit("plain", 1), 51.0, ELSEWHERE, "6"),
+        made(unit("plain", 2), None, HERE, "7"),
+        made(unit("adversarial-1", 2), 51.0, HERE, "8"),
+    ]
+    sides = ("adversarial-1", 0.06), ("plain", 0.06)
+    assert plan.differences(rows, "small", *sides) == {1: 7.0}
+
+
+def test_test_seed_of_another_kind_of_machine_is_held_back() -> None:
+    begun = [made(plan.Unit("small", "plain", 0.06, 0))]
+    other = plan.Unit("small", "adversarial-1", 0.06, 0)
+    assert plan.held_back(other, begun, ELSEWHERE)
+    assert not plan.held_back(other, begun, HERE)
+    assert not plan.held_back(other._replace(seed=1), begun, ELSEWHERE)
+    chosen = [made(plan.Unit("rates", "plain", 0.06, 100))]
+    assert not plan.held_back(plan.Unit("rates", "plain", 0.12, 100), chosen, ELSEWHERE)
+    assert plan.is_made(plan.unit_of(chosen[0]), chosen, ELSEWHERE)
+    assert not plan.is_made(plan.unit_of(begun[0]), begun, ELSEWHERE)
+
+
+def test_page_only_with_rows_of_the_main_test(tmp_path: Path, capsys: Any) -> None:
+    rows = carried_out()
+    choices = [row for row in rows if row["step"] in ("rates", "dose", "small-rates")]
+    report.write(choices, tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert "no page" in capsys.readouterr().out
+
+
+def test_page_and_plot_are_rebuilt_without_a_change(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    rows = carried_out()
+    for row in rows:
+        if row["step"] in plan.STEPS and plan.STEPS[row["step"]].tests:
+            names = [*report.OUTCOMES, *(f"knn@{mark}" for mark in plan.STEPS[row["step"]].marks)]
+            row["scores"] = {name: float(generator.normal(50, 1)) for name in names}
+    before: dict[str, bytes] = {}
+    for _ in range(2):
+        report.write(rows, tmp_path)
+        files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        assert files.keys() == {report.PAGE, report.PLOT}
+        assert before in ({}, files)
+        before = files
+    text = before[report.PAGE].decode()
+    assert len([word for word in text.split() if any(map(str.isalpha, word))]) <= 600
+    assert "50,000 images, 100 epochs" in text
+
+
+def test_held_out_images_are_not_trained_on(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    original = tmp_path / "original"
+    original.mkdir()
+    labels = [number % 3 for number in range(210)]
+    for split, first in (("train", 0), ("test", 1000)):
+        images = [{"bytes": str(first + number).encode(), "path": None} for number in range(210)]
+        pq.write_table(pa.table({"img": images, "label": labels}), original / f"{split}.parquet")
+    named = run.data_sets(f"parquet:{original}", tmp_path / "made", smoke=True)
+
+    def images_of(name: str, split: str) -> set[bytes]:
+        table = pq.read_table(Path(named[name].partition(":")[2]) / f"{split}.parquet")
+        return {image["bytes"] for image in table["img"].to_pylist()}
+
+    held, everything = images_of("tune", "test"), images_of("all", "train")
+    assert len(held) == 3 * 10
+    assert held | images_of("tune", "train") == everything
+    assert not held & images_of("tune", "train")
+    assert not held & images_of("small", "train")
+    assert not images_of("all", "test") & everything

@@ -1,0 +1,120 @@
+"""`--images N` of the commands: the same part of a source for each, told by what they write."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import yaml
+
+import hexa
+from hexa import cli
+from hexa.data import draw_part, open_source
+from hexa.runtime import checkpoints
+from hexa.weights.pretrained import load_backbone
+from tests.conftest import Says
+from tests.distributed.together import run_together
+from tests.end_to_end.endings import RECIPE, options
+
+PART = {"images": 200, "of": 1347, "seed": 3}
+ASKED = ["--images", "200", "--seed", "3"]
+
+
+@pytest.fixture(scope="module")
+def paths() -> list[str]:
+    """Of the part."""
+    return draw_part(open_source("digits", "train"), 200, 3).paths
+
+
+def pretrained(out: Path, *more: str) -> Path:
+    command = ["pretrain", RECIPE, "--out", str(out), *options(batch_size=64), *more]
+    assert cli.main(command) == 0
+    return out
+
+
+def test_a_run_of_a_part_says_so_and_resumes(tmp_path: Path) -> None:
+    run = pretrained(tmp_path / "run", *ASKED)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert (config["images"], config["seed"]) == (200, 3)
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["data"]["drawn"] == PART
+    steps = checkpoints.newest_good(run / "checkpoints", print)
+    assert steps is not None
+    assert steps[1]["steps_per_epoch"] == 200 // 64
+    whole = load_backbone(run).content_hash()
+    assert whole != load_backbone(pretrained(tmp_path / "other", "--seed", "3")).content_hash()
+
+    cut = tmp_path / "cut"
+    shutil.copytree(run, cut)
+    checkpoints.checkpoints(cut / "checkpoints")[-1].unlink()
+    (cut / "backbone.safetensors").unlink()
+    assert cli.main(["resume", str(cut)]) == 0
+    assert load_backbone(cut).content_hash() == whole
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_features_of_a_part_name_it(
+    tmp_path: Path, paths: list[str], says: Says, suffix: str
+) -> None:
+    out = tmp_path / f"features{suffix}"
+    said = says("embed", "pixels:8", "--data", "digits", "--out", out, *ASKED).out
+    assert "200 of the 1,347 images of digits#train were drawn evenly" in said
+    if suffix == ".npz":
+        found: dict[str, Any] = dict(np.load(out, allow_pickle=False))
+        data = json.loads(str(found["origin"]))
+    else:
+        table = pyarrow.parquet.read_table(out)
+        found = table.to_pydict()
+        data = json.loads(table.schema.metadata[b"hexa"])
+    assert list(found["paths"]) == paths
+    assert data["drawn"] == PART
+
+
+def test_an_evaluation_learns_from_a_part_and_scores_all(tmp_path: Path, says: Says) -> None:
+    out = tmp_path / "result.json"
+    said = says("evaluate", "knn", "pixels:8", "--data", "digits", "--out", out, *ASKED).out
+    result = json.loads(out.read_text())
+    assert result["protocol"].endswith("-200-images")
+    assert result["data_facts"]["fit"]["images"] == 200
+    assert result["data_facts"]["fit"]["drawn"] == PART
+    assert result["data_facts"]["test"]["images"] == 450
+    assert "drawn" not in result["data_facts"]["test"]
+    assert "200 of the 1,347 images" in said
+    all_of_them = hexa.evaluate("knn", "pixels:8", "digits", images=5000)
+    assert "images" not in all_of_them["protocol"]
+    assert any("has only 1,347 images: all are used" in note for note in all_of_them["notes"])
+
+
+def test_images_held_out_are_the_same_for_every_part() -> None:
+    found = [
+        hexa.evaluate("knn", "pixels:8", "digits", holdout=0.2, images=images)["data_facts"]
+        for images in (None, 100, 50)
+    ]
+    assert len({facts["test"]["fingerprint"] for facts in found}) == 1
+    assert [facts["fit"]["images"] for facts in found[1:]] == [100, 50]
+
+
+def test_a_part_smaller_than_the_classes_is_refused(says: Says) -> None:
+    with pytest.raises(ValueError, match=r"images: 9 are too few for the 10 classes .* give 10"):
+        hexa.evaluate("knn", "pixels:8", "digits", images=9)
+
+
+def test_a_comparison_on_a_part(tmp_path: Path, says: Says) -> None:
+    command = ["compare", "pixels:8", "random:small-resnet-8-8-16", "--data", "digits"]
+    record = json.loads(says(*command, "--out", tmp_path, *ASKED, "--json").out)
+    assert record["data"]["drawn"] == PART
+    assert record["images"] + len(record["duplicates"]) == 200
+    assert any("200 of the 1,347 images" in note for note in record["notes"])
+
+
+def drawn_by_each() -> list[str]:
+    return draw_part(open_source("digits", "train"), 200, 3).paths
+
+
+def test_every_process_draws_the_same(paths: list[str]) -> None:
+    assert run_together(2, drawn_by_each) == [paths, paths]

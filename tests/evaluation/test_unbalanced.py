@@ -1,0 +1,96 @@
+"""Accuracies of unbalanced classes: balanced accuracy, share of the most frequent class, and a note in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.metrics import accuracy_score, balanced_accuracy_score
+
+import hexa
+from hexa.evaluation.protocol import accuracies, balanced_accuracy, majority_class
+from tests.conftest import Says
+from tests.evaluation.given import QUIET
+
+
+@pytest.mark.parametrize("counts", [(40, 40, 40), (380, 19), (100, 7, 0, 1)])
+def test_balanced_accuracy_is_that_of_scikit_learn(counts: tuple[int, ...]) -> None:
+    generator = np.random.default_rng(len(counts))
+    labels = generator.permutation(np.repeat(np.arange(len(counts)), counts))
+    answers = np.where(generator.random(len(labels)) < 0.6, labels, generator.integers(2, size=1))
+    scores = torch.nn.functional.one_hot(torch.from_numpy(answers), len(counts)).float()
+    found = accuracies(scores, torch.from_numpy(labels))
+    assert found["top1"] == pytest.approx(100 * accuracy_score(labels, answers))
+    expected = 100 * balanced_accuracy_score(labels, answers)
+    assert found["balanced_accuracy"] == pytest.approx(expected)
+    assert balanced_accuracy(answers == labels, labels) == pytest.approx(expected)
+    assert majority_class(labels) == pytest.approx(100 * max(counts) / sum(counts))
+
+
+def shades(folder: Path, counts: dict[str, tuple[int, int]]) -> str:
+    """Noise, train and test images of each class: features that tell nothing."""
+    generator = np.random.default_rng(0)
+    for name, both in counts.items():
+        for split, count in zip(("train", "test"), both, strict=True):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / split / name / f"{number}.png")
+    return f"folder:{folder}"
+
+
+@pytest.fixture(scope="module")
+def lopsided(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("lopsided")
+    return shades(folder, {"bad": (10, 5), "good": (190, 95)})
+
+
+PROTOCOLS: list[tuple[str, dict[str, Any], str]] = [
+    ("knn", {"k": 5}, ""),
+    ("knn", {"shots": [1, 2]}, "@2"),
+    ("probe", {}, ""),
+    ("linear", {"preset": "cifar", "epochs": 1}, ""),
+    ("fine-tune", {"epochs": 1, "learning_rates": [0.001]}, ""),
+    ("robust", {"epsilons": 1, "steps": 1, "restarts": 1}, ""),
+]
+
+
+@pytest.mark.parametrize(("protocol", "options", "at"), PROTOCOLS)
+def test_every_accuracy_has_its_company(
+    lopsided: str, protocol: str, options: dict[str, Any], at: str
+) -> None:
+    backbone = "random:small-resnet-4-8" if protocol == "fine-tune" else "pixels:8"
+    metrics = hexa.evaluate(protocol, backbone, lopsided, **QUIET, **options)["metrics"]
+    assert metrics["majority_class"] == pytest.approx(95.0)
+    assert 0 <= metrics[f"balanced_accuracy{at}"] <= 100
+    if metrics[f"top1{at}"] == pytest.approx(95.0):
+        assert metrics[f"balanced_accuracy{at}"] == pytest.approx(50.0)
+
+
+def test_a_constant_answer_is_called_one(lopsided: str, says: Says) -> None:
+    said = says("evaluate", "knn", "pixels:8", "--data", lopsided, "--k", "100").out
+    assert "top1 95.00 · balanced_accuracy 50.00 · majority_class 95.00" in said
+    assert (
+        "note: the accuracy (95.0 %) is not above the share of the most frequent class, good "
+        "(95.0 %), which a constant answer reaches; look at balanced_accuracy (a constant "
+        "answer: 50.0 %)"
+    ) in " ".join(said.split())
+
+
+def test_a_good_answer_is_not(tmp_path: Path) -> None:
+    for split, name, number in [
+        (split, name, number)
+        for split in ("train", "test")
+        for name, count in (("dark", 4), ("light", 40))
+        for number in range(count)
+    ]:
+        (tmp_path / split / name).mkdir(parents=True, exist_ok=True)
+        shade = (10 if name == "dark" else 200) + number + (split == "test")
+        Image.new("RGB", (8, 8), (shade, 30, 60)).save(tmp_path / split / name / f"{number}.png")
+    found = hexa.evaluate("knn", "pixels:8", f"folder:{tmp_path}", k=3, **QUIET)
+    assert found["metrics"]["top1"] == found["metrics"]["balanced_accuracy"] == 100
+    assert not any("constant" in note for note in found["notes"])

@@ -1,0 +1,289 @@
+"""Folders that transformers, timm and OpenCLIP write give the features of the library that wrote them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import timm
+import torch
+from timm.models import _hub as timms_hub
+from torch import Tensor, nn
+
+from hexa.weights.export import export
+from hexa.weights.pretrained import load_backbone
+from tests.refusals import one_line
+from tests.weights.test_foreign import assert_features, saved
+from tests.weights.test_layouts import resnet18, stirred
+from tests.weights.vits import ViT
+
+TINY = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 32,
+    "patch_size": 8,
+}
+
+
+class Pooled(nn.Module):
+    """The features of a model of transformers: the class token, or pooled maps."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.model(images).last_hidden_state
+        return hidden[:, 0] if hidden.ndim == 3 else hidden.mean((2, 3))
+
+
+def shaken(model: Any) -> Any:
+    """Every parameter of its own, since many begin as 0 or 1."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(0.1 * torch.randn_like(value))
+    return stirred(model)
+
+
+def make(kind: str) -> Any:
+    """A tiny model of transformers with random weights."""
+    hub = pytest.importorskip("transformers")
+    gated = "gated" in kind
+    if "dinov2" in kind:
+        registers = "registers" in kind
+        name = "Dinov2WithRegisters" if registers else "Dinov2"
+        config = getattr(hub, f"{name}Config")(**TINY, use_swiglu_ffn=gated)
+        return shaken(getattr(hub, f"{name}Model")(config))
+    if "dinov3" in kind:
+        act = "silu" if gated else "gelu"
+        fields = TINY | {"intermediate_size": 64, "num_register_tokens": 3, "hidden_act": act}
+        return shaken(hub.DINOv3ViTModel(hub.DINOv3ViTConfig(**fields, use_gated_mlp=gated)))
+    if kind == "vit":
+        return shaken(hub.ViTModel(hub.ViTConfig(**TINY, intermediate_size=64)))
+    if kind == "clip":
+        config = hub.CLIPVisionConfig(**TINY, intermediate_size=64)
+        return shaken(hub.CLIPVisionModel(config))
+    sizes = {"hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2], "layer_type": "basic"}
+    return stirred(hub.ResNetModel(hub.ResNetConfig(**sizes)))
+
+
+KINDS = ("dinov2", "dinov2 gated", "dinov2 registers", "dinov2 registers gated")
+KINDS = (*KINDS, "dinov3", "dinov3 gated", "vit", "clip", "resnet")
+
+
+def features_of(kind: str, model: Any) -> nn.Module:
+    if kind != "clip":
+        return Pooled(model)
+
+    class PooledOutput(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return model(images).pooler_output
+
+    return PooledOutput()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_transformers(tmp_path: Path, kind: str) -> None:
+    model = make(kind)
+    model.save_pretrained(tmp_path)
+    processor = {
+        "image_mean": [0.1, 0.2, 0.3],
+        "image_std": [0.4, 0.5, 0.6],
+        "size": {"shortest_edge": 40},
+        "crop_size": {"height": 32, "width": 32},
+        "resample": 3,
+    }
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    backbone = load_backbone(tmp_path)
+    how = backbone.preparation
+    assert (how.mean, how.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    assert (how.size, how.crop, how.interpolation) == (32, 0.8, "bicubic")
+    expected = features_of(kind, model)
+    assert_features(backbone, expected)
+    assert_features(load_backbone(tmp_path / "model.safetensors"), expected)
+    # as a state that was saved in memory, whose names differ since transformers 5
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    assert_features(load_backbone(tmp_path), expected)
+
+
+@pytest.mark.parametrize("kind", ["ViTForImageClassification", "Dinov2ForImageClassification"])
+def test_classifiers_of_transformers(tmp_path: Path, kind: str) -> None:
+    hub = pytest.importorskip("transformers")
+    config = hub.Dinov2Config(**TINY) if "Dino" in kind else hub.ViTConfig(**TINY)
+    model = shaken(getattr(hub, kind)(config))
+    model.save_pretrained(tmp_path)
+    assert_features(load_backbone(tmp_path), Pooled(model.base_model))
+
+
+def test_masked_autoencoders_of_transformers(tmp_path: Path) -> None:
+    """Their own model shuffles patches, so that its features are those of the same weights as a ViT."""
+    hub = pytest.importorskip("transformers")
+    decoder = {
+        "decoder_hidden_size": 16,
+        "decoder_num_hidden_layers": 1,
+        "decoder_intermediate_size": 16,
+    }
+    config = hub.ViTMAEConfig(
+        **TINY, intermediate_size=64, **decoder, decoder_num_attention_heads=2
+    )
+    model = shaken(hub.ViTMAEForPreTraining(config))
+    model.save_pretrained(tmp_path)
+    plain = hub.ViTModel(hub.ViTConfig(**TINY, intermediate_size=64), add_pooling_layer=False)
+    plain.load_state_dict(model.vit.state_dict(), strict=True)
+    assert_features(load_backbone(tmp_path), Pooled(plain))
+
+
+def test_both_towers_of_clip_of_transformers(tmp_path: Path) -> None:
+    hub = pytest.importorskip("transformers")
+    text = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 20}
+    config = hub.CLIPConfig(
+        vision_config=TINY | {"intermediate_size": 64}, text_config=text | {"intermediate_size": 8}
+    )
+    model = shaken(hub.CLIPModel(config))
+    model.save_pretrained(tmp_path)
+
+    class PooledOutput(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return model.vision_model(images).pooler_output
+
+    assert_features(load_backbone(tmp_path), PooledOutput())
+
+
+@pytest.mark.parametrize("kind", ["vit", "dinov3"])
+def test_export_of_transformers(tmp_path: Path, kind: str) -> None:
+    model = make(kind)
+    model.save_pretrained(tmp_path / "model")
+    report = export(tmp_path / "model", "timm", tmp_path / "out.safetensors")
+    names: dict[str, Any] = {}
+    exec(report["load"], names)
+    backbone = load_backbone(tmp_path / "model")
+    assert_features(backbone, names["network"])
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    report = export(tmp_path / "model", "onnx", tmp_path / "out.onnx")
+    assert report["largest_difference"] < 1e-4
+
+
+def test_shards(tmp_path: Path) -> None:
+    model = make("vit")
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert (tmp_path / "model.safetensors.index.json").is_file()
+    assert_features(load_backbone(tmp_path), Pooled(model))
+    first = min(tmp_path.glob("model-*.safetensors"))
+    first.unlink()
+    with one_line(rf"lacks {first.name}, which model\.safetensors\.index\.json lists"):
+        load_backbone(tmp_path)
+
+
+def test_an_index_does_not_lead_elsewhere(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    make("vit").save_pretrained(folder)
+    (folder / "model.safetensors").rename(tmp_path / "other.safetensors")
+    index = {"weight_map": {"layernorm.bias": "../other.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with one_line("has no weight_map of files in this folder"):
+        load_backbone(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model_type": "llama"}, "model_type 'llama' is not known; known: .*dinov2"),
+        ({"hidden_size": "many"}, "not a config of transformers"),
+        ({"hidden_size": 10**9}, "embed_dim must be at most 4096"),
+        ({"hidden_act": "tan"}, "hidden_act 'tan' is not known"),
+        ({"image_size": [32, 64]}, "not square"),
+        ({"num_hidden_layers": 3}, "it lacks blocks.2"),
+        ({"num_hidden_layers": 1}, "unknown keys are encoder.layer.1"),
+        ({"patch_size": 16}, "of another shape are patch_embed.proj.weight"),
+    ],
+)
+def test_a_config_that_does_not_fit(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    make("vit").save_pretrained(tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text()) | change
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    with one_line(said):
+        load_backbone(tmp_path)
+
+
+def test_no_code_of_a_folder_is_run(tmp_path: Path) -> None:
+    make("vit").save_pretrained(tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    fields["auto_map"] = {"AutoModel": "evil.Model"}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    (tmp_path / "evil.py").write_text("raise SystemExit('was run')")
+    assert load_backbone(tmp_path).num_features == 32
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_timms_folders(tmp_path: Path, safe: bool) -> None:
+    options = {"img_size": 64, "embed_dim": 48, "depth": 2, "num_heads": 3, "global_pool": "avg"}
+    torch.manual_seed(0)
+    network = stirred(timm.create_model("vit_small_patch16_224", num_classes=5, **options))
+    network.pretrained_cfg["mean"] = (0.1, 0.2, 0.3)
+    timms_hub.save_for_hf(
+        network, str(tmp_path / "model"), model_args=options, safe_serialization=safe
+    )
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True, num_classes=0)
+    for spec in (tmp_path / "model", f"local-dir:{tmp_path / 'model'}"):
+        backbone = load_backbone(spec)
+        assert backbone.image_size == 64
+        assert_features(backbone, theirs)
+    report = export(tmp_path / "model", "timm", tmp_path / "out.safetensors")
+    names: dict[str, Any] = {}
+    exec(report["load"], names)
+    assert_features(backbone, names["network"])
+
+
+def test_timms_convolutions(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = stirred(timm.create_model("test_resnet"))
+    timms_hub.save_for_hf(network, str(tmp_path), safe_serialization=True)
+    theirs = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=0)
+    assert_features(load_backbone(tmp_path), theirs)
+
+
+def test_a_folder_without_a_network(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with one_line(r"no model\.safetensors or pytorch_model\.bin"):
+        load_backbone(tmp_path)
+    safetensors.torch.save_file(ViT().state_dict(), tmp_path / "model.safetensors")
+    with one_line(r"no network is recognised by these key names .*#NETWORK"):
+        load_backbone(tmp_path)
+    assert load_backbone(f"{tmp_path}#test_vit").num_features == 64
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_folders_of_openclip(tmp_path: Path, quick: bool) -> None:
+    open_clip = pytest.importorskip("open_clip")
+    text = {"context_length": 8, "vocab_size": 50, "width": 32, "heads": 2, "layers": 1}
+    vision = {"image_size": 32, "patch_size": 8, "width": 64, "layers": 2, "head_width": 32}
+    model = shaken(open_clip.model.CLIP(16, vision, text, quick_gelu=quick))
+    fields = {
+        "model_cfg": {"embed_dim": 16, "vision_cfg": vision, "text_cfg": text, "quick_gelu": quick},
+        "preprocess_cfg": {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]},
+    }
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(fields))
+    saved(model.state_dict(), tmp_path, "open_clip_pytorch_model.bin")
+    model.visual.proj = None
+    backbone = load_backbone(tmp_path)
+    assert backbone.mean == (0.1, 0.2, 0.3)
+    assert_features(backbone, model.visual)
+
+
+def test_runs_take_no_network(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("")
+    with one_line("a run describes its network; leave out #resnet18"):
+        load_backbone(f"{tmp_path}#resnet18")
+
+
+def test_bare_folders_with_one_file(tmp_path: Path) -> None:
+    saved(resnet18().state_dict(), tmp_path, "pytorch_model.bin")
+    for spec in (tmp_path, f"{tmp_path}#resnet18"):
+        assert load_backbone(spec).network_config.name == "resnet18"

@@ -1,0 +1,571 @@
+"""Files in published layouts give the features of the network that wrote them; everything else is refused by name."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import timm
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from hexa.config import UserError
+from hexa.nn.backbones import NetworkConfig, use_small_stem
+from hexa.weights import files
+from hexa.weights.export import export
+from hexa.weights.fitting import filled
+from hexa.weights.foreign import Asked, foreign_state
+from hexa.weights.pretrained import Backbone, load_backbone
+from tests.refusals import one_line
+from tests.weights.test_layouts import assert_same, features_of, resnet18, stirred
+from tests.weights.vits import ViT
+
+State = dict[str, Any]
+
+
+def under(prefix: str, state: State) -> State:
+    return {prefix + name: value for name, value in state.items()}
+
+
+def head(prefix: str) -> State:
+    """A projection head with batch norms."""
+    names = ("0.weight", "1.running_mean", "3.bias", "last_layer.weight_g")
+    return {f"{prefix}.{name}": torch.ones(3) for name in names}
+
+
+def saved(content: Any, folder: Path, name: str = "x.pth") -> Path:
+    torch.save(content, folder / name)
+    return folder / name
+
+
+def assert_features(backbone: Backbone, expected: nn.Module, images: Tensor | None = None) -> None:
+    """The features of a reference for normalised images, to 1e-5 of the largest."""
+    side = backbone.image_size
+    images = torch.rand(2, 3, side, side) if images is None else images
+    with torch.no_grad():
+        wanted = expected.eval()(backbone.normalize(images))
+        found = backbone(images)
+    assert found.shape == wanted.shape
+    assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+
+
+@pytest.fixture
+def vit() -> ViT:
+    """timm's test_vit at 32 pixels."""
+    torch.manual_seed(0)
+    return ViT()
+
+
+@pytest.fixture
+def other() -> State:
+    torch.manual_seed(1)
+    return ViT().state_dict()
+
+
+# -- the rows of the page ----------------------------------------------------------------------------------------------
+
+
+def dino(own: State, other: State) -> State:
+    """Training checkpoint of DINO: student under DDP, teacher, optimizer, arguments."""
+    return {
+        "student": under("module.backbone.", other) | head("module.head.mlp"),
+        "teacher": under("backbone.", own) | head("head.mlp"),
+        "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}},
+        "epoch": 3,
+        "args": argparse.Namespace(arch="vit_small"),
+        "dino_loss": {"center": torch.ones(1, 3)},
+    }
+
+
+def dino_of_plain_modules(own: State, other: State) -> State:
+    return {"student": under("module.", other), "teacher": own}
+
+
+def dinov2_training(own: State, other: State) -> State:
+    """Blocks in chunks of three."""
+
+    def chunked(state: State) -> State:
+        found = {}
+        for name, value in state.items():
+            words = name.split(".")
+            if words[0] == "blocks":
+                words[1:2] = [str(int(words[1]) // 3), words[1]]
+            found[".".join(words)] = value
+        return found
+
+    both = under("teacher.backbone.", chunked(own)) | under("student.backbone.", chunked(other))
+    heads = head("teacher.dino_head") | head("student.dino_head") | head("student.ibot_head")
+    return {"model": both | heads | {"dino_loss.center": torch.ones(1, 3)}, "iteration": 7}
+
+
+def teacher_alone(own: State, other: State) -> State:
+    return {"teacher": under("backbone.", own) | head("dino_head.mlp") | head("ibot_head.mlp")}
+
+
+def mae(own: State, other: State) -> State:
+    decoder = {
+        "mask_token": torch.ones(1, 1, 8),
+        "decoder_pos_embed": torch.ones(1, 5, 8),
+        "decoder_embed.weight": torch.ones(8, 64),
+        "decoder_blocks.0.attn.qkv.weight": torch.ones(24, 8),
+        "decoder_norm.weight": torch.ones(8),
+        "decoder_pred.weight": torch.ones(9, 8),
+    }
+    return {"model": own | decoder, "optimizer": {}, "args": argparse.Namespace(), "epoch": 1}
+
+
+def moco_v3(own: State, other: State) -> State:
+    state = under("module.base_encoder.", own) | under("module.momentum_encoder.", other)
+    state |= head("module.base_encoder.head") | head("module.momentum_encoder.head")
+    return {"state_dict": state | head("module.predictor"), "arch": "vit_small", "epoch": 1}
+
+
+def averaged(own: State, other: State) -> State:
+    """timm's train.py with --model-ema."""
+    classifier = {"head.weight": torch.ones(10, 64), "head.bias": torch.ones(10)}
+    return {
+        "epoch": 1,
+        "arch": "test_vit",
+        "state_dict": other | classifier,
+        "optimizer": {},
+        "args": argparse.Namespace(model="test_vit"),
+        "state_dict_ema": own | classifier,
+        "metric": 70.0,
+    }
+
+
+def lightning(own: State, other: State) -> State:
+    return {
+        "state_dict": under("model.backbone.", own)
+        | under("online_classifier.", {"weight": torch.ones(3, 64)})
+        | under("criterion.", {"center": torch.ones(3)}),
+        "pytorch-lightning_version": "2.5",
+        "callbacks": {},
+    }
+
+
+def chain(own: State, other: State) -> State:
+    return under("module._orig_mod.model.backbone.", own)
+
+
+def compiled(own: State, other: State) -> State:
+    return under("_orig_mod.", own)
+
+
+@pytest.mark.parametrize(
+    ("layout", "note"),
+    [
+        (dino, "'teacher.backbone', not of 'student.module.backbone'"),
+        (dino_of_plain_modules, "'teacher', not of 'student.module'"),
+        (dinov2_training, "'model.teacher.backbone', not of 'model.student.backbone'"),
+        (teacher_alone, None),
+        (mae, None),
+        (moco_v3, None),
+        (averaged, "'state_dict_ema', not of 'state_dict'"),
+        (lightning, None),
+        (chain, None),
+        (compiled, None),
+        (lambda own, other: own, None),
+    ],
+)
+def test_vision_transformers_of_others(
+    tmp_path: Path, vit: ViT, other: State, layout: Callable[..., State], note: str | None
+) -> None:
+    path = saved(layout(vit.state_dict(), other), tmp_path)
+    backbone = load_backbone(f"{path}#test_vit")
+    assert backbone.image_size == 32
+    assert_features(backbone, vit)
+    assert note in backbone.info.get("note", "") if note else "note" not in backbone.info
+
+
+@pytest.mark.parametrize(
+    ("layout", "part"),
+    [
+        (averaged, "raw"),
+        (dino, "student"),
+        (dino, "student.module.backbone"),
+        (dinov2_training, "model.student.backbone"),
+        (moco_v3, "momentum_encoder"),
+    ],
+)
+def test_a_named_part(
+    tmp_path: Path, vit: ViT, other: State, layout: Callable[..., State], part: str
+) -> None:
+    path = saved(layout(other, vit.state_dict()), tmp_path)
+    backbone = load_backbone(f"{path}#test_vit:{part}")
+    assert_features(backbone, vit)
+    assert "note" not in backbone.info
+
+
+def test_the_part_that_a_note_names_loads(tmp_path: Path, vit: ViT, other: State) -> None:
+    for layout in (averaged, dino, dinov2_training):
+        path = saved(layout(other, vit.state_dict()), tmp_path)
+        note = load_backbone(f"{path}#test_vit").info["note"]
+        spec = note.split("; ")[1].removesuffix(" takes the others")
+        assert_features(load_backbone(spec), vit)
+
+
+def test_a_part_that_is_not_there(tmp_path: Path, vit: ViT, other: State) -> None:
+    path = saved(dino(vit.state_dict(), other), tmp_path)
+    with one_line(r"no such part; it has student\.module\.backbone, teacher\.backbone"):
+        load_backbone(f"{path}#test_vit:encoder")
+
+
+def test_moco_v3_resnets(tmp_path: Path) -> None:
+    own, other = (
+        {k: v for k, v in network.state_dict().items() if not k.startswith("fc.")}
+        for network in (resnet18(), resnet18(7))
+    )
+    backbone = load_backbone(saved(moco_v3(own, other), tmp_path))
+    images = torch.rand(2, 3, 40, 40)
+    assert_same(backbone(images).detach(), features_of(resnet18(), images))
+
+
+def loaded_as(path: Path, config: NetworkConfig) -> Backbone:
+    """Like FILE#NETWORK, for a network that is smaller than those with a name."""
+    found = foreign_state(files.read(path), described=config)
+    return Backbone(
+        filled(found.config, found.state, str(path), ""), found.preparation, found.config
+    ).eval()
+
+
+TINY = {"embed_dim": 64, "depth": 2, "num_heads": 2, "mlp_ratio": 3.0}
+
+
+@pytest.mark.parametrize("registers", [0, 4])
+@pytest.mark.parametrize("gated", [False, True])
+def test_dinov2(tmp_path: Path, registers: int, gated: bool) -> None:
+    vit = ViT(
+        depth=2, patch=14, side=42, mask_token=True, registers=registers, scale=True, gated=gated
+    )
+    size, reg = "giant" if gated else "small", "_reg4" if registers else ""
+    options = TINY | {"mlp_ratio": 6.0 if gated else 3.0}
+    config = NetworkConfig(name=f"vit_{size}_patch14{reg}_dinov2", options=options)
+    for content in (vit.state_dict(), {"teacher": under("backbone.", vit.state_dict())}):
+        backbone = loaded_as(saved(content, tmp_path), config)
+        assert backbone.image_size == 42
+        assert_features(backbone, vit)
+
+
+@pytest.mark.parametrize("biases", [True, False])
+def test_dinov3(tmp_path: Path, biases: bool) -> None:
+    """The larger published networks have biases that are all 0, and timm a network without them."""
+    vit = ViT(depth=2, side=48, mask_token=True, registers=4, scale=True, rotary=True)
+    if not biases:
+        for block in vit.blocks:
+            block.attn.qkv.bias.data.zero_()
+    path = saved(vit.state_dict(), tmp_path)
+    config = NetworkConfig(name="vit_small_patch16_dinov3", options=TINY)
+    backbone = loaded_as(path, config)
+    assert backbone.network_config.name.endswith("_qkvb") == biases
+    assert_features(backbone, vit, torch.rand(2, 3, 48, 48))
+
+
+def test_biases_of_keys_are_refused(tmp_path: Path) -> None:
+    vit = ViT(depth=2, mask_token=True, registers=4, scale=True, rotary=True)
+    state = {name: value for name, value in vit.state_dict().items() if "bias_mask" not in name}
+    config = NetworkConfig(name="vit_small_patch16_dinov3", options=TINY)
+    with pytest.raises(UserError, match=r"blocks\.0\.attn\.qkv\.bias has biases of keys"):
+        loaded_as(saved(state, tmp_path), config)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("vit_small_patch14_dinov2", {"patch": 14, "side": 28, "scale": True, "mask_token": True}),
+        (
+            "vit_small_patch14_reg4_dinov2",
+            {"patch": 14, "side": 28, "scale": True, "mask_token": True, "registers": 4},
+        ),
+        (
+            "vit_small_patch16_dinov3",
+            {"side": 256, "scale": True, "mask_token": True, "registers": 4, "rotary": True},
+        ),
+        ("vit_small_patch16_224", {"side": 224}),
+    ],
+)
+def test_released_networks_by_name(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+    vit = ViT(384, 12, 6, ratio=4, **options)
+    path = saved(vit.state_dict(), tmp_path)
+    assert_features(load_backbone(f"{path}#{name}"), vit)
+    with pytest.raises(UserError) as caught:  # the network that an error suggests fits
+        load_backbone(path)
+    assert str(caught.value).endswith(f"it fits {name}: give {path}#{name}")
+
+
+@pytest.mark.slow
+def test_moco_v3s_small_network_has_twelve_heads(tmp_path: Path) -> None:
+    vit, other = ViT(384, 12, 12, side=224, ratio=4), ViT(384, 12, 12, side=224, ratio=4)
+    path = saved(moco_v3(vit.state_dict(), other.state_dict()), tmp_path)
+    backbone = load_backbone(f"{path}#vit_small_patch16_224")
+    assert_features(backbone, vit)
+    assert "12 heads" in backbone.info["note"]
+
+
+def test_openclip(tmp_path: Path) -> None:
+    open_clip = pytest.importorskip("open_clip")
+    text = {"context_length": 8, "vocab_size": 50, "width": 32, "heads": 2, "layers": 1}
+    vision = {"image_size": 32, "patch_size": 16, "width": 64, "layers": 2, "head_width": 32}
+    model = open_clip.model.CLIP(16, vision, text).eval()
+    state = model.state_dict()
+    model.visual.proj = None  # what timm's networks give is before the projection
+    stirred(model.visual)
+    config = NetworkConfig(
+        name="vit_base_patch32_clip_224",
+        options={"patch_size": 16, "embed_dim": 64, "depth": 2, "num_heads": 2},
+    )
+    for content in (state, under("module.", state), {"state_dict": under("module.", state)}):
+        assert_features(loaded_as(saved(content, tmp_path), config), model.visual)
+
+
+@pytest.mark.slow
+def test_openclips_resnet(tmp_path: Path) -> None:
+    open_clip = pytest.importorskip("open_clip")
+    text = {"context_length": 8, "vocab_size": 50, "width": 32, "heads": 2, "layers": 1}
+    model = open_clip.model.CLIP(1024, {"layers": [3, 4, 6, 3], "width": 64}, text).eval()
+    backbone = load_backbone(f"{saved(model.state_dict(), tmp_path)}#resnet50_clip")
+    images = torch.rand(1, 3, 224, 224)
+    with torch.no_grad():
+        expected = model.visual(backbone.normalize(images))
+        assert backbone(images).shape == (1, 2048)
+        found = backbone(images) @ model.visual.attnpool.c_proj.weight.T
+        found = found + model.visual.attnpool.c_proj.bias
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_torchvisions_vision_transformers(tmp_path: Path) -> None:
+    model = torchvision.models.VisionTransformer(32, 16, 6, 2, 64, 192)
+    stirred(model)
+    path = saved(model.state_dict(), tmp_path)
+    model.heads = nn.Identity()
+    assert_features(load_backbone(f"{path}#test_vit"), model)
+
+
+def robust(state: State, mean: list[float], std: list[float]) -> State:
+    """MadryLab's robustness stores the network twice, and its normalisation."""
+    stored = {
+        "new_mean": torch.tensor(mean)[:, None, None],
+        "new_std": torch.tensor(std)[:, None, None],
+    }
+    found = under("module.model.", state) | under("module.attacker.model.", state)
+    found |= under("module.normalizer.", stored) | under("module.attacker.normalize.", stored)
+    return {"model": found, "epoch": 1}
+
+
+def robustbench(state: State, mean: list[float], std: list[float]) -> State:
+    stored = {
+        "mean": torch.tensor(mean).view(1, 3, 1, 1),
+        "std": torch.tensor(std).view(1, 3, 1, 1),
+    }
+    return under("model.", state) | under("normalize.", stored)
+
+
+def with_mu(state: State, mean: list[float], std: list[float]) -> State:
+    stored = {
+        "mu": torch.tensor(mean).view(1, 3, 1, 1),
+        "sigma": torch.tensor(std).view(1, 3, 1, 1),
+    }
+    return state | stored
+
+
+@pytest.mark.parametrize("layout", [robust, robustbench, with_mu])
+def test_robust_networks_bring_their_normalisation(
+    tmp_path: Path, layout: Callable[..., State]
+) -> None:
+    mean, std = [0.1, 0.2, 0.3], [0.4, 0.5, 0.6]
+    path = saved(layout(resnet18().state_dict(), mean, std), tmp_path)
+    backbone = load_backbone(path)
+    assert backbone.mean == pytest.approx(mean)
+    assert backbone.std == pytest.approx(std)
+    assert backbone.preparation.origins["mean"] == "the file's own normalisation"
+    images = torch.rand(2, 3, 40, 40)
+    normalised = (images - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+    network = torchvision.models.resnet18()
+    network.load_state_dict(resnet18().state_dict())
+    network.fc = nn.Identity()
+    with torch.no_grad():
+        expected = network.eval()(normalised)
+        assert_same(backbone(images), expected)
+
+
+def cifar_stem(padding: int) -> nn.Module:
+    network = use_small_stem(torchvision.models.resnet18(), padding=padding)
+    network.fc = nn.Identity()
+    return stirred(network)
+
+
+def test_solo_learns_stem_is_padded_by_two(tmp_path: Path) -> None:
+    """solo-learn's checkpoints have a classifier and a projector beside the backbone."""
+    network = cifar_stem(2)
+    state = under("backbone.", network.state_dict()) | {"classifier.weight": torch.ones(10, 512)}
+    state |= {"classifier.bias": torch.ones(10), "projector.0.weight": torch.ones(3, 512)}
+    path = saved({"state_dict": state}, tmp_path)
+    backbone = load_backbone(path)
+    assert "padded by 2, as solo-learn's" in backbone.info["note"]
+    assert_features(backbone, network)
+    assert_features(load_backbone(f"{path}#resnet18:padding1"), like(network, 1))
+
+
+def like(network: nn.Module, padding: int) -> nn.Module:
+    other = cifar_stem(padding)
+    other.load_state_dict(network.state_dict())
+    return other
+
+
+def test_other_stems_are_padded_by_one(tmp_path: Path) -> None:
+    network = cifar_stem(1)
+    path = saved({"state_dict": under("backbone.", network.state_dict())}, tmp_path)
+    backbone = load_backbone(path)
+    assert f"{path}#resnet18:padding2 pads it by 2" in backbone.info["note"]
+    assert_features(backbone, network)
+    assert_features(load_backbone(f"{path}#resnet18:padding2"), like(network, 2))
+
+
+def test_shortcuts_of_cifar_resnets(tmp_path: Path) -> None:
+    """robustness and others call downsample shortcut, and fc linear."""
+    network = cifar_stem(1)
+    state = {k.replace("downsample", "shortcut"): v for k, v in network.state_dict().items()}
+    path = saved(under("module.", state | {"linear.weight": torch.ones(10, 512)}), tmp_path)
+    assert_features(load_backbone(path), network)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_block_is_refused(tmp_path: Path, vit: ViT) -> None:
+    state = {k: v for k, v in vit.state_dict().items() if not k.startswith("blocks.3.")}
+    with one_line(r"not the state of test_vit: it lacks blocks\.3\.norm1\.weight"):
+        load_backbone(f"{saved(state, tmp_path)}#test_vit")
+
+
+def test_half_a_teacher_is_not_replaced_by_its_student(
+    tmp_path: Path, vit: ViT, other: State
+) -> None:
+    own = {k: v for k, v in vit.state_dict().items() if not k.startswith("blocks.3.")}
+    with one_line(r"it lacks blocks\.3\."):
+        load_backbone(f"{saved(dino(own, other), tmp_path)}#test_vit")
+
+
+@pytest.mark.parametrize(
+    "name", ["adapter.weight", "blocks.0.adapter.weight", "blocks.6.norm1.weight"]
+)
+def test_an_unknown_tensor_is_refused_by_name(tmp_path: Path, vit: ViT, name: str) -> None:
+    state = vit.state_dict() | {name: torch.ones(3)}
+    for content in (state, {"model": under("module.", state)}):
+        with one_line(rf"unknown (keys|tensors)[^;]* {name}"):
+            load_backbone(f"{saved(content, tmp_path)}#test_vit")
+
+
+def test_an_unknown_module_beside_the_network(tmp_path: Path, vit: ViT) -> None:
+    state = under("model.backbone.", vit.state_dict()) | {"model.adapter.weight": torch.ones(3)}
+    path = saved(state, tmp_path)
+    with one_line(r"unknown tensors beside the network: model\.adapter\.weight; .*") as caught:
+        load_backbone(f"{path}#test_vit")
+    spec = str(caught.value).rpartition(" ")[2]
+    assert_features(load_backbone(spec), vit)
+
+
+def test_another_network_is_refused_and_the_right_one_suggested(tmp_path: Path) -> None:
+    path = saved(resnet18().state_dict(), tmp_path)
+    with one_line(r"not the state of resnet34: .*; it fits resnet18: give .*#resnet18$"):
+        load_backbone(f"{path}#resnet34")
+
+
+def test_another_patch_size_is_refused(tmp_path: Path) -> None:
+    """timm would resample the patches without an error."""
+    vit = ViT(384, 12, 6, patch=32, side=64, ratio=4)
+    path = saved(vit.state_dict(), tmp_path)
+    with one_line(
+        r"of another shape are patch_embed\.proj\.weight .*; it fits vit_small_patch32_224: "
+    ):
+        load_backbone(f"{path}#vit_small_patch16_224")
+    assert_features(load_backbone(f"{path}#vit_small_patch32_224"), vit)
+
+
+def test_networks_that_differ_need_a_choice(tmp_path: Path, vit: ViT, other: State) -> None:
+    path = saved(under("left.", vit.state_dict()) | under("right.", other), tmp_path)
+    with one_line(r"has several such networks: 'left', 'right'; name one: .*#test_vit:left$"):
+        load_backbone(f"{path}#test_vit")
+    assert_features(load_backbone(f"{path}#test_vit:left"), vit)
+
+
+def test_resnets_that_differ_need_a_choice(tmp_path: Path) -> None:
+    """Nobody names the network; the command in the error does."""
+    both = under("left.", resnet18().state_dict()) | under("right.", resnet18(7).state_dict())
+    path = saved(both, tmp_path)
+    with one_line(r"several such networks: .*#resnet18:left$") as caught:
+        load_backbone(path)
+    found = load_backbone(str(caught.value).rpartition(" ")[2])
+    images = torch.rand(2, 3, 40, 40)
+    assert_same(found(images).detach(), features_of(resnet18(), images))
+
+
+def test_networks_with_a_norm_after_pooling(tmp_path: Path) -> None:
+    """As MAE and BEiT fine-tune them."""
+    options = {"global_pool": "avg", "img_size": 32}
+    network = stirred(timm.create_model("test_vit", num_classes=0, **options))
+    assert "fc_norm.weight" in network.state_dict()
+    path = saved({"model": network.state_dict()}, tmp_path)
+    assert_features(load_backbone(f"{path}#test_vit"), network)
+
+
+@pytest.mark.parametrize("content", [{}, {"state_dict": {}}, {"epoch": 1}, []])
+def test_an_empty_file(tmp_path: Path, content: Any) -> None:
+    with one_line("has no named tensors"):
+        load_backbone(f"{saved(content, tmp_path)}#test_vit")
+
+
+def test_an_empty_safetensors_file(tmp_path: Path) -> None:
+    safetensors.torch.save_file({}, tmp_path / "x.safetensors")
+    with one_line("has no tensors"):
+        load_backbone(tmp_path / "x.safetensors")
+
+
+def test_classes_other_than_namespaces_are_refused(tmp_path: Path, vit: ViT) -> None:
+    path = saved({"model": vit.state_dict(), "args": Path("x")}, tmp_path)
+    with one_line("would run code"):
+        load_backbone(f"{path}#test_vit")
+
+
+# -- export ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"), [(dino, "test_vit"), (mae, "test_vit"), (averaged, "test_vit")]
+)
+def test_export_from_other_layouts(
+    tmp_path: Path, vit: ViT, other: State, layout: Callable[..., State], name: str
+) -> None:
+    path = saved(layout(vit.state_dict(), other), tmp_path)
+    report = export(f"{path}#{name}", "timm", tmp_path / "out.safetensors")
+    names: dict[str, Any] = {}
+    exec(report["load"], names)
+    backbone = load_backbone(tmp_path / "out.safetensors")
+    assert_features(backbone, vit)
+    assert_features(backbone, names["network"])
+
+
+def test_export_of_a_solo_learn_stem(tmp_path: Path) -> None:
+    network = cifar_stem(2)
+    path = saved(network.state_dict(), tmp_path)
+    report = export(f"{path}#resnet18:padding2", "timm", tmp_path / "out.pth")
+    names: dict[str, Any] = {}
+    exec(report["load"], names)
+    assert_features(load_backbone(f"{path}#resnet18:padding2"), names["network"])
+    assert "padding" in report["network"]
+
+
+def test_the_page_names_networks_of_timm() -> None:
+    """Each FILE#NETWORK of docs/which-weights.md; the tests above load one file for each row."""
+    page = (Path(__file__).parents[2] / "docs" / "which-weights.md").read_text()
+    specs = re.findall(r"[\w.-]+\.(?:pth|pt|bin|ckpt|tar|safetensors)#([\w.]+)", page)
+    assert len(specs) > 15
+    for spec in specs:
+        assert Asked.of("FILE", spec).name == spec
