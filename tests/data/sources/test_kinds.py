@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from hexa.config import UserError
@@ -21,7 +22,7 @@ from hexa.data.loading.pairs import groups_of
 from hexa.data.sources import decode as decoding, jpeg_xl, kinds
 from hexa.data.sources.decode import DecodeError, decode
 from tests.conftest import Says
-from tests.data.image_files import every_format, photograph, saved
+from tests.data.image_files import every_format, exif, photograph, saved
 from tests.data.sources.looks import labels_of
 from tests.data.sources.test_opening import write_image
 from tests.data.sources.test_webdataset import pack
@@ -91,6 +92,19 @@ def test_size_of_jpeg_xl_by_its_header(size: tuple[int, int]) -> None:
     for options in ({}, {"use_container": True}):
         data = of_plugin("JPEG XL", Image.new("RGB", size), **options)
         assert jpeg_xl.header_of(data) == (size[1], size[0], False)
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_jpeg_packed_into_jpeg_xl_is_turned_once(tmp_path: Path, orientation: int) -> None:
+    plugin("JPEG XL")
+    path = tmp_path / "a.jpg"
+    path.write_bytes(saved(photograph(16, 24), "JPEG", exif=exif(orientation), quality=95))
+    out = io.BytesIO()
+    with Image.open(path) as picture:
+        picture.save(out, "JXL", lossless_jpeg=True)
+    header = jpeg_xl.header_of(out.getvalue())
+    assert header == (16, 24, orientation == 6)
+    assert torch.equal(decode(out.getvalue()), decode(path.read_bytes()))
 
 
 def test_a_jpeg_xl_of_many_pixels_is_refused_before_it_is_decoded(
