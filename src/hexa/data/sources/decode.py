@@ -225,7 +225,7 @@ def opened(data: bytes, max_pixels: int) -> ImageFile:
         reason = error if error.__cause__ is None else "its header is broken"
         if str(error) == "unknown pixel mode":
             reason = "pixels of this type are not supported; save it with 8 or 16 bits, or as .npy"
-        raise DecodeError(f"cannot be read as {kind}: {reason}") from None
+        raise DecodeError(f"cannot be read as {kind}: {' '.join(str(reason).split())}") from None
     except RuntimeError:  # the plugin for JPEG XL, which speaks of how it was built
         raise DecodeError(f"cannot be read as {kind}: the file is damaged") from None
     if header is not None and header.turned and not getattr(image, "jpeg", False):
