@@ -85,6 +85,23 @@ def test_pixels_of_the_extras(kind: str) -> None:
             decode(data[:length])
 
 
+@pytest.mark.parametrize("kind", ["AVIF", "HEIC", "JPEG XL"])
+def test_damaged_files_are_read_or_refused_in_one_line(kind: str) -> None:
+    picture = photograph(30, 44)
+    data = saved(picture, "AVIF") if kind == "AVIF" else of_plugin(kind, picture)
+    generator, refused = np.random.default_rng(0), 0
+    for number in range(60):
+        changed = np.frombuffer(data, np.uint8).copy()
+        places = generator.integers(0, min(len(data), 400), 1 + number % 9)
+        changed[places] = generator.integers(0, 256, len(places))
+        try:
+            assert decode(changed.tobytes()).dtype == torch.uint8
+        except DecodeError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert refused > 10
+
+
 @pytest.mark.parametrize(
     "size", [(8, 8), (256, 8), (300, 200), (1920, 1080), (3, 999), (4000, 513)]
 )
