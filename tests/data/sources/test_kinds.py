@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from hexa.config import UserError
@@ -21,7 +22,7 @@ from hexa.data.loading.pairs import groups_of
 from hexa.data.sources import decode as decoding, jpeg_xl, kinds
 from hexa.data.sources.decode import DecodeError, decode
 from tests.conftest import Says
-from tests.data.image_files import every_format, photograph, saved
+from tests.data.image_files import every_format, exif, photograph, saved
 from tests.data.sources.looks import labels_of
 from tests.data.sources.test_opening import write_image
 from tests.data.sources.test_webdataset import pack
@@ -84,6 +85,23 @@ def test_pixels_of_the_extras(kind: str) -> None:
             decode(data[:length])
 
 
+@pytest.mark.parametrize("kind", ["AVIF", "HEIC", "JPEG XL"])
+def test_damaged_files_are_read_or_refused_in_one_line(kind: str) -> None:
+    picture = photograph(30, 44)
+    data = saved(picture, "AVIF") if kind == "AVIF" else of_plugin(kind, picture)
+    generator, refused = np.random.default_rng(0), 0
+    for number in range(60):
+        changed = np.frombuffer(data, np.uint8).copy()
+        places = generator.integers(0, min(len(data), 400), 1 + number % 9)
+        changed[places] = generator.integers(0, 256, len(places))
+        try:
+            assert decode(changed.tobytes()).dtype == torch.uint8
+        except DecodeError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert refused > 10
+
+
 @pytest.mark.parametrize(
     "size", [(8, 8), (256, 8), (300, 200), (1920, 1080), (3, 999), (4000, 513)]
 )
@@ -91,6 +109,19 @@ def test_size_of_jpeg_xl_by_its_header(size: tuple[int, int]) -> None:
     for options in ({}, {"use_container": True}):
         data = of_plugin("JPEG XL", Image.new("RGB", size), **options)
         assert jpeg_xl.header_of(data) == (size[1], size[0], False)
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_jpeg_packed_into_jpeg_xl_is_turned_once(tmp_path: Path, orientation: int) -> None:
+    plugin("JPEG XL")
+    path = tmp_path / "a.jpg"
+    path.write_bytes(saved(photograph(16, 24), "JPEG", exif=exif(orientation), quality=95))
+    out = io.BytesIO()
+    with Image.open(path) as picture:
+        picture.save(out, "JXL", lossless_jpeg=True)
+    header = jpeg_xl.header_of(out.getvalue())
+    assert header == (16, 24, orientation == 6)
+    assert torch.equal(decode(out.getvalue()), decode(path.read_bytes()))
 
 
 def test_a_jpeg_xl_of_many_pixels_is_refused_before_it_is_decoded(

@@ -83,6 +83,15 @@ def test_files_of_a_split_may_store_words_in_several_ways(tmp_path: Path) -> Non
         cli_evaluate(tmp_path)
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int8(), pa.string()), pa.null()])
+def test_columns_of_nulls_are_no_labels(tmp_path: Path, kind: Any) -> None:
+    table(tmp_path / "train-0.parquet", pa.array([None, None], kind))
+    source = open_source(f"parquet:{tmp_path}")
+    assert (source.labels, source.unlabelled, source.notes()) == (None, 0, [])
+    table(tmp_path / "train-1.parquet", pa.array([1, 0]))
+    assert open_source(f"parquet:{tmp_path}").unlabelled == 2
+
+
 def cli_evaluate(root: Path) -> None:
     import hexa
 
@@ -209,6 +218,21 @@ def test_labels_of_shards_that_cannot_be_classes(
     assert source.labels is None
     with one_line(f"the label in .cls or .json holds ({said}), which cannot be a class"):
         raise UserError(source.notes()[0])
+
+
+def test_a_shard_of_numbers_among_names(tmp_path: Path) -> None:
+    """Classes called 7 and dog; the second shard of test has only the first."""
+    for name, labels in (("train-0", ["7", "dog"]), ("test-0", ["dog", 7]), ("test-1", ["7"])):
+        samples(tmp_path / f"{name}.tar", labels, "cls")
+    for split, expected in (("train", [0, 1]), ("test", [1, 0, 0])):
+        source = open_source(f"webdataset:{tmp_path}", split)
+        assert (labels_of(source), source.class_names) == (expected, ["7", "dog"])
+
+
+def test_lists_beside_images_are_not_labels(tmp_path: Path) -> None:
+    pack(tmp_path / "train-0.tar", {"0.bmp": bitmap(), "0.json": b"[1, 2]"})
+    source = open_source(f"webdataset:{tmp_path}")
+    assert (source.labels, source.notes()) == (None, [])
 
 
 def test_booleans_and_missing_labels_of_shards(tmp_path: Path) -> None:

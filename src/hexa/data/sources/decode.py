@@ -225,11 +225,11 @@ def opened(data: bytes, max_pixels: int) -> ImageFile:
         reason = error if error.__cause__ is None else "its header is broken"
         if str(error) == "unknown pixel mode":
             reason = "pixels of this type are not supported; save it with 8 or 16 bits, or as .npy"
-        raise DecodeError(f"cannot be read as {kind}: {reason}") from None
+        raise DecodeError(f"cannot be read as {kind}: {' '.join(str(reason).split())}") from None
     except RuntimeError:  # the plugin for JPEG XL, which speaks of how it was built
         raise DecodeError(f"cannot be read as {kind}: the file is damaged") from None
-    if header is not None and header.turned:
-        image.info.pop("exif", None)  # says again how to turn it
+    if header is not None and header.turned and not getattr(image, "jpeg", False):
+        image.info.pop("exif", None)  # it is turned already; a JPEG packed into JPEG XL is not
     whole = jpeg.Frame(image.height, image.width, 0, scans=kind == "JPEG")
     _check_frame(data, jpeg.frame_of(data) or whole, max_pixels)
     if isinstance(image, TiffImageFile):
@@ -245,7 +245,7 @@ def _reader(kind: str) -> Any:
         raise DecodeError(f"{kind} files are not read here")
     extra, module = kinds.EXTRAS[kind]
     try:
-        plugin: Any = import_extra(module, extra, f"{kind}:")
+        plugin: Any = import_extra(module, extra, kind)
     except UserError as error:
         raise DecodeError(str(error)) from None
     return plugin.HeifImageFile if kind == "HEIC" else plugin.JpegXLImagePlugin.JXLImageFile

@@ -7,6 +7,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 _CODESTREAM = b"\xff\x0a"
+#: Boxes that may precede the codestream in a container.
+_MOST_BOXES = 100
 #: Bits of the four ways to write a side, and widths as shares of the height.
 _SIDE_BITS = (9, 13, 18, 30)
 _RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
@@ -34,7 +36,7 @@ def _codestream(data: bytes) -> int | None:
     if data.startswith(_CODESTREAM):
         return 0
     at = 0
-    while at + 8 <= len(data):
+    for _ in range(_MOST_BOXES):
         size, kind = struct.unpack_from(">I4s", data, at)
         begin = at + 8
         if size == 1:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 #: Names of label columns, preferred ones first.
 COLUMNS = ("label", "labels", "fine_label", "class", "target")
 Numbers = NDArray[np.int64]
-_NONE = np.zeros(0, np.int64)
 _TEXT = pa.dictionary(pa.int32(), pa.large_string())
 
 
@@ -72,17 +71,23 @@ def numbered(
     columns: Arrow arrays of the labels of a split. others: those of the other splits, which only text needs. Raises
     NotClasses.
     """
-    own = list(map(_plain, columns))
+    own = _plain_with_labels(columns)
     if _TEXT not in _types(own):
         names = ["False", "True"] if pa.bool_() in _types(own) else None
         _check_alike(own)
         parts = [column.drop_null().cast(pa.int64()).to_numpy() for column in own]
-        return np.concatenate([_NONE, *parts]), names
-    every = [*own, *map(_plain, others)]
+        return np.concatenate([np.zeros(0, np.int64), *parts]), names
+    every = [*own, *_plain_with_labels(others)]
     _check_alike(every)
     names = sorted({name for column in every for name in _names(column)})
     number = {name: place for place, name in enumerate(names)}
-    return np.concatenate([_NONE, *(_numbers(column, number) for column in own)]), names
+    return np.concatenate([_numbers(column, number) for column in own]), names
+
+
+def _plain_with_labels(columns: Iterable[Any]) -> list[Any]:
+    """The columns as `_plain` makes them, without those that hold nulls alone."""
+    plain = map(_plain, columns)
+    return [column for column in plain if column.null_count < len(column)]
 
 
 def _plain(column: Any) -> Any:
@@ -105,8 +110,7 @@ def _plain(column: Any) -> Any:
 
 
 def _types(columns: Iterable[Any]) -> set[Any]:
-    """The types of the columns with labels."""
-    return {column.type for column in columns if column.null_count < len(column)}
+    return {column.type for column in columns}
 
 
 def _check_alike(columns: Sequence[Any]) -> None:
@@ -118,19 +122,15 @@ def _check_alike(columns: Sequence[Any]) -> None:
 
 def _names(column: Any) -> Iterable[str]:
     """The names that occur in a column of text."""
-    if column.type == _TEXT:
-        every = _composed(column.dictionary)
-        used = (every[place] for place in column.indices.drop_null().unique().to_pylist())
-        yield from (name for name in used if name is not None)
+    every = _composed(column.dictionary)
+    used = (every[place] for place in column.indices.drop_null().unique().to_pylist())
+    return (name for name in used if name is not None)
 
 
 def _numbers(column: Any, number: dict[str, int]) -> Numbers:
     """The numbers of the labels of a column of text that are not null."""
-    if column.type != _TEXT:
-        return _NONE
-    of_entry = [
-        -1 if name is None else number.get(name, -1) for name in _composed(column.dictionary)
-    ]
+    entries = _composed(column.dictionary)
+    of_entry = [-1 if name is None else number.get(name, -1) for name in entries]
     places: Numbers = column.indices.drop_null().to_numpy()
     return np.array(of_entry, np.int64)[places]
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from hexa.config import UserError, reason
 from hexa.data.sources import decode as decoding
-from hexa.data.sources.labels import NotClasses, not_classes, of_values
+from hexa.data.sources.labels import of_values
 from hexa.data.sources.source import (
     SAMPLED_BYTES,
     Source,
@@ -79,11 +79,10 @@ class WebDatasetSource(Source):
             told = f"; left out: {listed(left_out)}" if left_out else ""
             raise UserError(f"data '{spec}': no images in {shards[0]}{told}")
         rest = [shard for name, group in groups.items() if name != self.split for shard in group]
-        others = (_labels(shard, spec) for shard in rest)
-        try:
-            self._number_labels("label in .cls or .json", [of_values(found)], others)
-        except NotClasses as error:
-            self.unfit_labels = not_classes("label in .cls or .json", error)
+        # generators: those of the other splits are read only if labels are text
+        own = (of_values(labels) for labels in (found,))
+        others = (of_values(_labels(group, spec)) for group in (rest,))
+        self._number_labels("label in .cls or .json", own, others)
         sizes = [str(member.size) for _, member in self._places]
         names = digest(*self.paths, *sizes, b"" if self.labels is None else self.labels.tobytes())
         self.fingerprint = digest(
@@ -163,7 +162,8 @@ def _index(
     """Every image of a shard, with read(content, "cls" or "json") of the .cls or .json file of its sample.
 
     If no member of a sample has the suffix of an image, one whose content is that of an image is taken. left_out:
-    counts the members of samples without an image by suffix. Raises UserError for anything but a complete tar file, and for two images of one key.
+    counts the members of samples without an image by suffix. Raises UserError for anything but a complete tar file, and
+    for two images of one key.
     """
     images: dict[str, list[Member]] = {}
     others: dict[str, list[tuple[str | None, Member]]] = {}
@@ -253,7 +253,8 @@ def _label(content: bytes, kind: str) -> object:
     """The label in a .cls or .json file, if there is one: a number, a name, or what cannot be a class."""
     value = _json(content)
     if kind == "json":
-        return value.get("label") if isinstance(value, dict) else value
+        other = value if isinstance(value, int | str) else None
+        return value.get("label") if isinstance(value, dict) else other
     if isinstance(value, int | float | str | list | dict) and not isinstance(value, bool):
         return value
     with suppress(UnicodeDecodeError):
@@ -261,8 +262,9 @@ def _label(content: bytes, kind: str) -> object:
     return content
 
 
-def _labels(shard: Path, spec: str) -> Any:
-    return of_values([label for _, label in _index(shard, spec, _label, Counter())])
+def _labels(shards: list[Path], spec: str) -> list[object]:
+    """The labels of all images of these shards."""
+    return [label for shard in shards for _, label in _index(shard, spec, _label, Counter())]
 
 
 def _json(content: bytes) -> Any:
