@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hexa.data.sources.parquet import half_of_memory
 from hexa.runtime.memory import limits, usable_memory
 
 
@@ -31,3 +32,8 @@ def test_memory_limits_of_containers(
 
 def test_usable_memory_is_some_of_the_machine() -> None:
     assert 2**28 < usable_memory() < 2**50
+
+
+def test_parquet_files_keep_to_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hexa.runtime.memory.limits", lambda: iter([1000]))
+    assert half_of_memory() == 500

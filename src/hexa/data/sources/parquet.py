@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -28,6 +27,7 @@ from hexa.data.sources.source import (
     reported,
     sample,
 )
+from hexa.runtime.memory import usable_memory
 
 #: Rows unpacked together; one where the largest value may have more bytes than this.
 _ROWS, _LARGE = 16, 64 << 20
@@ -200,8 +200,8 @@ def _stamp(footer: Any) -> list[tuple[int, int]]:
 
 
 def half_of_memory() -> int:
-    """Bytes of half the machine's memory."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    """Bytes of half the memory of the machine, or of the container."""
+    return usable_memory() // 2
 
 
 def unpacked(
