@@ -15,6 +15,7 @@ from PIL import Image
 from hexa.cli import main
 from hexa.data import open_source
 from hexa.nn.backbones import NetworkConfig
+from hexa.weights.export import export
 from hexa.weights.preparation import of_timm
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 from tests.conftest import Says
@@ -23,16 +24,17 @@ pytestmark = pytest.mark.slow
 
 QUICK = ["--training.device", "cpu", "--training.precision", "fp32", "--training.report", "false"]
 QUICK += ["--max_steps", "2"]
-#: (timm's name, options, size).
+SHALLOW = {"depth": 2}
+#: (timm's name, options, size): the smallest of each family, shallow where that is large.
 NETWORKS: list[tuple[str, dict[str, Any], int]] = [
-    ("vit_small_patch14_dinov2", {}, 56),
-    ("vit_small_patch16_dinov3", {}, 64),
+    ("vit_small_patch14_dinov2", SHALLOW, 56),
+    ("vit_small_patch16_dinov3", SHALLOW, 64),
     ("eva02_tiny_patch14_224", {}, 56),
-    ("eva02_small_patch14_336", {}, 56),
-    ("vit_base_patch32_siglip_256", {"depth": 2}, 64),
+    ("eva02_base_patch14_448", SHALLOW | {"embed_dim": 96, "num_heads": 2}, 56),
+    ("vit_base_patch32_siglip_256", SHALLOW | {"embed_dim": 192}, 64),
     ("convnext_atto", {}, 64),
     ("convnextv2_nano.fcmae_ft_in22k_in1k", {}, 64),
-    ("swin_tiny_patch4_window7_224.ms_in22k", {}, 96),
+    ("swin_tiny_patch4_window7_224.ms_in22k", {"embed_dim": 24}, 96),
 ]
 
 
@@ -53,7 +55,7 @@ def stored(folder: Path, name: str, options: dict[str, Any]) -> str:
     plain = name.partition(".")[0]
     if options:
         config = NetworkConfig(name=plain, options=options)
-        made = random_backbone(config, of_timm(name).size)
+        made = random_backbone(config, of_timm(plain).size)
         return str(save_backbone(made, folder / "weights.safetensors"))
     torch.save(timm.create_model(plain).state_dict(), folder / "weights.pth")
     return f"{folder / 'weights.pth'}#{name}"
@@ -90,6 +92,7 @@ def used_everywhere(weights: str, size: int, folder: Path, says: Says) -> None:
         record = json.loads((out / "adapt.json").read_text())
         result = load_backbone(out / "backbone.safetensors")
         assert result.image_size == size
+        through_timm(str(export(result, "timm", out / "result.safetensors")["load"]), result)
         winner = load_backbone(out / "winner.safetensors")
         through_timm(record["winner"]["load"], winner)
         assert winner.image_size in (size, load_backbone(weights).image_size)
