@@ -29,9 +29,12 @@ LEAST_PICTURES = 0.9
 LEAST_FEATURES = 0.95
 #: Pairs are aligned, which is slow, if their features have this cosine or their thumbnails this similarity without.
 _LIKELY_FEATURES = 0.75
-_LIKELY_PICTURES = 0.6
-#: Images with this many likely pairs are usual at most: if most have more, the cosine must be larger.
+_LIKELY_PICTURES = 0.75
+#: Likely pairs at most, per image in the mean and in all: if there are more, these numbers must be larger.
 _LIKELY_PAIRS = 10
+_MOST_LIKELY = 100_000
+#: Rows by which the number of likely pairs is estimated.
+_SAMPLED = 256
 #: All pairs of images are aligned that are linked by others, if these are not more.
 _LINKED = 200
 #: The neighbour whose distance counts for outliers, and the images that it is looked for among.
@@ -270,12 +273,13 @@ def _links(
         return pairs_above(rows, least)
     thumbnails, colours = file.thumbnails[keepers], file.statistics[keepers, :3]
     plain, mirrored = descriptors(thumbnails, colours)
-    likely = min(least, _LIKELY_PICTURES)
     first, second = _distinct(
         len(rows),
-        pairs_above(rows, _likely(rows)),
-        pairs_above(plain, likely),
-        pairs_above(plain, likely, mirrored, once=True),
+        pairs_above(rows, _likely(rows, rows, _LIKELY_FEATURES)),
+        pairs_above(plain, min(least, _likely(plain, plain, _LIKELY_PICTURES))),
+        pairs_above(
+            plain, min(least, _likely(plain, mirrored, _LIKELY_PICTURES)), mirrored, once=True
+        ),
     )
     similarity = aligned(thumbnails, colours, first, second)
     kept = similarity >= least
@@ -290,17 +294,17 @@ def _links(
     return first[kept], second[kept], similarity[kept]
 
 
-def _likely(rows: Floats) -> float:
-    """The cosine of features from which on a pair is likely enough to be looked at.
+def _likely(rows: Floats, others: Floats, least: float) -> float:
+    """The similarity from which on a pair is aligned: `least` or, if too many pairs reach it, more.
 
-    Larger than usual for networks under which all images are alike: the median image then has ten such pairs.
+    Larger, that is, for networks under which all images are alike.
     """
-    step = max(1, len(rows) // _LINKED)
-    own = np.arange(len(rows))[::step]
-    if len(rows) <= _LIKELY_PAIRS:
-        return -1.0
-    tenth = kth_largest(rows[::step], rows, _LIKELY_PAIRS, own)
-    return max(_LIKELY_FEATURES, float(np.median(tenth)))
+    sample = np.arange(0, len(rows), max(1, len(rows) // _SAMPLED))
+    product = rows[sample] @ others.T
+    product[np.arange(len(sample)), sample] = -1
+    pairs = min(_LIKELY_PAIRS * len(sample), _MOST_LIKELY * len(sample) // len(rows))
+    kept = min(max(pairs, 1), product.size)
+    return max(least, float(np.partition(product, -kept, axis=None)[-kept]))
 
 
 def _distinct(count: int, *pairs: tuple[Any, ...]) -> tuple[Places, Places]:
