@@ -198,7 +198,7 @@ def test_outliers_by_features_alone(file: Path) -> None:
     fifth = np.sort(expected, 1)[:, -5]
     logarithms = np.log(1 - fifth + 1e-4)
     apart = logarithms - np.median(logarithms)
-    scores = np.maximum(apart, 0) / (1.4826 * np.median(np.abs(apart)))
+    scores = apart / (1.4826 * np.median(np.abs(apart)))
     found = Features(file).outliers(4)
     order = np.argsort(-scores, kind="stable")[:4]
     assert [one.paths for one in found] == [[f"{place}.png"] for place in order]
@@ -416,7 +416,7 @@ def test_the_command(file: Path, says: Says) -> None:
     assert "at --least 0.95" in says("search", file, "--duplicates").out
     found = json.loads(says("search", file, "--outliers", "--count", "3", "--json").out)
     assert len(found) == 3
-    assert set(found[0]) == {"paths", "similarity", "score", "nearest"}
+    assert set(found[0]) == {"paths", "similarity", "score", "reason", "nearest"}
     said = says("search", file, "--like", "elsewhere/7.png", "--count", "1").out
     assert "most like 7.png\n" in said
     err = says("search", file, "--duplicates", "--least", "2", status=2).err

@@ -131,8 +131,11 @@ def _lines(title: str, summary: str, found: list[Found], given: Given) -> list[s
     if given.like is not None:
         return [title, *(f"{one.similarity:.3f}  {one.paths[0]}" for one in found)]
     if given.outliers:
-        head = "outliers, each with its score and its similarity to the fifth nearest image"
-        return [head, *(f"{one.score:.1f}  {one.similarity:.3f}  {one.paths[0]}" for one in found)]
+        head = "outliers, each with its score, what is unusual, and the similarity to its fifth nearest image"
+        return [
+            head,
+            *(f"{x.score:4.1f}  {x.reason:8}  {x.similarity:.3f}  {x.paths[0]}" for x in found),
+        ]
     if len(given.features) == 2:
         head = f"images of {given.features[1]}, each with the images of {given.features[0]} that it duplicates"
     else:

@@ -18,20 +18,28 @@ _SHARES = (0.97, 0.94, 0.91, 0.88, 0.85, 0.8)
 _OFFSETS = (0.0, 0.5, 1.0)
 #: Grey levels of steps below which pictures count as flat and are compared by their colour.
 _FLAT = 1.0
-#: Images whose parts are compared at a time.
+#: Images that are described at a time, and of which all parts are compared at a time.
+_BLOCK = 4096
 _CHUNK = 32
 
 
 def descriptors(thumbnails: NDArray[np.uint8], colours: Floats) -> tuple[Floats, Floats]:
-    """Unit vectors [N, 454] of pictures and of their mirror images, whose products are similarities.
+    """Unit vectors [N, 484] of pictures and of their mirror images, whose products are similarities.
 
     thumbnails: uint8 [N, 32, 32]. colours: means of red, green and blue, [N, 3]. A vector has the horizontal and
     vertical steps between neighbours at 16 x 16 pixels, which neither brightness nor contrast changes, and in four more
     entries, as long as steps of one grey level, the colour, which decides if there are no steps.
     """
+    length = 2 * _SIDE * (_SIDE - 1) + 4
+    plain = np.empty((len(thumbnails), length), np.float32)
+    mirrored = np.empty_like(plain)
     whole = _whole()
-    small = whole @ thumbnails.astype(np.float32) @ whole.T
-    return _described(small, colours), _described(small[..., ::-1], colours)
+    for start in range(0, len(thumbnails), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        small = whole @ thumbnails[block].astype(np.float32) @ whole.T
+        plain[block] = _described(small, colours[block])
+        mirrored[block] = _described(small[..., ::-1], colours[block])
+    return plain, mirrored
 
 
 def _described(pictures: Floats, colours: Floats) -> Floats:
@@ -92,7 +100,7 @@ def _of_parts(thumbnails: NDArray[np.uint8], colours: Floats, cut: Places, whole
     for begin in range(0, len(distinct), _CHUNK):
         chunk = distinct[begin : begin + _CHUNK]
         pictures = thumbnails[chunk, None].astype(np.float32)  # [n, 1, 32, 32]
-        parts: Floats = rows @ pictures @ columns.transpose(0, 2, 1)  # [n, P, 16, 16]
+        parts = np.matmul(rows @ pictures, columns.transpose(0, 2, 1))  # [n, P, 16, 16]
         shown = np.broadcast_to(colours[chunk, None], (*parts.shape[:2], 3))
         vectors = _described(parts, shown)
         for number in range(len(chunk)):

@@ -29,14 +29,19 @@ LEAST_PICTURES = 0.9
 LEAST_FEATURES = 0.95
 #: Pairs are aligned, which is slow, if their features have this cosine or their thumbnails this similarity without.
 _LIKELY_FEATURES = 0.75
-_LIKELY_PICTURES = 0.6
-#: Images with this many likely pairs are usual at most: if most have more, the cosine must be larger.
+_LIKELY_PICTURES = 0.75
+#: Likely pairs at most, per image in the mean and in all: if there are more, these numbers must be larger.
 _LIKELY_PAIRS = 10
+_MOST_LIKELY = 100_000
+#: Rows by which the number of likely pairs is estimated.
+_SAMPLED = 256
 #: All pairs of images are aligned that are linked by others, if these are not more.
 _LINKED = 200
 #: The neighbour whose distance counts for outliers, and the images that it is looked for among.
 _NEIGHBOUR = 5
 _REFERENCES = 4096
+#: Robust standard deviations that one statistic counts for at most.
+_FARTHEST = 4
 #: Neighbours of an outlier that are named.
 _NAMED = 4
 
@@ -47,7 +52,9 @@ class Found:
 
     places: theirs in the file, or in both files one after the other. similarity: of the most similar pair of a group,
     of an outlier with its fifth nearest image, or of the image with the one that was asked for. lowest: of the least
-    similar pair of a group. score: of an outlier (`Features.outliers`). nearest: the images nearest to an outlier.
+    similar pair of a group. score: of an outlier, by how many robust standard deviations the logarithm of its distance
+    exceeds the median; reason: "features" or "picture", what this distance is of. nearest: places of the images nearest
+    to an outlier.
     """
 
     paths: list[str]
@@ -55,6 +62,7 @@ class Found:
     similarity: float
     lowest: float | None = None
     score: float | None = None
+    reason: str | None = None
     nearest: list[int] | None = None
 
 
@@ -108,12 +116,11 @@ class Features:
         return Found([self.paths[place] for place in places], places, highest, lowest)
 
     def outliers(self, count: int = 20) -> list[Found]:
-        """The images with the highest score, highest first.
+        """The images that are farthest from their fifth nearest image, farthest first.
 
-        The score is the root of the sum of two squares: by how many robust standard deviations the logarithm of the
-        distance to the fifth nearest image exceeds the median, once of the features (1 − cosine), once of the
-        statistics of the picture, if the file has them. If there are more than 8,192 images, distances are to 4,096 of
-        them.
+        There are two orders, by the distance of features (1 − cosine) and, if the file has them, by that of statistics
+        of the picture; images come in turn from the one and the other. If there are more than 8,192 images, distances
+        are to 4,096 of them or more.
         """
         step = max(1, len(self.paths) // _REFERENCES)
         bank = np.arange(0, len(self.paths), step)
@@ -121,18 +128,21 @@ class Features:
         own[bank] = np.arange(len(bank))
         k = min(_NEIGHBOUR, len(bank) - 1)
         similarity = kth_largest(self.directions, self.directions[bank], k, own)
-        squares = _excess(1 - similarity) ** 2
+        scores = [_deviations(1 - similarity)]
         if self.file.statistics is not None:
             positions = _standardised(self.file.statistics)
-            squares += _excess(_kth_distance(positions, positions[bank], k, own)) ** 2
-        order = np.argsort(-squares, kind="stable")[:count]
+            scores.append(_deviations(_kth_distance(positions, positions[bank], k, own)))
+        ranks = [_ranks(one) + number / 2 for number, one in enumerate(scores)]
+        best = np.argmin(ranks, axis=0)
+        order = np.argsort(np.min(ranks, axis=0), kind="stable")[:count]
         nearest = self._nearest(self.directions[order], _NAMED + 1)
         return [
             Found(
                 [self.paths[place]],
                 [int(place)],
                 float(similarity[place]),
-                score=float(squares[place] ** 0.5),
+                score=float(scores[best[place]][place]),
+                reason=("features", "picture")[best[place]],
                 nearest=[other for other, _ in near if other != place][:_NAMED],
             )
             for place, near in zip(order, nearest, strict=True)
@@ -270,12 +280,13 @@ def _links(
         return pairs_above(rows, least)
     thumbnails, colours = file.thumbnails[keepers], file.statistics[keepers, :3]
     plain, mirrored = descriptors(thumbnails, colours)
-    likely = min(least, _LIKELY_PICTURES)
     first, second = _distinct(
         len(rows),
-        pairs_above(rows, _likely(rows)),
-        pairs_above(plain, likely),
-        pairs_above(plain, likely, mirrored, once=True),
+        pairs_above(rows, _likely(rows, rows, _LIKELY_FEATURES)),
+        pairs_above(plain, min(least, _likely(plain, plain, _LIKELY_PICTURES))),
+        pairs_above(
+            plain, min(least, _likely(plain, mirrored, _LIKELY_PICTURES)), mirrored, once=True
+        ),
     )
     similarity = aligned(thumbnails, colours, first, second)
     kept = similarity >= least
@@ -290,17 +301,17 @@ def _links(
     return first[kept], second[kept], similarity[kept]
 
 
-def _likely(rows: Floats) -> float:
-    """The cosine of features from which on a pair is likely enough to be looked at.
+def _likely(rows: Floats, others: Floats, least: float) -> float:
+    """The similarity from which on a pair is aligned: `least` or, if too many pairs reach it, more.
 
-    Larger than usual for networks under which all images are alike: the median image then has ten such pairs.
+    Larger, that is, for networks under which all images are alike.
     """
-    step = max(1, len(rows) // _LINKED)
-    own = np.arange(len(rows))[::step]
-    if len(rows) <= _LIKELY_PAIRS:
-        return -1.0
-    tenth = kth_largest(rows[::step], rows, _LIKELY_PAIRS, own)
-    return max(_LIKELY_FEATURES, float(np.median(tenth)))
+    sample = np.arange(0, len(rows), max(1, len(rows) // _SAMPLED))
+    product = rows[sample] @ others.T
+    product[np.arange(len(sample)), sample] = -1
+    pairs = min(_LIKELY_PAIRS * len(sample), _MOST_LIKELY * len(sample) // len(rows))
+    kept = min(max(pairs, 1), product.size)
+    return max(least, float(np.partition(product, -kept, axis=None)[-kept]))
 
 
 def _distinct(count: int, *pairs: tuple[Any, ...]) -> tuple[Places, Places]:
@@ -326,13 +337,18 @@ def _within(component: Places) -> tuple[Places, Places]:
     return np.concatenate(first), np.concatenate(second)
 
 
-def _excess(distances: NDArray[np.floating]) -> NDArray[np.float64]:
-    """By how many robust standard deviations logarithms of distances exceed their median; 0 below it."""
+def _deviations(distances: NDArray[np.floating]) -> NDArray[np.float64]:
+    """By how many robust standard deviations logarithms of distances exceed their median."""
     logarithms = np.log(np.maximum(distances, 0) + 1e-4).astype(np.float64)
-    middle = np.median(logarithms)
-    deviation = 1.4826 * np.median(np.abs(logarithms - middle))
-    excess: NDArray[np.float64] = np.maximum(logarithms - middle, 0) / max(deviation, 0.05)
-    return excess
+    apart: NDArray[np.float64] = logarithms - np.median(logarithms)
+    return apart / max(1.4826 * float(np.median(np.abs(apart))), 0.05)
+
+
+def _ranks(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """0 for the highest score, 1 for the next."""
+    ranks = np.empty(len(scores))
+    ranks[np.argsort(-scores, kind="stable")] = np.arange(len(scores))
+    return ranks
 
 
 def _standardised(statistics: Floats) -> Floats:
@@ -340,7 +356,9 @@ def _standardised(statistics: Floats) -> Floats:
     numbers = np.concatenate([statistics[:, :3].mean(1, keepdims=True), statistics[:, 3:]], axis=1)
     middle = np.median(numbers, axis=0)
     deviation = 1.4826 * np.median(np.abs(numbers - middle), axis=0)
-    scaled: Floats = np.clip((numbers - middle) / np.maximum(deviation, 1e-3), -8, 8)
+    scaled: Floats = np.clip(
+        (numbers - middle) / np.maximum(deviation, 1e-3), -_FARTHEST, _FARTHEST
+    )
     return scaled.astype(np.float32)
 
 

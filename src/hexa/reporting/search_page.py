@@ -67,7 +67,7 @@ def write(
 def heading(found: Found) -> str:
     """A row's title: the similarities of a group, or the score of an outlier."""
     if found.score is not None:
-        return f"score {found.score:.1f}, and the images nearest to it"
+        return f"unusual {found.reason}, score {found.score:.1f}; then the images nearest to it"
     if found.lowest is None:
         return f"{found.similarity:.3f}"
     return f"{counted(len(found.paths), 'image')}, similarity {found.lowest:.3f} to {found.similarity:.3f}"
