@@ -34,7 +34,8 @@ _small: dict[str, dict[str, Any]] = {}
 def recipe(function: Recipe) -> Recipe:
     """Offer this function by its name with dashes."""
     name = function.__name__.replace("_", "-")
-    assert name not in _registry, f"two recipes are called {name}"
+    if name in _registry:
+        raise ValueError(f"two recipes are called {name}; rename one of the functions")
     _registry[name] = function
     return function
 
