@@ -149,7 +149,7 @@ def _run(arguments: list[str], begun: float) -> int:
         return 2
 
     from hexa.cli import fields
-    from hexa.config import UserError, nearest, some
+    from hexa.config import UserError, nearest, some, users_code
     from hexa.runtime import paths
     from hexa.runtime.cores import beside_others, share_cores
 
@@ -200,7 +200,8 @@ def _run(arguments: list[str], begun: float) -> int:
         # what can be repeated bit for bit keeps its number of threads
         if said := beside_others(choose=bool(by_clock) or name == "demo"):
             print(said, file=sys.stderr)
-    return COMMANDS[name].run(given, extra) or 0
+    with users_code(f"hexa {name}"):  # a method or a network of the user's, while it is used
+        return COMMANDS[name].run(given, extra) or 0
 
 
 def _say(line: str, status: int) -> int:
