@@ -143,6 +143,8 @@ def test_the_command(tmp_path: Path, says: Says, offset: float, status: int) -> 
     (tmp_path / "mine.py").write_text(PLUGIN.format(offset=offset))
     out = says("check", f"{tmp_path / 'mine.py'}:digits", status=status).out
     assert out.count("ok ") + out.count("BROKEN") == len(LAWS)
+    tried = "moco on 8 images of 12 pixels, fp64, CPU; cases: plain, adversarial, cutmix, grey"
+    assert out.startswith(tried)
     assert ("grey: pixels of grey range from" in out) == bool(status)
 
 

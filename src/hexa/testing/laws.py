@@ -21,6 +21,9 @@ from hexa.runtime import processes
 from hexa.testing.cases import BATCH, Case, train
 
 State = Mapping[str, Any]
+_GATHER = (
+    "gather by processes.all_gather, or all_gather_with_gradient if the loss needs its gradient"
+)
 STATISTIC = re.compile(r"(running_mean|running_var|num_batches_tracked)$")
 
 
@@ -238,7 +241,8 @@ def two_processes_equal_one(case: Case) -> None:
         )  # type: ignore[no-untyped-call]
         both = torch.load(Path(folder) / "both.pt", weights_only=True)
     for name, value in train(case).checkpoint().items():
-        _close(both[name], value, f"`{name}` of two processes beside that of one", 1e-8, 1e-8)
+        what = f"`{name}` of two processes beside that of one ({_GATHER})"
+        _close(both[name], value, what, 1e-8, 1e-8)
 
 
 def _member(rank: int, place: str, folder: str, case: Case) -> None:
