@@ -39,7 +39,7 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(
         prog="hexa",
         description="Improve image backbones on your own images without labels; pre-train with hard examples.",
-        epilog="Several processes: torchrun --nproc-per-node 8 -m hexa pretrain …",
+        epilog="Several processes: torchrun --standalone --nproc-per-node 8 -m hexa pretrain …",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"hexa {hexa.__version__}")
