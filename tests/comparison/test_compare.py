@@ -346,3 +346,8 @@ def test_labelled_images_that_are_all_alike_stay(tmp_path: Path) -> None:
     assert len(found.images) == 40
     assert any("near-duplicates of others, and judge each other" in note for note in found.notes)
     assert any("are among --data, where no label is used" in note for note in found.notes)
+
+
+def test_an_unknown_domain_is_refused_although_labels_decide() -> None:
+    with pytest.raises(UserError, match="unknown domain 'aeriel'; did you mean 'aerial'"):
+        CompareRequest(backbones=(RANDOM, RANDOM), data="digits", domain="aeriel")
