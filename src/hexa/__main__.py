@@ -1,4 +1,4 @@
-"""`python -m hexa`, which torchrun needs: `torchrun --nproc-per-node 2 -m hexa pretrain …`."""
+"""`python -m hexa`, which torchrun needs: `torchrun --standalone --nproc-per-node 2 -m hexa pretrain …`."""
 
 import os
 import sys

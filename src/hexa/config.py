@@ -12,6 +12,7 @@ import pkgutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self, TypeVar
 
 import pydantic
@@ -75,6 +76,18 @@ _EXPECTED = {
     "too_short": "must have {min_length} or more entries",
     "missing": "is missing",
 }
+
+
+@contextmanager
+def users_code(where: str) -> Iterator[None]:
+    """Turn a SystemExit of code that a user gave into a UserError: `sys.exit(0)` must not pass for success."""
+    try:
+        yield
+    except SystemExit as left:
+        remedy = 'put what only a script does under `if __name__ == "__main__":`'
+        raise UserError(
+            f"{where}: its code ended the program by sys.exit({left.code!r}); {remedy}"
+        ) from left
 
 
 def _problems(detail: Any) -> Iterator[tuple[str, str]]:

@@ -29,7 +29,7 @@ def _doc(name: str, given: dict[str, Any], summary: str, cost: str, made: Experi
     }
     return f"""{summary.format(**said)}
 
-    Command: torchrun --nproc-per-node 8 -m hexa pretrain {name} --data folder:imagenet
+    Command: torchrun --standalone --nproc-per-node 8 -m hexa pretrain {name} --data folder:imagenet
 
     Expected: {given.get("published") or published.expected(name)}. Not run here.
 

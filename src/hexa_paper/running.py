@@ -175,7 +175,7 @@ def command_of(job: Job, out: Path) -> str:
     """The command that trains a job's run on eight GPUs, into the folder where the study looks for it."""
     run = Run(out / "runs" / job.name, config=job.experiment.model_dump(mode="json"))
     on_one_line = command(run).replace("\\\n", "").replace("   ", " ")
-    return f"torchrun --nproc-per-node 8 -m {on_one_line}{options_taught(job, out / 'runs')} --out {run.folder}"
+    return f"torchrun --standalone --nproc-per-node 8 -m {on_one_line}{options_taught(job, out / 'runs')} --out {run.folder}"
 
 
 # -- several at once ------------------------------------------------------------------------------------------------

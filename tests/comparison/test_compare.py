@@ -377,3 +377,8 @@ def test_labelled_images_that_are_all_alike_stay(tmp_path: Path) -> None:
     found = compare(CompareRequest(backbones=(RANDOM, learned), size=8, seconds=30, **given))
     assert len(found.images) == 40
     assert any("are among --data, where no label is used" in note for note in found.notes)
+
+
+def test_an_unknown_domain_is_refused_although_labels_decide() -> None:
+    with pytest.raises(UserError, match="unknown domain 'aeriel'; did you mean 'aerial'"):
+        CompareRequest(backbones=(RANDOM, RANDOM), data="digits", domain="aeriel")

@@ -239,9 +239,10 @@ def test_mistakes(tried: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     refused("begins from random weights: leave --start out", start="random:resnet18")
     tried(starts=True)
     refused("begins from given weights: give --start")
-    (tmp_path / runs.RESULT).write_text("someone's")
-    tried()
-    refused("has another attempt")
+    for other in ("[]", "3", "someone's"):
+        (tmp_path / runs.RESULT).write_text(other)
+        tried()
+        refused("has another attempt")
     assert (tmp_path / runs.RESULT).read_text() == "someone's"
     (tmp_path / runs.RESULT).unlink()
     refused("--seed: the track says it", seeds=[0], fields={"seed": "1"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 
@@ -92,3 +93,35 @@ def test_what_is_said_of_a_recipe_is_whole() -> None:
         for fact in ("summary", "expected", "cost")
     ]
     assert not [name for name, text in said if not text.endswith((".", ")"))]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("cifar10-hexa-simclr", "cifar10-simclr+adversarial"),
+        ("cifar10-hexa-mocco", "cifar10-hexa-moco"),
+        ("cifar10-hexa-deepcluster", "cifar10-hexa-dcluster"),
+        ("cifar10-hexamoco", "cifar10-hexa-moco"),
+        ("cifar10-moco-v2-adversarial", "cifar10-moco-v2+adversarial"),
+        ("cifar10-byol-cutmix", "cifar10-byol+cutmix"),
+        ("digits-hexa", "digits-hexa-moco"),
+    ],
+)
+def test_a_name_with_hard_examples_is_never_corrected_to_a_plain_method(
+    name: str, meant: str
+) -> None:
+    with pytest.raises(UserError, match=f"did you mean '{re.escape(meant)}'"):
+        recipes.get(name)
+
+
+@pytest.mark.parametrize("size", ["", "+small"])
+@pytest.mark.parametrize(
+    ("hard", "plain"), [("hexa-moco", "moco-v2"), ("hexa-dcluster", "deepcluster-v2")]
+)
+def test_the_papers_names_are_the_plain_recipes_with_adversarial_views(
+    hard: str, plain: str, size: str
+) -> None:
+    names = (f"{hard}{size}", f"{plain}{size}+adversarial")
+    made, expected = (recipes.get(f"cifar10-{name}") for name in names)
+    assert made.model_dump(exclude={"recipe"}) == expected.model_dump(exclude={"recipe"})
+    assert made.recipe == f"cifar10-{hard}{size}"

@@ -55,6 +55,42 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, source: str, function: str, s
         experiment_of(f"{file}:{function}")
 
 
+@pytest.mark.parametrize(
+    ("source", "where"),
+    [
+        ("import sys\nsys.exit(0)\n", ""),
+        (GOOD + "\nraise SystemExit\n", ""),
+        ("def recipe():\n    raise SystemExit('done')\n", ":recipe"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "pretrain", "embed"])
+def test_a_file_that_ends_the_program_is_no_success(
+    tmp_path: Path, says: Says, source: str, where: str, command: str
+) -> None:
+    file = tmp_path / "mine_ends.py"
+    file.write_text(source)
+    words = {
+        "check": [f"{file}:recipe"],
+        "pretrain": [f"{file}:recipe", "--out", tmp_path / "run"],
+        "embed": [f"python:{file}:recipe", "--data", "digits", "--out", tmp_path / "f.npz"],
+    }
+    said = says(command, *words[command], status=2).err
+    assert f"{file}{where}" in said
+    assert "its code ended the program by sys.exit(" in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.glob("f*"))
+
+
+def test_a_method_that_ends_the_program_is_no_success(tmp_path: Path, says: Says) -> None:
+    file = tmp_path / "mine_ends_later.py"
+    network = (
+        "class Network(nn.Module):\n    def forward(self, images):\n        raise SystemExit\n"
+    )
+    file.write_text(f"from torch import nn\n{network}")
+    words = ["embed", f"python:{file}:Network", "--data", "digits", "--out", tmp_path / "f.npz"]
+    assert "its code ended the program by sys.exit(None)" in says(*words, status=2).err
+
+
 def test_an_error_in_the_users_code_is_told_as_such(tmp_path: Path, says: Says) -> None:
     file = tmp_path / "mine_fails.py"
     file.write_text(GOOD)

@@ -45,7 +45,7 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(
         prog="hexa",
         description="Improve image backbones on your own images without labels; pre-train with hard examples.",
-        epilog="Several processes: torchrun --nproc-per-node 8 -m hexa pretrain …",
+        epilog="Several processes: torchrun --standalone --nproc-per-node 8 -m hexa pretrain …",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"hexa {hexa.__version__}")
@@ -155,7 +155,7 @@ def _run(arguments: list[str], begun: float) -> int:
         return 2
 
     from hexa.cli import fields
-    from hexa.config import UserError, nearest, some
+    from hexa.config import UserError, nearest, some, users_code
     from hexa.runtime import paths
     from hexa.runtime.cores import beside_others, share_cores
 
@@ -206,7 +206,8 @@ def _run(arguments: list[str], begun: float) -> int:
         # what can be repeated bit for bit keeps its number of threads
         if said := beside_others(choose=bool(by_clock) or name == "demo"):
             print(said, file=sys.stderr)
-    return COMMANDS[name].run(given, extra) or 0
+    with users_code(f"hexa {name}"):  # a method or a network of the user's, while it is used
+        return COMMANDS[name].run(given, extra) or 0
 
 
 def _say(line: str, status: int) -> int:

@@ -126,19 +126,22 @@ def speedrun(given: Given, extra: Fields) -> None:
     "try the laws on a method or a hard example of your own",
     option("RECIPE", "FILE.py:recipe, or a recipe's name"),
     JSON,
-    description="Try on 64 small images what every method and hard example promises: what may change and when, losses "
+    description="Try on 8 small images what every method and hard example promises: what may change and when, losses "
     "that follow their images, valid pixels, exact shared gradients, checkpoints, two processes. Ends with status 1 if "
     "a law is broken.",
 )
 def check(given: Given, extra: Fields) -> int:
     from hexa.recipes import plugins
-    from hexa.testing.check import check as run
+    from hexa.testing.check import check as run, tried
 
     os.environ["CUDA_VISIBLE_DEVICES"] = (
         ""  # laws fork, which autograd refuses if it sees a GPU; they need none
     )
     verdicts = []
-    for verdict in run(plugins.experiment_of(given.recipe)):
+    experiment = plugins.experiment_of(given.recipe)
+    if not given.json:
+        say(tried(experiment))
+    for verdict in run(experiment):
         verdicts.append(verdict)
         if not given.json:
             say(f"{'BROKEN' if verdict.said else 'ok':7}{verdict.meaning}")

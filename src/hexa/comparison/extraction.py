@@ -56,6 +56,10 @@ class Extraction:
     num_workers: int | None = None
     """Processes that decode; chosen for the machine if None."""
 
+    def __post_init__(self) -> None:
+        """Raise UserError for an unknown domain, which labels would leave unread."""
+        domains.changes(self.domain)
+
 
 def affordable(
     backbones: Sequence[Backbone],

@@ -194,10 +194,12 @@ def _stored(out: Path, about: dict[str, Any]) -> dict[str, Any]:
     """The record in `out`, without rows if there is none. Raises UserError if it is that of another attempt."""
     if not (out / RESULT).exists():
         return about | {"rows": []}
-    stored = {}
-    with suppress(ValueError):
+    stored = None
+    with suppress(ValueError, RecursionError):
         stored = json.loads((out / RESULT).read_text())
-    if any(stored.get(key) != value for key, value in about.items()):
+    if not isinstance(stored, dict) or any(
+        stored.get(key) != value for key, value in about.items()
+    ):
         raise UserError(f"{out} has another attempt; give another --out")
     return stored
 

@@ -34,7 +34,8 @@ _small: dict[str, dict[str, Any]] = {}
 def recipe(function: Recipe) -> Recipe:
     """Offer this function by its name with dashes."""
     name = function.__name__.replace("_", "-")
-    assert name not in _registry, f"two recipes are called {name}"
+    if name in _registry:
+        raise ValueError(f"two recipes are called {name}; rename one of the functions")
     _registry[name] = function
     return function
 
@@ -74,10 +75,20 @@ def get(name: str) -> Experiment:
     known = _all()
     base, *chosen = name.split("+")
     if base not in known:
-        raise UserError(
-            f"unknown recipe '{base}'; {nearest(base, known)} (`hexa recipes` lists all)"
-        )
+        raise UserError(f"unknown recipe '{base}'; {_nearest(base)} (`hexa recipes` lists all)")
     return modifiers.apply(known[base](), chosen, _small.get(base, {}))
+
+
+def _nearest(name: str) -> str:
+    """The nearest recipe for an error; one with hard examples if the name speaks of them."""
+    known = _all()
+    plain = name.replace("hexa-", "")
+    if plain != name and plain in known:
+        return f"did you mean '{plain}+adversarial'?"
+    words = [word for word in ("hexa", "adversarial", "cutmix", "robust") if word in name]
+    hard = [one for one in known if any(word in one for word in words)]
+    hard += [f"{one}+{word}" for one in known for word in words if word != "hexa"]
+    return nearest(name, hard if words else known)
 
 
 def describe() -> list[dict[str, Any]]:

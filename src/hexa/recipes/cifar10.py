@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Literal
 
 from hexa.data.views.making import ViewsConfig
+from hexa.hard_examples.adversarial import Adversarial
 from hexa.methods.byol import BYOLConfig
 from hexa.methods.cmc import CMCConfig
 from hexa.methods.cpc import CPCConfig
@@ -102,6 +103,8 @@ _SMALLER: Fields = {"size": 24, "test_scale": 1.333}
 _DECAY: Fields = {"base_batch_size": 256, "weight_decay": 5e-4}
 _MUON = OptimizerConfig(name="muon", learning_rate=0.03, other_rate=0.08, **_DECAY)
 _WARM: Fields = {"kind": "cosine", "per": "step", "warmup_epochs": 10, "warmup_at_most": 0.1}
+#: Fewer, newer keys and a faster key encoder.
+_SMALL_MOCO: Fields = {"method": _moco(4).model_copy(update={"queue_size": 1024, "momentum": 0.98})}
 _DEEPCLUSTER = {
     "method": _deepcluster(2048),
     "small": {"method": _deepcluster(512), "objective": ObjectiveConfig()},
@@ -118,13 +121,18 @@ _DINO: Fields = {
 }
 
 #: Name -> the fields that differ from MoCo-v2's. Besides them `title`: what the recipe is; `expected`: the published
-#: value at this size; `small`: the fields that the small version changes besides those of `_small`.
+#: value at this size; `cost`; `small`: the fields that the small version changes besides those of `_small`.
 RECIPES: dict[str, Fields] = {
     "moco-v2": {
         "title": "MoCo-v2 as in MoCo's own demo",
         "expected": "published k-NN 82.6 (200 epochs), 86.3 (400), 88.7 (800)",
-        # fewer, newer keys and a faster key encoder
-        "small": {"method": _moco(4).model_copy(update={"queue_size": 1024, "momentum": 0.98})},
+        "small": _SMALL_MOCO,
+    },
+    "hexa-moco": {
+        "title": "HEXA-MoCo, MoCo-v2 with adversarial queries,",
+        "hard_examples": {"adversarial": Adversarial()},
+        "cost": "1.75 times that of MoCo-v2",
+        "small": _SMALL_MOCO,
     },
     # With all that InfoMin does to colours a narrow network learns next to nothing in a few epochs, and below nothing
     # with attacks: it keeps one operation of RandAugment, and MoCo's jitter.
@@ -246,6 +254,13 @@ RECIPES: dict[str, Fields] = {
         **_DEEPCLUSTER,
         **_prototypes("swav-cifar"),
     },
+    "hexa-dcluster": {
+        "title": "HEXA-DCluster, DeepCluster-v2 with adversarial crops, 2×32 pixels,",
+        "hard_examples": {"adversarial": Adversarial()},
+        "cost": "twice that of DeepCluster-v2",
+        **_DEEPCLUSTER,
+        **_prototypes("swav-cifar"),
+    },
     "deepcluster-v2-6crop": {
         "title": "DeepCluster-v2, 2×32 + 4×16 pixels,",
         **_DEEPCLUSTER,
@@ -264,7 +279,7 @@ RECIPES: dict[str, Fields] = {
     },
 }
 #: What an entry says besides fields.
-_NOT_FIELDS = {"title", "expected", "small"}
+_NOT_FIELDS = {"title", "expected", "cost", "small"}
 
 
 def small(views: ViewsConfig) -> Fields:
@@ -321,7 +336,7 @@ for _name, _given in RECIPES.items():
         Expected: {_given.get("expected", "no published value at this size. Not yet run here")}. `+small`:
         docs/speedrun.md.
 
-        Cost: that of the method, 200 epochs of 50,000 images; for a GPU. `+small`: minutes on two cores.
+        Cost: {_given.get("cost", "that of the method")}, 200 epochs of 50,000 images; for a GPU. `+small`: minutes on two cores.
         """,
         **_small(_given),
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pydantic
 
-from hexa.config import ConfigError, UserError, nearest, reason
+from hexa.config import ConfigError, UserError, nearest, reason, users_code
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -63,7 +63,8 @@ def experiment_of(spec: str) -> Experiment:
             f"{spec}: a recipe is a function without arguments that returns an Experiment"
         ) from None
     try:
-        experiment = function()
+        with users_code(spec):
+            experiment = function()
     except pydantic.ValidationError as error:
         raise UserError(f"{spec}: {ConfigError.of(error)}") from error
     if not isinstance(experiment, Experiment):
@@ -126,7 +127,8 @@ def _import(path: Path, content: bytes) -> ModuleType:
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module  # before it runs: its classes look their module up
     try:
-        exec(compile(content, path, "exec", dont_inherit=True), vars(module))
+        with users_code(str(path)):
+            exec(compile(content, path, "exec", dont_inherit=True), vars(module))
     except BaseException as error:
         del sys.modules[name]
         if not isinstance(error, Exception) or isinstance(error, UserError):

@@ -28,6 +28,11 @@ def one_line(text: str) -> str:
     return printable(text).replace("\n", "\\n")
 
 
+def say(line: str) -> None:
+    """Write a line for whoever watches to standard error."""
+    print(f"hexa: {line}", file=sys.stderr)
+
+
 class Forgiving:
     """A text stream; what it does not accept is lost: its reader is gone, the disk full, a character unknown to it.
 

@@ -7,15 +7,18 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 
 from hexa.runtime import processes
 
+#: Seconds within which copies of one signal arrive.
+COPIES_SECONDS = 2.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -32,6 +35,10 @@ class Interrupted(Exception):
         go_on = f"hexa resume {run}" if run is not None else go_on
         remedy = f", which is saved; go on with: {go_on}" if go_on is not None else ""
         super().__init__(f"interrupted by {signal.Signals(number).name} at step {step}{remedy}")
+
+
+class Impatient(Exception):
+    """A second signal came while the process waited for another one."""
 
 
 def _known(*names: str) -> set[int]:
@@ -59,13 +66,17 @@ class Interrupts:
     Other signals after it are ignored, because they arrive several times without anyone being in a hurry: a scheduler
     signals all processes of a job, whose parents pass the signal on, and a closed terminal sends SIGHUP once through
     its shell and once more when the shell ends. Several processes ignore a second Ctrl-C too, since torchrun passes it
-    on. SIGKILL still ends them immediately. Handlers need the main thread; elsewhere this does nothing. They only
+    on. SIGKILL still ends them immediately. While the process `waits`, a second signal after `COPIES_SECONDS` raises Impatient. Handlers need the main thread; elsewhere this does nothing. They only
     record the signal: the work calls `noticed` after each step. A function that handled SIGUSR1 or SIGUSR2 before, such
     as submitit's, is called once the work has saved and stopped.
     """
 
+    waits: ClassVar[bool] = False
+    """True while the main thread waits for another process, perhaps in vain."""
+
     def __init__(self, say: Callable[[str], None]) -> None:
         self.received: int | None = None
+        self._since = 0.0
         self._say = say
         self._said = False
         self._before: dict[int, Any] = {}
@@ -87,9 +98,12 @@ class Interrupts:
                 signal.raise_signal(last)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self.received is not None and Interrupts.waits and now - self._since >= COPIES_SECONDS:
+            raise Impatient
         if self.received is not None or processes.ended():
             return
-        self.received = number
+        self.received, self._since = number, now
         if self._alone and signal.SIGINT in self._before:
             signal.signal(signal.SIGINT, self._before.pop(signal.SIGINT))
 

@@ -10,7 +10,7 @@ from hexa.config import UserError
 from hexa.core import HardExample
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
-from hexa.testing.cases import NETWORK, SIZE, Case
+from hexa.testing.cases import BATCH, NETWORK, SIZE, Case
 from hexa.testing.laws import LAWS
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Verdict:
 
 def check(experiment: Experiment) -> Iterator[Verdict]:
     """Each law over the recipe's method, plain and with hard examples: its own one by one and together, and the
-    published two. On 64 images of 12 pixels, fp64, the CPU; the sizes of the method are the recipe's. Raises
+    published two. On 8 images of 12 pixels, fp64, the CPU; the sizes of the method are the recipe's. Raises
     ConfigError if they do not fit these.
     """
     cases = cases_of(experiment)
@@ -43,6 +43,12 @@ def check(experiment: Experiment) -> Iterator[Verdict]:
                 said = f"{title}: {str(error).splitlines()[0]}"
                 break
         yield Verdict(name, " ".join((law.__doc__ or "").split()), len(cases), said)
+
+
+def tried(experiment: Experiment) -> str:
+    """A line on what `check` tries."""
+    cases = ", ".join(cases_of(experiment))
+    return f"{experiment.method.name} on {BATCH} images of {SIZE} pixels, fp64, CPU; cases: {cases}"
 
 
 def cases_of(experiment: Experiment) -> dict[str, Case]:

@@ -21,6 +21,9 @@ from hexa.runtime import processes
 from hexa.testing.cases import BATCH, Case, train
 
 State = Mapping[str, Any]
+_GATHER = (
+    "gather by processes.all_gather, or all_gather_with_gradient if the loss needs its gradient"
+)
 STATISTIC = re.compile(r"(running_mean|running_var|num_batches_tracked)$")
 
 
@@ -50,15 +53,18 @@ def nothing_changes_before_commit(case: Case) -> None:
         *(dict(m.named_children()) for m in method.modules() if isinstance(m, BranchBatchNorm))
     )
     for name in sorted(differing(before, state(method))):
-        assert STATISTIC.search(name), (
-            f"`{name}` changed before `commit`, the only place to remember anything"
+        _require(
+            STATISTIC.search(name),
+            f"`{name}` changed before `commit`, the only place to remember anything",
         )
-        assert not (case.kept and ".backbone." in name), (
-            f"`{name}` changed although the backbone's statistics are kept"
+        _require(
+            not (case.kept and ".backbone." in name),
+            f"`{name}` changed although the backbone's statistics are kept",
         )
         branch = name.split(".")[-2]
-        assert (branch if branch in sets else "main") in trained, (
-            f"`{name}` changed in a pass of another branch"
+        _require(
+            (branch if branch in sets else "main") in trained,
+            f"`{name}` changed in a pass of another branch",
         )
 
 
@@ -69,12 +75,13 @@ def loss_is_pure(case: Case) -> None:
     labels = method.pseudo_labels(data, embedding.detach())
     before = state(method)
     first, second = method.loss(embedding, labels), method.loss(embedding, labels)
-    assert torch.equal(first, second), "`loss` gave other numbers when it was asked again"
+    _require(torch.equal(first, second), "`loss` gave other numbers when it was asked again")
     changed = differing(before, state(method))
-    assert not changed, f"`loss` changed {_listed(changed)}"
+    _require(not changed, f"`loss` changed {_listed(changed)}")
     expected = list(embedding.shape[:2])
-    assert list(first.shape) == expected, (
-        f"`loss` gave {list(first.shape)}; [V, B] = {expected} is needed"
+    _require(
+        list(first.shape) == expected,
+        f"`loss` gave {list(first.shape)}; [V, B] = {expected} is needed",
     )
 
 
@@ -111,14 +118,18 @@ def hard_examples_are_valid_pixels(case: Case) -> None:
     for name, example in made.items():
         for crop, clean in zip(example.crops, made[STD].crops, strict=False):
             low, high = float(crop.min()), float(crop.max())
-            assert min(low, 1 - high) >= 0, (
-                f"pixels of {name} range from {low:g} to {high:g}; 0 to 1 is needed"
+            _require(
+                min(low, 1 - high) >= 0,
+                f"pixels of {name} range from {low:g} to {high:g}; 0 to 1 is needed",
             )
-            assert not crop.requires_grad, f"{name} has a gradient attached; detach it"
-            assert crop.shape == clean.shape, (
-                f"{name} is {list(crop.shape)}, its source {list(clean.shape)}"
+            _require(not crop.requires_grad, f"{name} has a gradient attached; detach it")
+            _require(
+                crop.shape == clean.shape,
+                f"{name} is {list(crop.shape)}, its source {list(clean.shape)}",
             )
-            assert name == STD or not torch.equal(crop, clean), f"{name} is the clean view itself"
+            _require(
+                name == STD or not torch.equal(crop, clean), f"{name} is the clean view itself"
+            )
 
 
 def an_attack_raises_the_loss(case: Case) -> None:
@@ -134,18 +145,20 @@ def an_attack_raises_the_loss(case: Case) -> None:
         adversarial.crops, clean.crops, clean.gradient(generation), strict=True
     ):
         delta = view - crop
-        assert float(delta.abs().max()) <= 0.01 / 255 * (1 + 1e-9), (
-            "an adversarial view left its ball"
+        _require(
+            float(delta.abs().max()) <= 0.01 / 255 * (1 + 1e-9),
+            "an adversarial view left its ball",
         )
         free = (slope != 0) & (crop > 0.1) & (crop < 0.9)
-        assert not (delta[free] == 0).any(), "pixels with a gradient were not moved"
+        _require(not (delta[free] == 0).any(), "pixels with a gradient were not moved")
     with torch.no_grad():
         before, after = (
             float(clean.score_at(example.crops, generation).mean())
             for example in (clean, adversarial)
         )
-    assert after > before, (
-        f"a step along the gradient changed the loss from {before:.9g} to {after:.9g}"
+    _require(
+        after > before,
+        f"a step along the gradient changed the loss from {before:.9g} to {after:.9g}",
     )
 
 
@@ -161,8 +174,9 @@ def weight_zero_changes_nothing(case: Case) -> None:
     silent = {name: hard.but(weight=0.0) for name, hard in case.hard_examples.items()}
     plain = train(replace(case, hard_examples={})).state_dict()
     changed = differing(plain, train(replace(case, hard_examples=silent)).state_dict())
-    assert not changed, (
-        f"a hard example of weight 0 changed {_listed(changed)}; draw from the stream that is given"
+    _require(
+        not changed,
+        f"a hard example of weight 0 changed {_listed(changed)}; draw from the stream that is given",
     )
 
 
@@ -186,7 +200,7 @@ def shared_gradients_are_exact(case: Case) -> None:
         for name in naive[0]:
             for a, b in zip(shared_result[0][name], naive[0][name], strict=True):
                 _close(a.detach(), b.detach(), name, 0 if exact else 1e-12, 0)
-        assert shared_result[1].keys() == naive[1].keys(), "other parameters have a gradient"
+        _require(shared_result[1].keys() == naive[1].keys(), "other parameters have a gradient")
         for values, others, relative in (
             (shared_result[1], naive[1], 1e-12),
             (shared_result[2], naive[2], 0),
@@ -207,8 +221,9 @@ def a_resumed_method_goes_on(case: Case) -> None:
         }
     )
     changed = differing(whole, train(case, 1, method, first=2).checkpoint())
-    assert not changed, (
-        f"after a checkpoint {_listed(changed)} went on otherwise; what is remembered must be in it"
+    _require(
+        not changed,
+        f"after a checkpoint {_listed(changed)} went on otherwise; what is remembered must be in it",
     )
 
 
@@ -226,7 +241,8 @@ def two_processes_equal_one(case: Case) -> None:
         )  # type: ignore[no-untyped-call]
         both = torch.load(Path(folder) / "both.pt", weights_only=True)
     for name, value in train(case).checkpoint().items():
-        _close(both[name], value, f"`{name}` of two processes beside that of one", 1e-8, 1e-8)
+        what = f"`{name}` of two processes beside that of one ({_GATHER})"
+        _close(both[name], value, what, 1e-8, 1e-8)
 
 
 def _member(rank: int, place: str, folder: str, case: Case) -> None:
@@ -236,6 +252,12 @@ def _member(rank: int, place: str, folder: str, case: Case) -> None:
     if processes.is_main():
         torch.save(dict(kept), Path(folder) / "both.pt")
     torch.distributed.destroy_process_group()
+
+
+def _require(kept: object, said: str) -> None:
+    """Raise AssertionError unless `kept`; python -O leaves out only `assert` statements."""
+    if not kept:
+        raise AssertionError(said)
 
 
 def _close(

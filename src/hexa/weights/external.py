@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hexa.config import UserError, nearest, reason
+from hexa.config import UserError, nearest, reason, users_code
 from hexa.weights.preparation import ASSUMED, DECLARED, Preparation, assumed
 
 #: Attributes with which a network declares its preparation, if they are named differently from the field.
@@ -79,7 +79,8 @@ def external(spec: str) -> External:
         known = [key for key, value in names.items() if callable(value) and not key.startswith("_")]
         raise UserError(f"{spec}: {home} has no function '{name}'; {nearest(name, known)}")
     try:
-        network = make()
+        with users_code(spec):
+            network = make()
     except UserError:
         raise
     except Exception as error:
@@ -98,10 +99,12 @@ def _names(home: str, spec: str) -> dict[str, Any]:
     if home.endswith(".py"):
         if not Path(home).is_file():
             raise UserError(f"{spec}: no such file: {home}")
-        return runpy.run_path(home)
+        with users_code(spec):
+            return runpy.run_path(home)
     try:
         sys.path.insert(0, "")  # the current folder, as `python -m` does
-        return vars(importlib.import_module(home))
+        with users_code(spec):
+            return vars(importlib.import_module(home))
     except ModuleNotFoundError as error:
         if error.name is None or not f"{home}.".startswith(f"{error.name}."):
             raise UserError(f"{spec}: importing {home} failed: {error}") from error

@@ -7,6 +7,8 @@ import itertools
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
+from hexa.runtime.signals import Interrupts
 from tests.data.batches import (
     SIZE,
     SMALL,
@@ -388,3 +391,45 @@ def test_a_forgotten_loader_ends_its_workers(tmp_path: Path) -> None:
     del loader
     gc.collect()
     assert not any(worker.is_alive() for worker in workers)
+
+
+def test_an_image_that_cannot_be_handed_over_ends_the_wait(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue would drop it, and this process would wait without end."""
+
+    def refused(tensor: torch.Tensor) -> None:
+        raise OSError("Too many open files")
+
+    monkeypatch.setattr("hexa.data.loading.workers.reduce_tensor", refused)
+    loader = loader_of(photographs(tmp_path / "photographs", 50), num_workers=1)
+    with one_line(r"worker process .* ended .*num_workers 0 .*--shm-size", WorkerEnded):
+        next(loader.epoch(0))
+    said = capfd.readouterr().err
+    assert said == "hexa: a worker process cannot hand an image over: Too many open files\n"
+    loader.close()
+
+
+def test_a_second_signal_ends_the_wait_for_a_worker_that_is_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(multiprocessing.active_children())
+    monkeypatch.setattr("hexa.runtime.signals.COPIES_SECONDS", 0.2)
+    loader = loader_of(photographs(tmp_path / "photographs", 50), num_workers=1)
+    batches = loader.epoch(0)
+    next(batches)
+    (worker,) = set(multiprocessing.active_children()) - before
+    os.kill(worker.pid, signal.SIGSTOP)
+    me = os.getpid()
+    timers = [threading.Timer(delay, os.kill, (me, signal.SIGTERM)) for delay in (0.5, 0.6, 1.0)]
+    began = time.monotonic()
+    with Interrupts(lambda _: None) as interrupts:
+        for timer in timers:
+            timer.start()
+        with one_line("a second signal ended the wait", WorkerEnded):
+            list(itertools.chain(batches, *map(loader.epoch, range(1, 9))))
+    assert time.monotonic() - began >= 0.9
+    assert interrupts.received == signal.SIGTERM
+    loader.close()
+    worker.join(10)
+    assert not worker.is_alive()

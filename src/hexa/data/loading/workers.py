@@ -5,18 +5,24 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import multiprocessing
+import os
 import signal
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from multiprocessing.queues import Queue
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data import DataLoader, Dataset
 
-from hexa.config import UserError
+from hexa.config import UserError, reason
 from hexa.data.loading.pairs import Pairs
 from hexa.data.loading.store import available_cores, readable
 from hexa.data.sources import decode as decoding
@@ -24,8 +30,9 @@ from hexa.data.sources.source import Source
 from hexa.data.views.crops import cut_crops
 from hexa.data.views.making import Views
 from hexa.ops.photometric import unit
+from hexa.runtime.output import say
 from hexa.runtime.random import Stream
-from hexa.runtime.signals import stops
+from hexa.runtime.signals import Impatient, Interrupts, stops
 
 #: Images a worker handles at a time, so that several workers share a batch and little shared memory is used.
 PART = 32
@@ -192,9 +199,19 @@ class Items(Iterator[Any]):
     def __init__(
         self, dataset: Any, keys: Iterable[Any], device: torch.device, num_workers: int
     ) -> None:
+        self._items: Iterator[Any] = map(_Guarded(dataset).__getitem__, keys)
+        self.close: Callable[[], object] = lambda: None
         if num_workers == 0:
-            self._items: Iterator[Any] = map(_Guarded(dataset).__getitem__, keys)
-            self.close: Callable[[], object] = lambda: None
+            return
+        # not Python's default: workers inherit the signal mask set below, and end once their parent is killed
+        context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+        try:
+            context.Lock()  # a file of /dev/shm, which may be read-only or missing
+        except OSError as error:
+            say(
+                f"worker processes cannot start ({reason(error)}; in a container, check /dev/shm); "
+                "this process decodes the images, more slowly"
+            )
             return
         loader: Any = DataLoader(
             _Guarded(dataset),
@@ -204,8 +221,8 @@ class Items(Iterator[Any]):
             collate_fn=_unchanged,
             pin_memory=device.type == "cuda",
             prefetch_factor=4,
-            # not Python's default: workers inherit the signal mask set below, and end once their parent is killed
-            multiprocessing_context="fork" if sys.platform == "linux" else None,
+            worker_init_fn=_prepare_worker,
+            multiprocessing_context=context,
         )
         # Ctrl-C and SIGHUP reach every process of the terminal, and a scheduler's SIGTERM every process of the job.
         # Workers inherit the blocked signals and ignore them: this process finishes its step, saves, and ends them.
@@ -223,8 +240,13 @@ class Items(Iterator[Any]):
         )  # runs when the interpreter exits, too
 
     def __next__(self) -> Any:
+        Interrupts.waits = not isinstance(self._items, map)
         try:
             item = next(self._items)
+        except Impatient:
+            raise WorkerEnded(
+                "a second signal ended the wait for a worker process that decodes images"
+            ) from None
         except (
             RuntimeError,
             ConnectionError,
@@ -236,8 +258,11 @@ class Items(Iterator[Any]):
                 raise
             ended = f"a worker process that decodes images ended ({said or type(error).__name__})"
             raise WorkerEnded(
-                f"{ended}; lower num_workers, or give this machine more (shared) memory"
+                f"{ended}; use no workers (--training.num_workers 0 or --num-workers 0), or give "
+                "the machine more memory (a container: docker run --shm-size=2g)"
             ) from None
+        finally:
+            Interrupts.waits = False
         if isinstance(item, UserError):
             raise item
         return item
@@ -264,6 +289,44 @@ class _Guarded(Dataset[Any]):
                 return self.dataset[key]
         except UserError as error:
             return error
+
+
+def _prepare_worker(_: int) -> None:
+    """Have this worker hand tensors over by `_reduced`, and end it if it cannot hand something over.
+
+    Python drops what a queue cannot send, and whoever waits for it would wait forever.
+    """
+    ForkingPickler.register(Tensor, _reduced)
+    Queue._on_queue_feeder_error = staticmethod(_end_worker)  # type: ignore[attr-defined]
+
+
+def _end_worker(error: Exception, _: object) -> None:
+    said = f"hexa: a worker process cannot hand an image over: {reason(error)}\n"
+    os.write(2, said.encode())
+    os._exit(1)
+
+
+def _reduced(tensor: Tensor) -> tuple[Any, ...]:
+    """How a worker hands a tensor over: in shared memory if there is room, otherwise as bytes through a pipe."""
+    try:
+        tensor.share_memory_()  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return _from_pipe, (tensor.numpy(),)
+    return tuple(reduce_tensor(tensor))  # type: ignore[no-untyped-call]
+
+
+def _from_pipe(values: NDArray[Any]) -> Tensor:
+    """A tensor that did not fit into shared memory, in the process that receives it, which says so once."""
+    _note_pipe()
+    return torch.from_numpy(values)
+
+
+@functools.cache
+def _note_pipe() -> None:
+    say(
+        "shared memory (/dev/shm) is full, so workers hand images over more slowly; in a "
+        "container, docker run --shm-size=2g makes room"
+    )
 
 
 def _unchanged(item: Any) -> Any:

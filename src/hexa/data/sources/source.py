@@ -183,7 +183,8 @@ class Source:
     def decode(self, index: int) -> Tensor:
         """Image `index` as uint8 [3, H, W], or as `hexa.data.sources.bands.decode` describes. Raises DecodeError."""
         data = self.encoded(index)
-        assert data is not None, "a source defines `encoded` or `decode`"
+        if data is None:
+            raise NotImplementedError("a source defines `encoded` or `decode`")
         return bands.decode(data, self.max_image_pixels, self.channels, self.max_value)
 
     def encoded(self, index: int) -> bytes | None:

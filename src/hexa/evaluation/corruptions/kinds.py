@@ -38,7 +38,9 @@ def corrupt(kind: str, images: Tensor, severity: int, streams: Sequence[Stream])
     but are not shortened below those for 32, where they would come to less than a pixel. streams: of each image.
     """
     channels, height, width = images.shape[1:]
-    assert (channels, height) == (3, width), "corruptions are made for square RGB images"
+    if (channels, height) != (3, width):
+        found = f"{channels} channels of {height}×{width} pixels"
+        raise ValueError(f"corruptions are made for square RGB images, not {found}")
     side = 32 if height <= _SMALL else 224
     scale = max(1.0, height / 32) if side == 32 else height / 224
     draws = PerImage([stream.child(kind, severity) for stream in streams], images.device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from hexa.evaluation.protocol import Task
 from hexa.runtime import checkpoints
 from hexa.runtime.files import describe, sweep
 from hexa.runtime.lock import locked
+from hexa.runtime.output import say
 from hexa.runtime.signals import Interrupted, Interrupts
 
 #: An item of a walk -> what is being done, how much of it is done, and how much there is.
@@ -125,8 +125,3 @@ def kept_state(task: Task, fit: Source, boxes: str, options: str) -> Iterator[St
         folder.with_name(f".{folder.name}.lock"), "trains this detector already; wait for it"
     ):
         yield State(folder)
-
-
-def say(line: str) -> None:
-    """A line for whoever watches."""
-    print(f"hexa: {line}", file=sys.stderr)

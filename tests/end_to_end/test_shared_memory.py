@@ -1,0 +1,107 @@
+"""Worker processes where a container leaves them little shared memory, or none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.end_to_end.endings import RECIPE, STEPS, metric_lines, options
+
+#: What is mounted for the command alone. A part of these views takes 786,432 bytes.
+SMALL = "mount -t tmpfs -o size=256k tmpfs /dev/shm"
+READ_ONLY = "mount -t tmpfs -o ro tmpfs /dev/shm"
+ABSENT = """
+for name in null zero random urandom; do touch "$0/$name"; mount --bind "/dev/$name" "$0/$name"; done
+mount --rbind "$0" /dev
+"""
+FULL = "shared memory (/dev/shm) is full, so workers hand images over more slowly"
+NONE = "this process decodes the images, more slowly"
+
+
+def inside(mounts: str, devices: Path, *words: object, seconds: float = 240) -> str:
+    """What `hexa WORDS`, which has to succeed, says with these mounts; the test is skipped without the right to them."""
+    devices.mkdir(exist_ok=True)
+    script = f'set -e; {mounts}\nexec "$@"'
+    begin = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, str(devices)]
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no `unshare`")
+    allowed = subprocess.run([*begin, "true"], capture_output=True, text=True)
+    if allowed.returncode:
+        pytest.skip(f"mounting is not permitted: {allowed.stderr.strip()}")
+    ended = subprocess.run(
+        [*begin, sys.executable, "-m", "hexa", *map(str, words)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return " ".join((ended.stdout + ended.stderr).split())
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """128 JPEGs of several sizes."""
+    folder = tmp_path_factory.mktemp("photographs")
+    generator = np.random.default_rng(0)
+    for number in range(128):
+        image = Image.fromarray(generator.integers(0, 256, (6, 6, 3), dtype=np.uint8))
+        image.resize((80 + number % 5, 72)).save(folder / f"{number:03d}.jpg")
+    return folder
+
+
+def training(photographs: Path, out: Path, workers: int) -> list[object]:
+    fields = ["--training.num_workers", workers, "--epochs", 1, "--batch_size", 64]
+    fields += ["--views.size", 64, "--network.widths", "[4, 8]", "--training.log_every", 1]
+    fields += ["--training.device", "cpu", "--training.report", "false"]
+    recipe = ["pretrain", "cifar10-simclr+small", "--data", f"folder:{photographs}"]
+    return [*recipe, *fields, "--out", out]
+
+
+@pytest.fixture(scope="module")
+def expected(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """The metrics of the training without workers and without any mount."""
+    out = tmp_path_factory.mktemp("expected") / "run"
+    words = [str(word) for word in training(photographs, out, 0)]
+    subprocess.run([sys.executable, "-m", "hexa", *words], check=True, capture_output=True)
+    lines = metric_lines(out, "train")
+    assert len(lines) == 2
+    return list(lines)
+
+
+@pytest.mark.parametrize(
+    ("mounts", "note"),
+    [(SMALL, FULL), (READ_ONLY, NONE), (ABSENT, NONE)],
+    ids=["small", "read-only", "absent"],
+)
+def test_training_with_little_shared_memory(
+    photographs: Path, tmp_path: Path, expected: list[object], mounts: str, note: str
+) -> None:
+    out = tmp_path / "run"
+    said = inside(mounts, tmp_path / "devices", *training(photographs, out, 2))
+    assert said.count(note) == 1, said
+    assert metric_lines(out, "train") == expected
+
+
+def test_features_with_little_shared_memory(photographs: Path, tmp_path: Path) -> None:
+    words = ["embed", "random:test_resnet", "--data", f"folder:{photographs}", "--size", 96]
+    words += ["--num-workers", 2, "--device", "cpu"]
+    said = inside(SMALL, tmp_path / "devices", *words, "--out", tmp_path / "features.npz")
+    assert said.count(FULL) == 1, said
+    assert np.load(tmp_path / "features.npz")["features"].shape[0] == 128
+
+
+def test_digits_with_little_shared_memory(tmp_path: Path) -> None:
+    """They are kept in memory and need no workers."""
+    words = ["pretrain", RECIPE, *options(epochs=1), "--out", tmp_path / "run"]
+    said = inside(SMALL, tmp_path / "devices", *words)
+    assert "shared memory" not in said
+    assert len(metric_lines(tmp_path / "run", "train")) == STEPS // 3
