@@ -33,7 +33,23 @@ from hexa.runtime.files import write_text
 
 PHOTOGRAPHS, DRAWS = 886, 2
 SIZE = (400, 300)
-WORDS = ["image", "folder", "data", "the", "of", "features", "and", "search", "network", "value", "12", "0.3", "error:", "in", "line"]
+WORDS = [
+    "image",
+    "folder",
+    "data",
+    "the",
+    "of",
+    "features",
+    "and",
+    "search",
+    "network",
+    "value",
+    "12",
+    "0.3",
+    "error:",
+    "in",
+    "line",
+]
 Images = dict[str, Image.Image]
 
 

@@ -29,7 +29,7 @@ def weights(text: str) -> tuple[Path, str | None]:
 
 
 class Named(NamedTuple):
-    """The parts of a source's name, SOURCE[,max_value=N][#SPLIT]. source: with the option, without the split."""
+    """The parts of a source's name, `SOURCE,max_value=N#SPLIT`. source: with the option, without the split."""
 
     source: str
     body: str
