@@ -104,7 +104,7 @@ def test_a_size_between_patches_stays_where_the_network_was_made_for_it() -> Non
             "cait_xxs24_224",
             SMALL,
             64,
-            "cait_xxs24_224 does not accept images of this size, and timm cannot resample its "
+            "cait_xxs24_224 does not accept images of this size, and timm does not resample its "
             "positions; use its own size",
         ),
     ],

@@ -54,7 +54,9 @@ def at_size(network: nn.Module, config: NetworkConfig, size: int) -> Sized:
         if hasattr(network, "set_input_size"):
             return resampled(network, config, size)
         if is_fixed(config):
-            problem = "does not accept images of this size, and timm cannot resample its positions"
+            problem = (
+                "does not accept images of this size, and timm does not resample its positions"
+            )
             raise UserError(f"size {size}: {config.name} {problem}; use its own size") from None
         raise
     return Sized(network, config, width)
