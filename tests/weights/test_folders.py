@@ -112,6 +112,35 @@ def test_transformers(tmp_path: Path, kind: str) -> None:
     assert_features(load_backbone(tmp_path), expected)
 
 
+@pytest.mark.parametrize("registers", [0, 2])
+def test_registers_of_dinov3_of_transformers(tmp_path: Path, registers: int) -> None:
+    """Without registers, which is the default there, a tensor without values is saved."""
+    hub = pytest.importorskip("transformers")
+    config = hub.DINOv3ViTConfig(**TINY, intermediate_size=64, num_register_tokens=registers)
+    model = shaken(hub.DINOv3ViTModel(config))
+    model.save_pretrained(tmp_path)
+    assert_features(load_backbone(tmp_path), Pooled(model))
+
+
+@pytest.mark.parametrize(("gated", "act"), [(True, "gelu"), (False, "silu")])
+def test_activations_that_timms_dinov3_lacks(tmp_path: Path, gated: bool, act: str) -> None:
+    hub = pytest.importorskip("transformers")
+    fields = TINY | {"intermediate_size": 64, "num_register_tokens": 2, "hidden_act": act}
+    config = hub.DINOv3ViTConfig(**fields, use_gated_mlp=gated)
+    hub.DINOv3ViTModel(config).save_pretrained(tmp_path)
+    with one_line(f"timm's DINOv3 has no .*layers with hidden_act '{act}'"):
+        load_backbone(tmp_path)
+
+
+def test_a_vit_of_transformers_without_its_config(tmp_path: Path) -> None:
+    """Its layer norms add 1e-12 to variances, timm's 1e-6."""
+    hub = pytest.importorskip("transformers")
+    fields = {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768}
+    model = stirred(hub.ViTModel(hub.ViTConfig(**fields)))
+    path = saved(model.state_dict(), tmp_path)
+    assert_features(load_backbone(f"{path}#vit_tiny_patch16_224"), Pooled(model))
+
+
 @pytest.mark.parametrize("kind", ["ViTForImageClassification", "Dinov2ForImageClassification"])
 def test_classifiers_of_transformers(tmp_path: Path, kind: str) -> None:
     hub = pytest.importorskip("transformers")
@@ -194,7 +223,10 @@ def test_an_index_does_not_lead_elsewhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"model_type": "llama"}, "model_type 'llama' is not known; known: .*dinov2"),
+        (
+            {"model_type": "llama"},
+            r"^\S+config.json: model_type 'llama' is not known; known: .*, name it: \S+#NETWORK$",
+        ),
         ({"hidden_size": "many"}, "not a config of transformers"),
         ({"hidden_size": 10**9}, "embed_dim must be at most 4096"),
         ({"hidden_act": "tan"}, "hidden_act 'tan' is not known"),

@@ -87,21 +87,21 @@ def read(folder: Path, named: bool = False, file: Path | None = None) -> Folder:
     weights = _weights(folder) if file is None else files.read(file)
     fields = _json(folder / CONFIG)
     if "architecture" in fields:
-        with described(f"{folder / CONFIG}: not a config of timm"):
+        with described(str(folder / CONFIG), "not a config of timm"):
             return Folder(weights, *_of_timm(fields, folder / CONFIG))
     config, preparation = None, None
     if (folder / OPEN_CLIP).is_file():
         path = folder / OPEN_CLIP
-        with described(f"{path}: not a config of OpenCLIP"):
+        with described(str(path), "not a config of OpenCLIP"):
             fields = _json(path)
             config = None if named else _of_open_clip(fields, path)
             preparation = _of_processor(_open_clips_processor(fields), path)
     elif "model_type" in fields:
-        with described(f"{folder / CONFIG}: not a config of transformers"):
+        with described(str(folder / CONFIG), "not a config of transformers"):
             config = None if named else _of_transformers(fields, folder / CONFIG)
     if (folder / PROCESSOR).is_file():
-        with described(f"{folder / PROCESSOR}: not a config of an image processor"):
-            path = folder / PROCESSOR
+        path = folder / PROCESSOR
+        with described(str(path), "not a config of an image processor"):
             preparation = _of_processor(_json(path), path)
     return Folder(weights, config, preparation)
 
@@ -205,6 +205,10 @@ def _of_transformers(fields: Mapping[str, Any], path: Path) -> NetworkConfig | N
     activation = str(fields.get("hidden_act", "gelu"))
     if activation not in _ACTIVATIONS:
         raise UserError(f"{path}: hidden_act '{activation}' is not known")
+    # the gated layers of DINOv2 have silu whatever hidden_act says
+    if kind == "dinov3_vit" and activation != ("silu" if gated else "gelu"):
+        layers = "gated layers" if gated else "layers"
+        raise UserError(f"{path}: timm's DINOv3 has no {layers} with hidden_act '{activation}'")
     wanted: dict[str, Any] = {
         "embed_dim": width,
         "depth": int(fields["num_hidden_layers"]),

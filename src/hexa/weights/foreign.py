@@ -112,7 +112,9 @@ def foreign_state(
         config = described
     else:
         return _recognised(weights, asked, preparation)
-    weights = _without_chunks(weights, config)
+    # transformers writes 0 registers as a tensor without values
+    filled = {key: value for key, value in weights.state.items() if value.numel()}
+    weights = _without_chunks(replace(weights, state=filled), config)
     found = parts.find(weights, backbones.outline(config).state_dict())
     return _fitted(weights, asked, config, found, preparation)
 
@@ -295,6 +297,8 @@ def _of_file(
     if of_moco and config.name == "vit_small_patch16_224" and "num_heads" not in options:
         options["num_heads"] = 12
         notes.append("the network has 12 heads of attention, as MoCo-v3's ViT-S; timm's has 6")
+    if asked.name is not None and part.layout.startswith("ViT of transformers"):
+        options.setdefault("norm_eps", 1e-12)  # by default there, and of nearly all published ones
     side = _stored_side(part, outline)
     if side is not None and "img_size" not in options:
         options["img_size"] = side
@@ -408,7 +412,10 @@ def _remedy(weights: Weights, asked: Asked) -> str:
             return f"it fits {candidate}: give {asked.where}#{candidate}"
     if asked.name is None:
         return f"if timm has this network, name it: {asked.where}#NETWORK"
-    return f"name the network of timm that it was saved from: {asked.where}#NETWORK"
+    return (
+        f"name the network of timm that it was saved from: {asked.where}#NETWORK; if it was built "
+        "with other options, give a function that returns it: python:FILE.py:CALLABLE"
+    )
 
 
 def fits(weights: Weights, name: str) -> bool:

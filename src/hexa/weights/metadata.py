@@ -59,7 +59,7 @@ Description = tuple[NetworkConfig, Preparation, dict[str, Any]]
 
 def of_metadata(metadata: Mapping[str, str], where: str) -> Description:
     """What a file's metadata describe; older files lack some. Raises UserError."""
-    with described(f"{where}: its metadata does not say how to build the network"):
+    with described(where, "its metadata does not say how to build the network"):
         origins = {
             name: str(origin)
             for name, origin in _plain(metadata.get("origins", "{}")).items()
@@ -80,7 +80,7 @@ def of_metadata(metadata: Mapping[str, str], where: str) -> Description:
 
 def of_config(path: Path) -> Description:
     """What the config.yaml of a run describes. Raises UserError."""
-    with described(f"{path}: not the config.yaml of a run"):
+    with described(str(path), "not the config.yaml of a run"):
         fields = parsing.from_yaml(parsing.read_text(path, parsing.MOST_YAML))
         network = NetworkConfig.model_validate(fields["network"])
         like = {"crop": CROP, "interpolation": "bilinear"} | (fields.get("start") or {})
@@ -92,14 +92,19 @@ def of_config(path: Path) -> Description:
 
 
 @contextmanager
-def described(what: str) -> Iterator[None]:
-    """Report fields that do not describe a network in one line that begins with `what`."""
+def described(where: str, what: str) -> Iterator[None]:
+    """Report fields that do not describe a network as `where: what (reason)`.
+
+    An error that names `where` itself is kept, since it says more.
+    """
     try:
         yield
     except (OSError, KeyError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        if isinstance(error, UserError) and str(error).startswith(f"{where}: "):
+            raise
         problem = ConfigError.of(error) if isinstance(error, pydantic.ValidationError) else error
         raise UserError(
-            f"{what} ({'it lacks ' * isinstance(error, KeyError)}{reason(problem)})"
+            f"{where}: {what} ({'it lacks ' * isinstance(error, KeyError)}{reason(problem)})"
         ) from None
 
 

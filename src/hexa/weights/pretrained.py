@@ -274,7 +274,7 @@ def _random(name: str, seed: int) -> Backbone:
         raise UserError(
             f"random:{name}: neither a run folder, a timm network nor small-resnet-16-32-64; {remedy}"
         )
-    with described(f"random:{name}: not a network"):
+    with described(f"random:{name}", "not a network"):
         return random_backbone(
             NetworkConfig(name="small-resnet", widths=tuple(map(int, widths))), 32, seed
         )
