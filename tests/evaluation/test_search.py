@@ -9,10 +9,11 @@ import re
 import shutil
 import subprocess
 import sys
+import unicodedata
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow
@@ -190,6 +191,28 @@ def test_neighbours(file: Path) -> None:
     assert Features(file).like("photos/3.png", 5) == near
     with one_line("no image of that path"):
         Features(file).like("nowhere.png")
+
+
+@pytest.mark.parametrize("stored", ["NFC", "NFD"])
+@pytest.mark.parametrize("asked", ["NFC", "NFD"])
+def test_paths_of_either_normal_form(
+    tmp_path: Path, says: Says, stored: Literal["NFC", "NFD"], asked: Literal["NFC", "NFD"]
+) -> None:
+    folder = tmp_path / unicodedata.normalize(stored, "Köln")
+    folder.mkdir()
+    names = [unicodedata.normalize(stored, f"ü{number}.png") for number in range(3)]
+    outside = unicodedata.normalize(stored, "ö.png")
+    for number, place in enumerate([*(folder / name for name in names), tmp_path / outside]):
+        pixels = np.full((9, 9, 3), 60 * number, np.uint8)
+        Image.fromarray(pixels).save(place)
+    out = tmp_path / "x.npz"
+    embed("pixels:8", f"folder:{folder}", out, num_workers=0)
+    found = Features(out)
+    for path in ("ü1.png", f"{tmp_path}/Köln/ü1.png", "elsewhere/Köln/ü1.png"):
+        assert found.find(unicodedata.normalize(asked, path)) == 1
+    other = unicodedata.normalize(asked, f"{tmp_path}/ö.png")
+    assert found.find(other) is None
+    assert "ü2.png" in unicodedata.normalize("NFC", says("search", out, "--like", other).out)
 
 
 def test_outliers_by_features_alone(file: Path) -> None:

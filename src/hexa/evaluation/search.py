@@ -23,6 +23,7 @@ from hexa.evaluation.alike import (
 )
 from hexa.evaluation.feature_file import FeatureFile
 from hexa.evaluation.picture_similarity import aligned, descriptors
+from hexa.runtime.paths import composed, location
 
 #: The similarity of duplicates by default: of thumbnails, and of features if a file has no thumbnails.
 LEAST_PICTURES = 0.9
@@ -164,16 +165,21 @@ class Features:
         """
         if path in self.paths:
             return self.paths.index(path)
-        known = [one for one in self.paths if f"/{path}".endswith(f"/{one}")]
+        asked = composed(path)
+        names = [composed(one) for one in self.paths]
+        if asked in names:
+            return names.index(asked)
+        known = [place for place, one in enumerate(names) if f"/{asked}".endswith(f"/{one}")]
         if not known:
             return None
-        name = max(known, key=len)
+        place = max(known, key=lambda one: len(names[one]))
         home = (self.file.origin or {}).get("folder")
-        if isinstance(home, str) and os.path.exists(path):
-            theirs = os.path.join(home, name)
-            if not os.path.exists(theirs) or not os.path.samefile(path, theirs):
+        file = location(path)
+        if isinstance(home, str) and file.exists():
+            theirs = os.path.join(home, self.paths[place])
+            if not os.path.exists(theirs) or not os.path.samefile(file, theirs):
                 return None
-        return self.paths.index(name)
+        return place
 
     def place_of(self, path: str) -> int:
         """The place of the image of this path. Raises UserError if there is none."""

@@ -58,6 +58,11 @@ def _is_there(source: str) -> bool:
     )
 
 
+def composed(name: str) -> str:
+    """A name in the normal form NFC, so that names match whatever form a file system or a program gave them."""
+    return unicodedata.normalize("NFC", name)
+
+
 def location(argument: str) -> Path:
     """A path given by a user, which may begin with ~, and whose names may have another normal form than the files'."""
     path = Path(os.path.expanduser(argument))
