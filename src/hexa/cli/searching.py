@@ -72,7 +72,7 @@ def search(given: Given, extra: Fields) -> None:
         targets.check(given.html, (".html",), "--html")
     files = [Features(path) for path in given.features]
     first, count = files[0], given.count
-    least = given.least if given.least is not None else min(one.least for one in files)
+    least = given.least if given.least is not None else max(one.least for one in files)
     asked: Picture | None = None
     with progress_bar() as progress:
         progress("comparing the images", 0, 0)

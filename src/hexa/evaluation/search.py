@@ -82,7 +82,12 @@ class Features:
     @property
     def least(self) -> float:
         """The similarity of duplicates by default."""
-        return LEAST_FEATURES if self.file.thumbnails is None else LEAST_PICTURES
+        return LEAST_PICTURES if self.has_pictures else LEAST_FEATURES
+
+    @property
+    def has_pictures(self) -> bool:
+        """True if the file has what pictures are compared by."""
+        return self.file.thumbnails is not None and self.file.statistics is not None
 
     def duplicates(self, least: float | None = None) -> list[Found]:
         """Groups of images of which every pair is a duplicate; the most similar pairs first.
@@ -253,6 +258,7 @@ def _joined(one: FeatureFile, other: FeatureFile) -> FeatureFile:
     for name in ("digests", "thumbnails", "statistics", "previews", "preview_ends"):
         both = [getattr(one, name), getattr(other, name)]
         if any(part is None for part in both):
+            arrays[name] = None
             continue
         if name == "preview_ends":
             both[1] = both[1] + both[0][-1]
