@@ -9,10 +9,11 @@ import re
 import shutil
 import subprocess
 import sys
+import unicodedata
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow
@@ -190,6 +191,44 @@ def test_neighbours(file: Path) -> None:
     assert Features(file).like("photos/3.png", 5) == near
     with one_line("no image of that path"):
         Features(file).like("nowhere.png")
+
+
+def test_similarity_of_files_with_and_without_pictures(
+    planted: Path, tmp_path: Path, says: Says
+) -> None:
+    """What is printed is what was used: that of features, unless all files have pictures."""
+    whole = embedded(planted, tmp_path / "whole.npz")
+    arrays = dict(np.load(whole))
+    kept = ("features", "paths")
+    bare, without_statistics = tmp_path / "bare.npz", tmp_path / "without.npz"
+    np.savez(bare, **{name: arrays[name] for name in kept})  # type: ignore[arg-type]
+    some = {name: arrays[name] for name in (*kept, "thumbnails")}
+    np.savez(without_statistics, **some)  # type: ignore[arg-type]
+    assert "--least 0.9\n" in says("search", whole, whole, "--duplicates").out
+    assert "--least 0.95\n" in says("search", whole, bare, "--duplicates").out
+    assert "--least 0.95\n" in says("search", without_statistics, "--duplicates").out
+
+
+@pytest.mark.parametrize("stored", ["NFC", "NFD"])
+@pytest.mark.parametrize("asked", ["NFC", "NFD"])
+def test_paths_of_either_normal_form(
+    tmp_path: Path, says: Says, stored: Literal["NFC", "NFD"], asked: Literal["NFC", "NFD"]
+) -> None:
+    folder = tmp_path / unicodedata.normalize(stored, "Köln")
+    folder.mkdir()
+    names = [unicodedata.normalize(stored, f"ü{number}.png") for number in range(3)]
+    outside = unicodedata.normalize(stored, "ö.png")
+    for number, place in enumerate([*(folder / name for name in names), tmp_path / outside]):
+        pixels = np.full((9, 9, 3), 60 * number, np.uint8)
+        Image.fromarray(pixels).save(place)
+    out = tmp_path / "x.npz"
+    embed("pixels:8", f"folder:{folder}", out, num_workers=0)
+    found = Features(out)
+    for path in ("ü1.png", f"{tmp_path}/Köln/ü1.png", "elsewhere/Köln/ü1.png"):
+        assert found.find(unicodedata.normalize(asked, path)) == 1
+    other = unicodedata.normalize(asked, f"{tmp_path}/ö.png")
+    assert found.find(other) is None
+    assert "ü2.png" in unicodedata.normalize("NFC", says("search", out, "--like", other).out)
 
 
 def test_outliers_by_features_alone(file: Path) -> None:
@@ -497,6 +536,8 @@ def damaged(kind: str, path: Path) -> None:
             "numbers": {"paths": np.arange(4)},
             "fewer paths": {"paths": paths[:2]},
             "flat": {"features": features[0]},
+            "large": {"features": features.astype(np.float64) * 1e300},
+            "large statistics": {"statistics": np.full((4, 12), 3e38, np.float32)},
             "thumbnails": {"thumbnails": np.zeros((4, 8, 8), np.uint8)},
             "previews": {"previews": np.zeros(4, np.uint8), "preview_ends": np.array([3, 2, 1, 4])},
         }
@@ -518,8 +559,10 @@ KINDS = {
     "more than there is": "'features' in it is cut off or damaged",
     "one": "holds 1 images",
     "words": "features are <U3 of shape",
-    "infinite": "features of 4 of 4 images are not finite, such as those of a",
-    "nan": "features of 1 of 4 images are not finite, such as those of c",
+    "infinite": "features of 4 of 4 images are not finite or too large, such as those of a",
+    "nan": "features of 1 of 4 images are not finite or too large, such as those of c",
+    "large": "features of 4 of 4 images are not finite or too large",
+    "large statistics": "'statistics' are not finite or too large",
     "no columns": r"of shape \(4, 0\)",
     "numbers": "paths int64 of shape",
     "fewer paths": r"paths <U1 of shape \(2,\)",
@@ -570,9 +613,11 @@ def test_other_tables_are_one_line(kind: str, tmp_path: Path) -> None:
         Features(tmp_path / "x.parquet")
 
 
-def test_tables_of_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lists", [pyarrow.list_, pyarrow.large_list])
+def test_tables_of_others(tmp_path: Path, lists: Callable[[Any], Any]) -> None:
     """Lists of doubles, without anything else."""
-    table = {"features": [[1.0, 0.0], [1.0, 0.01], [0.0, 1.0]], "paths": ["a", "b", "c"]}
+    rows = pyarrow.array([[1.0, 0.0], [1.0, 0.01], [0.0, 1.0]], lists(pyarrow.float64()))
+    table = {"features": rows, "paths": ["a", "b", "c"]}
     pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "x.parquet")
     (group,) = Features(tmp_path / "x.parquet").duplicates()
     assert group.paths == ["a", "b"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 from hexa.cli.declare import (
@@ -73,7 +72,7 @@ def search(given: Given, extra: Fields) -> None:
         targets.check(given.html, (".html",), "--html")
     files = [Features(path) for path in given.features]
     first, count = files[0], given.count
-    least = given.least if given.least is not None else min(one.least for one in files)
+    least = given.least if given.least is not None else max(one.least for one in files)
     asked: Picture | None = None
     with progress_bar() as progress:
         progress("comparing the images", 0, 0)
@@ -114,15 +113,17 @@ def search(given: Given, extra: Fields) -> None:
 def _like(features: Features, given: Given) -> tuple[list[Found], Picture]:
     """The images most like the one that was asked for, and its picture."""
     from hexa.reporting.search_page import Picture, data_uri
+    from hexa.runtime.paths import location
 
-    if features.find(given.like) is not None or not os.path.exists(given.like):
+    file = location(given.like)
+    if features.find(given.like) is not None or not file.exists():
         place = features.place_of(given.like)
         picture = Picture(data_uri(features.file.preview(place)), features.paths[place])
         return features.like(given.like, given.count), picture
     import_networks()
     from hexa.evaluation.outside import features_of
 
-    row, seen = features_of(given.like, features.file, given.backbone)
+    row, seen = features_of(str(file), features.file, given.backbone)
     return features.like(row, given.count), Picture(data_uri(seen.preview), given.like)
 
 

@@ -50,6 +50,8 @@ _OPTIONAL: dict[str, tuple[tuple[int, ...], str]] = {
     "thumbnails": ((THUMBNAIL, THUMBNAIL), "u1"),
     "statistics": ((STATISTICS,), "f4"),
 }
+#: Features and statistics are smaller.
+_LARGEST = 1e15
 _REMEDY = "give a .npz or .parquet that hexa embed wrote"
 
 
@@ -225,8 +227,11 @@ def _read_parquet(path: Path, size: int) -> dict[str, Any]:
             if name not in names:
                 raise _Other(f"has no column '{name}', but only {some(names)}")
         features = file.schema_arrow.field("features").type
-        listed = pyarrow.types.is_fixed_size_list(features) or pyarrow.types.is_list(features)
-        if not listed or not pyarrow.types.is_floating(features.value_type):
+        kinds = pyarrow.types
+        lists = (kinds.is_fixed_size_list, kinds.is_list, kinds.is_large_list)
+        if not any(check(features) for check in lists) or not kinds.is_floating(
+            features.value_type
+        ):
             raise _Other(f"the column 'features' is of type {features}, not lists of floats")
         columns = [name for name in ("features", "paths", *_OPTIONAL, "previews") if name in names]
         parts: dict[str, list[Any]] = {name: [] for name in columns}
@@ -296,23 +301,29 @@ def _checked(path: Path, arrays: dict[str, Any]) -> FeatureFile:
         one.decode(errors="backslashreplace") if isinstance(one, bytes) else whole_characters(one)
         for one in names.tolist()
     ]
-    lost = np.flatnonzero(~np.isfinite(features).all(1))
+    lost = np.flatnonzero(~_usable(features).all(1))
     if len(lost):
         raise _Other(
-            f"features of {len(lost):,} of {len(features):,} images are not finite, such as those of "
-            f"{listed[lost[0]]}"
+            f"features of {len(lost):,} of {len(features):,} images are not finite or too large, such as "
+            f"those of {listed[lost[0]]}"
         )
     for name, (shape, kind) in _OPTIONAL.items():
         if name in arrays:
             array = arrays[name]
             if array.shape != (len(features), *shape) or array.dtype != np.dtype(kind):
                 raise _Other(f"'{name}' are {array.dtype} of shape {array.shape}")
-    if "statistics" in arrays and not np.isfinite(arrays["statistics"]).all():
-        raise _Other("'statistics' are not finite")
+    if "statistics" in arrays and not _usable(arrays["statistics"]).all():
+        raise _Other("'statistics' are not finite or too large")
     _check_previews(arrays, len(features))
     origin = _origin(arrays.pop("origin", None))
     arrays.pop("paths")
     return FeatureFile(path, paths=listed, origin=origin, **arrays)
+
+
+def _usable(values: Array) -> NDArray[np.bool_]:
+    """False for numbers that are not finite, and those whose squares float32 cannot sum."""
+    usable: NDArray[np.bool_] = np.abs(values) < _LARGEST
+    return usable
 
 
 def _check_previews(arrays: dict[str, Any], count: int) -> None:

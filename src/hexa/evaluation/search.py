@@ -23,6 +23,7 @@ from hexa.evaluation.alike import (
 )
 from hexa.evaluation.feature_file import FeatureFile
 from hexa.evaluation.picture_similarity import aligned, descriptors
+from hexa.runtime.paths import composed, location
 
 #: The similarity of duplicates by default: of thumbnails, and of features if a file has no thumbnails.
 LEAST_PICTURES = 0.9
@@ -81,7 +82,12 @@ class Features:
     @property
     def least(self) -> float:
         """The similarity of duplicates by default."""
-        return LEAST_FEATURES if self.file.thumbnails is None else LEAST_PICTURES
+        return LEAST_PICTURES if self.has_pictures else LEAST_FEATURES
+
+    @property
+    def has_pictures(self) -> bool:
+        """True if the file has what pictures are compared by."""
+        return self.file.thumbnails is not None and self.file.statistics is not None
 
     def duplicates(self, least: float | None = None) -> list[Found]:
         """Groups of images of which every pair is a duplicate; the most similar pairs first.
@@ -164,16 +170,21 @@ class Features:
         """
         if path in self.paths:
             return self.paths.index(path)
-        known = [one for one in self.paths if f"/{path}".endswith(f"/{one}")]
+        asked = composed(path)
+        names = [composed(one) for one in self.paths]
+        if asked in names:
+            return names.index(asked)
+        known = [place for place, one in enumerate(names) if f"/{asked}".endswith(f"/{one}")]
         if not known:
             return None
-        name = max(known, key=len)
+        place = max(known, key=lambda one: len(names[one]))
         home = (self.file.origin or {}).get("folder")
-        if isinstance(home, str) and os.path.exists(path):
-            theirs = os.path.join(home, name)
-            if not os.path.exists(theirs) or not os.path.samefile(path, theirs):
+        file = location(path)
+        if isinstance(home, str) and file.exists():
+            theirs = os.path.join(home, self.paths[place])
+            if not os.path.exists(theirs) or not os.path.samefile(file, theirs):
                 return None
-        return self.paths.index(name)
+        return place
 
     def place_of(self, path: str) -> int:
         """The place of the image of this path. Raises UserError if there is none."""
@@ -247,6 +258,7 @@ def _joined(one: FeatureFile, other: FeatureFile) -> FeatureFile:
     for name in ("digests", "thumbnails", "statistics", "previews", "preview_ends"):
         both = [getattr(one, name), getattr(other, name)]
         if any(part is None for part in both):
+            arrays[name] = None
             continue
         if name == "preview_ends":
             both[1] = both[1] + both[0][-1]

@@ -38,15 +38,20 @@ class Named(NamedTuple):
 
 
 def parts(spec: str) -> Named:
-    """The parts of a source's name. What names a file or folder as it stands has neither split nor option."""
+    """The parts of a source's name. What names a file or folder as it stands has neither split nor option.
+
+    Raises UserError for a max_value that is not an integer above 0.
+    """
     source, mark, end = spec.rpartition("#")
     split: str | None = end
     # no split has such a name, but a pattern, a folder or an option may
     if not mark or _is_there(spec) or re.search(r"[/\\*?{},=]", end):
         source, split = spec, None
-    option = None if _is_there(source) else re.fullmatch(r"(.*),max_value=(\d{1,18})", source)
+    option = None if _is_there(source) else re.fullmatch(r"(.*),max_value=(.*)", source)
     if option is None:
         return Named(source, source, None, split)
+    if not re.fullmatch(r"0*[1-9]\d{0,17}", option[2], re.ASCII):
+        raise UserError(f"data '{spec}': max_value must be an integer above 0, got '{option[2]}'")
     return Named(source, option[1], int(option[2]), split)
 
 
@@ -56,6 +61,11 @@ def _is_there(source: str) -> bool:
     return os.path.exists(location(source)) or (
         argument != "" and os.path.exists(location(argument))
     )
+
+
+def composed(name: str) -> str:
+    """A name in the normal form NFC, so that names match whatever form a file system or a program gave them."""
+    return unicodedata.normalize("NFC", name)
 
 
 def location(argument: str) -> Path:

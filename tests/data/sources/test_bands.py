@@ -400,6 +400,12 @@ def test_twelve_bits_stored_in_sixteen_are_scaled(
         assert np.abs(grey[0].numpy() / 65535 - values / 4095).max() < 1e-5
 
 
+@pytest.mark.parametrize("wrong", ["0", "-3", "x", "", "1e3"])
+def test_a_max_value_is_an_integer_above_0(tmp_path: Path, wrong: str) -> None:
+    with one_line(f"max_value must be an integer above 0, got '{wrong}'"):
+        open_source(f"{tmp_path},max_value={wrong}")
+
+
 def test_max_value_of_arrays_and_floats(tmp_path: Path) -> None:
     values = _twelve_bits(5)
     np.save(tmp_path / "a.npy", values)

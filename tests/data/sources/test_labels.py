@@ -208,6 +208,7 @@ def test_labels_of_shards(
         ("json", [[1], "cat"], "list and str"),
         ("cls", ["0.5", "1"], "double|float and int"),
         ("cls", ["[1, 2]", "[3]"], "list<.*int64>"),
+        ("cls", ["1" * 30, "2"], "integers of more than 64 bits"),
     ],
 )
 def test_labels_of_shards_that_cannot_be_classes(

@@ -88,7 +88,20 @@ def test_more_than_there_are_means_all_of_them() -> None:
     assert draw_part(source, 10, 0) is source
     assert source.part_note == ""
     assert draw_part(source, 11, 0) is source
-    assert source.part_note == "arrays#train has only 10 images: all are used, not 11"
+    assert source.part_note == "arrays has only 10 images: all are used, not 11"
+
+
+def test_notes_of_a_part_of_a_folder(tmp_path: Path) -> None:
+    """Broken images of the part are counted among its own; the split is not named, for the user did not."""
+    for number in range(5):
+        (tmp_path / f"{number}.png").write_bytes(b"broken")
+    (tmp_path / "list.pdf").write_bytes(b"%PDF")
+    part = draw_part(open_source(f"folder:{tmp_path}"), 3, 0)
+    assert part.notes(2) == [
+        f"3 of the 5 images of folder:{tmp_path} were drawn (seed 0)",
+        "2 of these 3 images cannot be read",
+        f"folder:{tmp_path}: 5 images; left out: 1 .pdf",
+    ]
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "7"])

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from hexa.config import Config, UserError, reason, whole_characters
-from hexa.data.sources.labels import composed
 from hexa.data.sources.source import Source, Subset, digest, location
+from hexa.runtime.paths import composed
 from hexa.runtime.random import Stream
 
 #: Most bytes of a CSV file of groups (about fifty per image, for millions of images), and characters of a line.

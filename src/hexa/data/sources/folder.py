@@ -15,7 +15,6 @@ import numpy as np
 from hexa.config import UserError, some
 from hexa.data.sources import kinds
 from hexa.data.sources.decode import beginning, why_left_out
-from hexa.data.sources.labels import composed
 from hexa.data.sources.source import SPLIT_NAMES, Labels, Source, by_split, listed
 from hexa.runtime import paths
 
@@ -59,12 +58,14 @@ class FolderSource(Source):
                 f"data '{spec}': no images in {where}{told}; hexa reads {', '.join(kinds.ALL)}"
             )
         self._identify()
-        tops = [composed(path.split("/", 1)[0]) if "/" in path else None for path in self.paths]
+        tops = [
+            paths.composed(path.split("/", 1)[0]) if "/" in path else None for path in self.paths
+        ]
         classes = {top for top in tops if top is not None}
         if None not in tops and len(classes) > 1:
             if are_splits:
                 classes.update(
-                    composed(name) for folder in folders.values() for name in _folders(folder)
+                    paths.composed(name) for folder in folders.values() for name in _folders(folder)
                 )
             names = sorted(classes)
             number = {name: label for label, name in enumerate(names)}

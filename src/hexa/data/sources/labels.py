@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from hexa.runtime.paths import composed
 
 #: Names of label columns, preferred ones first.
 COLUMNS = ("label", "labels", "fine_label", "class", "target")
@@ -18,11 +19,6 @@ _TEXT = pa.dictionary(pa.int32(), pa.large_string())
 
 class NotClasses(Exception):
     """A column that cannot be classes; the message is what it holds."""
-
-
-def composed(name: str) -> str:
-    """A name in the normal form NFC, so that names match whatever form a file system or a program gave them."""
-    return unicodedata.normalize("NFC", name)
 
 
 def are_classes(kind: Any) -> bool:
@@ -58,7 +54,9 @@ def of_values(values: Sequence[object]) -> Any:
         values = [None if value is None else str(value) for value in values]
     try:
         return pa.array(values)
-    except (pa.ArrowException, OverflowError):
+    except OverflowError:
+        raise NotClasses("integers of more than 64 bits") from None
+    except pa.ArrowException:
         raise NotClasses(" and ".join(sorted(kind.__name__ for kind in kinds))) from None
 
 

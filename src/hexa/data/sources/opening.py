@@ -79,8 +79,6 @@ def open_source(
         raise UserError(
             f"data '{spec}': a split is missing after '#'; write, for example, {name}#train"
         )
-    if max_value == 0:
-        raise UserError(f"data '{spec}': max_value must be above 0")
     kind, _, argument = body.partition(":")
     if kind not in SOURCES and (
         os.path.exists(paths.location(body)) or (os.path.sep in body and ":" not in body)

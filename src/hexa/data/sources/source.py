@@ -15,8 +15,8 @@ from torch import Tensor
 
 from hexa.config import UserError, reason, some
 from hexa.data.sources import bands, decode as decoding, kinds
-from hexa.data.sources.labels import NotClasses, composed, not_classes, numbered
-from hexa.runtime.paths import location as location
+from hexa.data.sources.labels import NotClasses, not_classes, numbered
+from hexa.runtime.paths import composed, location as location
 from hexa.runtime.random import Stream
 
 Labels = NDArray[np.int64]
@@ -171,9 +171,9 @@ class Source:
             return ""
         asked, of, seed = self.drawn
         if asked > of:
-            return f"{self.name}#{self.split} has only {of:,} images: all are used, not {asked:,}"
+            return f"{self.title} has only {of:,} images: all are used, not {asked:,}"
         evenly = "" if self.classes is None else " evenly from its classes"
-        where = f"of the {of:,} images of {self.name}#{self.split}"
+        where = f"of the {of:,} images of {self.title}"
         return f"{asked:,} {where} were drawn{evenly} (seed {seed})"
 
     def splits(self) -> list[str]:
@@ -328,7 +328,8 @@ class Subset(Source):
 
     def notes(self, broken: int = 0) -> list[str]:
         own = [self.part_note] if self.part_note else []
-        return list(dict.fromkeys([*own, *self.source.notes(broken)]))
+        unread = f"{broken:,} of these {len(self):,} images cannot be read"
+        return list(dict.fromkeys([*own, *([unread] if broken else []), *self.source.notes()]))
 
     def files(self) -> Iterable[str | Path]:
         files = list(self.source.files())
