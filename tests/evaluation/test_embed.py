@@ -60,14 +60,9 @@ def test_an_unreadable_image_is_left_out_of_all_arrays(
     assert [name.split(":")[0] for name in made.left_out] == [f"{number}.png" for number in broken]
     found, kept = read(made.path), [number for number in range(3) if number not in broken]
     assert (made.num_images, made.shape) == (len(kept), (3 * 8 * 8,))
-<<<<<<< ours
     of_images = {"features", "paths", "digests", "thumbnails", "statistics", "preview_ends"}
     assert found.keys() == of_images | {"previews", "origin"}
     assert {len(found[name]) for name in of_images} == {len(kept)}
-=======
-    assert "labels" not in found
-    assert {len(found[name]) for name in ("digests", "thumbnails", "statistics")} == {len(kept)}
->>>>>>> theirs
     np.testing.assert_allclose(
         found["features"][:, 0], [20 * number / 255 for number in kept], atol=1e-6
     )
