@@ -158,6 +158,17 @@ def compiled(own: State, other: State) -> State:
     return under("_orig_mod.", own)
 
 
+def wrapped_blocks(own: State, other: State) -> State:
+    """As torch.compile, FSDP and activation checkpointing rename single blocks."""
+    wrappers = {
+        "blocks.1.": "_orig_mod.",
+        "blocks.2.": "_fsdp_wrapped_module._checkpoint_wrapped_module.",
+    }
+    for block, wrapper in wrappers.items():
+        own = {name.replace(block, block + wrapper): value for name, value in own.items()}
+    return under("module.", own)
+
+
 @pytest.mark.parametrize(
     ("layout", "note"),
     [
@@ -171,6 +182,7 @@ def compiled(own: State, other: State) -> State:
         (lightning, None),
         (chain, None),
         (compiled, None),
+        (wrapped_blocks, None),
         (lambda own, other: own, None),
     ],
 )
@@ -444,6 +456,17 @@ def test_a_missing_block_is_refused(tmp_path: Path, vit: ViT) -> None:
     said = r"not the state of test_vit: it lacks blocks\.3\.norm1\.weight.* function .* python:FILE"
     with one_line(said):
         load_backbone(f"{saved(state, tmp_path)}#test_vit")
+
+
+def test_a_block_that_is_there_twice_is_refused(tmp_path: Path, vit: ViT, other: State) -> None:
+    twice = {
+        name.replace("blocks.1.", "blocks.1._orig_mod."): value
+        for name, value in other.items()
+        if name.startswith("blocks.1.")
+    }
+    path = saved(vit.state_dict() | twice, tmp_path)
+    with one_line(r"unknown keys are blocks\.1\._orig_mod\."):
+        load_backbone(f"{path}#test_vit")
 
 
 def test_half_a_teacher_is_not_replaced_by_its_student(

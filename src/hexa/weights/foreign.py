@@ -43,6 +43,10 @@ _SUGGESTED = (
 _SIMILAR = 3
 #: Side of images in pixels for which a ResNet has a 3×3 stem.
 _SMALL = 32
+#: A block that was compiled, sharded or checkpointed alone.
+_WRAPPED_BLOCK = re.compile(
+    r"(\.\d+\.)((_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+"
+)
 #: Tensors that any filter of timm may leave out, since the network computes them.
 _COMPUTED = re.compile(r"(.*\.)?(relative_position_index|attn_mask|attention_bias_idxs)")
 
@@ -104,6 +108,7 @@ def foreign_state(
     have all tensors of the network, or has others.
     """
     asked = Asked.of(weights.where, name)
+    weights = replace(weights, state=_plain(weights.state))
     if not weights.state:
         raise UserError(f"{asked.where}: has no tensors")
     if asked.plain is not None:
@@ -112,11 +117,20 @@ def foreign_state(
         config = described
     else:
         return _recognised(weights, asked, preparation)
-    # transformers writes 0 registers as a tensor without values
-    filled = {key: value for key, value in weights.state.items() if value.numel()}
-    weights = _without_chunks(replace(weights, state=filled), config)
+    weights = _without_chunks(weights, config)
     found = parts.find(weights, backbones.outline(config).state_dict())
     return _fitted(weights, asked, config, found, preparation)
+
+
+def _plain(state: State) -> dict[str, Tensor]:
+    """A state without the wrappers of single blocks, and without tensors that have no values.
+
+    transformers writes 0 registers as such a tensor.
+    """
+    filled = {key: value for key, value in state.items() if value.numel()}
+    plain = {_WRAPPED_BLOCK.sub(r"\1", key): value for key, value in filled.items()}
+    # a file that has a block twice is refused later
+    return plain if len(plain) == len(filled) else filled
 
 
 def _without_chunks(weights: Weights, config: NetworkConfig) -> Weights:
