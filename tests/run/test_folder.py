@@ -31,7 +31,7 @@ def test_a_run_is_trained_by_one_process_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folders, "PATIENCE", 0.0)
-    monkeypatch.setattr("hexa.run.run.open_source", None)  # it is found out before any data is read
+    monkeypatch.setattr("hexa.run.run.open_images", None)  # it is found out before any data is read
     folder, stopped = tmp_path / "run", tmp_path / "stopped"
     with mine(folder):
         with pytest.raises(

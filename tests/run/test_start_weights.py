@@ -148,7 +148,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             "resnet18.pt#resnet50",
             {},
-            r"it lacks layer1\.0\.conv3\.weight.*; name the timm network .*18\.pt#NETWORK",
+            r"it lacks layer1\.0\.conv3\.weight.*; it fits resnet18: give .*18\.pt#resnet18",
         ),
         (
             "vit.safetensors",
@@ -163,7 +163,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             "vit.pt#vit_tiny_patch16_224",
             {},
-            r"it lacks blocks\.2.*; name the timm network that it was saved from",
+            r"it lacks blocks\.2.*; name the network of timm that it was saved from",
         ),
         (
             "cut-resnet18.pt",

@@ -130,7 +130,8 @@ import os, sys
 class Watch:
     def find_spec(self, name, *_):
         if name == "torch":
-            sys.exit(os.environ.get("GOMP_SPINCOUNT", "-"))
+            print(os.environ.get("GOMP_SPINCOUNT", "-"), file=sys.stderr, flush=True)
+            os._exit(1)
 
 sys.meta_path.insert(0, Watch())
 from hexa import cli

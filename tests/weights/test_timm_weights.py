@@ -108,5 +108,7 @@ def test_names_that_timm_has_changed(unreachable: None, tmp_path: Path) -> None:
     loaded = load_backbone(f"{tmp_path / 'x.pth'}#{before}")
     assert loaded.content_hash() == expected.content_hash()
     assert loaded.preparation == expected.preparation
-    with pytest.raises(UserError, match=r"timm:convnext_tiny_in22k: its weights are not cached"):
+    with pytest.raises(
+        UserError, match=r"timm:convnext_tiny\.fb_in22k: its weights are not cached"
+    ):
         load_backbone("timm:convnext_tiny_in22k")

@@ -132,7 +132,7 @@ def test_what_is_made_of_sources_has_their_version(tmp_path: Path, kind: str) ->
 
     version = made().version()
     assert made().version() == version
-    (tmp_path / "x" / "b" / "003.bmp").write_bytes(bitmap(253))
+    (tmp_path / "x" / open_source(spec).paths[3]).write_bytes(bitmap(253))
     assert made().version() != version
     source = open_source(spec)
     assert Subset(source, np.array([3, 1])).version() != Subset(source, np.array([1, 3])).version()
