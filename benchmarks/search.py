@@ -3,7 +3,8 @@
     python benchmarks/search.py WEIGHTS VOCDEVKIT [--size 128] [--out FILE.json]
 
 Photographs: the first 886 of the split `test` of the subset of PASCAL VOC 2007. The rules were chosen on 450 others, of
-its split `trainval`. Duplicates: 28 variants of each of three photographs, which are compared with all photographs one
+its split `trainval`; that images are taken from the two orders in turn was decided after these photographs had been
+scored once with another rule. Duplicates: 28 variants of each of three photographs, which are compared with all photographs one
 variant at a time. Junk: 12 kinds on which the rule for outliers was chosen and 22 others, two draws of each, one image
 at a time and a draw of all kinds together. Other rules, by cosines of features: the mean over the ten nearest images,
 with and without removing the mean of the features.
