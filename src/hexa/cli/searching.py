@@ -128,7 +128,7 @@ def _like(features: Features, given: Given) -> tuple[list[Found], Picture]:
 
 
 def _lines(title: str, summary: str, found: list[Found], given: Given) -> list[str]:
-    """What the terminal shows: a line for each group or image, then the summary."""
+    """Return the lines for the terminal: one for each group or image, then the summary."""
     if given.like is not None:
         return [title, *(f"{one.similarity:.3f}  {one.paths[0]}" for one in found)]
     if given.outliers:

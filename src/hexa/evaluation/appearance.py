@@ -1,4 +1,4 @@
-"""What an image looks like in two kilobytes: digest, thumbnail, statistics and preview, for `hexa search`."""
+"""The appearance of an image for `hexa search`: digest, thumbnail, statistics and preview."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Appearance:
-    """What is kept of one image.
+    """The appearance of one image.
 
     digest: of the decoded pixels, so that equal files and equal pixels have equal ones. thumbnail: uint8 [32, 32], the
     grey levels of the whole image. statistics: float32 [12]. preview: a JPEG of at most 96 x 96 pixels.

@@ -339,7 +339,7 @@ def _check_previews(arrays: dict[str, Any], count: int) -> None:
 
 
 def _origin(text: Array | None) -> dict[str, Any] | None:
-    """Where the features come from; None if the file does not say so in a way that can be read."""
+    """Return the origin of the features; None if the file has none that can be read."""
     if text is None or text.ndim or text.dtype.kind != "U" or text.dtype.itemsize > 4 * _ORIGIN:
         return None
     try:

@@ -1,4 +1,4 @@
-"""How alike two pictures are, by their thumbnails, also if one is mirrored or a part of the other."""
+"""Similarity of two pictures by their thumbnails, also if one is mirrored or a part of the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the features of a file show about its images: near-duplicates, outliers, and the images most like one."""
+"""Near-duplicates, outliers and similar images, found by the features of a file."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ def _within(component: Places) -> tuple[Places, Places]:
 
 
 def _deviations(distances: NDArray[np.floating]) -> NDArray[np.float64]:
-    """By how many robust standard deviations logarithms of distances exceed their median."""
+    """Return how far logarithms of distances exceed their median, in robust standard deviations."""
     logarithms = np.log(np.maximum(distances, 0) + 1e-4).astype(np.float64)
     apart: NDArray[np.float64] = logarithms - np.median(logarithms)
     return apart / max(1.4826 * float(np.median(np.abs(apart))), 0.05)

@@ -34,7 +34,7 @@ def rounded(network: nn.Module, size: float) -> int:
 
 
 def is_fixed(config: NetworkConfig) -> bool:
-    """Whether timm builds the network for one image size."""
+    """True if timm builds the network for one image size."""
     published = timm.models.get_pretrained_cfg(config.name)
     return published is not None and published.fixed_input_size
 
@@ -86,7 +86,7 @@ def resampled(network: nn.Module, config: NetworkConfig, size: int) -> Sized:
 
 
 def network_at(config: NetworkConfig, size: int) -> NetworkConfig:
-    """How the network is built that `at_size` returns, without its weights. Raises UserError."""
+    """Return the configuration of the network that `at_size` returns. Raises UserError."""
     return at_size(backbones.outline(config), config, size).config
 
 

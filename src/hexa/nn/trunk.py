@@ -54,7 +54,7 @@ class Trunk:
     ) -> None:
         self.encoder, self.modules, self.above, self.autocast = encoder, modules, above, autocast
         self._seen = dict[torch.Size, tuple[Tensor, list[Tensor | None]]]()
-        """Of each shape of maps: pixels of one image, and what each module of the trunk gives for it."""
+        """For each shape of maps: pixels of one image, and the output of each module of the trunk for it."""
 
     @classmethod
     def of(

@@ -1,4 +1,4 @@
-"""How much memory this process may use. Does not import torch."""
+"""The memory that this process may use. Does not import torch."""
 
 from __future__ import annotations
 

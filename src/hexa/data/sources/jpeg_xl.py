@@ -32,7 +32,7 @@ def header_of(data: bytes) -> Header | None:
 
 
 def _codestream(data: bytes) -> int | None:
-    """Where the codestream begins: at once, or in the first box that holds a part of it."""
+    """Return the offset of the codestream: 0, or that of the first box that holds a part of it."""
     if data.startswith(_CODESTREAM):
         return 0
     at = 0
