@@ -60,13 +60,16 @@ def command(
 
 
 def commands(only: str | None = None) -> dict[str, Command]:
-    """All commands by name. Those that other packages add are known by name alone, except `only`, or all if it is None.
+    """All commands by name.
 
-    So help need not import those packages.
+    only: commands that other distributions add are known by name alone, except this one, so that help need not import
+    these distributions. None imports all of them.
     """
     added = {}
     for entry in importlib.metadata.entry_points(group=ADDED):
-        if only in (None, entry.name):
+        # the commands of hexa_paper, whose modules import nothing slow
+        ours = entry.dist is not None and entry.dist.name == "hexa-ssl"
+        if ours or only in (None, entry.name):
             entry.load()  # which declares it
         elif entry.name not in COMMANDS:
             about = f"of the package {entry.module.partition('.')[0]}: see hexa {entry.name} --help"
