@@ -22,6 +22,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 #: The packages from the lowest floor up: each may import from all floors below its own.
 FLOORS = (
+    ("entry_points",),
     ("config", "published"),
     ("runtime",),
     ("core", "ops"),

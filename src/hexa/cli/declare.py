@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
-import importlib.metadata
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from hexa.entry_points import added
 
 if TYPE_CHECKING:
     from hexa.runtime.progress import ProgressBar
@@ -64,14 +65,14 @@ def commands(only: str | None = None) -> dict[str, Command]:
 
     So help need not import those packages.
     """
-    added = {}
-    for entry in importlib.metadata.entry_points(group=ADDED):
+    further = {}
+    for entry in added(ADDED).values():
         if only in (None, entry.name):
             entry.load()  # which declares it
         elif entry.name not in COMMANDS:
             about = f"of the package {entry.module.partition('.')[0]}: see hexa {entry.name} --help"
-            added[entry.name] = Command(about, (), about, "", True, lambda given, extra: 0)
-    return COMMANDS | added
+            further[entry.name] = Command(about, (), about, "", True, lambda given, extra: 0)
+    return COMMANDS | further
 
 
 def option(usage: str, help: str = "", **settings: Any) -> Option:
