@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from hexa.core import Batch, Branch, Method, Setting
-from hexa.methods.instdisc import InstanceLabels, InstDisc, Memory, MemoryConfig
-from hexa.methods.jigsaw import UNCROPPABLE, UNMIXABLE, PuzzleConfig
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder
-from hexa.nn.tiles import TileHead
+from hexa_paper.methods.instdisc import InstanceLabels, InstDisc, Memory, MemoryConfig
+from hexa_paper.methods.jigsaw import UNCROPPABLE, UNMIXABLE, PuzzleConfig
+from hexa_paper.nn.tiles import TileHead
 
 
 class PIRLConfig(MemoryConfig):

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from hexa.config import ConfigError
 from hexa.core import MAIN, Batch, Setting
 from hexa.hard_examples.adversarial import Adversarial
-from hexa.methods.cmc import CMC, CMCConfig
 from hexa.objective import Objective
+from hexa_paper.methods.cmc import CMC, CMCConfig
 from tests.laws.cases import backward
 from tests.methods.setting import BATCH, DATA, batch, small
-from tests.methods.test_memory import TAU, naive_nce
+from tests.paper.methods.test_memory import TAU, naive_nce
 
 
 def cmc(branches: tuple[str, ...] = ("main",), **fields: object) -> CMC:

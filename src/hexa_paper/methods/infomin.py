@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from hexa.config import ConfigError
 from hexa.core import Batch, Branch, Method, MethodConfig, Setting
-from hexa.methods.jigsaw import UNCROPPABLE, UNMIXABLE, PuzzleConfig
 from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels, completed_by
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import mlp_head
-from hexa.nn.tiles import TileHead
+from hexa_paper.methods.jigsaw import UNCROPPABLE, UNMIXABLE, PuzzleConfig
+from hexa_paper.nn.tiles import TileHead
 
 #: What InfoMin's MoCo has of its own; the rest is MoCo-v2's.
 _CONTRAST = {"temperature": 0.15}

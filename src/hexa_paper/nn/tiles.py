@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from hexa.core import Branch
 from hexa.nn.branch_norm import use_branch
 from hexa.nn.encoder import Encoder, unit
-from hexa.ops import puzzles
+from hexa_paper.ops import puzzles
 
 
 class TileHead(nn.Module):

@@ -13,9 +13,10 @@ from hexa.core import Batch, Branch, EncoderConfig, Setting
 from hexa.methods.rotation import ClassifiesDraws, DrawnClasses
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder
-from hexa.nn.tiles import TileHead
-from hexa.ops import draws, puzzles as tiles
+from hexa.ops import draws
 from hexa.runtime.random import Stream
+from hexa_paper.nn.tiles import TileHead
+from hexa_paper.ops import puzzles as tiles
 
 #: Said where a hard example would put a box of one puzzle into another.
 UNMIXABLE = "its views are puzzles, and a mixture of two is in neither's order; use adversarial or vat views"

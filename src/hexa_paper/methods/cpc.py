@@ -16,9 +16,9 @@ from hexa.methods.simclr import SimCLRLabels
 from hexa.nn.backbones import num_features
 from hexa.nn.branch_norm import use_branch
 from hexa.nn.encoder import Encoder, unit
-from hexa.ops import puzzles as tiles
-from hexa.ops.contrastive import patch_nce
 from hexa.runtime import processes
+from hexa_paper.ops import puzzles as tiles
+from hexa_paper.ops.contrastive import patch_nce
 
 
 class CPCConfig(EncoderConfig):

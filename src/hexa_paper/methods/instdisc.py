@@ -15,9 +15,10 @@ from hexa.core import Batch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder
-from hexa.ops.contrastive import info_nce, nce
+from hexa.ops.contrastive import info_nce
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
+from hexa_paper.ops.contrastive import nce
 
 
 class MemoryConfig(EncoderConfig):

@@ -15,10 +15,10 @@ from hexa.core import MAIN, Batch, Setting
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
 from hexa.hard_examples.hard_views import HardViews
-from hexa.methods.cpc import CPC, CPCConfig, PatchHead
 from hexa.objective import Objective
-from hexa.ops import puzzles as tiles
-from hexa.ops.contrastive import patch_nce
+from hexa_paper.methods.cpc import CPC, CPCConfig, PatchHead
+from hexa_paper.ops import puzzles as tiles
+from hexa_paper.ops.contrastive import patch_nce
 from tests.laws.cases import backward
 from tests.methods.setting import BATCH, DATA, batch, small
 

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hexa.core import MAIN, Batch
-from hexa.methods.instdisc import InstDisc, InstDiscConfig, Memory
-from hexa.methods.pirl import PIRL, PIRLConfig
-from hexa.ops import puzzles as tiles
 from hexa.runtime.random import Stream
+from hexa_paper.methods.instdisc import InstDisc, InstDiscConfig, Memory
+from hexa_paper.methods.pirl import PIRL, PIRLConfig
+from hexa_paper.ops import puzzles as tiles
 from tests.methods.setting import BATCH, DATA, batch, small
-from tests.methods.test_infomin import infomin
+from tests.paper.methods.test_infomin import infomin
 
 TAU = 0.2
 

@@ -7,7 +7,7 @@ import torch
 
 from hexa.config import ConfigError
 from hexa.core.batch import MAIN
-from hexa.methods.infomin import InfoMin, InfoMinConfig
+from hexa_paper.methods.infomin import InfoMin, InfoMinConfig
 from tests.methods.setting import BATCH, batch, small
 
 

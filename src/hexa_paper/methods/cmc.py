@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from hexa.config import ConfigError
 from hexa.core import Batch, Branch, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
-from hexa.methods.instdisc import InstanceLabels, Memory, MemoryConfig
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder, unit
 from hexa.runtime.random import Stream
+from hexa_paper.methods.instdisc import InstanceLabels, Memory, MemoryConfig
 
 
 class CMCConfig(MemoryConfig):
