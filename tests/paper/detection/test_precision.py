@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from hexa.data.sources.source import Boxes
-from hexa.evaluation.detection.detector import Objects
-from hexa.evaluation.detection.precision import OVERLAPS, precisions
+from hexa_paper.detection.detector import Objects
+from hexa_paper.detection.precision import OVERLAPS, precisions
 from tests.evaluation.test_average_precision import areas
 
 Scene = tuple[list[Objects], list[Boxes]]

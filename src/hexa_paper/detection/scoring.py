@@ -8,10 +8,10 @@ import torch
 
 from hexa.data.loading.store import check_problems
 from hexa.data.sources.source import digest
-from hexa.evaluation.detection.detector import Detector, Objects
-from hexa.evaluation.detection.images import TestImages, scaled
-from hexa.evaluation.detection.state import SEEN, State
 from hexa.evaluation.protocol import Task
+from hexa_paper.detection.detector import Detector, Objects
+from hexa_paper.detection.images import TestImages, scaled
+from hexa_paper.detection.state import SEEN, State
 
 #: Images after which what was found in them is kept.
 _CHUNK = 100

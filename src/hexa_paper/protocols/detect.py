@@ -29,15 +29,15 @@ from hexa.data.sources.source import Subset
 from hexa.data.sources.voc import VOCSource
 from hexa.data.sources.voc_boxes import boxes_of, fingerprint_of_boxes
 from hexa.evaluation.average_precision import Values
-from hexa.evaluation.detection.detector import Detector
-from hexa.evaluation.detection.images import Joined, TrainingBatches, batches
-from hexa.evaluation.detection.options import DetectOptions
-from hexa.evaluation.detection.precision import OVERLAPS, RULES, precisions
-from hexa.evaluation.detection.scoring import find
-from hexa.evaluation.detection.state import kept_state
-from hexa.evaluation.detection.training import Training
 from hexa.evaluation.protocol import Outcome, Protocol, Task, named_changes
 from hexa.runtime.random import Stream, global_draws
+from hexa_paper.detection.detector import Detector
+from hexa_paper.detection.images import Joined, TrainingBatches, batches
+from hexa_paper.detection.options import DetectOptions
+from hexa_paper.detection.precision import OVERLAPS, RULES, precisions
+from hexa_paper.detection.scoring import find
+from hexa_paper.detection.state import kept_state
+from hexa_paper.detection.training import Training
 
 
 def run(task: Task, options: DetectOptions) -> Outcome:

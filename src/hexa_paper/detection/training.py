@@ -10,12 +10,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hexa.config import UserError
 from hexa.data.loading.store import check_problems
-from hexa.evaluation.detection.detector import Detector, Objects
-from hexa.evaluation.detection.images import TrainingBatches
-from hexa.evaluation.detection.options import DetectOptions
-from hexa.evaluation.detection.state import Content, State
 from hexa.evaluation.protocol import Task
 from hexa.runtime.random import global_draws
+from hexa_paper.detection.detector import Detector, Objects
+from hexa_paper.detection.images import TrainingBatches
+from hexa_paper.detection.options import DetectOptions
+from hexa_paper.detection.state import Content, State
 
 
 class Training:

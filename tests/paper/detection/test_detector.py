@@ -16,11 +16,11 @@ from torchvision.ops import roi_align
 
 from hexa.config import UserError
 from hexa.data.sources.source import ArraySource, Boxes
-from hexa.evaluation.detection.detector import AlignedRegions, Anchors, Detector
-from hexa.evaluation.detection.images import TrainingBatches, batches, resized, scaled
-from hexa.evaluation.detection.options import DetectOptions
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import load_backbone
+from hexa_paper.detection.detector import AlignedRegions, Anchors, Detector
+from hexa_paper.detection.images import TrainingBatches, batches, resized, scaled
+from hexa_paper.detection.options import DetectOptions
 
 
 def detector(

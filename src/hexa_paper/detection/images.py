@@ -15,8 +15,8 @@ from hexa.data.loading.store import readable
 from hexa.data.loading.workers import Problems, epoch_order
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.source import Boxes, Source, digest
-from hexa.evaluation.detection.detector import Objects
 from hexa.runtime.random import Stream
+from hexa_paper.detection.detector import Objects
 
 
 class Joined(Source):

@@ -17,14 +17,14 @@ from PIL import Image
 from hexa import published
 from hexa.config import UserError
 from hexa.evaluation import evaluate
-from hexa.evaluation.detection import scoring
-from hexa.evaluation.detection.training import Training
 from hexa.evaluation.protocol import Task
-from hexa.evaluation.protocols.detect import PROTOCOL
 from hexa.nn.branch_norm import convert
 from hexa.runtime.progress import Progress
 from hexa.runtime.signals import Interrupted
 from hexa.weights.pretrained import load_backbone, save_backbone
+from hexa_paper.detection import scoring
+from hexa_paper.detection.training import Training
+from hexa_paper.protocols.detect import PROTOCOL
 from tests.evaluation.given import QUIET
 from tests.refusals import one_line
 
@@ -103,7 +103,7 @@ def weights_of(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]
         seen.append({name: value.clone() for name, value in detector.state_dict().items()})
         return find(task, detector, *rest)
 
-    monkeypatch.setattr("hexa.evaluation.protocols.detect.find", watched)
+    monkeypatch.setattr("hexa_paper.protocols.detect.find", watched)
     return seen
 
 
@@ -212,7 +212,7 @@ def test_one_that_was_stopped_goes_on_bit_for_bit(
 
 def test_a_frozen_pyramid_goes_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, width in (("_PYRAMID_WIDTH", 16), ("_HIDDEN", 16)):
-        monkeypatch.setattr(f"hexa.evaluation.detection.detector.{name}", width)
+        monkeypatch.setattr(f"hexa_paper.detection.detector.{name}", width)
     data, options = squares(tmp_path), {**SHORT, "preset": "appendix", "precise_bn": 0}
     expected = measured(tmp_path, data, **options)
     with pytest.raises(Interrupted):

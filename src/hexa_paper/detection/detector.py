@@ -17,11 +17,11 @@ from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.ops import FeaturePyramidNetwork, roi_align
 
 from hexa.config import UserError
-from hexa.evaluation.detection.options import DetectOptions
 from hexa.evaluation.protocol import Resolved
 from hexa.nn.feature_maps import NetworkPart, parts
 from hexa.runtime import precision as precisions
 from hexa.weights.pretrained import Backbone
+from hexa_paper.detection.options import DetectOptions
 
 Maps = OrderedDict[str, Tensor]
 Objects = dict[str, Tensor]

@@ -15,7 +15,7 @@ from hexa.evaluation.average_precision import (
     interpolated_area,
     precision_recall,
 )
-from hexa.evaluation.detection.detector import Objects
+from hexa_paper.detection.detector import Objects
 
 #: IoU 0.50, 0.55, …, 0.95.
 OVERLAPS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
