@@ -10,12 +10,12 @@ from typing import Any
 from hexa import published
 from hexa.config import nearest
 from hexa.data import Source
-from hexa.evaluation.protocols.semi_supervised import rows_of
-from hexa.evaluation.semi.options import PUBLISHED
 from hexa.objective.schemes import SCHEMES
 from hexa.published import Row
 from hexa.reporting.tables import counted
+from hexa_paper.protocols.semi_supervised import rows_of
 from hexa_paper.request import Request
+from hexa_paper.semi_supervised.options import PUBLISHED
 from hexa_paper.storage import refuse
 
 Fields = Mapping[str, Any]

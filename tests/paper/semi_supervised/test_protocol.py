@@ -15,13 +15,13 @@ from hexa.data.sources.source import ArraySource
 from hexa.evaluation import evaluate
 from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.protocol import Outcome
-from hexa.evaluation.protocols import semi_supervised
-from hexa.evaluation.semi.batches import Batches
-from hexa.evaluation.semi.options import PUBLISHED, SemiSupervisedOptions
 from hexa.evaluation.split import draw_per_class
 from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import random_backbone, save_backbone
+from hexa_paper.protocols import semi_supervised
+from hexa_paper.semi_supervised.batches import Batches
+from hexa_paper.semi_supervised.options import PUBLISHED, SemiSupervisedOptions
 from tests.conftest import Says
 from tests.evaluation.given import QUIET, SMALL
 from tests.evaluation.test_tuning import images, task

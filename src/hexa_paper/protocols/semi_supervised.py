@@ -19,11 +19,11 @@ from hexa.data import Source
 from hexa.data.sources.source import Labels, Subset
 from hexa.evaluation.few_labels import over_scores
 from hexa.evaluation.protocol import Outcome, Protocol, Task, named_changes
-from hexa.evaluation.semi.options import WHICH, SemiSupervisedOptions
-from hexa.evaluation.semi.training import train
 from hexa.evaluation.split import draw_per_class, draw_share
 from hexa.evaluation.supervised import Plan, tuned
 from hexa.runtime.random import Stream
+from hexa_paper.semi_supervised.options import WHICH, SemiSupervisedOptions
+from hexa_paper.semi_supervised.training import train
 
 #: (largest percentage, rate of the network, rate of the classifier): the paper's, and those of SwAV's code. (D25, D26)
 RATES = {

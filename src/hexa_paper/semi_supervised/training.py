@@ -13,14 +13,14 @@ from timm.optim import param_groups_weight_decay
 from hexa.core import HardExample, Setting
 from hexa.data.sources.source import Labels
 from hexa.evaluation.protocol import Outcome, Task
-from hexa.evaluation.semi.batches import Batches
-from hexa.evaluation.semi.learner import Learner, RotationLearner
-from hexa.evaluation.semi.options import RESOLVED, SemiSupervisedOptions
 from hexa.evaluation.supervised import accuracy, new_classifier, slow_statistics
 from hexa.objective import Objective
 from hexa.objective.shares import branches
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
+from hexa_paper.semi_supervised.batches import Batches
+from hexa_paper.semi_supervised.learner import Learner, RotationLearner
+from hexa_paper.semi_supervised.options import RESOLVED, SemiSupervisedOptions
 
 
 def train(task: Task, labelled: Labels, options: SemiSupervisedOptions, stream: Stream) -> Outcome:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.core import MAIN, Batch, Setting
-from hexa.evaluation.semi.learner import Guesses, Learner, RotationLearner
-from hexa.evaluation.semi.options import SemiSupervisedOptions
-from hexa.evaluation.semi.training import LearnersObjective
 from hexa.objective import STD, Objective
 from hexa.runtime.random import Stream
+from hexa_paper.semi_supervised.learner import Guesses, Learner, RotationLearner
+from hexa_paper.semi_supervised.options import SemiSupervisedOptions
+from hexa_paper.semi_supervised.training import LearnersObjective
 from tests.laws.cases import backward
 from tests.modules import unchanged
 
