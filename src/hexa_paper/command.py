@@ -1,19 +1,28 @@
-"""`hexa reproduce`. Nothing slow is imported at the top, so that its help is fast."""
+"""The commands of the paper. Nothing slow is imported at the top, so that help is fast."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from hexa.cli.declare import (
     ANY_SEED,
     DATA,
+    DATA_OF_RUN,
     EPOCHS,
     PLAN,
+    SEED,
+    TRUST,
     Fields,
     Given,
     command,
+    import_networks,
     option,
     positive,
+    progress_bar,
+    say,
     whole,
 )
+from hexa.cli.pictures import import_if_trusted
 
 _OPTIONS = (
     "scale",
@@ -119,3 +128,37 @@ def reproduce(given: Given, extra: Fields) -> int:
     console.print(begun.page.read_text())
     console.print(f"tables and figures: {out}")
     return 0
+
+
+@command(
+    "a figure of a run or backbone as PNG or SVG: hard-examples, view-space, neighbours, clusters",
+    option("KIND", "hard-examples, view-space, neighbours or clusters"),
+    option(
+        "TARGET",
+        "a run or a recipe; for neighbours and clusters a run or any backbone",
+        metavar="RUN",
+    ),
+    DATA_OF_RUN,
+    option("--out FILE", ".png or .svg", required=True),
+    TRUST,
+    SEED,
+    description="hard-examples: views beside the hard examples made of them. view-space: clean, adversarial and mixed "
+    "views in two dimensions. neighbours, clusters: which images a backbone finds similar.",
+)
+def figure(given: Given, extra: Fields) -> None:
+    from hexa.runtime import targets
+
+    out = targets.check(given.out, (".png", ".svg"))
+    import_networks()
+    from hexa import named
+    from hexa_paper.figures.figure import OF_FEATURES, figure as run
+
+    target = given.target
+    if Path(target).is_dir():
+        target = Path(target)
+        import_if_trusted(given)
+    elif given.kind in OF_FEATURES:
+        target = named(target, given.seed)
+    with progress_bar() as progress:
+        path = run(given.kind, target, given.data, out, seed=given.seed, progress=progress)
+    say(f"written to {path}")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hexa.reporting.tables import counted
-from hexa.run.figure import figure, short_name
 from hexa.run.folder import BACKBONE
 from hexa.runtime.console import Console
 from hexa_paper import paper, storage
+from hexa_paper.figures.figure import figure, short_name
 from hexa_paper.plan import Job
 from hexa_paper.running import run_jobs
 from hexa_paper.studies import LEARNERS, TABLES

@@ -13,10 +13,10 @@ from hexa.data import open_source
 from hexa.reporting.pictures import Gallery
 from hexa.reporting.plots.neighbours import EmbeddedImages, class_of, clusters, nearest_neighbours
 from hexa.reporting.style import SIDE, save
-from hexa.run.view_space import embed_views, view_space
 from hexa.run.visualize import Look
 from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
+from hexa_paper.figures.view_space import embed_views, view_space
 
 Target = Path | str | Backbone
 

@@ -13,8 +13,8 @@ from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 
 from hexa.config import UserError
-from hexa.reporting.plots import studies as plots
 from hexa.reporting.style import save
+from hexa_paper.figures import charts as plots
 
 VALUES = {"Std": [50.0, 51.0, 52.5], "Std+Adv": [53.0, 52.0, 55.0], "Std+Adv+Cmx+CmxA": [54.0]}
 
