@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from hexa.cli.declare import (
@@ -9,6 +10,7 @@ from hexa.cli.declare import (
     DATA,
     DATA_OF_RUN,
     EPOCHS,
+    JSON,
     PLAN,
     SEED,
     TRUST,
@@ -23,6 +25,7 @@ from hexa.cli.declare import (
     whole,
 )
 from hexa.cli.pictures import import_if_trusted
+from hexa.cli.training import experiment_of
 
 _OPTIONS = (
     "scale",
@@ -162,3 +165,36 @@ def figure(given: Given, extra: Fields) -> None:
     with progress_bar() as progress:
         path = run(given.kind, target, given.data, out, seed=given.seed, progress=progress)
     say(f"written to {path}")
+
+
+@command(
+    "images per second of this machine for each scheme, the data path and the step apart",
+    option("RECIPE", "%(default)s if not given", nargs="?", default="cifar10-moco-v2+adversarial"),
+    JSON,
+    option(
+        "--repeats N",
+        "rounds over all schemes; at most 5 within two minutes if not given",
+        type=whole(1, 1000),
+    ),
+    description="Measure this machine: each scheme of hard examples relative to the plain step, the naive adversarial "
+    "step beside the shared-gradient one, the data path alone, the whole. Fields of the recipe are options here too; "
+    "without --batch-size a smaller batch is used if that is needed to finish in two minutes.",
+    open=True,
+)
+def benchmark(given: Given, extra: Fields) -> None:
+    experiment = experiment_of(given, extra)
+    from hexa.runtime.console import Console
+    from hexa.runtime.progress import ProgressBar
+    from hexa_paper.benchmark import benchmark as run, fitted, table
+
+    log = Console(stderr=True)
+    with ProgressBar(log) as progress:
+        chosen = experiment if "batch_size" in extra else fitted(experiment)
+        log.print(
+            f"{chosen.recipe}: batches of {chosen.batch_size}, the recipe's own {experiment.batch_size}"
+        )
+        measured = run(chosen, given.repeats, progress=progress, say=log.print)
+    if given.json:
+        print(json.dumps(measured, indent=2))
+    else:
+        Console().print(table(measured))

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from hexa import recipes
-from hexa.measure.benchmark import benchmark
-from hexa.objective.schemes import SCHEMES
 from hexa.recipes.experiment import override
 from hexa.reporting.tables import counted
 from hexa.runtime.progress import Progress, silent
 from hexa_paper import storage
+from hexa_paper.benchmark import benchmark
 from hexa_paper.plan import Costs
+from hexa_paper.schemes import SCHEMES
 from hexa_paper.studies import Arm
 
 _REPEATS = 3

@@ -13,9 +13,9 @@ from typing import Any
 
 from hexa import recipes
 from hexa.config import some
-from hexa.objective.schemes import SCHEMES
 from hexa.recipes.experiment import Experiment, override
 from hexa_paper.request import Request
+from hexa_paper.schemes import SCHEMES
 from hexa_paper.storage import refuse
 from hexa_paper.studies import CIFAR, KNN, SVM, Arm, Measure, Study
 

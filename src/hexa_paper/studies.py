@@ -10,11 +10,11 @@ from typing import Any
 from hexa import published
 from hexa.config import nearest
 from hexa.data import Source
-from hexa.objective.schemes import SCHEMES
 from hexa.published import Row
 from hexa.reporting.tables import counted
 from hexa_paper.protocols.semi_supervised import rows_of
 from hexa_paper.request import Request
+from hexa_paper.schemes import SCHEMES
 from hexa_paper.semi_supervised.options import PUBLISHED
 from hexa_paper.storage import refuse
 

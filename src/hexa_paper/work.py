@@ -12,7 +12,6 @@ from typing import Any, Self
 import rich.table
 import torch
 
-from hexa.objective.schemes import SCHEMES
 from hexa.reporting.style import SUFFIXES
 from hexa.reporting.tables import Table, format_duration
 from hexa.runtime.console import Console
@@ -23,6 +22,7 @@ from hexa_paper.plan import Job, Plan, Stored
 from hexa_paper.request import Request
 from hexa_paper.rows import metrics_of, rows_of
 from hexa_paper.running import command_of, run_jobs
+from hexa_paper.schemes import SCHEMES
 from hexa_paper.storage import refuse
 from hexa_paper.studies import EXPERIMENTS, Study, study, with_lists
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from hexa.measure.benchmark import SCHEMES
+from hexa_paper.benchmark import SCHEMES
 from hexa_paper.plan import Costs, Job, Plan
 from hexa_paper.request import Request, Target
 from hexa_paper.studies import Arm, Study

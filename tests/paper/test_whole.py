@@ -12,11 +12,11 @@ import pytest
 
 from hexa import cli
 from hexa.config import UserError
-from hexa.measure.benchmark import SCHEMES
-from hexa.objective.schemes import SCHEMES as PUBLISHED
 from hexa_paper import drawing, plan, reproduce, storage, whole, whole_plan
+from hexa_paper.benchmark import SCHEMES
 from hexa_paper.plan import Job
 from hexa_paper.request import Request, Target
+from hexa_paper.schemes import SCHEMES as PUBLISHED
 from hexa_paper.studies import KNN, PROBE, Measure, shortened
 from hexa_paper.whole import Whole
 from tests.paper.conftest import MEASURED, TINY, stored_run

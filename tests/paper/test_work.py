@@ -20,13 +20,13 @@ import hexa_paper
 from hexa import cli, recipes
 from hexa.cli import fields
 from hexa.config import UserError
-from hexa.measure.benchmark import SCHEMES
-from hexa.objective.schemes import SCHEMES as SCHEMES_OF
 from hexa.recipes.experiment import override
 from hexa.run.run import pretrain
 from hexa.runtime.lock import locked
 from hexa_paper import plan, reproduce, running, storage, work
+from hexa_paper.benchmark import SCHEMES
 from hexa_paper.costs import costs_of, origin_of
+from hexa_paper.schemes import SCHEMES as SCHEMES_OF
 from hexa_paper.studies import study
 from hexa_paper.work import Work
 from tests.evaluation.given import plain_images

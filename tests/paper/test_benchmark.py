@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from hexa import recipes
-from hexa.measure import benchmark as module
-from hexa.measure.benchmark import NAIVE, SCHEMES, Bench, benchmark, fitted, table
 from hexa.recipes.experiment import override
 from hexa.run.build import Machine
+from hexa_paper import benchmark as module
+from hexa_paper.benchmark import NAIVE, SCHEMES, Bench, benchmark, fitted, table
 from tests.conftest import Says
 
 ROW = {"images_per_second", "relative_cost", "peak_memory_bytes"}

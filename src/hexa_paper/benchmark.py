@@ -17,7 +17,7 @@ from hexa.config import ConfigError
 from hexa.core import MAIN, Batch
 from hexa.data import ArraySource
 from hexa.data.loading.pairs import PairsConfig
-from hexa.objective import Objective, schemes as published
+from hexa.objective import Objective
 from hexa.recipes.experiment import Experiment, override
 from hexa.run import build
 from hexa.run.build import Machine
@@ -25,9 +25,10 @@ from hexa.runtime.progress import Progress, silent
 from hexa.runtime.random import Stream
 from hexa.training.journal import environment
 from hexa.training.step import prepared, step
+from hexa_paper import schemes as schemes_of_paper
 
 #: The schemes of the ablation by name: their terms beside the clean one.
-SCHEMES = {scheme.name: scheme.terms for scheme in published.SCHEMES.values()}
+SCHEMES = {scheme.name: scheme.terms for scheme in schemes_of_paper.SCHEMES.values()}
 NAIVE = ("std+adv", "std+adv+cmx")
 #: Shortest measurement in seconds, so that on a fast device launches do not dominate.
 LEAST_SECONDS = 0.3
