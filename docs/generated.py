@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from hexa import published, recipes
+from hexa import recipes
 from hexa.config import choices
 from hexa.core import HardExample, MethodConfig
 from hexa.evaluation import protocols
@@ -27,7 +27,7 @@ from hexa.evaluation.few_labels import half_width
 from hexa.measure import speedrun
 from hexa.recipes.modifiers import MODIFIERS
 from hexa.reporting.tables import mean_std
-from hexa_paper import paper
+from hexa_paper import paper, published
 from hexa_paper.rows import EPOCHS, TIME, TOLERANCE
 from hexa_paper.studies import KNN, PROBE
 from tests.test_imports import FLOORS

@@ -23,7 +23,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 #: The packages from the lowest floor up: each may import from all floors below its own.
 FLOORS = (
     ("entry_points",),
-    ("config", "published"),
+    ("config",),
     ("runtime",),
     ("core", "ops"),
     ("objective", "nn", "data"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from hexa import published
-from hexa.published import Row
 from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std
+from hexa_paper import published
+from hexa_paper.published import Row
 from hexa_paper.rows import metrics_of, rows_of
 from hexa_paper.studies import (
     ABSENT,

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hexa import published
 from hexa.reporting.tables import mean_and_std
+from hexa_paper import published
 from hexa_paper.plan import Plan, Stored
 from hexa_paper.studies import Arm, Study
 

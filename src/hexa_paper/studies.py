@@ -7,19 +7,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hexa import published
 from hexa.config import nearest
 from hexa.data import Source
-from hexa.published import Row
 from hexa.reporting.tables import counted
+from hexa.runtime.parsing import read_resource
+from hexa_paper import published
 from hexa_paper.protocols.semi_supervised import rows_of
+from hexa_paper.published import Row
 from hexa_paper.request import Request
 from hexa_paper.schemes import SCHEMES
 from hexa_paper.semi_supervised.options import PUBLISHED
 from hexa_paper.storage import refuse
 
 Fields = Mapping[str, Any]
-_DATA = published.read("hexa_paper", "studies.yaml")
+_DATA = read_resource("hexa_paper", "studies.yaml")
 METHODS: dict[str, dict[str, Any]] = _DATA["methods"]
 EXPERIMENTS: dict[str, dict[str, Any]] = _DATA["experiments"]
 #: The published table of each experiment that is one.

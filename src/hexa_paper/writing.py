@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from hexa import published
 from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std, text
+from hexa_paper import published
 from hexa_paper.plan import Plan, Stored, options_taught, search_score
 from hexa_paper.rows import EPOCHS, TIME, Outcome, columns_of, in_time
 from hexa_paper.studies import EXPERIMENTS

@@ -14,7 +14,6 @@ import pytest
 import torch
 from PIL import Image
 
-from hexa import published
 from hexa.config import UserError
 from hexa.evaluation import evaluate
 from hexa.evaluation.protocol import Task
@@ -22,6 +21,7 @@ from hexa.nn.branch_norm import convert
 from hexa.runtime.progress import Progress
 from hexa.runtime.signals import Interrupted
 from hexa.weights.pretrained import load_backbone, save_backbone
+from hexa_paper import published
 from hexa_paper.detection import scoring
 from hexa_paper.detection.training import Training
 from hexa_paper.protocols.detect import PROTOCOL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hexa.reporting import counterparts
+from hexa_paper import counterparts
 from tests.reporting.conftest import MakeRun, run_with
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
-import yaml
+from hexa.runtime.parsing import read_resource
 
 Values = tuple[float | None, ...]
 
@@ -43,13 +42,7 @@ class Table:
         )
 
 
-def read(package: str, file: str) -> Any:
-    """The content of a YAML file that comes with a package."""
-    text = resources.files(package).joinpath(file).read_text(encoding="utf-8")
-    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-
-
-_DATA = read("hexa", "published.yaml")
+_DATA = read_resource("hexa_paper", "published.yaml")
 
 
 def _table(name: str) -> Table:

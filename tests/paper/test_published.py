@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hexa import published
+from hexa_paper import published
 
 
 def number(text: str) -> float | None:

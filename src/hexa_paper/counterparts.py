@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
-from hexa import published
-from hexa.published import Comparison
 from hexa.reporting import scores
 from hexa.reporting.runs import Record, Run, is_number
-from hexa.reporting.tables import Table, beside, format_number, text
+from hexa.reporting.tables import NOTHING, Table, format_number, text
+from hexa_paper import published
+from hexa_paper.published import Comparison
 
 
 def tables(runs: Sequence[Run], names: Sequence[str]) -> list[Table]:
@@ -38,7 +39,7 @@ def tables(runs: Sequence[Run], names: Sequence[str]) -> list[Table]:
                 if any(column in one.columns for _, one, _ in results)
             ]
         )
-        made.append(beside(part, _own(part.columns, results, runs, names), repeated))
+        made.append(_beside(part, _own(part.columns, results, runs, names), repeated))
     shown = {number for results in compared.values() for number, _, _ in results}
     for number, (run, row) in enumerate(zip(runs, counterparts, strict=True)):
         if row is not None and number not in shown:
@@ -53,9 +54,41 @@ def tables(runs: Sequence[Run], names: Sequence[str]) -> list[Table]:
                 (None,) * len(published.LINEAR.columns),
             )
             made.append(
-                beside(replace(published.LINEAR, rows=rows), [own], {(row.method, row.epochs)})
+                _beside(replace(published.LINEAR, rows=rows), [own], {(row.method, row.epochs)})
             )
     return made
+
+
+def of_result(result: Mapping[str, Any]) -> tuple[Table, str] | None:
+    """The result of an evaluation above the published rows of its columns, and why they may not be comparable."""
+    compared = published.beside(result)
+    if compared is None:
+        return None
+    return _beside(compared, [(str(result["backbone"]), "", compared.own)]), compared.caution
+
+
+def _beside(
+    compared: published.Table,
+    own: Sequence[tuple[str, str, published.Values]],
+    repeated: Collection[tuple[str, int | None]] = (),
+) -> Table:
+    """Results (label, epochs, values) above the published rows of the same columns.
+
+    repeated: (method, epochs) of the published rows that a recipe sets out to repeat, which are marked.
+    """
+    rows = [
+        (label, epochs, *(NOTHING if v is None else f"{v:.1f}" for v in values))
+        for label, epochs, values in own
+    ]
+    for row in compared.rows:
+        label = row.method + " (repeated by the recipe)" * ((row.method, row.epochs) in repeated)
+        rows.append((label, *map(text, (row.epochs, *row.values))))
+    return Table(
+        ("method", "epochs", *compared.columns),
+        tuple(rows),
+        own=range(len(own)),
+        title=compared.title,
+    )
 
 
 def _own(
