@@ -216,7 +216,7 @@ def matrix() -> str:
     methods = choices(MethodConfig, "name", "hexa.methods")
     rows, reasons = [], []
     for name, method in sorted(methods.items()):
-        if method.__module__.startswith("hexa."):
+        if method.__module__.partition(".")[0] in ("hexa", "hexa_paper"):
             refused = [config().refusal(method()) for config in kinds.values()]
             rows.append([name, *("no" if why else "yes" for why in refused)])
             reasons += [f"- {name}: {why}\n" for why in dict.fromkeys(refused) if why]

@@ -1,4 +1,4 @@
-"""What installed distributions add to hexa, as entry points of these groups:
+"""Entry points, by which installed distributions add to hexa:
 
 - `hexa.commands`: a function that `hexa.cli.declare.command` decorates, by the command's name
 - `hexa.methods`, `hexa.hard_examples`: a module that defines them, by any name

@@ -140,7 +140,7 @@ def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Monkey
             for words in commands_of(Block(block.language, quick(block.text), None, block.line)):
                 check(words)
         else:
-            assert block.language in ("text", "yaml", "json"), (
+            assert block.language in ("text", "yaml", "json", "toml"), (
                 f"{where}: name the language of this block"
             )
 
