@@ -36,9 +36,6 @@ _OPTIONS = (
     "rates",
     "data_voc",
     "label_lists",
-    "until",
-    "workers",
-    "time",
 )
 _FROM = {None: None, "one-run": True, "several-runs": False}
 
@@ -83,18 +80,6 @@ _FROM = {None: None, "one-run": True, "several-runs": False}
         "--from NAME",
         "learning curves from one-run, as published and at --scale full, or several-runs, each of its own length",
         choices=("one-run", "several-runs"),
-    ),
-    option(
-        "--until PERCENT",
-        "end every run once k-NN of held-out training images has reached this, and compare how long that took",
-        type=float,
-    ),
-    option(
-        "--workers N", "runs at once, a process each; 1 if not given", type=whole(1, 256), default=1
-    ),
-    option(
-        "--time TIME",
-        "for all experiments together, such as 12h: chooses how many epochs all runs take",
     ),
     PLAN,
     description="Plan an experiment of the paper, run or continue it, and write tables and figures into one folder. "

@@ -34,7 +34,6 @@ QUIET: dict[str, Any] = {
     "training.report": False,
     "monitor.knn_every": 0,
 }
-WATCHED: dict[str, Any] = {"monitor.knn_every": 1, "monitor.holdout": HOLDOUT}
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +122,7 @@ def experiment_of(arm: Arm, request: Request, **changes: Any) -> Experiment:
 
     A field of a hard example is for the arms that have it: it must not add one to the others.
     """
-    usual = QUIET if request.until is None else QUIET | WATCHED | {"monitor.until": request.until}
-    made = override(recipes.get(arm.recipe), {"data": request.data, **usual, **arm.changes})
+    made = override(recipes.get(arm.recipe), {"data": request.data, **QUIET, **arm.changes})
     fields = {path: value for path, value in request.fields.items() if _concerns(path, made)}
     return override(made, {**fields, **changes})
 
@@ -182,18 +180,6 @@ class Plan:
                 nobodys,
                 f"--{path}: no arm of {study.name} has that hard example; there are {known}",
             )
-        if request.until is not None:
-            lengths = len(study.lengths) > 1 or study.one_run
-            refuse(lengths, f"--until: {study.name} compares lengths of training; leave it out")
-            images, monitor = request.images(request.data), made[0].monitor
-            several = images is not None and images.classes is None
-            refuse(
-                several,
-                f"--until needs one label per image for k-NN, and {images!r} has none; leave it out",
-            )
-            remedy = "leave out monitor.data, and give monitor.holdout above 0"
-            elsewhere = monitor.data is not None or not monitor.holdout
-            refuse(elsewhere, f"--until measures on held-out training images; {remedy}")
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -226,10 +212,7 @@ class Plan:
 
         Runs are a quarter as long as the arm's, so that four rates cost what one seed does.
         """
-        target, whole = (
-            self.request.targets[0],
-            replace(self, request=replace(self.request, until=None)),
-        )
+        target = self.request.targets[0]
         measures = [replace(SVM if target.several else KNN, source=target.source, holdout=HOLDOUT)]
         jobs = []
         for arm in self.study.arms if self.study.search else ():
@@ -238,7 +221,7 @@ class Plan:
             )
             epochs = max(1, round(self.epochs_of(arm) / 4))
             jobs += [
-                whole._job(arm, epochs, None, rate, measures) for rate in rates if len(rates) > 1
+                self._job(arm, epochs, None, rate, measures) for rate in rates if len(rates) > 1
             ]
         return jobs
 
@@ -334,7 +317,7 @@ class Plan:
     @property
     def compares_times(self) -> bool:
         """Whether arms are trained for equal time, too."""
-        return self.study.equal_time and self.costs is not None and self.request.until is None
+        return self.study.equal_time and self.costs is not None
 
     def equal_time(self, arm: Arm) -> int:
         """The epochs of an arm that cost the time of all epochs of the first arm; at least 1."""
@@ -342,9 +325,8 @@ class Plan:
         return max(1, round(self.epochs_of(plain) * (self.seconds(plain) / self.seconds(arm))))
 
     def relative_time(self, arm: Arm, epochs: int) -> float | None:
-        """The time of this many epochs of an arm, over that of all epochs of the first arm; None where it is unknown,
-        as for runs that end at an accuracy."""
-        if self.costs is None or self.request.until is not None:
+        """The time of this many epochs of an arm, over that of all epochs of the first arm; None if it is unknown."""
+        if self.costs is None:
             return None
         plain = self.study.arms[0]
         return epochs * self.seconds(arm) / (self.epochs_of(plain) * self.seconds(plain))

@@ -22,8 +22,6 @@ seeds: of the runs that have scores.
 diverged: the seeds whose loss became infinite or NaN; they have no scores.
 minutes: of the runs that trained in one go.
 interrupted: how many were stopped and resumed; their times are sums over sessions, and left out.
-reached: with `until`, epochs and seconds to that accuracy of the runs that came to it (seconds None for interrupted
-    ones); absent if none did.
 scores: by column mean, std, the values of the seeds, and what was published, all in percent.
 """
 EPOCHS, TIME = "equal epochs", "equal time"
@@ -85,10 +83,6 @@ def _row(
         beside |= _published(study, arm, epochs, result, columns)
     took = [run for run in runs if run["pretrain_seconds"]]
     once = [run for run in took if not run.get("interruptions")]
-    ended = [run for run in runs if run.get("reached")]
-    reached = [
-        run["reached"] | ({"seconds": None} if run.get("interruptions") else {}) for run in ended
-    ]
     found = {
         name: dict(zip(("mean", "std"), mean_and_std(of), strict=True))
         for name, of in values.items()
@@ -105,7 +99,6 @@ def _row(
         "diverged": [run["seed"] for run in runs if run.get("diverged")],
         "minutes": [run["pretrain_seconds"] / 60 for run in once],
         "interrupted": len(took) - len(once),
-        **({"reached": reached} if reached else {}),
         "scores": {
             name: one | {"values": values[name], "published": beside.get(name)}
             for name, one in found.items()

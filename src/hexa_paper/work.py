@@ -37,9 +37,6 @@ class Work(Plan):
 
         experiment: ablation, attack-grid, beta-study, learning-curves, low-shot-curve, table1 … table5.
         """
-        refuse(
-            asked.time, f"--time: is for all experiments together; for {experiment} give --epochs"
-        )
         chosen = study(experiment, asked.method, asked.scale, asked.data, asked.one_run)
         refuse(
             any(not rate > 0 for rate in asked.rates or ()),
@@ -84,7 +81,7 @@ class Work(Plan):
             **given.claim,
         }
         claim |= {"rates": given.rates and [*given.rates], "one_run": chosen.one_run or None}
-        return claim | {"until": given.until, "label_lists": lists or None}
+        return claim | {"label_lists": lists or None}
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
@@ -197,9 +194,7 @@ class Work(Plan):
                         job for job in every if (job.phase, bool(job.teacher)) == (phase, taught)
                     ]
                     done = len(self.stored(every))
-                    for ended in run_jobs(
-                        jobs, self.out, workers=self.request.workers, console=console
-                    ):
+                    for ended in run_jobs(jobs, self.out, console):
                         done += 1
                         console.print(f"[{done}/{len(every)}] {scores_of(ended, self.study)}")
             except BaseException:

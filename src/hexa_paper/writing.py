@@ -21,23 +21,11 @@ from hexa_paper.studies import EXPERIMENTS
 _ROUNDED = {"mean", "std", "relative_time"}
 
 
-def cells(row: Outcome, rows: Sequence[Outcome], until: float | None = None) -> dict[str, Cell]:
-    """A row of a Markdown table, among the rows of its comparison; a mean is of the seeds that did not diverge.
-
-    until: the accuracy that runs were ended at; then the table says how many reached it, and when.
-    """
+def cells(row: Outcome, rows: Sequence[Outcome]) -> dict[str, Cell]:
+    """A row of a Markdown table, among the rows of its comparison; a mean is of the seeds that did not diverge."""
     total, took = len(row["diverged"]) + len(row["seeds"]), row["minutes"]
-    found: dict[str, Cell] = {"arm": row["arm"]}
-    if until is None:
-        found["epochs"] = str(row["epochs"])
+    found: dict[str, Cell] = {"arm": row["arm"], "epochs": str(row["epochs"])}
     found["learning rate"] = f"{row['learning_rate']:g}"
-    if until is not None:
-        reached = row.get("reached", [])
-        found["reached"] = f"{len(reached)} of {total}"
-        for name in ("epochs", "seconds"):
-            found[f"after {name}"] = mean_std(
-                [one[name] for one in reached if one[name] is not None]
-            )
     if row["relative_time"] is not None:
         found["relative time"] = f"{row['relative_time']:.2f}"
     for name in columns_of(rows):
@@ -53,14 +41,14 @@ def cells(row: Outcome, rows: Sequence[Outcome], until: float | None = None) -> 
             found[f"{name}, published"] = f"{score['published']:.1f}"
     if any(other["diverged"] for other in rows):
         found["diverged"] = f"{len(row['diverged'])} of {total}"
-    if until is None and took:
+    if took:
         found["one run took"] = format_duration(60 * statistics.fmean(took))
     return found
 
 
 def markdown(plan: Plan, rows: Sequence[Outcome], notes: Sequence[str]) -> str:
     """The whole result as a page."""
-    study, until = plan.study, plan.request.until
+    study = plan.study
     seeds = len({seed for row in rows for seed in (*row["seeds"], *row["diverged"])})
     spread = (
         f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed, so no spread"
@@ -73,13 +61,9 @@ def markdown(plan: Plan, rows: Sequence[Outcome], notes: Sequence[str]) -> str:
         if these := [row for row in rows if row["comparison"] == comparison]:
             length = counted(these[0]["epochs"], "epoch")
             head = "By epochs" if len(study.lengths) > 1 else f"At {comparison}"
-            if until is not None:
-                head = f"Until k-NN of held-out images reaches {until:g} %, {length} at most"
             if comparison == TIME:
                 head += f": the time of {length} of {study.arms[0].name}"
-            parts.append(
-                f"## {head}\n\n{markdown_table([cells(row, these, until) for row in these])}"
-            )
+            parts.append(f"## {head}\n\n{markdown_table([cells(row, these) for row in these])}")
     if any(score["published"] is not None for row in rows for score in row["scores"].values()):
         of = EXPERIMENTS[study.name].get("published", "ResNet-50 pre-trained on ImageNet")
         parts.append(f"Published: {of}, so beside, not against, a smaller scale.\n")
@@ -164,7 +148,6 @@ def result(
         "data": request.data,
         "measured_on": [target.source for target in request.targets],
         "seeds": list(request.seeds),
-        **({} if request.until is None else {"until": request.until}),
         "fields": dict(request.fields),
         "machine": {
             "processor": platform.processor() or platform.machine(),
@@ -207,10 +190,6 @@ def notes_of(
     elif plan.study.scale == "small" and not plan.request.shared:
         notes.append(
             "No learning rate was searched for: all arms have the one given, or else their recipes'."
-        )
-    if any("reached" in row for row in rows):
-        notes.append(
-            "Seconds are those of training alone. No arm is trained on the held-out images."
         )
     if any(row["relative_time"] is not None for row in rows):
         notes.append(
