@@ -108,3 +108,13 @@ def test_published_results_of_other_packages(installed: Added) -> None:
         return tables, [caution for _, caution in of_knn], len(of_probe)
 
     assert installed(found) == (["others"], ["caution"], 0)
+
+
+def test_the_last_of_two_definitions_counts() -> None:
+    def found() -> int:
+        for epochs in (1, 2):
+            fields = {"__annotations__": {"name": str, "epochs": int}, "name": "twice"}
+            type("Twice", (MethodConfig,), {**fields, "epochs": epochs, "__module__": __name__})
+        return choices(MethodConfig, "name", "hexa.methods")["twice"].model_fields["epochs"].default
+
+    assert forked(found, seconds=600).value == 2

@@ -193,7 +193,8 @@ def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]
         return 1 if candidate.__module__ in installed else 2
 
     found: dict[str, type[Base]] = {}
-    for candidate in sorted(_subclasses(base), key=rank):
+    # of one that is defined twice, as in a notebook, the last counts
+    for candidate in sorted(reversed(_subclasses(base)), key=rank):
         name = candidate.model_fields[field].default
         if not isinstance(name, str):
             continue

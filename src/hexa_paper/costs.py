@@ -32,16 +32,11 @@ def costs_of(
         needed.setdefault(arm.recipe, set()).add(SCHEMES[arm.scheme].name)
     fields = {path: value for path, value in fields.items() if not path.startswith("hard_examples")}
     kept: dict[str, Any] = storage.read(out / storage.COSTS) or {}
-    if _missing(needed, kept, fields):
-        with storage.at_work(out):  # two that measure at once slow each other down
-            kept = storage.read(out / storage.COSTS) or {}  # another may have measured since
-            for recipe in _missing(needed, kept, fields):
-                experiment = override(recipes.get(recipe), fields)
-                measured = benchmark(
-                    experiment, _REPEATS, schemes=needed[recipe], progress=progress
-                )
-                kept[recipe] = measured | {"fields": fields}
-                storage.write(out / storage.COSTS, kept)
+    for recipe in _missing(needed, kept, fields):
+        experiment = override(recipes.get(recipe), fields)
+        measured = benchmark(experiment, _REPEATS, schemes=needed[recipe], progress=progress)
+        kept[recipe] = measured | {"fields": fields}
+        storage.write(out / storage.COSTS, kept)
     views = {recipe: 1 / measured["views_images_per_second"] for recipe, measured in kept.items()}
     return {
         recipe: {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +11,6 @@ from typing import Any, Self
 import rich.table
 import torch
 
-from hexa.reporting.style import SUFFIXES
 from hexa.reporting.tables import Table, format_duration
 from hexa.runtime.console import Console
 from hexa.runtime.progress import Progress, silent
@@ -204,10 +202,7 @@ class Work(Plan):
         return self.out
 
     def collect(self, *, figures: bool = True) -> None:
-        """Write tables and figures of all that is stored; nothing if no run is finished.
-
-        figures: False to draw none, and, while runs are missing, to remove those that were drawn of fewer.
-        """
+        """Write tables of all that is stored, and figures unless told not to; nothing if no run is finished."""
         final, search = self.final, self.stored(self.search)
         runs = self.stored(final)
         rows = rows_of(self, runs)
@@ -221,10 +216,6 @@ class Work(Plan):
         storage.write(self.out / "table.csv", writing.csv_text(rows))
         if figures:
             drawing.draw(self, rows, runs)
-        elif len(runs) < len(final):
-            for name, suffix in itertools.product(drawing.figures(self, rows, runs), SUFFIXES):
-                with suppress(OSError):
-                    (self.out / drawing.FOLDER / f"{name}{suffix}").unlink()
 
 
 def measured_on(experiment: str, sources: Sequence[str], data_voc: str | None) -> Sequence[str]:

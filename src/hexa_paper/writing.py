@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import platform
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std, text
+from hexa.reporting.tables import Cell, counted, markdown_table, mean_std, text
 from hexa_paper import published
 from hexa_paper.plan import Plan, Stored, options_taught, search_score
 from hexa_paper.rows import EPOCHS, TIME, Outcome, columns_of, in_time
@@ -23,7 +22,6 @@ _ROUNDED = {"mean", "std", "relative_time"}
 
 def cells(row: Outcome, rows: Sequence[Outcome]) -> dict[str, Cell]:
     """A row of a Markdown table, among the rows of its comparison; a mean is of the seeds that did not diverge."""
-    total, took = len(row["diverged"]) + len(row["seeds"]), row["minutes"]
     found: dict[str, Cell] = {"arm": row["arm"], "epochs": str(row["epochs"])}
     found["learning rate"] = f"{row['learning_rate']:g}"
     if row["relative_time"] is not None:
@@ -40,9 +38,8 @@ def cells(row: Outcome, rows: Sequence[Outcome]) -> dict[str, Cell]:
         if score and score["published"] is not None:
             found[f"{name}, published"] = f"{score['published']:.1f}"
     if any(other["diverged"] for other in rows):
+        total = len(row["diverged"]) + len(row["seeds"])
         found["diverged"] = f"{len(row['diverged'])} of {total}"
-    if took:
-        found["one run took"] = format_duration(60 * statistics.fmean(took))
     return found
 
 
@@ -204,9 +201,6 @@ def _of_row(row: Outcome) -> Iterator[str]:
     if not in_time(row):
         remedy = "so it is out of the comparison at equal time; more --epochs come closer."
         yield f"{row['arm']}: whole epochs come to {row['relative_time']:.2f} of the time it should have, {remedy}"
-    if row["interrupted"]:
-        runs = counted(row["interrupted"] + len(row["minutes"]), "run")
-        yield f"{where}: {row['interrupted']} of {runs} interrupted and resumed; such runs do not count for the time."
     if lost:
         total = counted(len(lost) + len(row["seeds"]), "seed")
         others = ", numbers are those of the others" if row["seeds"] else ""

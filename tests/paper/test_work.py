@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -157,18 +155,8 @@ def test_a_plan_gives_way_to_another(tmp_path: Path) -> None:
 
 def test_further_seeds_join(tmp_path: Path) -> None:
     out = carry_out(tmp_path / "study", "table2")
-    first, drawn, own = (
-        result(out),
-        set((out / "figures").iterdir()),
-        out / "figures" / "table2-mine.png",
-    )
-    own.write_text("")
-    begin(out, "table2", seeds=(1,)).measured().collect(figures=False)
-    assert set((out / "figures").iterdir()) == {
-        own
-    }  # those of fewer runs are removed, and nothing else
+    first = result(out)
     joined = result(carry_out(out, "table2", seeds=(1,)))
-    assert set((out / "figures").iterdir()) == drawn | {own}
     assert (first["seeds"], joined["seeds"]) == ([0], [0, 1])
     assert [row["seeds"] for row in joined["summary"]] == [[0, 1]] * len(first["summary"])
     assert [run for run in joined["runs"] if run["seed"] == 0] == first["runs"]
@@ -252,21 +240,6 @@ def test_a_scheme_that_was_not_measured_is(tmp_path: Path, monkeypatch: pytest.M
         assert {SCHEMES_OF[arm.scheme].name for arm in arms} <= costs_of(arms, {}, tmp_path)[
             "digits-moco-v2"
         ].keys()
-
-
-def test_costs_that_others_measured_until_the_lock_was_free_are_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @contextmanager
-    def waited(out: Path) -> Iterator[None]:
-        storage.write(
-            out / storage.COSTS, {"digits-moco-v2": MEASURED | {"fields": {"batch_size": 32}}}
-        )
-        yield
-
-    monkeypatch.setattr("hexa_paper.costs.benchmark", None)
-    monkeypatch.setattr(storage, "at_work", waited)
-    assert costs_of(study("ablation", data="digits").arms, {"batch_size": 32}, tmp_path)
 
 
 def test_final_runs_that_diverge_do_not_stop_the_others(
