@@ -194,7 +194,7 @@ def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]
 
     found: dict[str, type[Base]] = {}
     # of one that is defined twice, as in a notebook, the last counts
-    for candidate in sorted(reversed(_subclasses(base)), key=rank):
+    for candidate in sorted(_subclasses(base), key=rank):
         name = candidate.model_fields[field].default
         if not isinstance(name, str):
             continue
@@ -211,9 +211,9 @@ def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]
 
 
 def _subclasses(base: type[Base]) -> list[type[Base]]:
-    """Return all sub-classes, at any depth."""
-    own = base.__subclasses__()
-    return own + [below for one in own for below in _subclasses(one)]
+    """Return all sub-classes at any depth, the last defined first."""
+    latest = reversed(base.__subclasses__())
+    return [one for own in latest for one in (own, *_subclasses(own))]
 
 
 def choose(
