@@ -32,8 +32,16 @@ SCHEMES = {scheme.name: scheme.terms for scheme in schemes_of_paper.SCHEMES.valu
 NAIVE = ("std+adv", "std+adv+cmx")
 #: Shortest measurement in seconds, so that on a fast device launches do not dominate.
 LEAST_SECONDS = 0.3
-#: Seconds for all rounds, and the rounds that a batch should leave time for; the batch that is timed to choose it.
-_BUDGET, _ROUNDS, _MOST_ROUNDS, _PROBE, _SMALLEST = 90.0, 3, 5, 32, 4
+#: Seconds for all rounds.
+_BUDGET = 90.0
+#: Rounds that a batch should leave time for.
+_ROUNDS = 3
+#: Rounds at most, unless a number is given.
+_MOST_ROUNDS = 5
+#: Images of the batch that is timed to choose one.
+_PROBE = 32
+#: Images of a batch at least.
+_SMALLEST = 4
 _BATCHES_OF_DATA = 4
 #: The number of the first step, after every warm-up (PCL-v2's, a queue to fill, frozen prototypes).
 _SETTLED = 10**9
@@ -63,12 +71,11 @@ def benchmark(
     """
     if repeats is not None and repeats < 1:
         raise ValueError(f"repeats must be ≥ 1, got {repeats}")
-    machine, size = Machine.of(experiment), experiment.batch_size
-    about, peaks, counts = (
-        environment(machine.device, machine.precision),
-        dict[str, int | None](),
-        dict[str, int](),
-    )
+    machine = Machine.of(experiment)
+    size = experiment.batch_size
+    about = environment(machine.device, machine.precision)
+    peaks = dict[str, int | None]()
+    counts = dict[str, int]()
     if alone := experiment.start.freeze_backbone:
         say(f"not measured: the first {alone} epochs, in which only the head learns, are faster")
     with build.kernels(experiment.training.deterministic):
@@ -88,7 +95,8 @@ def benchmark(
             if name in bench.objectives:
                 say(f"{name}: {size / once:,.0f} images/s")
         measured: dict[str, list[float]] = {name: [] for name in work}
-        begin, most = time.perf_counter(), repeats or _MOST_ROUNDS
+        begin = time.perf_counter()
+        most = repeats or _MOST_ROUNDS
         for done in range(most):
             if (
                 repeats is None
@@ -131,7 +139,8 @@ def benchmark(
 
 def table(measured: dict[str, Any]) -> Table:
     """The result of a benchmark as a table for the terminal."""
-    machine, q = measured["machine"], measured["query_share"]
+    machine = measured["machine"]
+    q = measured["query_share"]
     title = f"{measured['recipe']}, {machine['device']}, {measured['precision']}, batch {machine['batch_size']}"
     shown = Table("step", "images/s", "relative cost", "by counting", "peak memory", title=title)
     rows = measured["schemes"] | {f"naive {name}": row for name, row in measured["naive"].items()}
@@ -187,7 +196,8 @@ class Bench:
     def __init__(
         self, experiment: Experiment, machine: Machine, only: Collection[str] | None = None
     ) -> None:
-        data_size, size = _BATCHES_OF_DATA * experiment.batch_size, experiment.views.size
+        data_size = _BATCHES_OF_DATA * experiment.batch_size
+        size = experiment.views.size
         shape = (data_size, experiment.network.channels, max(1, size // 4), max(1, size // 4))
         coarse = torch.rand(shape, generator=Stream(experiment.seed).child("benchmark").generator())
         images = torch.nn.functional.interpolate(coarse, (size, size), mode="bilinear")
@@ -204,10 +214,8 @@ class Bench:
         changes |= dict.fromkeys(("optimizer.learning_rate", "optimizer.other_rate"), 1e-6)
         needed = override(self.experiment, changes)
         setting = build.roomy_setting(needed, data_size)
-        self.machine, self.method = (
-            machine,
-            build.build_method(needed, setting, machine, filled=False),
-        )
+        self.machine = machine
+        self.method = build.build_method(needed, setting, machine, filled=False)
         self.images = source.images[: experiment.batch_size].to(machine.device)
         # drawn images are in no groups
         self.loader = build.build_loader(
@@ -235,7 +243,8 @@ class Bench:
             self.objectives["own"] = (
                 self.own
             )  # the hard examples of no scheme get a row of their own
-        self.steps, self._labels = 0, None
+        self.steps = 0
+        self._labels = None
 
     def _possible(self, only: Collection[str] | None) -> dict[str, Experiment]:
         """The experiment in every scheme whose hard examples its method supports. only: these and the plain one."""
@@ -276,10 +285,8 @@ class Bench:
 
     def _query(self) -> None:
         """The forward, loss and backward of the clean views alone."""
-        objective, batch = (
-            self.objectives["std"],
-            prepared(self._next(), self.experiment.training.channels_last),
-        )
+        objective = self.objectives["std"]
+        batch = prepared(self._next(), self.experiment.training.channels_last)
         embedding = objective.score.embed(self.method.anchors(batch), MAIN)
         if self._labels is None:
             with self.machine.autocast():

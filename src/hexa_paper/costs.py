@@ -66,8 +66,6 @@ def origin_of(out: Path) -> str:
         (measured["machine"] for measured in storage.read(path).values()),
         key=lambda one: one["time"],
     )
-    when, on = (
-        machine["time"][:16].replace("T", " "),
-        f"{machine['device']}, {counted(machine['threads'], 'thread')}",
-    )
+    when = machine["time"][:16].replace("T", " ")
+    on = f"{machine['device']}, {counted(machine['threads'], 'thread')}"
     return f"a benchmark of {when} on {on}, kept in {path}; to measure anew, remove that file before any run is made"

@@ -32,10 +32,8 @@ def draw(plan: Plan, rows: Sequence[Outcome], runs: Sequence[Stored]) -> None:
 
 def figures(plan: Plan, rows: Sequence[Outcome], runs: Sequence[Stored]) -> dict[str, Figure]:
     """Every figure of a study by its file's name. runs: what its final jobs stored."""
-    study, columns = (
-        plan.study,
-        columns_of(rows),
-    )  # empty if every run diverged, so nothing is drawn
+    study = plan.study
+    columns = columns_of(rows)  # empty if every run diverged, so nothing is drawn
     named = METHODS.get(study.method, EXPERIMENTS[study.name])["title"]
     title = f"{study.name}: {named} on {short_name(plan.request.data)}"
     if columns and study.measures[0].protocol == "low-shot":

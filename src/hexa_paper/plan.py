@@ -134,7 +134,8 @@ def _concerns(path: str, experiment: Experiment) -> bool:
 
 def run_name(arm: Arm, experiment: Experiment) -> str:
     """The name of a run derived from everything that determines it, so that studies with the same one share it."""
-    scheme, own = SCHEMES[arm.scheme].name, digest(experiment.essence({"training", "monitor"}))
+    scheme = SCHEMES[arm.scheme].name
+    own = digest(experiment.essence({"training", "monitor"}))
     return f"{arm.recipe}-{scheme}-{experiment.epochs}ep-seed{experiment.seed}-{own}"
 
 
@@ -161,8 +162,10 @@ class Plan:
 
     def check(self) -> None:
         """Raise UserError for several rates without a search, epochs that are published, fields that no arm has."""
-        study, request = self.study, self.request
-        where, several = f"{study.name} at the {study.scale} scale", len(request.rates or ()) > 1
+        study = self.study
+        request = self.request
+        where = f"{study.name} at the {study.scale} scale"
+        several = len(request.rates or ()) > 1
         refuse(
             several and not study.search,
             f"--rates: {where} searches for no rate; give a single one",
@@ -231,7 +234,8 @@ class Plan:
         jobs = []
         for seed in self.request.seeds:
             for arm in self.study.arms:
-                lengths, of_run = self.lengths_of(arm), measures
+                lengths = self.lengths_of(arm)
+                of_run = measures
                 if self.study.one_run:
                     of_run = [
                         replace(measure, epochs=epochs)
@@ -252,14 +256,16 @@ class Plan:
 
         Raises UserError if nothing is left.
         """
-        study, chosen = self.study, dict[tuple[str, str], Measure]()
+        study = self.study
+        chosen = dict[tuple[str, str], Measure]()
         for target in self.request.targets:
             for measure in study.measures:
                 fits = measure.protocol in ("svm", "low-shot") or target.several == (
                     measure.protocol == "detect"
                 )
                 if not fits and measure.protocol in ("knn", "linear", "probe"):
-                    measure, fits = SVM, True
+                    measure = SVM
+                    fits = True
                 # at the rates of ImageNet's classifiers those of CIFAR would learn nothing
                 cifar = target.known_as in ("CIFAR-10", "CIFAR-100")
                 measure = (
@@ -271,10 +277,8 @@ class Plan:
                     chosen.setdefault(
                         (target.source, measure.title), replace(measure, source=target.source)
                     )
-        shown, boxes = (
-            some([target.source for target in self.request.targets]),
-            study.measures[0].protocol == "detect",
-        )
+        shown = some([target.source for target in self.request.targets])
+        boxes = study.measures[0].protocol == "detect"
         needs = (
             f"{study.name} needs boxes around objects, {shown} has none; give --data-voc voc:PATH"
         )
@@ -334,7 +338,8 @@ class Plan:
     def seconds(self, arm: Arm) -> float:
         """What one image costs in an arm's step, its views included."""
         assert self.costs is not None
-        schemes, scheme = self.costs[arm.recipe], SCHEMES[arm.scheme].name
+        schemes = self.costs[arm.recipe]
+        scheme = SCHEMES[arm.scheme].name
         remedy = "was not measured; remove the study's costs.json"
         refuse(scheme not in schemes, f"{arm.recipe}: its cost with {scheme} {remedy}")
         return schemes[scheme]

@@ -120,11 +120,13 @@ _IMAGES: dict[str, list[int]] = _DATA["images"]
 def beside(result: Mapping[str, Any]) -> Comparison | None:
     """What was published for the protocol and the data of a result (a dict as `evaluate` returns); None if nothing."""
     name = str(result["protocol"]).partition("/")[0]
-    data, metrics = result["data_facts"]["test"].get("known_as"), result["metrics"]
+    data = result["data_facts"]["test"].get("known_as")
+    metrics = result["metrics"]
     table = _TABLES.get(name)
     labels = name == "semi-supervised" and result["options"].get("labels")
     if labels and data == "CIFAR-10":
-        table, metrics = FEW_LABELS, {f"error@{labels}": 100 - metrics["top1"]}
+        table = FEW_LABELS
+        metrics = {f"error@{labels}": 100 - metrics["top1"]}
     elif data is None or table is None or labels or _ONLY.get(name, data) != data:
         return None
     # columns are data sets, of which the result has one value; shares of labels; or metrics
@@ -140,7 +142,8 @@ def beside(result: Mapping[str, Any]) -> Comparison | None:
     columns = [column for column in table.columns if column in of]
     if not columns:
         return None
-    part, shown = table.only(columns), tuple(of[column] for column in columns)
+    part = table.only(columns)
+    shown = tuple(of[column] for column in columns)
     own = tuple(metrics.get(metric) for metric in shown)
     return Comparison(
         table.title, part.columns, part.rows, own, shown, _caution(name, data, result)

@@ -14,8 +14,10 @@ from hexa.data.sources.known import known_as
 from hexa.runtime.parsing import from_option
 from hexa_paper.storage import refuse
 
-#: Training images of data sets, ImageNet's of others, where a full scale is planned without them.
-_IMAGENET, _CIFAR = 1_281_167, {"cifar10": 50_000, "cifar100": 50_000}
+#: Training images of ImageNet, and of sources not in `_CIFAR`, if a full scale is planned without them.
+_IMAGENET = 1_281_167
+#: Training images of other data sets.
+_CIFAR = {"cifar10": 50_000, "cifar100": 50_000}
 #: Fields that options of their own set.
 _DECIDED = {"data", "seed", "epochs", "optimizer.learning_rate", "monitor.until"}
 #: Sources identified by name.
@@ -71,7 +73,8 @@ class Request:
 
     def opened(self, sources: Sequence[str]) -> Request:
         """With the images to learn from and those of `sources` to measure on. Raises UserError for what is wrong."""
-        seeds, taken = self.seeds, sorted(_DECIDED & set(self.fields))
+        seeds = self.seeds
+        taken = sorted(_DECIDED & set(self.fields))
         refuse(
             self.epochs is not None and self.epochs < 1, f"epochs must be ≥ 1, got {self.epochs}"
         )
@@ -79,7 +82,8 @@ class Request:
         refuse(wrong, "seeds: give one or more different numbers from 0, such as 0 1 2")
         options = "--data, --seeds, --epochs or --rates"
         refuse(taken, f"{''.join(taken[:1])} is what a study decides; use {options}")
-        images, targets = self.images(self.data), tuple(map(self._target, sources))
+        images = self.images(self.data)
+        targets = tuple(map(self._target, sources))
         absent = _CIFAR.get(self.data.partition(":")[0], _IMAGENET)
         return replace(self, targets=targets, num_images=absent if images is None else len(images))
 

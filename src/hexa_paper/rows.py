@@ -22,7 +22,8 @@ seeds: of the runs that have scores.
 diverged: the seeds whose loss became infinite or NaN; they have no scores.
 scores: by column mean, std, the values of the seeds, and what was published, all in percent.
 """
-EPOCHS, TIME = "equal epochs", "equal time"
+EPOCHS = "equal epochs"
+TIME = "equal time"
 #: How far from 1 a relative time may be, and still be called equal.
 TOLERANCE = 0.15
 

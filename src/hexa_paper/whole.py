@@ -42,10 +42,8 @@ class Whole(WholePlan):
     def _work(self, console: Console) -> None:
         """One seed for everything, then the next."""
         self._attempt(SEARCH, self.search, self.search.search, console)
-        lost, works = (
-            {arm for part, arm in self.failed if part == SEARCH},
-            self.parts(self.search.rates),
-        )
+        lost = {arm for part, arm in self.failed if part == SEARCH}
+        works = self.parts(self.search.rates)
         for seed in self.request.seeds:
             for part, work in works.items():
                 jobs = [job for job in work.final if job.experiment.seed == seed]
@@ -86,7 +84,8 @@ class Whole(WholePlan):
 
     def write_page(self) -> None:
         """Everything that is stored, as result.json and as a page made of it."""
-        request, search = self.request, self.search
+        request = self.request
+        search = self.search
         parts = self.parts(search.rates)
         sources = {
             target.source: target.known_as or short_name(target.source)

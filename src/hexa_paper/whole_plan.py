@@ -43,7 +43,8 @@ from hexa_paper.work import Work, measured_on, table
 #: A search takes a quarter of the epochs, so with fewer than these there is none, and rates are the recipes'.
 SEARCHED = 4
 #: Parts that are no study.
-SEARCH, UNTRAINED = "rate search", "random weights"
+SEARCH = "rate search"
+UNTRAINED = "random weights"
 #: Options of all experiments together; the others are of a single one.
 _OPTIONS = {"data", "data_voc", "out", "seeds", "epochs", "fields"}
 
@@ -110,7 +111,8 @@ class WholePlan:
         made: dict[str, Work] = {}
         images, *voc = self.request.targets
         for name, method in PARTS:
-            part, one_run = f"{name}-{method}", True if name == "learning-curves" else None
+            part = f"{name}-{method}"
+            one_run = True if name == "learning-curves" else None
             try:
                 chosen = study(name, method=method, data=self.request.data, one_run=one_run)
                 refuse(not voc and EXPERIMENTS[name].get("images") == "VOC07", "no --data-voc")
@@ -201,7 +203,8 @@ class WholePlan:
         stored: None if it was not made yet, too.
         """
         first = experiment_of(next(iter(self.arms.values())), self.request)
-        options, network = dict(measure.options), first.network.model_dump(mode="json")
+        options = dict(measure.options)
+        network = first.network.model_dump(mode="json")
         name = digest(
             [measure.source, seed, measure.protocol, options, network, first.views.test_size]
         )

@@ -66,7 +66,8 @@ class Work(Plan):
     @property
     def claim(self) -> dict[str, Any]:
         """What all runs of the folder have in common, as JSON; seeds may be added."""
-        given, chosen = self.request, self.study
+        given = self.request
+        chosen = self.study
         lists = [
             measure.options["list_file"]
             for measure in chosen.measures
@@ -121,11 +122,9 @@ class Work(Plan):
             groups.setdefault((job.phase, job.arm.key, job.experiment.epochs), []).append(job)
         made = []
         for (phase, _, epochs), members in groups.items():
-            done, images, arm = (
-                len(self.stored(members)),
-                self.request.num_images * epochs,
-                members[0].arm,
-            )
+            done = len(self.stored(members))
+            images = self.request.num_images * epochs
+            arm = members[0].arm
             # each term is a pass
             cost = {
                 "image passes": float(
@@ -203,7 +202,8 @@ class Work(Plan):
 
     def collect(self, *, figures: bool = True) -> None:
         """Write tables of all that is stored, and figures unless told not to; nothing if no run is finished."""
-        final, search = self.final, self.stored(self.search)
+        final = self.final
+        search = self.stored(self.search)
         runs = self.stored(final)
         rows = rows_of(self, runs)
         if not rows:
@@ -245,7 +245,8 @@ def table(
 
     shapes: by column what makes text of a number.
     """
-    heads, labels = list(lines[0]), sum(isinstance(value, str) for value in lines[0].values())
+    heads = list(lines[0])
+    labels = sum(isinstance(value, str) for value in lines[0].values())
     sums = {"": "all"} | {
         head: sum(line[head] for line in lines) for head in heads if head in totals
     }

@@ -81,7 +81,8 @@ def published_rows(plan: Plan) -> Iterator[dict[str, str]]:
 
     Nothing for other studies.
     """
-    absent, request = EXPERIMENTS[plan.study.name].get("absent", {}), plan.request
+    absent = EXPERIMENTS[plan.study.name].get("absent", {})
+    request = plan.request
     jobs = {
         job.arm.published[0]: job
         for job in plan.final_jobs(plan.best_rates([]))[::-1]
@@ -122,7 +123,8 @@ def result(
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """Everything, as JSON: the summary first, then every single run."""
-    study, request = plan.study, plan.request
+    study = plan.study
+    request = plan.request
     of_run = (
         "name",
         "arm",
@@ -197,7 +199,8 @@ def notes_of(
 
 def _of_row(row: Outcome) -> Iterator[str]:
     """Whatever keeps a row from being compared with the others."""
-    where, lost = f"{row['arm']}, {counted(row['epochs'], 'epoch')}", row["diverged"]
+    where = f"{row['arm']}, {counted(row['epochs'], 'epoch')}"
+    lost = row["diverged"]
     if not in_time(row):
         remedy = "so it is out of the comparison at equal time; more --epochs come closer."
         yield f"{row['arm']}: whole epochs come to {row['relative_time']:.2f} of the time it should have, {remedy}"
@@ -210,7 +213,8 @@ def _of_row(row: Outcome) -> Iterator[str]:
 
 def _at_the_edge(plan: Plan, search: Sequence[Stored]) -> list[str]:
     """Arms whose best learning rate was the smallest or the largest that was tried."""
-    best, chosen = plan.best_rates(search), dict[str, list[str]]()
+    best = plan.best_rates(search)
+    chosen = dict[str, list[str]]()
     for arm in plan.study.arms:
         tried = [job["rate"] for job in search if job["arm"] == arm.key]
         for end, name in {max(tried): "largest", min(tried): "smallest"}.items() if tried else ():

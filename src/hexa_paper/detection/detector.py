@@ -27,7 +27,10 @@ Maps = OrderedDict[str, Tensor]
 Objects = dict[str, Tensor]
 """boxes fp32 [n, 4] in pixels of the image as it is given, labels int64 [n] from 1 on; detections have scores [n]."""
 
-_PYRAMID_WIDTH, _HIDDEN = 256, 1024
+#: Channels of every map of the pyramid.
+_PYRAMID_WIDTH = 256
+#: Width of the box head of a pyramid.
+_HIDDEN = 1024
 
 
 class Detector(nn.Module):
@@ -45,7 +48,9 @@ class Detector(nn.Module):
     ) -> None:
         super().__init__()
         stages = parts(backbone.network, backbone.network_config.name)
-        self.normalize, self.frozen, self.precision = backbone.normalize, options.frozen, precision
+        self.normalize = backbone.normalize
+        self.frozen = options.frozen
+        self.precision = precision
         self.multiple = stages[-1].stride
         c4 = options.kind == "c4"
         body = stages[:-1] if c4 else stages
@@ -83,7 +88,8 @@ class Detector(nn.Module):
                 tail, nn.BatchNorm2d(features), nn.AdaptiveAvgPool2d(1), nn.Flatten()
             )
         else:
-            features, head = _HIDDEN, TwoMLPHead(width * 7**2, _HIDDEN)
+            features = _HIDDEN
+            head = TwoMLPHead(width * 7**2, _HIDDEN)
             for layer in (head.fc6, head.fc7):
                 nn.init.kaiming_uniform_(layer.weight, a=1)
                 nn.init.zeros_(layer.bias)
@@ -155,7 +161,8 @@ class Anchors(nn.Module):
 
     def __init__(self, sizes: Sequence[Sequence[float]], strides: Sequence[int]) -> None:
         super().__init__()
-        self.sizes, self.strides = sizes, strides
+        self.sizes = sizes
+        self.strides = strides
 
     def forward(self, images: ImageList, maps: Sequence[Tensor]) -> list[Tensor]:
         levels = []
@@ -195,7 +202,8 @@ class AlignedRegions(nn.Module):
 
     def __init__(self, strides: Sequence[int], size: int) -> None:
         super().__init__()
-        self.strides, self.size = strides, size
+        self.strides = strides
+        self.size = size
 
     def forward(
         self, maps: Maps, boxes: list[Tensor], image_sizes: list[tuple[int, int]]
@@ -206,7 +214,8 @@ class AlignedRegions(nn.Module):
         rows = torch.cat((owner, joined), 1)
         levels = list(maps.values())[: len(self.strides)]
         side = (joined[:, 2:] - joined[:, :2]).clamp(min=0).prod(1).sqrt()
-        finest, coarsest = math.log2(self.strides[0]), math.log2(self.strides[-1])
+        finest = math.log2(self.strides[0])
+        coarsest = math.log2(self.strides[-1])
         wanted = torch.floor(4 + torch.log2(side / 224 + 1e-8)).clamp(finest, coarsest)
         out = levels[0].new_zeros(len(rows), levels[0].shape[1], self.size, self.size)
         for stride, level in zip(self.strides, levels, strict=True):
@@ -223,7 +232,8 @@ class _InPrecision(nn.Module):
 
     def __init__(self, module: nn.Module, precision: Resolved) -> None:
         super().__init__()
-        self.module, self.precision = module, precision
+        self.module = module
+        self.precision = precision
 
     def forward(self, x: Tensor) -> Tensor:
         with precisions.autocast(self.precision, x.device):

@@ -24,8 +24,10 @@ class Joined(Source):
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.places = [(source, index) for source in sources for index in range(len(source))]
-        self.name, self.split = " + ".join(source.name for source in sources), sources[0].split
-        self.class_names, self._splits = sources[0].class_names, [self.split]
+        self.name = " + ".join(source.name for source in sources)
+        self.split = sources[0].split
+        self.class_names = sources[0].class_names
+        self._splits = [self.split]
         self.paths = [path for source in sources for path in source.paths]
         self.fingerprint = digest(*(source.fingerprint for source in sources))
         self.max_image_pixels = sources[0].max_image_pixels
@@ -90,7 +92,9 @@ class TrainingBatches(Dataset[tuple[list[Tensor], list[Objects], Problems]]):
 
     def __getitem__(self, number: int) -> tuple[list[Tensor], list[Objects], Problems]:
         generator = self.stream.child("views", number).generator()
-        images, objects, problems = list[Tensor](), list[Objects](), Problems()
+        images = list[Tensor]()
+        objects = list[Objects]()
+        problems = Problems()
         for wanted in self.order[number].tolist():
             side = self.shorter[int(torch.randint(len(self.shorter), (), generator=generator))]
             position, image = readable(self.source, wanted, self.source.decode, problems)
@@ -129,5 +133,6 @@ class TestImages(Dataset[tuple[int, Tensor | None, tuple[int, int], str]]):
 
 def scaled(boxes: Tensor, before: Sequence[int], after: Sequence[int]) -> Tensor:
     """Boxes [n, 4] of an image of (H, W) pixels as they lie in the same image at another size."""
-    across, down = after[1] / before[1], after[0] / before[0]
+    across = after[1] / before[1]
+    down = after[0] / before[0]
     return boxes * boxes.new_tensor((across, down, across, down))

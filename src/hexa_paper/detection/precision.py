@@ -46,7 +46,8 @@ def _of_class(
     parts = []  # of each image: scores of its boxes, their largest overlaps, and which object they overlap most
     difficult: list[bool] = []
     for objects, boxes in zip(detected, truth, strict=True):
-        here, chosen = boxes.labels == label, objects["labels"] == label + 1
+        here = boxes.labels == label
+        chosen = objects["labels"] == label + 1
         found = objects["boxes"][chosen].double().round(decimals=1)
         # a last column, so that an image without an object of this class has one that nothing overlaps
         overlap = F.pad(box_iou(found, boxes.boxes[here].double()), (0, 1)).numpy()
@@ -59,7 +60,9 @@ def _of_class(
         return [float("nan")] * len(OVERLAPS)
     score, overlap, owner = map(np.concatenate, zip(*parts, strict=True))
     order = np.argsort(-score, kind="stable")
-    score, overlap, owner = score[order], overlap[order], owner[order]
+    score = score[order]
+    overlap = overlap[order]
+    owner = owner[order]
     values = []
     for threshold in OVERLAPS:
         counts = (overlap <= threshold) | ~is_difficult[owner]

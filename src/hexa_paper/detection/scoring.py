@@ -48,7 +48,8 @@ def find(
             }
         return "detecting", position + 1, len(source)
 
-    left, due = range(before["step"], len(source)), range(0, len(source) + 1, _CHUNK)
+    left = range(before["step"], len(source))
+    due = range(0, len(source) + 1, _CHUNK)
     found = {"objects": objects, "problems": problems}
     kept.walk(task, TestImages(source, shorter, longest), left, take, lambda: found, due)
     if problems:

@@ -74,7 +74,8 @@ class State:
         items = Items(data, numbers, task.device, choose_workers(task.num_workers, task.device))
         with closing(items), Interrupts(say) as interrupts:
             for number in numbers:
-                said, stop = take(next(items)), interrupts.noticed()
+                said = take(next(items))
+                stop = interrupts.noticed()
                 if number + 1 in due or stop:
                     self.save(number + 1, content())
                 if stop:

@@ -35,13 +35,11 @@ class Training:
         options: DetectOptions,
         state: State,
     ) -> None:
-        self.task, self.detector, self.data, self.options, self.state = (
-            task,
-            detector,
-            data,
-            options,
-            state,
-        )
+        self.task = task
+        self.detector = detector
+        self.data = data
+        self.options = options
+        self.state = state
         self.optimizer = _optimizer(detector, options)
         self.problems: dict[int, str] = {}
         self.curve: list[dict[str, float]] = []
@@ -53,11 +51,9 @@ class Training:
         if (kept := self.state.newest(self.task.device)) is not None:
             self.detector.load_state_dict(kept["detector"])
             self.optimizer.load_state_dict(kept["optimizer"])
-            self.iteration, self.curve, self.problems = (
-                kept["step"],
-                kept["curve"],
-                kept["problems"],
-            )
+            self.iteration = kept["step"]
+            self.curve = kept["curve"]
+            self.problems = kept["problems"]
         self.resumed = self.iteration
 
     def run(self) -> None:

@@ -55,13 +55,15 @@ def _reach(values: Values) -> float:
 def _limits(every: Sequence[Values]) -> tuple[float, float]:
     """Where an axis of percent begins and ends so that differences show; from zero only if values come near it."""
     ends = [(statistics.fmean(values), _reach(values)) for values in every]
-    low, high = min(mean - reach for mean, reach in ends), max(mean + reach for mean, reach in ends)
+    low = min(mean - reach for mean, reach in ends)
+    high = max(mean + reach for mean, reach in ends)
     margin = max(0.12 * (high - low), 0.5)
     return max(0.0, low - 3 * margin), high + 1.6 * margin
 
 
 def _bars(ax: Axes, group: Mapping[str, Values]) -> None:
-    places, means = range(len(group)), [statistics.fmean(values) for values in group.values()]
+    places = range(len(group))
+    means = [statistics.fmean(values) for values in group.values()]
     ax.bar(places, means, 0.66, color=[COLOURS[n % len(COLOURS)] for n in places], alpha=0.85)
     ax.axhline(means[0], color=MUTED, linewidth=0.9, linestyle=_DASHED)
     for place, mean, values in zip(places, means, group.values(), strict=True):
@@ -139,17 +141,20 @@ def attack_grid(
 
     baseline: the values without an attack, told in the title of the panel.
     """
-    radii, steps = sorted({epsilon for epsilon, _ in cells}), sorted({step for _, step in cells})
+    radii = sorted({epsilon for epsilon, _ in cells})
+    steps = sorted({step for _, step in cells})
     means = np.full((len(steps), len(radii)), np.nan)
     for (epsilon, step), values in cells.items():
         means[steps.index(step), radii.index(epsilon)] = statistics.fmean(values)
-    low, high = np.nanmin(means), np.nanmax(means)
+    low = np.nanmin(means)
+    high = np.nanmax(means)
     with drawing(
         1, title, remark, width=2.2 + 1.35 * len(radii), height=2.0 + 0.95 * len(steps)
     ) as (figure, (ax,)):
         shown = ax.imshow(means, cmap="cividis", origin="lower", aspect="auto")
         for (epsilon, step), values in cells.items():
-            row, column = steps.index(step), radii.index(epsilon)
+            row = steps.index(step)
+            column = radii.index(epsilon)
             dark = high == low or (means[row, column] - low) / (high - low) < 0.55
             ax.text(
                 column,
@@ -181,7 +186,8 @@ def beta_study(
     dashes = ("-", (0, (5, 2)), (0, (2, 1.5)))
     with drawing(2, title, remark, width=4.8, height=3.6) as (figure, (left, right)):
         for number, ((alpha, beta), values) in enumerate(scores.items()):
-            colour, (mean, std) = COLOURS[number % len(COLOURS)], mean_and_std(values)
+            colour = COLOURS[number % len(COLOURS)]
+            mean, std = mean_and_std(values)
             density = stats.beta.pdf(share, alpha, beta)
             name = f"({alpha:g}, {beta:g})"
             left.plot(

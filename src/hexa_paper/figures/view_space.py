@@ -27,8 +27,10 @@ from hexa.training.overfitting import unchanged
 
 Points = NDArray[np.float64]
 Numbers = NDArray[np.int64]
-_ATTACKED, _MIXED = 3, 3
-"""Adversarial and mixed views that are drawn of each image: all would hide one another."""
+#: Adversarial views that are drawn of each image: all would hide one another.
+_ATTACKED = 3
+#: Mixed views that are drawn of each image.
+_MIXED = 3
 
 
 class ViewSpace(NamedTuple):
@@ -174,7 +176,8 @@ def view_space(space: ViewSpace, *, title: str = "", remark: str = _READING) -> 
                     x, y, s=52, marker="^", color=COLOURS[image], edgecolors=INK, linewidths=0.7
                 )
             for place in places[space.partner[places] != image][-_MIXED:]:
-                edge, (x, y) = COLOURS[space.partner[place]], space.mixed[place]
+                edge = COLOURS[space.partner[place]]
+                x, y = space.mixed[place]
                 ax.scatter(
                     x, y, s=52, marker="s", color=COLOURS[image], edgecolors=edge, linewidths=2.2
                 )

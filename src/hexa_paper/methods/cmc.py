@@ -50,7 +50,8 @@ class EachStream(nn.Module):
 
     def __init__(self, lightness: nn.Module, colour: nn.Module) -> None:
         super().__init__()
-        self.lightness, self.colour = lightness, colour
+        self.lightness = lightness
+        self.colour = colour
 
     def forward(self, features: Tensor) -> Tensor:
         lightness, colour = features.chunk(2, -1)

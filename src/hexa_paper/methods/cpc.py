@@ -134,7 +134,8 @@ class CPC(Method[SimCLRLabels], config=CPCConfig):
 
     def _parts(self, embedding: Tensor) -> tuple[Tensor, Tensor]:
         """Patches [V, B, D, G, G] and predictions [V, B, K, D, G, G] of an embedding."""
-        groups, dim = 1 + len(self.config.ahead), self.config.dim
+        groups = 1 + len(self.config.ahead)
+        dim = self.config.dim
         grid = math.isqrt(embedding.shape[-1] // (groups * dim))
         parts = embedding.view(*embedding.shape[:2], groups, dim, grid, grid)
         return parts[:, :, 0], parts[:, :, 1:]

@@ -54,7 +54,9 @@ class InfoMin(Method[MoCoLabels], config=InfoMinConfig):
     def __init__(self, config: InfoMinConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        dim, width, count = config.contrast.dim, num_features(backbone), config.puzzle.grid**2
+        dim = config.contrast.dim
+        width = num_features(backbone)
+        count = config.puzzle.grid**2
         self.contrast = MoCo(config.contrast, backbone, replace(setting, num_crops=2))
         self.chance_loss = (
             self.contrast.chance_loss

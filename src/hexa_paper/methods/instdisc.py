@@ -73,7 +73,8 @@ class Memory(nn.Module):
 
     def __init__(self, config: MemoryConfig, data_size: int, seed: int, drawn: bool) -> None:
         super().__init__()
-        self.config, self.drawn = config, drawn
+        self.config = config
+        self.drawn = drawn
         draw = torch.randn(
             data_size, config.dim, generator=Stream(seed).child("instance bank").generator()
         )

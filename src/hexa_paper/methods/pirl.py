@@ -49,7 +49,8 @@ class PIRL(InstDisc, config=PIRLConfig):
         self.chance_loss = (
             math.log1p(config.num_negatives) if config.objective == "softmax" else None
         )
-        width, grid = num_features(backbone), config.puzzle.grid
+        width = num_features(backbone)
+        grid = config.puzzle.grid
         self.encoder = Encoder.branched(
             backbone, nn.Linear(width, config.dim), setting, config.bn_groups
         )
@@ -67,7 +68,8 @@ class PIRL(InstDisc, config=PIRLConfig):
         return torch.stack([self.encoder.embed(crops[:1], branch)[0], *puzzles])
 
     def loss(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
-        losses, share = self.bank.loss(embedding, labels), self.config.puzzle_weight
+        losses = self.bank.loss(embedding, labels)
+        share = self.config.puzzle_weight
         # the mean over two anchors halves what the weights should not
         weights = torch.tensor([2 * (1 - share), 2 * share])[: len(losses), None]
         return losses * weights.to(losses.device, losses.dtype, non_blocking=True)

@@ -40,10 +40,8 @@ def patch_nce(
             if shown.shape[1]
             else scores
         )
-        losses, hits = (
-            scores.logsumexp(-1) - positive.squeeze(-1),
-            scores.argmax(-1) == patch.squeeze(-1),
-        )
+        losses = scores.logsumexp(-1) - positive.squeeze(-1)
+        hits = scores.argmax(-1) == patch.squeeze(-1)
     shape = (*losses.shape[:-1], grid - ahead, grid)
     return losses.view(shape), hits.view(shape)
 
@@ -59,7 +57,9 @@ def nce(
     """
     with torch.autocast(query.device.type, enabled=False):
         dtype = torch.promote_types(query.dtype, torch.float32)
-        query, positive, noise = query.to(dtype), positive.to(dtype), noise.to(dtype)
+        query = query.to(dtype)
+        positive = positive.to(dtype)
+        noise = noise.to(dtype)
         # log(h / (1 − h)) = m·q/τ − log Z − log(n/N)
         shift = math.log(partition) + math.log(len(noise) / size)
         attraction = functional.softplus(shift - (query * positive).sum(-1) / temperature)

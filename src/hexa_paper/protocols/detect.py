@@ -46,7 +46,8 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     Difficult objects are learnt like others and are not scored.
     """
     fit, with_2012 = _training_images(task.fit, options)
-    truth, boxes = boxes_of(task.test), boxes_of(fit)
+    truth = boxes_of(task.test)
+    boxes = boxes_of(fit)
     kept = [position for position, one in enumerate(boxes) if len(one.boxes)]
     if not kept or not any(len(one.boxes) for one in truth):
         raise UserError(

@@ -77,7 +77,8 @@ def _supervised(task: Task, fit: Source, options: SemiSupervisedOptions, stream:
     """The labelled images alone: best epoch and last. SGD, momentum 0.9, crops and flips."""
     share = 100 * len(fit) / len(task.fit)
     trunk, head = next(rates for most, *rates in RATES[options.rates_of] if share <= most + 1e-9)
-    trunk, head = options.trunk_rate or trunk, options.head_rate or head
+    trunk = options.trunk_rate or trunk
+    head = options.head_rate or head
     sgd = partial(torch.optim.SGD, momentum=0.9, weight_decay=options.weight_decay)
     plan = Plan(options.epochs, options.batch_size, sgd, trunk, head, 0.2, (0.6, 0.8))
     outcome, *_ = tuned(task, fit, task.test, plan, stream, "fine-tuning", options.score_every)

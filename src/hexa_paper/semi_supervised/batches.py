@@ -39,8 +39,10 @@ class Batches:
         stream: Stream,
         mirrored: bool = True,
     ) -> None:
-        self.stream, self.size = stream, task.backbone.image_size
-        self._loaders, self._rows = [], []
+        self.stream = stream
+        self.size = task.backbone.image_size
+        self._loaders = []
+        self._rows = []
         fields = {
             "recipe": "crop-flip",
             "size": self.size,

@@ -86,7 +86,8 @@ class Learner(Method[Guesses]):
     ) -> None:
         """head: features -> scores. classes: int64 [N], that of every labelled image, and −1 of all others."""
         super().__init__()
-        self.rule, self.momentum = rule, momentum
+        self.rule = rule
+        self.momentum = momentum
         self.encoder, self.twin = Encoder.with_twin(backbone, head, setting)
         self.classes = nn.Buffer(classes)
 

@@ -128,7 +128,8 @@ class SemiSupervisedOptions(Config):
 
         S4L's views are its own, and hard ones are made of them.
         """
-        rule, weight = self.rule, self.unlabelled_weight
+        rule = self.rule
+        weight = self.unlabelled_weight
         if rule.rotates:
             return {hard.kind: hard for hard in self.hard}
         weak = rule.strong == "weak"
