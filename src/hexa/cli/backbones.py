@@ -71,10 +71,9 @@ def evaluate(given: Given, extra: Fields) -> None:
     if (out := getattr(given, "out", None)) is not None:
         targets.check(out, (".json",))
     import hexa
-    from hexa import published
     from hexa.evaluation.request import EvaluationRequest
     from hexa.evaluation.results import NotWritten
-    from hexa.reporting import tables
+    from hexa.reporting import references
     from hexa.runtime.console import Console
 
     options = _requested(EvaluationRequest, given, extra)
@@ -88,11 +87,9 @@ def evaluate(given: Given, extra: Fields) -> None:
         lost, result = error, error.result
     figures = " · ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items())
     say(f"{result['protocol']} on {result['data']}: {figures}")
-    if (compared := published.beside(result)) is not None:
-        Console().print(
-            tables.beside(compared, [(str(result["backbone"]), "", compared.own)]).terminal()
-        )
-        say(f"published: {compared.title}", compared.caution)
+    for table, caution in references.of_result(result):
+        Console().print(table.terminal())
+        say(f"published: {table.title}", caution)
     say(_remark(given.backbone), *(f"note: {note}" for note in result["notes"]))
     if lost is not None:  # print it, so that it is not lost
         print(json.dumps(result, indent=2))
