@@ -1,8 +1,6 @@
 """Self-supervised methods, one file each; a new one is found by being a file of this package."""
 
-from hexa.methods.advcl import AdvCL as AdvCL, AdvCLConfig as AdvCLConfig
 from hexa.methods.byol import BYOL as BYOL, BYOLConfig as BYOLConfig
-from hexa.methods.clusterfit import ClusterFit as ClusterFit, ClusterFitConfig as ClusterFitConfig
 from hexa.methods.cmc import CMC as CMC, CMCConfig as CMCConfig
 from hexa.methods.cpc import CPC as CPC, CPCConfig as CPCConfig
 from hexa.methods.deepcluster import (
@@ -10,7 +8,6 @@ from hexa.methods.deepcluster import (
     DeepClusterConfig as DeepClusterConfig,
 )
 from hexa.methods.dino import DINO as DINO, DINOConfig as DINOConfig
-from hexa.methods.emp_ssl import EMPSSL as EMPSSL, EMPSSLConfig as EMPSSLConfig
 from hexa.methods.infomin import InfoMin as InfoMin, InfoMinConfig as InfoMinConfig
 from hexa.methods.instdisc import InstDisc as InstDisc, InstDiscConfig as InstDiscConfig
 from hexa.methods.jigsaw import Jigsaw as Jigsaw, JigsawConfig as JigsawConfig
