@@ -102,7 +102,6 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"steps": 3, "epsilon": 4.0, "step_size": 2.0},
         {"random_start": True},
         {"random_start": 2.0, "project": False},
-        {"replays": 3, "epsilon": 3.0, "step_size": 2.0},
         {"generation": "aux_train"},
         {"generation": "aux_eval"},
         {"generation": "main_eval"},

@@ -61,14 +61,6 @@ class HardExample(Config):
         """
         return None
 
-    def updates(self) -> int:
-        """Updates in a row on each batch; `again` makes the views of the second and later ones."""
-        return 1
-
-    def again(self, before: Example, source: Example, stream: Stream) -> Example:
-        """The hard example of the next update on the same batch. before: that of the last one, with its gradient."""
-        return self(source, stream)
-
     def judge(self) -> Self | None:
         """A stronger attack, to show whether the network resists this one alone; None if there is nothing to show."""
         return None

@@ -25,8 +25,6 @@ class Objective:
     ...     term.loss.backward()
     >>> optimizer.step(); objective.commit(batch)                                  # doctest: +SKIP
 
-    Where `updates` of a step is above 1 (Adversarial.replays), the losses of each of them precede an optimizer's step.
-
     The clean backward yields ∂L_std/∂x on the way, which is all that a one-step attack through the same pass needs: it
     costs no pass of its own. `share_gradients=False` is the naive step, for comparison.
 
@@ -54,9 +52,6 @@ class Objective:
         self.score = self.clean_score.hard
         self.share_gradients = share_gradients
         self._remembered: tuple[Tensor, PseudoLabels] | None = None
-        self._before: dict[
-            str, Example
-        ] = {}  # those of the last update on this batch that the next goes on from
         self._checked: set[str] = set()
 
     def present(self, step: int | None = None) -> dict[str, HardExample]:
@@ -107,15 +102,8 @@ class Objective:
         before = trained(self.present(step - 1)) if step else self.hard_examples
         return [name for name in trained(self.present(step)) if name not in before]
 
-    def updates(self, step: int) -> int:
-        """Updates in a row on the batch of a step: 1 unless a hard example replays batches."""
-        hard = self.present(step)
-        return max((hard[name].updates() for name in trained(hard)), default=1)
-
-    def losses(self, batch: Batch, update: int = 0) -> Iterator[Term]:
+    def losses(self, batch: Batch) -> Iterator[Term]:
         """Yield the terms of a step; each must be back-propagated before the next is asked for.
-
-        update: which of the `updates` on this batch it is, which have the same views and draws.
 
         Raises ConfigError for a batch with more or fewer views than the method takes, and UserError if pixels of the
         first batch are not in [0, 1]; later batches are not looked at.
@@ -125,9 +113,7 @@ class Objective:
             batch.check_values()
             self._checked.add(STD)
         rows = self.config.rows(self.shares(batch.step), len(batch))
-        if not update:
-            self._before = {}
-        if not update and self.setting_in(batch.step):
+        if self.setting_in(batch.step):
             for branch in sorted(
                 set(branches(self.present(batch.step)))
                 - set(branches(self.present(batch.step - 1)))
@@ -167,11 +153,6 @@ class Objective:
                     batch, {name: example}, [self.score.embed(example.crops, example.branch)]
                 )
                 made[name] = _with_gradient(example)
-        self._before = {
-            name: made[name]
-            for name in made
-            if name != STD and self.hard_examples[name].updates() > 1
-        }
 
     def _split(self, batch: Batch, rows: Mapping[str, slice]) -> Iterator[Term]:
         """Disjoint parts of the batch, and one pass for all parts of a branch: HEXA at the price of its baseline.
@@ -209,7 +190,7 @@ class Objective:
 
     def commit(self, batch: Batch) -> None:
         """After the optimizer's step: the method remembers this step, once."""
-        remembered, self._remembered, self._before = self._remembered, None, {}
+        remembered, self._remembered = self._remembered, None
         assert remembered is not None, "commit follows losses"
         self.method.commit(batch, *remembered)
 
@@ -251,13 +232,7 @@ class Objective:
             source = replace(source, shared_gradient=None)
         hard, stream = self.hard_examples[name], batch.stream.child("hard example", name)
         hard = hard.at(batch.step / self.steps) if self.steps else hard
-        before = self._before.get(name)
-        goes_on = before is not None and len(before) == len(source)
-        made = (
-            hard.again(before, source, stream)
-            if before is not None and goes_on
-            else hard(source, stream)
-        )
+        made = hard(source, stream)
         check_made(name, made, source, values=name not in self._checked)
         self._checked.add(name)
         return replace(made, score=made.score.hard)
@@ -273,8 +248,9 @@ class Objective:
         wanted = any(
             b is not None and (b.name, b.training) == (branch.name, branch.training) for b in takers
         )
-        wanted = (wanted and self.share_gradients) or (name != STD and hard[name].updates() > 1)
-        return tuple(crop.detach().requires_grad_() for crop in crops) if wanted else crops
+        if not (wanted and self.share_gradients):
+            return crops
+        return tuple(crop.detach().requires_grad_() for crop in crops)
 
 
 def clean_example(score: Score, anchors: tuple[Tensor, ...], labels: PseudoLabels) -> Example:

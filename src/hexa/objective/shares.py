@@ -42,19 +42,8 @@ class ObjectiveConfig(Config):
             listed = " + ".join(f"{name} {share:g}" for name, share in shares.items())
             message = f"split terms take disjoint parts of the batch, but their fractions ({listed}) exceed 1"
             raise ConfigError([("objective.split", message)])
-        counts = {name: hard_examples[name].updates() for name in trained(hard_examples)}
-        if several := {name: count for name, count in counts.items() if count > 1}:
-            *others, last = several
-            if self.split:
-                message = (
-                    "replays need the gradient of a pass of their own; leave out objective.split"
-                )
-                raise ConfigError([(f"hard_examples.{last}.replays", message)])
-            if any(several[name] != several[last] for name in others):
-                message = f"all replay a batch equally often; give {several[others[0]]}, as for {others[0]}"
-                raise ConfigError([(f"hard_examples.{last}.replays", message)])
         if not self.clean_weight and (
-            late := [name for name in counts if hard_examples[name].start]
+            late := [name for name in trained(hard_examples) if hard_examples[name].start]
         ):
             message = f"without a clean term hard examples are there from the first step; leave out {late[0]}.start"
             raise ConfigError([("objective.clean_weight", message)])

@@ -106,8 +106,6 @@ class SemiSupervisedOptions(Config):
             raise ValueError(
                 "hard: give each kind once, without a source: all are made of the strong views"
             )
-        if any(hard.updates() > 1 for hard in self.hard):
-            raise ValueError("hard: a learner takes one update from a batch; leave out replays")
         return self
 
     @property
