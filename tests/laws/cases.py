@@ -164,7 +164,7 @@ METHODS: dict[str, list[dict[str, Any]]] = {
         {},
         {"adversarial_terms": "joint"},
         {"adversarial_terms": "clae"},
-        {"head_layers": 3, "bn_groups": 1, "average": 0.5},
+        {"head_layers": 3, "bn_groups": 1},
     ],
     "simsiam": [{}, {"projector_layers": 2, "bn_groups": 1}],
     "instdisc": [{}, {"objective": "softmax", "bn_groups": 1}],

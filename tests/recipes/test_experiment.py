@@ -50,7 +50,7 @@ def test_groups_of_crops_are_given_as_help_shows_them(text: str, tmp_path: Path)
     asked = (
         "size: integer or none, scale: [number, number] or none, blur_probability: number or none"
     )
-    asked += ", solarize_probability: number or none, high_frequencies: number or none"
+    asked += ", solarize_probability: number or none"
     assert kind == f"[{{count: integer, {asked}}}, …])"
     _, given = option.split(maxsplit=1)
     assert override(recipes.get("digits-moco-v2"), {"views.extra_crops": given}) == changed

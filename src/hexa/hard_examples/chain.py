@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import pydantic
 from torch import Tensor
@@ -45,8 +45,8 @@ class Chain(HardExample):
 
     kind: Literal["chain"] = "chain"
     steps: HardExamples = pydantic.Field(default=(CutMix(), Adversarial()), min_length=1)
-    """Hard examples in the order in which they are made; their own weight, final_weight, source, fraction,
-    start and replays are ignored."""
+    """Hard examples in the order in which they are made; their own weight, source, fraction and start are
+    ignored."""
 
     def refusal(self, method: MethodConfig) -> str:
         return next((why for step in self.steps if (why := step.refusal(method))), "")
@@ -56,9 +56,6 @@ class Chain(HardExample):
 
     def branches(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(branch for step in self.steps for branch in step.branches()))
-
-    def at(self, share: float) -> Self:
-        return super().at(share).but(steps=tuple(step.at(share) for step in self.steps))
 
     @property
     def gradient_of_source(self) -> Branch | None:

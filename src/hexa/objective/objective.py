@@ -62,9 +62,7 @@ class Objective:
         if step is None or self.steps is None:
             return self.hard_examples
         share = step / self.steps
-        return {
-            n: hard.at(share) for n, hard in self.hard_examples.items() if share >= self._onsets[n]
-        }
+        return {n: hard for n, hard in self.hard_examples.items() if share >= self._onsets[n]}
 
     def shares(self, step: int | None = None) -> dict[str, float]:
         """The share of the batch of every term that is trained on in a step, by name; None: when all are there.
@@ -88,7 +86,7 @@ class Objective:
         """
         hard = self.present(step)
         others = {name: hard[name].weight for name in trained(hard)}
-        raw = {STD: self.config.clean_weight if others else 1.0} | others
+        raw = {STD: 1.0} | others
         if self.config.split:
             shares = self.shares(step)
             raw = {
@@ -128,19 +126,16 @@ class Objective:
 
     def _one_by_one(self, batch: Batch, rows: Mapping[str, slice]) -> Iterator[Term]:
         """std -> hard examples, each in a pass of its own on the first images of the batch."""
-        anchors, silent = self.method.anchors(batch), not self.weights(batch.step)[STD]
-        crops = tuple(crop[rows[STD]] for crop in anchors)
-        crops = crops if silent else self._watched(batch, STD, MAIN, crops)
-        with torch.no_grad() if silent else nullcontext():
-            embedding = self.score.embed(crops, replace(MAIN, update=not silent))
+        anchors = self.method.anchors(batch)
+        crops = self._watched(batch, STD, MAIN, tuple(crop[rows[STD]] for crop in anchors))
+        embedding = self.score.embed(crops, MAIN)
         labels = self._pseudo_labels(
             batch, embedding.detach() if len(crops[0]) == len(batch) else None
         )
         self._remembered = (embedding.detach(), labels)
         everything = clean_example(self.clean_score, anchors, labels)
         clean = replace(everything.select(rows[STD]), crops=crops)
-        if not silent:
-            yield self._term(batch, {STD: clean}, [embedding])
+        yield self._term(batch, {STD: clean}, [embedding])
         del embedding
         made = {STD: _with_gradient(clean)}
         for name, part in rows.items():
@@ -231,7 +226,6 @@ class Objective:
         if not self.share_gradients:
             source = replace(source, shared_gradient=None)
         hard, stream = self.hard_examples[name], batch.stream.child("hard example", name)
-        hard = hard.at(batch.step / self.steps) if self.steps else hard
         made = hard(source, stream)
         check_made(name, made, source, values=name not in self._checked)
         self._checked.add(name)
