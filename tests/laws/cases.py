@@ -124,18 +124,6 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"measure": "loss"},
     ],
     "randaugment": [{}, {"operations": 0}],
-    "hard_views": [{}, {"candidates": 2, "scored_at": 1.0, "fraction": 0.5}],
-    "chain": [
-        {},
-        {"steps": [{"kind": "mixup"}, {"kind": "vat"}]},
-        {
-            "steps": [
-                {"kind": "adversarial"},
-                {"kind": "cutmix"},
-                {"kind": "adversarial", "steps": 2},
-            ]
-        },
-    ],
 }
 
 KINDS = sorted(choices(HardExample, "kind", "hexa.hard_examples"))

@@ -140,11 +140,6 @@ ATTACK, MIX = {"kind": "adversarial"}, {"kind": "cutmix"}
     [
         ({"x": ATTACK, "y": MIX}, {"y": ATTACK, "x": MIX}, False),
         ({"x": ATTACK, "y": MIX}, {"y": MIX, "x": ATTACK}, True),
-        (
-            {"chain": {"steps": [MIX, ATTACK]}},
-            {"chain": {"steps": [{"kind": "unmix"}, ATTACK]}},
-            False,
-        ),
     ],
 )
 def test_the_essence_tells_kinds_apart_and_not_their_order(

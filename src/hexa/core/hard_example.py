@@ -51,10 +51,6 @@ class HardExample(Config):
         """This with other values of some fields, which are valid."""
         return self.model_copy(update=fields)
 
-    def kinds(self) -> tuple[str, ...]:
-        """Its kind, and those of the hard examples that it is made of."""
-        return (self.kind,)
-
     def branches(self) -> tuple[str, ...]:
         """The batch-norm sets that making it and training on it need, beyond its source's."""
         return ()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hexa.core import Batch, Branch, Method, Setting
 from hexa.methods.instdisc import InstanceLabels, InstDisc, Memory, MemoryConfig
-from hexa.methods.jigsaw import UNCROPPABLE, UNMIXABLE, PuzzleConfig
+from hexa.methods.jigsaw import UNMIXABLE, PuzzleConfig
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder
 from hexa.nn.tiles import TileHead
@@ -23,7 +23,6 @@ class PIRLConfig(MemoryConfig):
     name: Literal["pirl"] = "pirl"
     num_views: ClassVar = (2, 2, "PIRL takes a view as it is and a second one as a puzzle")
     unmixable: ClassVar[str] = UNMIXABLE
-    uncroppable: ClassVar[str] = UNCROPPABLE
     puzzle: PuzzleConfig = PuzzleConfig()
     """How the second view becomes a puzzle."""
     puzzle_weight: float = pydantic.Field(default=0.5, ge=0, le=1)
