@@ -8,13 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from hexa.cli.declare import (
-    ANY_SEED,
     JSON,
-    PLAN,
     Fields,
     Given,
     command,
-    flag,
     import_networks,
     option,
     say,
@@ -54,72 +51,6 @@ def benchmark(given: Given, extra: Fields) -> None:
         print(json.dumps(measured, indent=2))
     else:
         Console().print(table(measured))
-
-
-@command(
-    "seconds of one core from images on disk to an accuracy: the present record of a track, or your attempt",
-    option(
-        "TRACK", "A-60, A-70, B, C-63, C-70 or D; all of them are listed if not given", nargs="?"
-    ),
-    option(
-        "--data SOURCE",
-        "the images of the track as published: CIFAR-10 or Omniglot, such as parquet:cifar10",
-    ),
-    option("--start BACKBONE", "weights to begin from, in tracks C and D"),
-    option(
-        "--seeds N", "0 1 2 3 4 if not given", type=ANY_SEED, nargs="+", default=[0, 1, 2, 3, 4]
-    ),
-    option("--recipe RECIPE", "another recipe than the record's"),
-    flag(
-        "--held-out",
-        "score training images instead of test images, as a search for a better attempt must",
-    ),
-    option("--out FOLDER", "runs/speedrun-TRACK if not given"),
-    PLAN,
-    description="Train the present record of a track once for each seed, on one core, and score it by the rules of the "
-    "track. Any field of the recipe is an option here too, which makes it an attempt of your own. An interrupted "
-    "command continues with the first seed that was not finished.",
-    open=True,
-)
-def speedrun(given: Given, extra: Fields) -> None:
-    import_networks()
-    from hexa.config import UserError
-    from hexa.measure import speedrun as runs
-
-    if given.track is None:
-        say(*(f"{name}: {one.goal}; {runs.standing(one)}" for name, one in runs.tracks().items()))
-        return
-    one, fields = (
-        runs.track(given.track),
-        dict(extra) | ({"recipe": given.recipe} if given.recipe else {}),
-    )
-    if given.data is None and not given.plan:
-        raise UserError(f"--data is missing; give the images of {one.data}, such as parquet:PATH")
-    recipe, changes = runs.attempt(one, fields)
-    changed = ", ".join(f"{path} {value}" for path, value in changes.items())
-    say(
-        f"{one.goal}; {runs.standing(one)}",
-        f"{recipe} for each of the seeds {given.seeds}, {changed or 'unchanged'}",
-    )
-    if given.plan:
-        say(
-            runs.foreseen(given.track, given.data, given.start, fields)
-            if given.data is not None
-            else ""
-        )
-        return
-    from hexa.runtime.console import Console
-
-    out = Path(given.out or f"runs/speedrun-{given.track}")
-    settings = {
-        "start": given.start,
-        "seeds": given.seeds,
-        "fields": fields,
-        "held_out": given.held_out,
-    }
-    result = runs.speedrun(given.track, given.data, out, **settings)
-    Console().print(runs.table(one, result).terminal())
-    say(runs.said(one, result), f"result: {out / runs.RESULT}")
 
 
 @command(
