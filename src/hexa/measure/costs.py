@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing, suppress
@@ -75,6 +76,20 @@ class Costs:
     def repeat(self, size: int, stages: int) -> float:
         """Seconds of training on the remembered maps of an image once."""
         return self.updates.get(stages, 0.0) + self.again[stages][0] * (size / self.size) ** 2
+
+    def run(self, experiment: Experiment, images: int) -> float:
+        """Seconds of a whole training on that number of images.
+
+        The epochs in which the head learns alone cost less only if `measure` timed such steps (`partly`).
+        """
+        epochs, size = experiment.epochs, experiment.views.size
+        alone = min(epochs, experiment.start.freeze_backbone)
+        an_image = alone * self.train(size, min(self.steps)) + (epochs - alone) * self.train(
+            size, max(self.steps)
+        )
+        return self.setup + an_image * min(
+            images, (experiment.max_steps or math.inf) * experiment.batch_size / epochs
+        )
 
     def score(self, size: int) -> float:
         """Seconds for the features of an image that is decoded already."""
