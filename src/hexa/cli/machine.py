@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
-from pathlib import Path
 
 from hexa.cli.declare import (
     JSON,
     Fields,
     Given,
     command,
-    import_networks,
     option,
     say,
     whole,
@@ -82,26 +79,12 @@ def check(given: Given, extra: Fields) -> int:
     return int(any(verdict.said for verdict in verdicts))
 
 
-@command("versions, devices, precision, decoders; what is wrong and how to fix it", JSON)
-def doctor(given: Given, extra: Fields) -> int:
-    from rich.text import Text
+@command("versions, extras, threads, devices and shared memory of this machine", JSON)
+def doctor(given: Given, extra: Fields) -> None:
+    from hexa.measure.doctor import facts
 
-    from hexa.measure.doctor import diagnose, failed
-    from hexa.runtime.console import Console
-
-    with suppress(Exception):  # what cannot be imported is a finding
-        import_networks()
-    findings = diagnose(Path.cwd())
+    found = facts()
     if given.json:
-        print(json.dumps([vars(finding) for finding in findings], indent=2))
+        print(json.dumps(found, indent=2))
     else:
-        marks = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "failure": ("FAIL", "red")}
-        console = Console()
-        for finding in findings:
-            mark, colour = marks[finding.status]
-            console.print(
-                Text(f"{mark:5} ", colour), Text(f"{finding.name}: {finding.found}"), sep=""
-            )
-            if finding.remedy:
-                console.print(f"      → {finding.remedy}")
-    return 1 if failed(findings) else 0
+        say(*(f"{name}: {text}" for name, text in found.items()))
