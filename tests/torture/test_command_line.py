@@ -19,13 +19,12 @@ from hexa import cli, recipes
 from hexa.config import UserError
 from hexa.evaluation import protocols
 from hexa.evaluation.request import EvaluationRequest
-from hexa.measure import doctor
 from hexa.recipes.experiment import override
 from hexa.runtime.parsing import from_option
 from hexa.training.journal import METRICS
 from tests.conftest import Says
 from tests.end_to_end.endings import options
-from tests.torture.harness import Tally, forked, hexa
+from tests.torture.harness import Tally, hexa
 
 GROUP = "standard output that cannot be written"
 
@@ -252,20 +251,3 @@ def test_values_are_taken_or_refused_in_one_line(value: str, tally: Tally) -> No
         except Exception as raised:
             error = raised
         tally.input("options of the command line", told_in_a_line(error), repr(error))
-
-
-def test_doctor_names_each_missing_package(tmp_path: Path, tally: Tally) -> None:
-    def without(name: str) -> list[doctor.Finding]:
-        sys.modules[doctor._MODULES.get(name, name)] = None  # type: ignore[assignment]
-        return doctor.diagnose(tmp_path)
-
-    assert not doctor.failed(
-        doctor.diagnose(tmp_path)
-    )  # which imports everything once: children begin with it
-    for name in doctor.REQUIRED:
-        ended = forked(lambda name=name: without(name), seconds=60)  # type: ignore[misc]
-        found = {finding.name: finding for finding in ended.value or []}
-        told = (
-            name in found and "install" in found[name].remedy and {"python", "disk"} <= set(found)
-        )
-        tally.input("missing packages", told, ended)

@@ -191,7 +191,7 @@ def build_loader(experiment: Experiment, source: Source, machine: Machine) -> Pr
     training = experiment.training
     return PretrainLoader(
         source,
-        Views(experiment.views, experiment.epochs),
+        Views(experiment.views),
         experiment.batch_size,
         Stream(experiment.seed),
         machine.device,
