@@ -103,7 +103,12 @@ def test_an_attack_equals_the_loop_over_images(radius: float) -> None:
 
 @pytest.mark.parametrize(
     "attacks",
-    [random_starts(20, 2.5, 1), apgd(20, 1)[:1], apgd(20, 1)[1:], auto_attack(20, 1, 1)[2:3]],
+    [
+        random_starts(20, 2.5, 1, ["cross-entropy"]),
+        apgd(20, 1)[:1],
+        apgd(20, 1)[1:],
+        auto_attack(20, 1, 1)[2:3],
+    ],
 )
 def test_a_linear_classifier_falls_at_its_margin(attacks: list[Attack]) -> None:
     """|w·x + b| / ‖w‖₁ is how far all pixels have to be moved, where none is near the end of its range."""
@@ -163,7 +168,7 @@ def test_the_least_move_is_that_of_linear_programming() -> None:
 
 @pytest.mark.parametrize(
     "attacks",
-    [random_starts(3, 2.5, 2), auto_attack(5, 2, 20)],
+    [random_starts(3, 2.5, 2, ["cross-entropy", "margin"]), auto_attack(5, 2, 20)],
     ids=["pgd", "autoattack"],
 )
 def test_what_is_drawn_for_an_image_does_not_depend_on_its_batch(attacks: list[Attack]) -> None:
@@ -369,6 +374,11 @@ def test_an_evaluation_tells_each_image_and_its_mean() -> None:
     ("preset", "options", "named"),
     [
         ("pgd", {"steps": 2, "restarts": 1}, "pgd2x1-eps2-images=30"),
+        (
+            "pgd",
+            {"steps": 2, "losses": "cross-entropy,margin"},
+            "pgd2x2-eps2-images=30-losses=cross-entropy,margin",
+        ),
         ("apgd", {"steps": 2, "targets": 2}, "apgd2+apgd2t2-eps2-images=30"),
         (
             "pgd",

@@ -38,6 +38,10 @@ def margin(logits: Tensor, labels: Tensor) -> Tensor:
     return others.amax(1) - logits.gather(1, labels[:, None])[:, 0]
 
 
+#: What `projected_gradient` may raise, by name.
+LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "margin": margin}
+
+
 def projected_gradient(
     scores: Scores,
     images: Tensor,
@@ -46,12 +50,13 @@ def projected_gradient(
     radius: float,
     step: float,
     steps: int,
+    loss: Loss = cross_entropy,
     stops: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Images [B, C, H, W] within `radius` of `images`, and whether each is misclassified, bool [B].
 
-    x_t+1 = clip(Π(x_t + step · sign ∂ℓ/∂x(x_t))), x_0 = start, with the cross-entropy ℓ, Π onto the box
-    |x − image| ≤ radius and clip to [0, 1] (Madry et al. 2018, arXiv 1706.06083). All of x_0 … x_steps count: an image
+    x_t+1 = clip(Π(x_t + step · sign ∂ℓ/∂x(x_t))), x_0 = start, with the loss ℓ, Π onto the box |x − image| ≤ radius
+    and clip to [0, 1] (Madry et al. 2018, arXiv 1706.06083). All of x_0 … x_steps count: an image
     stays at the first that is misclassified, and costs no further pass; if it does not stop, for training, it is
     x_steps, which nobody looks at. Lengths are in the unit of pixels.
     """
@@ -66,7 +71,7 @@ def projected_gradient(
         views.requires_grad_(number < steps)
         with torch.set_grad_enabled(number < steps):
             logits = scores(views)
-            value = cross_entropy(logits, labels[rows]).sum()
+            value = loss(logits, labels[rows]).sum()
         right = logits.argmax(1) == labels[rows]
         wrong[rows] = ~right
         goes_on = right if stops else torch.ones_like(right)
@@ -79,20 +84,24 @@ def projected_gradient(
     return moved, wrong
 
 
-def random_starts(steps: int, relative_step: float, restarts: int) -> list[Attack]:
-    """`projected_gradient` from `restarts` random points of the box.
+def random_starts(
+    steps: int, relative_step: float, restarts: int, losses: Sequence[str]
+) -> list[Attack]:
+    """`projected_gradient` with each loss from `restarts` random points of the box.
 
     Its steps are relative_step · radius / steps long. What is drawn for an image does not depend on its batch.
     """
+
+    every = [LOSSES[name] for name in losses for _ in range(restarts)]
 
     def attack(
         number: int, s: Scores, x: Tensor, y: Tensor, radius: float, streams: Streams
     ) -> Tensor:
         start = x + radius * noise(x, streams, number)
         step = relative_step * radius / steps
-        return projected_gradient(s, x, y, start, radius, step, steps)[1]
+        return projected_gradient(s, x, y, start, radius, step, steps, every[number])[1]
 
-    return [partial(attack, number) for number in range(restarts)]
+    return [partial(attack, number) for number in range(len(every))]
 
 
 def smallest_radius(

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pydantic
@@ -42,6 +42,7 @@ from hexa.evaluation.protocol import (
     Protocol,
     Task,
     balanced_accuracy,
+    listed,
     majority_class,
     named_changes,
 )
@@ -53,6 +54,8 @@ from hexa.ops.photometric import unit
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
+
+LossName = Literal["cross-entropy", "margin"]
 
 
 class CorruptionOptions(Config):
@@ -102,10 +105,12 @@ class PGDOptions(AttackOptions):
     """The length of a step, as a multiple of ε / steps."""
     restarts: int = pydantic.Field(default=2, gt=0)
     """Attacks, each from another random point of the ball, of which one has to succeed."""
+    losses: Annotated[tuple[LossName, ...], pydantic.BeforeValidator(listed)] = ("cross-entropy",)
+    """What the attacks raise; of several, each with all restarts. The margin max_j≠y z_j − z_y finds more."""
 
     def attacks(self) -> list[Attack]:
         """One of them has to succeed."""
-        return random_starts(self.steps, self.relative_step, self.restarts)
+        return random_starts(self.steps, self.relative_step, self.restarts, self.losses)
 
     def identity(self) -> str:
         """The name of the attack in the protocol id."""
@@ -113,7 +118,7 @@ class PGDOptions(AttackOptions):
 
     def title(self, classes: int) -> str:
         """The name of the attack for people, where there are this many classes."""
-        return f"PGD ({self.steps} steps, {self.restarts} random starts)"
+        return f"PGD on {' and '.join(self.losses)} ({self.steps} steps, starts: {self.restarts})"
 
 
 class APGDOptions(AttackOptions):
