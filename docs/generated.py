@@ -17,6 +17,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from hexa import published, recipes
@@ -58,6 +59,8 @@ WITHOUT_LABELS = "2026-11-25-without-labels.json"
 FROM_WEIGHTS = "2026-11-22-from-weights.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
 ROBUST = "2026-11-25-robust-digits.json"
+HARDENED_APGD = "2026-11-28-harden-apgd.json"
+PHOTOGRAPHS = "2026-11-28-harden-photographs.json"
 HARDENED = "2026-11-25-harden-muon.json"
 HARDENED_ADAMW = "2026-11-25-harden-contrast.json"
 HARDENED_PLAIN = "2026-11-25-harden-five-seeds.json"
@@ -68,9 +71,9 @@ HARDENED_BY = "2026-11-24-harden-search.json"
 HARDENED_SCORES = {
     "k-NN": "knn",
     "linear head": "probe",
-    "attack of 1": "robust@1",
-    "attack of 2": "robust@2",
-    "attack of 4": "robust@4",
+    "PGD, ε = 1": "robust@1",
+    "PGD, ε = 2": "robust@2",
+    "PGD, ε = 4": "robust@4",
 }
 SPEEDRUN_TRIED = "speedrun/search.json"
 SMALL_RECIPES = "2026-11-27-small-recipes.json"
@@ -588,8 +591,81 @@ def strongest() -> str:
     return table(body, *head)
 
 
-def hardened(*before: tuple[str, str]) -> str:
-    """Robust copies beside their start, as changes from it, by the recipe as it is, and as it was `before`."""
+def hardened() -> str:
+    """Robust copies by the recipe `teacher` and their start: clean accuracy, and robust accuracy by APGD."""
+    rows = result(HARDENED_APGD)["rows"]
+    (start,) = (row for row in rows if row["arm"] == "start")
+    runs = [row for row in rows if row["arm"] != "start"]
+    body = []
+    for name, seeds in (("the start", [start]), (f"`teacher` ({len(runs)} seeds)", runs)):
+        cells = []
+        for metric in ("knn", "probe"):
+            values = [row["metrics"][metric] for row in seeds]
+            change = ""
+            if seeds is runs:
+                change = f" ({_paired_change([one - start['metrics'][metric] for one in values])})"
+            cells.append(f"{statistics.fmean(values):.1f}{change}")
+        smallest = [row["smallest_epsilon"] for row in seeds]
+        cells += [withstood(smallest, epsilon) for epsilon in (1, 2, 4)]
+        body.append((name, *cells))
+    attacks = (f"APGD, ε = {epsilon}/255" for epsilon in (1, 2, 4))
+    return table(body, "", "k-NN", "linear head", *attacks)
+
+
+def withstood(smallest: Sequence[Sequence[float | None]], epsilon: float) -> str:
+    """Robust accuracy in percent, ± half of its 95 % interval over images and seeds, from one list of a seed."""
+    outcomes = [[one is None or one > epsilon for one in seed] for seed in smallest]
+    mean, half = over_images_and_seeds(outcomes)
+    return f"{mean:.1f} ± {half:.1f}" if mean else "0.0"
+
+
+def over_images_and_seeds(outcomes: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Mean in percent of [seeds, images] outcomes, and half of its 95 % interval.
+
+    √(seeds² + images²): Student's t of the seeds' means, and 1.96 standard errors over images of the images' means,
+    since all seeds share their images. Of one seed, over images alone.
+    """
+    table = 100 * np.asarray(outcomes, dtype=np.float64)
+    images = 1.96 * table.mean(0).std(ddof=1) / math.sqrt(table.shape[1])
+    seeds = half_width(table.mean(1)) if len(table) > 1 else 0.0
+    return float(table.mean()), math.hypot(images, seeds)
+
+
+def hardened_photographs() -> str:
+    """`hexa harden` by its defaults on photographs: each run by its verdict and by images that it did not see."""
+    rows = result(PHOTOGRAPHS)["rows"]
+    (start,) = (row for row in rows if row["arm"] == "start")
+    runs = [row for row in rows if row["arm"] != "start"]
+    body = []
+    groups = [(f"seed {row['seed']}", [row]) for row in runs]
+    if len(runs) > 2:  # two seeds do not tell how much seeds differ
+        groups.append((f"all {len(runs)} seeds", runs))
+    for name, seeds in groups:
+        cells = []
+        for measure in ("k-NN", "linear probe"):
+            before = np.asarray(start["right"][measure], dtype=np.float64)
+            changes = [np.asarray(row["right"][measure]) - before for row in seeds]
+            mean, half = over_images_and_seeds(changes)
+            cells.append(f"{mean:+.1f} ± {half:.1f}".replace("-", "−"))
+        smallest = [row["smallest_epsilon"] for row in seeds]
+        cells += [withstood(smallest, epsilon) for epsilon in (1, 2, 4)]
+        body.append((name, *cells))
+    for row in runs:
+        said = row["comparison"]
+        cells = [
+            f"{said['changes'][name][0]:+.1f} ± {said['changes'][name][1]:.1f}".replace("-", "−")
+            for name in ("k-NN", "linear probe")
+        ]
+        for epsilon in (1, 2, 4):
+            name = f"APGD of ε = {epsilon}"
+            cells.append(f"{said[name][1]:.1f} ± {said['changes'][name][1]:.1f}")
+        body.append((f"verdict of seed {row['seed']} ({said['attacked']} attacked)", *cells))
+    attacks = (f"APGD, ε = {epsilon}/255" for epsilon in (1, 2, 4))
+    return table(body, "", "k-NN, change", "linear probe, change", *attacks)
+
+
+def hardened_before(*before: tuple[str, str]) -> str:
+    """Robust copies and their start, as changes from it, by the recipe as it is, and as it was `before`."""
     body = []
     for name, recipe in ((HARDENED, "`teacher`"), *before):
         rows = result(name)["rows"]
@@ -1497,8 +1573,11 @@ GENERATED: dict[str, Callable[[], str]] = {
     "scratch": scratch,
     "scratch-rates": scratch_rates,
     "hardened": hardened,
+    "hardened-photographs": hardened_photographs,
     "hardened-before": partial(
-        hardened, (HARDENED_ADAMW, "by AdamW"), (HARDENED_PLAIN, "by AdamW, without other contrast")
+        hardened_before,
+        (HARDENED_ADAMW, "by AdamW"),
+        (HARDENED_PLAIN, "by AdamW, without other contrast"),
     ),
     "hardened-by": partial(hardened_by, HARDENED_BY),
     "hardened-two-steps": partial(hardened_by, "2026-11-25-harden-two-steps.json"),
