@@ -521,7 +521,7 @@ def strongest() -> str:
     weak, strong = (
         {
             "clean": ("robust", "top1"),
-            **{f"attack of {grey}": ("robust", f"robust@{grey}") for grey in levels},
+            **{f"PGD, ε = {grey}": ("robust", f"robust@{grey}") for grey in levels},
         }
         for levels in ((2, 4), (8, 16))
     )
@@ -791,13 +791,18 @@ def hardened_objects() -> str:
         result(f"2026-11-25-harden-objects-{end}.json")["table"] for end in ("smaller", "muon")
     )
     rows = [(*row, other[-1]) for row, other in zip(found["rows"], before["rows"], strict=True)]
-    return table(rows, *found["header"], "difference by views of 160 px")
+    return table(_by_pgd(rows), *found["header"], "difference by views of 160 px")
 
 
 def hardened_clothes() -> str:
     """The table of one run of `hexa harden` on photographs of clothes."""
     found = result("2026-11-26-harden-clothes-two-cores.json")["table"]
-    return table(found["rows"], *found["header"])
+    return table(_by_pgd(found["rows"]), *found["header"])
+
+
+def _by_pgd(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Rows whose first cell names the attack of these runs."""
+    return [[row[0].replace("attack of ε", "PGD, ε"), *row[1:]] for row in rows]
 
 
 def hardened_sets() -> str:
@@ -820,7 +825,7 @@ def hardened_sets() -> str:
             body.append(
                 (
                     "",
-                    name,
+                    f"PGD, ε = {radius}",
                     f"{said[name][1]} → {said[name][2]} ({said[name][3]})",
                     f"{held:.1f}" if kept else "–",
                 )
@@ -994,8 +999,8 @@ def robust_arms() -> str:
         "epochs",
         "one core",
         "clean",
-        "attack of 8",
-        "attack of 16",
+        "PGD, ε = 8",
+        "PGD, ε = 16",
         "k-NN, clean",
     )
     return table(body, *head)
@@ -1321,7 +1326,7 @@ def goals() -> str:
         )
 
     places = tuple(("robust", metric) for metric in ("top1", "robust@1", "robust@2", "robust@4"))
-    what = "linear head: clean / under attack of 1 / 2 / 4 grey levels"
+    what = "linear head: clean / PGD within 1 / 2 / 4 grey levels"
     change = of_few(one_rate, "+adversarial", 400, *places, beside=241)
     rows.append(
         (
@@ -1341,7 +1346,7 @@ def goals() -> str:
         rows.append(
             ("", f"MoCo-v2 + adversarial{when}", "equal time, best of four rates", what, change)
         )
-    what = "linear head: clean / under attack of 8 / of 16 grey levels"
+    what = "linear head: clean / PGD within 8 / 16 grey levels"
     rows.append(
         (
             "robustness, digits",
