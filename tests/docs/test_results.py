@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from docs.generated import ROOT, UNRESOLVED, _mean_changes, strongest
+from docs.generated import ROOT, _mean_changes, strongest
 from hexa.runtime.packages import source_hash
 
 
@@ -51,11 +51,8 @@ def is_here(commit: str) -> bool:
 
 
 def test_every_commit_that_a_result_names_is_clean_and_in_this_branch() -> None:
-    """But for a list of older ones."""
     lost = {commit for commit, _ in NAMED if not is_here(commit)}
-    assert lost - UNRESOLVED == set(), "run it again from a clean commit of this branch"
-    assert UNRESOLVED - lost == set(), "benchmarks/unresolved.json names what no result has"
-    assert len(UNRESOLVED) <= 15, "nothing is added to benchmarks/unresolved.json"
+    assert lost == set(), "run it again from a clean commit of this branch"
 
 
 def test_a_commit_that_is_not_here_is_found() -> None:
