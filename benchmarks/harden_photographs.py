@@ -42,7 +42,7 @@ from hexa.runtime.packages import provenance
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone, load_backbone
 
-EPSILONS = (1.0, 2.0, 4.0)
+EPSILONS = (1.0, 2.0)
 DEVICE = torch.device("cpu")
 
 
