@@ -1,7 +1,7 @@
 """What stands in the documentation between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
 
-Recipes come from the code, numbers from the result files in benchmarks/, so that none is typed by hand. A test
-compares; `python -m docs.generated` writes them anew.
+Recipes come from the code, numbers from the result files in benchmarks/. A test compares; `python -m docs.generated`
+writes them again. Tables outside of the markers, and numbers in sentences, are typed.
 """
 
 from __future__ import annotations
