@@ -437,11 +437,11 @@ def test_the_loss_is_reported_by_labels_that_did_not_choose() -> None:
             return lost_by(before, side(share), half)
 
         alone = at_price(price, functools.partial(cost, np.arange(100)))
-        naive.append(lost(before, side(alone)) - truth(alone))
+        naive.append(lost(before, side(alone)).points - truth(alone))
         halves = np.split(drawn.permutation(100), [45])
         shares = [at_price(price, functools.partial(cost, half)) for half in halves]
         values = crossed([side(share) for share in shares], halves)
-        reported = lost(before, Side(backbone, torch.zeros(1), (), values))
+        reported = lost(before, Side(backbone, torch.zeros(1), (), values)).points
         ours.append(reported - truth(mean_share(shares, halves)))
     error = np.std(ours) / math.sqrt(len(ours))
     assert np.mean(naive) < -5 * error
@@ -555,26 +555,31 @@ def sides(right: tuple[int, int], held: tuple[int, int]) -> list[Side]:
 
 
 @pytest.mark.parametrize(
-    ("clean", "robust", "price", "better"),
+    ("clean", "robust", "within", "better"),
     [
-        ((160, 160), (0, 50), 0.0, True),
-        ((160, 154), (0, 50), 2.0, True),  # three points of the probe and one of k-NN
-        ((160, 153), (0, 50), 2.0, False),  # 2.5 in the mean
-        ((160, 180), (50, 50), 2.0, False),  # no more robust
-        ((160, 180), (50, 52), 2.0, False),  # not significantly
+        ((160, 160), (0, 50), True, True),
+        ((160, 154), (0, 50), True, True),  # three points of the probe and one of k-NN
+        ((160, 153), (0, 50), True, True),  # 2.5 in the mean, but not significantly more than 2
+        ((160, 153), (0, 50), False, False),
+        ((160, 130), (0, 50), True, False),  # 14 in the mean
+        ((160, 180), (50, 50), True, False),  # no more robust
+        ((160, 180), (50, 52), True, False),  # not significantly
     ],
 )
 def test_the_verdict(
-    clean: tuple[int, int], robust: tuple[int, int], price: float, better: bool
+    clean: tuple[int, int], robust: tuple[int, int], within: bool, better: bool
 ) -> None:
     before, after = sides(clean, robust)
-    found, said = decide(before, after, price, "an attack")
+    found, said = decide(before, after, 2.0, within, "an attack")
     assert (found, said.startswith("it is more robust" if better else "the start is kept")) == (
         better,
         True,
     )
     assert ("no gain in robustness can be shown" in said) == (robust[1] - robust[0] < 10)
-    assert ("more than --price" in said) == (clean[0] - clean[1] - 2 > 2 * price)
+    assert ("more than --price" in said) == (not within or clean[1] == 130)
+    loss = (clean[0] - clean[1] - 2) / 2
+    assert lost(before, after).points == pytest.approx(loss)
+    assert f"labels that did not choose it {loss:+.1f} ± ".replace("-", "−") in said
     row = table(before, after, 64).rows[1]
     assert row[:3] == [f"{CLEAN}, % ↑", f"{clean[0] / 2:.1f}", f"{clean[1] / 2:.1f}"]
     assert math.isclose(float(row[3].split()[0].replace("−", "-")), (clean[1] - clean[0]) / 2)

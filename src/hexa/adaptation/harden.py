@@ -245,6 +245,7 @@ class HardenRequest(AdaptRequest):
         def cost(half: Rows, share: float) -> float:
             return lost_by(before, side(share), half)
 
+        within = True
         if judge is None:
             shares = [_UNTOLD]
             share = _UNTOLD
@@ -252,6 +253,8 @@ class HardenRequest(AdaptRequest):
         else:
             halves = halves_of(judge)
             shares = [at_price(self.price, functools.partial(cost, half)) for half in halves]
+            both = zip(halves, shares, strict=True)
+            within = all(cost(half, one) <= self.price for half, one in both)
             share = mean_share(shares, halves)
             values = crossed([side(one) for one in shares], halves)
             after = replace(side(share), values=values)
@@ -278,7 +281,8 @@ class HardenRequest(AdaptRequest):
             f"{len(shown.places)} of the {len(images):,} images were corrupted, and attacked by {attack['name']}; "
             "stronger attacks find more (hexa evaluate robust)"
         )
-        better, verdict = decide(before, after, self.price, attacked, f" at {size} px", at_own)
+        where = f" at {size} px"
+        better, verdict = decide(before, after, self.price, within, attacked, where, at_own)
         if share < 1:
             why = (
                 "without labels to tell what it costs,"
@@ -297,6 +301,7 @@ class HardenRequest(AdaptRequest):
             "attack": attack,
             "share": share,
             "chosen": shares,
+            "within price": within,
             "size": size,
         }
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}

@@ -207,9 +207,13 @@ def farthest(
     return ascend(aim, images, radius, images + radius * start, STEPS)[0]
 
 
-def lost(before: Side, after: Side) -> float:
+def lost(before: Side, after: Side) -> Difference:
     """Points of clean accuracy lost, the mean by k-NN and by the probe (docs/what-hardening-was-worth.md says why)."""
-    return float(np.mean([before.mean(name) - after.mean(name) for name in DECIDING]))
+    start, end = (
+        np.mean([percent(side.values[name]) for name in DECIDING], axis=0)
+        for side in (before, after)
+    )
+    return paired(end, start, 1, before.width.get(CLEAN, 1.0), before.groups.get(CLEAN))
 
 
 def attack_of(judge: Judge | None) -> dict[str, Any]:
@@ -222,14 +226,21 @@ def attack_of(judge: Judge | None) -> dict[str, Any]:
 
 
 def decide(
-    before: Side, after: Side, price: float, attacked: str, where: str = "", own: str = ""
+    before: Side,
+    after: Side,
+    price: float,
+    within: bool,
+    attacked: str,
+    where: str = "",
+    own: str = "",
 ) -> tuple[bool, str]:
     """Whether the result is to be kept, and the verdict in a sentence.
 
-    It is kept if at one ε or more it is more robust by more than the 95 % interval for all ε together, at none less,
-    and `lost` is at most `price` points. Without labels, features have to move less under attack, and the price is
-    unknown. attacked: name of the attack and number of images. where: the size that both are evaluated at, and own:
-    what the start has at its own, if they need to be said.
+    It is kept if at one ε or more it is more robust by more than the 95 % interval for all ε together, at none less; if
+    it is `within` the price by the labels that chose it; and if the loss by those that did not is not above `price` by
+    more than its interval. A stricter rule for the latter would keep results that chance favoured, and report too
+    little. Without labels, features have to move less under attack. attacked: name of the attack and number of images.
+    where: the size that both are evaluated at, and own: what the start has at its own, if they need to be said.
     """
     signs = {difference(before, after, name).sign for name in ATTACKED} - {0}
     more = signs == {1 if CLEAN in before.values else -1}
@@ -240,13 +251,14 @@ def decide(
 
     attacks = ", ".join(f"{name.removeprefix('APGD of ')}: {change(name)}" for name in ATTACKED)
     if CLEAN in before.values:
-        better = more and lost(before, after) <= price
+        loss = lost(before, after)
+        more_than = not within or loss.points - loss.half > price
+        better = more and not more_than
         said = f"under attack by {attacked} within {attacks}; clean, by the {CLEAN}, {change(CLEAN)}{own}"
-        said += f"; by {NEAREST} {change(NEAREST)}"
-        if lost(before, after) > price:
-            said += (
-                f", a mean loss of {lost(before, after):.1f} points, more than --price {price:g}"
-            )
+        said += f"; by {NEAREST} {change(NEAREST)}; mean loss by labels that did not choose it "
+        said += loss.said(" points")
+        if more_than:
+            said += f", more than --price {price:g}"
     else:
         better = more
         kept = unlabelled.kept(before.features, after.features).mean()
