@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from hexa import recipes
@@ -53,6 +54,8 @@ TORTURE = max(path.name for path in (ROOT / "benchmarks").glob("*-torture.json")
 WITHOUT_LABELS = "2026-11-25-without-labels.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
 ROBUST = "2026-11-25-robust-digits.json"
+HARDENED_APGD = "2026-11-28-harden-apgd.json"
+PHOTOGRAPHS = "2026-11-28-harden-photographs.json"
 HARDENED = "2026-11-25-harden-muon.json"
 HARDENED_ADAMW = "2026-11-25-harden-contrast.json"
 HARDENED_PLAIN = "2026-11-25-harden-five-seeds.json"
@@ -63,9 +66,9 @@ HARDENED_BY = "2026-11-24-harden-search.json"
 HARDENED_SCORES = {
     "k-NN": "knn",
     "linear head": "probe",
-    "attack of 1": "robust@1",
-    "attack of 2": "robust@2",
-    "attack of 4": "robust@4",
+    "PGD, ε = 1": "robust@1",
+    "PGD, ε = 2": "robust@2",
+    "PGD, ε = 4": "robust@4",
 }
 SMALL_RECIPES = "2026-11-27-small-recipes.json"
 SEMI = "2026-11-23-semi-supervised-digits.json"
@@ -414,7 +417,7 @@ def strongest() -> str:
     weak, strong = (
         {
             "clean": ("robust", "top1"),
-            **{f"attack of {grey}": ("robust", f"robust@{grey}") for grey in levels},
+            **{f"PGD, ε = {grey}": ("robust", f"robust@{grey}") for grey in levels},
         }
         for levels in ((2, 4), (8, 16))
     )
@@ -484,8 +487,81 @@ def strongest() -> str:
     return table(body, *head)
 
 
-def hardened(*before: tuple[str, str]) -> str:
-    """Robust copies beside their start, as changes from it, by the recipe as it is, and as it was `before`."""
+def hardened() -> str:
+    """Robust copies by the recipe `teacher` and their start: clean accuracy, and robust accuracy by APGD."""
+    rows = result(HARDENED_APGD)["rows"]
+    (start,) = (row for row in rows if row["arm"] == "start")
+    runs = [row for row in rows if row["arm"] != "start"]
+    body = []
+    for name, seeds in (("the start", [start]), (f"`teacher` ({len(runs)} seeds)", runs)):
+        cells = []
+        for metric in ("knn", "probe"):
+            values = [row["metrics"][metric] for row in seeds]
+            change = ""
+            if seeds is runs:
+                change = f" ({_paired_change([one - start['metrics'][metric] for one in values])})"
+            cells.append(f"{statistics.fmean(values):.1f}{change}")
+        smallest = [row["smallest_epsilon"] for row in seeds]
+        cells += [withstood(smallest, epsilon) for epsilon in (1, 2, 4)]
+        body.append((name, *cells))
+    attacks = (f"APGD, ε = {epsilon}/255" for epsilon in (1, 2, 4))
+    return table(body, "", "k-NN", "linear head", *attacks)
+
+
+def withstood(smallest: Sequence[Sequence[float | None]], epsilon: float) -> str:
+    """Robust accuracy in percent, ± half of its 95 % interval over images and seeds, from one list of a seed."""
+    outcomes = [[one is None or one > epsilon for one in seed] for seed in smallest]
+    mean, half = over_images_and_seeds(outcomes)
+    return f"{mean:.1f} ± {half:.1f}" if mean else "0.0"
+
+
+def over_images_and_seeds(outcomes: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Mean in percent of [seeds, images] outcomes, and half of its 95 % interval.
+
+    √(seeds² + images²): Student's t of the seeds' means, and 1.96 standard errors over images of the images' means,
+    since all seeds share their images. Of one seed, over images alone.
+    """
+    table = 100 * np.asarray(outcomes, dtype=np.float64)
+    images = 1.96 * table.mean(0).std(ddof=1) / math.sqrt(table.shape[1])
+    seeds = half_width(table.mean(1)) if len(table) > 1 else 0.0
+    return float(table.mean()), math.hypot(images, seeds)
+
+
+def hardened_photographs() -> str:
+    """`hexa harden` by its defaults on photographs: each run by its verdict and by images that it did not see."""
+    rows = result(PHOTOGRAPHS)["rows"]
+    (start,) = (row for row in rows if row["arm"] == "start")
+    runs = [row for row in rows if row["arm"] != "start"]
+    body = []
+    groups = [(f"seed {row['seed']}", [row]) for row in runs]
+    if len(runs) > 2:  # two seeds do not tell how much seeds differ
+        groups.append((f"all {len(runs)} seeds", runs))
+    for name, seeds in groups:
+        cells = []
+        for measure in ("k-NN", "linear probe"):
+            before = np.asarray(start["right"][measure], dtype=np.float64)
+            changes = [np.asarray(row["right"][measure]) - before for row in seeds]
+            mean, half = over_images_and_seeds(changes)
+            cells.append(f"{mean:+.1f} ± {half:.1f}".replace("-", "−"))
+        smallest = [row["smallest_epsilon"] for row in seeds]
+        cells += [withstood(smallest, epsilon) for epsilon in (1, 2)]
+        body.append((name, *cells))
+    for row in runs:
+        said = row["comparison"]
+        cells = [
+            f"{said['changes'][name][0]:+.1f} ± {said['changes'][name][1]:.1f}".replace("-", "−")
+            for name in ("k-NN", "linear probe")
+        ]
+        for epsilon in (1, 2):
+            name = f"APGD of ε = {epsilon}"
+            cells.append(f"{said[name][1]:.1f} ± {said['changes'][name][1]:.1f}")
+        body.append((f"verdict of seed {row['seed']} ({said['attacked']} attacked)", *cells))
+    attacks = (f"APGD, ε = {epsilon}/255" for epsilon in (1, 2))
+    return table(body, "", "k-NN, change", "linear probe, change", *attacks)
+
+
+def hardened_before(*before: tuple[str, str]) -> str:
+    """Robust copies and their start, as changes from it, by the recipe as it is, and as it was `before`."""
     body = []
     for name, recipe in ((HARDENED, "`teacher`"), *before):
         rows = result(name)["rows"]
@@ -532,7 +608,12 @@ def _adaptation(row: dict[str, Any]) -> tuple[str, ...]:
 
 def expected() -> str:
     """The README's table: what was better, worse or no different. Intervals are over seeds and images."""
-    body = [*_adapted_sets()]
+    hardened = [row for row in result(HARDENED_APGD)["rows"] if row["arm"] != "start"]
+    found = withstood([row["smallest_epsilon"] for row in hardened], 1)
+    count = f"{hardened[0]['images']} images, {len(hardened)} seeds"
+    what = "hardening (recipe `teacher`), CIFAR-10 at 64 px"
+    robust = (what, f"APGD of ε = 1/255: better 0.0 → {found}", count, HARDENED_APGD)
+    body = [*_adapted_sets(), robust]
     name = "HEXA-MoCo compared with MoCo-v2, CIFAR-10"
     runs = {arm: _runs(result(MOCO), arm, 20) for arm in ("plain", "+adv")}
     plain, hard = ([run["knn"] for run in runs[arm].values()] for arm in ("plain", "+adv"))
@@ -650,13 +731,18 @@ def hardened_objects() -> str:
         result(f"2026-11-25-harden-objects-{end}.json")["table"] for end in ("smaller", "muon")
     )
     rows = [(*row, other[-1]) for row, other in zip(found["rows"], before["rows"], strict=True)]
-    return table(rows, *found["header"], "difference by views of 160 px")
+    return table(_by_pgd(rows), *found["header"], "difference by views of 160 px")
 
 
 def hardened_clothes() -> str:
     """The table of one run of `hexa harden` on photographs of clothes."""
     found = result("2026-11-26-harden-clothes-two-cores.json")["table"]
-    return table(found["rows"], *found["header"])
+    return table(_by_pgd(found["rows"]), *found["header"])
+
+
+def _by_pgd(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Rows whose first cell names the attack of these runs."""
+    return [[row[0].replace("attack of ε", "PGD, ε"), *row[1:]] for row in rows]
 
 
 def hardened_sets() -> str:
@@ -679,7 +765,7 @@ def hardened_sets() -> str:
             body.append(
                 (
                     "",
-                    name,
+                    f"PGD, ε = {radius}",
                     f"{said[name][1]} → {said[name][2]} ({said[name][3]})",
                     f"{held:.1f}" if kept else "–",
                 )
@@ -790,8 +876,8 @@ def robust_arms() -> str:
         "epochs",
         "one core",
         "clean",
-        "attack of 8",
-        "attack of 16",
+        "PGD, ε = 8",
+        "PGD, ε = 16",
         "k-NN, clean",
     )
     return table(body, *head)
@@ -1072,7 +1158,7 @@ def goals() -> str:
         )
 
     places = tuple(("robust", metric) for metric in ("top1", "robust@1", "robust@2", "robust@4"))
-    what = "linear head: clean / under attack of 1 / 2 / 4 grey levels"
+    what = "linear head: clean / PGD within 1 / 2 / 4 grey levels"
     change = of_few(one_rate, "+adversarial", 400, *places, beside=241)
     rows.append(
         (
@@ -1092,7 +1178,7 @@ def goals() -> str:
         rows.append(
             ("", f"MoCo-v2 + adversarial{when}", "equal time, best of four rates", what, change)
         )
-    what = "linear head: clean / under attack of 8 / of 16 grey levels"
+    what = "linear head: clean / PGD within 8 / 16 grey levels"
     rows.append(
         (
             "robustness, digits",
@@ -1270,8 +1356,11 @@ GENERATED: dict[str, Callable[[], str]] = {
     "robust-arms": robust_arms,
     "scratch": scratch,
     "scratch-rates": scratch_rates,
+    "hardened": hardened,
     "hardened-before": partial(
-        hardened, (HARDENED_ADAMW, "by AdamW"), (HARDENED_PLAIN, "by AdamW, without other contrast")
+        hardened_before,
+        (HARDENED_ADAMW, "by AdamW"),
+        (HARDENED_PLAIN, "by AdamW, without other contrast"),
     ),
     "hardened-by": partial(hardened_by, HARDENED_BY),
     "hardened-two-steps": partial(hardened_by, "2026-11-25-harden-two-steps.json"),
