@@ -48,8 +48,7 @@ def softmax_regression(
     """Weights [D + 1, C], the bias last, that minimise mean cross-entropy + weight_decay/2 · Σ W², by L-BFGS.
 
     x: [N, D], y: [N]. The bias is not decayed. The minimum is that of scikit-learn's LogisticRegression with
-    C = 1 / (N · weight_decay), whose steps are not scaled by direction: benchmarks/probe.py compares. start: weights to
-    begin at. L-BFGS moves v = W / s with s_d = (h · mean x_d² + weight_decay)^−½, which
+    C = 1 / (N · weight_decay), whose steps are not scaled by direction. start: initial weights. L-BFGS moves v = W / s with s_d = (h · mean x_d² + weight_decay)^−½, which
     gives all directions a like curvature if the columns of x are orthogonal; `tolerance` bounds the largest component
     of the gradient by v.
     """
