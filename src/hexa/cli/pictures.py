@@ -9,7 +9,7 @@ from hexa.cli.declare import (
     DATA_OF_RUN,
     DOMAINS,
     SEED,
-    TRUST,
+    TRUST_IMAGES,
     Fields,
     Given,
     command,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     option("--domain NAME", "for a recipe: " + DOMAINS),
     option("--out FILE.png", required=True),
     option("--num-images N", "rows of the picture; 8 if not given", type=whole(1, 256), default=8),
-    TRUST,
+    TRUST_IMAGES,
     option("--gain X", "how many times the perturbation is magnified", type=positive),
     SEED,
     open=True,
@@ -60,6 +60,7 @@ def visualize(given: Given, extra: Fields) -> None:
     skipped: list[str] = []
     notes: list[str] = []
     how = {name: getattr(given, name) for name in ("num_images", "seed", "gain")}
+    how["opens_own"] = given.trust
     with progress_bar() as progress:
         path = run(target, given.data, out, problems=skipped, notes=notes, progress=progress, **how)
     left = f"{len(skipped)} images could not be read and were skipped: {some(skipped, '; ')}"
@@ -76,7 +77,7 @@ def visualize(given: Given, extra: Fields) -> None:
     ),
     DATA_OF_RUN,
     option("--out FILE", ".png or .svg", required=True),
-    TRUST,
+    TRUST_IMAGES,
     SEED,
     description="hard-examples: views beside the hard examples made of them. view-space: clean, adversarial and mixed "
     "views in two dimensions. neighbours, clusters: which images a backbone finds similar.",
@@ -96,7 +97,15 @@ def figure(given: Given, extra: Fields) -> None:
     elif given.kind in OF_FEATURES:
         target = named(target, given.seed)
     with progress_bar() as progress:
-        path = run(given.kind, target, given.data, out, seed=given.seed, progress=progress)
+        path = run(
+            given.kind,
+            target,
+            given.data,
+            out,
+            seed=given.seed,
+            opens_own=given.trust,
+            progress=progress,
+        )
     say(f"written to {path}")
 
 

@@ -28,6 +28,7 @@ from hexa.data.sources.source import (
     sample,
 )
 from hexa.runtime.memory import usable_memory
+from hexa.runtime.paths import Inside
 
 #: Rows unpacked together; one where the largest value may have more bytes than this.
 _ROWS, _LARGE = 16, 64 << 20
@@ -60,6 +61,9 @@ class ParquetSource(Source):
             raise UserError(f"data '{spec}': no such file or folder{where}; write parquet:PATH")
         self._example = f"parquet:{argument},bytes={2 * self._most}"
         files = _files(root, spec)
+        inside = Inside(spec, root)
+        for of_split in files.values():
+            inside.check(map(str, of_split), "the folder")
         self._read_from = self._open_split(spec, split, files)
         with reported(f"data '{spec}': cannot read {some(self._read_from)}"):
             schema = pq.read_schema(self._read_from[0])
