@@ -84,7 +84,7 @@ class HuggingFaceSource(Source):
             self._read_labels(tables, table, label)
         known = b"" if self.labels is None else self.labels.tobytes()
         self.fingerprint = digest(
-            *self.paths, sizes.tobytes(), known, *sample(len(self), self.encoded)
+            *self.paths, sizes.tobytes(), known, samples=sample(len(self), self.encoded)
         )
         self._read_from = [*(file["filename"] for file in table.cache_files), *single]
 

@@ -236,7 +236,7 @@ class Source:
         sizes = [_stamp(file).partition(" ")[0] for file in files[:: max(1, len(files) // 10_000)]]
         listed = digest(*self.paths, *sizes, *parts)
         self.fingerprint = digest(
-            listed, *sample(len(files), lambda row: decoding.read(files[row], SAMPLED_BYTES))
+            listed, samples=sample(len(files), lambda row: decoding.read(files[row], SAMPLED_BYTES))
         )
 
     def _number_labels(
@@ -448,10 +448,16 @@ def _stamp(file: str | Path) -> str:
     return "absent"
 
 
-def digest(*parts: bytes | str) -> str:
-    """Sixteen hexadecimal digits of the SHA-256 of these parts."""
+def digest(*parts: bytes | str, samples: Iterable[bytes] = (), separator: bytes = b"\0") -> str:
+    """Sixteen hexadecimal digits of the SHA-256 of these parts.
+
+    samples: large parts that follow, of which only one is in memory at a time; each ends with the separator.
+    """
     hashed = hashlib.sha256()
     for part in parts:
         hashed.update(part.encode(errors="surrogateescape") if isinstance(part, str) else part)
         hashed.update(b"\0")
+    for content in samples:
+        hashed.update(content)
+        hashed.update(separator)
     return hashed.hexdigest()[:16]

@@ -88,7 +88,7 @@ class WebDatasetSource(Source):
         sizes = [str(member.size) for _, member in self._places]
         names = digest(*self.paths, *sizes, b"" if self.labels is None else self.labels.tobytes())
         self.fingerprint = digest(
-            names, *sample(len(self), lambda index: self.encoded(index, SAMPLED_BYTES))
+            names, samples=sample(len(self), lambda index: self.encoded(index, SAMPLED_BYTES))
         )
 
     def metadata(self, kind: str, name: str) -> list[str | None]:
