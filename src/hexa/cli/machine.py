@@ -132,7 +132,7 @@ def speedrun(given: Given, extra: Fields) -> None:
 )
 def check(given: Given, extra: Fields) -> int:
     from hexa.recipes import plugins
-    from hexa.testing.check import check as run, tried
+    from hexa.testing.check import check as run, looks_wrong, tried
 
     os.environ["CUDA_VISIBLE_DEVICES"] = (
         ""  # laws fork, which autograd refuses if it sees a GPU; they need none
@@ -146,9 +146,12 @@ def check(given: Given, extra: Fields) -> int:
         if not given.json:
             say(f"{'BROKEN' if verdict.said else 'ok':7}{verdict.meaning}")
             say(f"       {verdict.said}" * bool(verdict.said))
+    broken = any(verdict.said for verdict in verdicts)
     if given.json:
         print(json.dumps([vars(verdict) for verdict in verdicts], indent=2))
-    return int(any(verdict.said for verdict in verdicts))
+    elif not broken and (warning := looks_wrong(experiment)):
+        say(f"warning: {warning}")
+    return int(broken)
 
 
 @command("versions, devices, precision, decoders; what is wrong and how to fix it", JSON)
