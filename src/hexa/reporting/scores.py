@@ -77,7 +77,7 @@ def _top1(result: Record) -> dict[str, tuple[float, Any]]:
 
 
 def _difference(names: Sequence[str], scores: Sequence[dict[Any, tuple[float, Any]]]) -> str:
-    """By how much the second arm's top-1 accuracy is higher, and whether chance explains that. scores: by seed."""
+    """Say how the top-1 accuracy of the second arm differs, with its 95 % interval. scores: of both arms, by seed."""
     first, second = scores
     seeds = [seed for seed in first if seed in second]
     if len(seeds) > 1:

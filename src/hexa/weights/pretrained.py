@@ -85,7 +85,7 @@ class Backbone(nn.Module):
 
         Elsewhere than on the CPU it waits for the device. Nothing is looked at while the network is compiled or exported.
         """
-        tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         known = self._seen and images.device.type != "cpu"
         if known or tracing or type(images) is not Tensor or not images.numel():
             return
