@@ -56,6 +56,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 from tests.adaptation.test_adapt import QUICK
 from tests.conftest import Says
+from tests.refusals import one_line
 
 NETWORK = NetworkConfig(
     name="small-resnet", widths=(8, 16), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4)
@@ -208,6 +209,13 @@ def test_what_cannot_be(
     else:  # too short is an answer
         assert "so the original weights are kept; try --time 1m." in told.out
         assert not [*tmp_path.rglob("*.yaml")]
+
+
+@pytest.mark.parametrize("value", ["x", None, True, float("nan"), [4.0]])
+@pytest.mark.parametrize("name", ["strength", "price"])
+def test_what_is_no_number_in_python(name: str, value: Any) -> None:
+    with one_line(f"--{name} .* is (a radius|in points)"):
+        HardenRequest("timm:resnet18", "digits", **{name: value})
 
 
 @pytest.mark.parametrize("asked", [AdaptRequest, HardenRequest])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from hexa.data import open_source
 from hexa.evaluation.split import draw_classes
 from hexa.evaluation.supervised import tuned
 from hexa.runtime.random import Stream
-from hexa.weights.pretrained import load_backbone
+from hexa.weights.pretrained import load_backbone, save_backbone
 from tests.conftest import Says
 
 RANDOM = "random:small-resnet-8-8-16"
@@ -357,6 +358,29 @@ def test_images_of_groups_do_not_judge_each_other(folder: Path, tmp_path: Path) 
         (tmp_path / "visits.csv").write_text(table)
         with pytest.raises(UserError, match=said):
             compare(told)
+
+
+def test_images_without_a_group_are_counted(folder: Path, tmp_path: Path, says: Says) -> None:
+    files = sorted((folder / "labelled").glob("*/*.png"))
+    lines = [f"{one.parent.name}/{one.name},{place % 3}" for place, one in enumerate(files)]
+    (tmp_path / "visits.csv").write_text("\n".join(["path,group", *lines[7:]]))
+    source = open_source(f"folder:{folder / 'labelled'}")
+    labelled.take_groups(source, str(tmp_path / "visits.csv"))
+    (said,) = (note for note in source.notes() if "--groups" in note)
+    assert f"no group for 7 of {len(files)} images" in said
+
+
+def test_a_backbone_whose_path_is_not_text(folder: Path, tmp_path: Path, says: Says) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.safetensors")
+    saved = save_backbone(load_backbone(RANDOM), tmp_path / "plain.safetensors")
+    saved.rename(path)
+    out = ["--out", tmp_path / "page", "--size", "8", "--time", "20s"]
+    images = ["--data", f"folder:{folder / 'labelled'}"]
+    said = says("compare", path, "pixels:8", *images, *out).out
+    assert "udcff.safetensors" in said
+    record = json.loads((tmp_path / "page" / "compare.json").read_text())
+    assert "udcff.safetensors" in record["backbones"][0]["name"]
+    assert "udcff.safetensors" in (tmp_path / "page" / "compare.html").read_text()
 
 
 def test_labelled_images_that_are_all_alike_stay(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from hexa.comparison.extraction import (
     passes_of,
 )
 from hexa.comparison.verdict import Side, Verdict, few_name
-from hexa.config import UserError, some
+from hexa.config import UserError, some, whole_characters
 from hexa.data import Source, draw_part, open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.collective import from_main
@@ -185,7 +185,10 @@ def _learned_from(backbone: Backbone, images: Source) -> bool:
 
 def _names(given: Sequence[str | Path | Backbone]) -> list[str]:
     """Backbones by as much of the ends of their paths as tells them apart; equal ones are numbered."""
-    full = [one.network_config.name if isinstance(one, Backbone) else str(one) for one in given]
+    full = [
+        one.network_config.name if isinstance(one, Backbone) else whole_characters(str(one))
+        for one in given
+    ]
     return told_apart([name if ":" in name else Path(name) for name in full])
 
 

@@ -310,9 +310,11 @@ def take_groups(source: Source, spec: str | None) -> None:
     if spec is not None:
         labels_of(source)  # raises where groups would have no use
         numbers: dict[str, int] = {}
-        given = enumerate(groups_of(spec, source, "--groups"))
+        given = groups_of(spec, source, "--groups")
+        source.ungrouped = given.count(None)
         number = [
-            -1 - row if name is None else numbers.setdefault(name, row) for row, name in given
+            -1 - row if name is None else numbers.setdefault(name, row)
+            for row, name in enumerate(given)
         ]
         source.grouped = np.unique(number, return_inverse=True)[1]
         if source.grouped.max() + 1 == len(source):

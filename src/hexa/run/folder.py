@@ -9,8 +9,9 @@ from pathlib import Path
 
 from hexa.config import UserError
 from hexa.data.loading.workers import WorkerEnded
+from hexa.data.sources.source import digest
 from hexa.runtime import checkpoints, parsing, rendezvous
-from hexa.runtime.files import describe, sweep
+from hexa.runtime.files import cache_folder, describe, sweep
 from hexa.runtime.lock import locked
 from hexa.training import trackers
 from hexa.training.journal import ENVIRONMENT, METRICS
@@ -31,6 +32,18 @@ BEST = "best.safetensors"
 LOCK = ".lock"
 #: Seconds that a killed process may take to be gone.
 PATIENCE = 5.0
+
+
+def note_of(data: str) -> Path:
+    """The file in the user's cache folder that exists if a training of this user opened the source `data`."""
+    return cache_folder() / "sources" / digest(data)
+
+
+def note(data: str) -> None:
+    """Make `note_of` exist, if the cache folder can be written."""
+    with suppress(OSError):
+        note_of(data).parent.mkdir(parents=True, exist_ok=True)
+        note_of(data).touch()
 
 
 @contextmanager
