@@ -1,0 +1,262 @@
+"""What users, other programs and the system do to a command while it runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hexa.cli import main
+from hexa.nn.backbones import NetworkConfig
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from tests.adaptation.conftest import quick_costs
+from tests.torture.harness import Ended, Tally, forked
+from tests.torture.struck import owner_of, send
+
+Act = Callable[[], object]
+Harmed = Callable[..., Ended]
+Expected = Callable[[str], tuple[str, object]]
+COMMANDS = ("adapt", "harden")
+NETWORK = NetworkConfig(
+    name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4)
+)
+#: Nothing depends on the clock or on the speed of the machine, and images are read in each pass.
+FIELDS = (
+    "--device=cpu",
+    "--precision=fp32",
+    "--training.tensorboard=false",
+    "--training.report=false",
+    "--training.num_workers=0",
+    "--training.resident_limit_bytes=0",
+    "--training.checkpoint_every_steps=2",
+    "--time=20m",
+    "--epochs=3",
+    "--views.size=8",
+    "--batch_size=16",
+)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights, 64 JPEGs without classes, and 30 of three classes, by which results are scored."""
+    root = tmp_path_factory.mktemp("original")
+    generator = np.random.default_rng(0)
+    for number in range(94):
+        label = number % 3
+        pixels = generator.integers(0, 120, (12, 12, 3))
+        pixels[..., label] += 100
+        folder = root / "labelled" / f"c{label}" if number >= 64 else root / "images"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number:02}.jpg")
+    save_backbone(random_backbone(NETWORK, 8, seed=5), root / "start.safetensors")
+    return root
+
+
+@pytest.fixture
+def here(original: Path, tmp_path: Path) -> Path:
+    """A copy of them."""
+    return Path(shutil.copytree(original, tmp_path / "here"))
+
+
+def words(command: str, here: Path, *more: object) -> list[object]:
+    data = [f"--data={here / 'images'}", f"--labelled={here / 'labelled'}"]
+    return [command, here / "start.safetensors", *data, *FIELDS, f"--out={here / 'run'}", *more]
+
+
+def record(run: Path) -> dict[str, Any]:
+    return dict(json.loads((run / "adapt.json").read_text()))
+
+
+def result(run: Path) -> tuple[str, object]:
+    """The weights after training, and the scores."""
+    return load_backbone(run / "backbone.safetensors").content_hash(), record(run)["table"]
+
+
+def twice() -> None:
+    send(signal.SIGINT)
+    send(signal.SIGINT)
+
+
+@pytest.fixture
+def harmed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Harmed:
+    """Runs a command in this process; before call number `call` of a function of HOOKS, `act` happens."""
+    monkeypatch.setattr("hexa.adaptation.plan.measure", quick_costs)
+    monkeypatch.setattr("hexa.adaptation.harden.images_per_second", lambda *_: 1000.0)
+
+    def run(words: list[object], act: Act | None = None, at: str = "step", call: int = 1) -> Ended:
+        with monkeypatch.context() as patch:
+            if act is not None:
+                owner, last = owner_of(at)
+                real, numbers = getattr(owner, last), itertools.count(1)
+
+                def wrapped(*arguments: Any, **named: Any) -> Any:
+                    if next(numbers) == call:
+                        act()
+                    return real(*arguments, **named)
+
+                patch.setattr(owner, last, wrapped)
+            code = main([str(word) for word in words])
+        return Ended(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, tuple[str, object]]:
+    """Results of commands that nothing happened to."""
+    return {}
+
+
+@pytest.fixture
+def expected(
+    original: Path,
+    tmp_path: Path,
+    known: dict[str, tuple[str, object]],
+    harmed: Harmed,
+) -> Expected:
+    """The result of a command that nothing happens to."""
+
+    def of(command: str) -> tuple[str, object]:
+        if command not in known:
+            place = Path(shutil.copytree(original, tmp_path / "whole"))
+            assert harmed(words(command, place)).code == 0
+            known[command] = result(place / "run")
+        return known[command]
+
+    return of
+
+
+#: What is moved away, and before which call: of a step, or of the comparison after training.
+MOVES = {
+    "images": ("step", 4),
+    "run": ("step", 4),
+    "labelled": ("conclude", 1),
+    "start.safetensors": ("conclude", 1),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("what", [*MOVES, "run after training"])
+def test_what_is_moved_during_a_run_may_be_moved_back(
+    command: str, what: str, here: Path, expected: Expected, harmed: Harmed, tally: Tally
+) -> None:
+    """The same command then ends with the same weights and scores; nothing is made in the place of a run folder."""
+    name = what.split()[0]
+    at, call = MOVES.get(what, ("conclude", 1))
+    end = harmed(words(command, here), partial(os.rename, here / name, here / "away"), at, call)
+    left = (here / name).exists()
+    if not left:
+        os.rename(here / "away", here / name)
+    again = harmed(words(command, here))
+    told = str(here / name) in end.err and ("same command" in end.err or "its new path" in end.err)
+    same = again.code == 0 and result(here / "run") == expected(command)
+    fine = end.complaint is None and told and not left and same
+    tally.fault("files moved during a run", fine, (end, again))
+
+
+def test_a_moved_run_goes_on_where_it_is(
+    here: Path, expected: Expected, harmed: Harmed, tally: Tally
+) -> None:
+    harmed(words("adapt", here), partial(os.rename, here / "run", here / "there"))
+    end = harmed([*words("adapt", here), f"--out={here / 'there'}"])
+    same = end.code == 0 and result(here / "there") == expected("adapt")
+    tally.fault("files moved during a run", same, end)
+
+
+def more_images(here: Path) -> None:
+    shutil.copy(here / "images" / "00.jpg", here / "images" / "another.jpg")
+
+
+def fewer_labels(here: Path) -> None:
+    shutil.rmtree(here / "labelled" / "c2")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"), [("--data", more_images), ("--labelled", fewer_labels)]
+)
+def test_a_verdict_on_other_images_than_planned_says_so(
+    name: str, change: Callable[[Path], None], here: Path, harmed: Harmed, tally: Tally
+) -> None:
+    end = harmed(words("adapt", here), partial(change, here), "step", 4)
+    noted = [note for note in record(here / "run")["notes"] if "changed after the plan" in note]
+    said = len(noted) == 1 and f"images of {name} changed" in noted[0]
+    tally.fault("images changed during a run", end.code == 0 and said, (end, noted))
+
+
+def test_a_command_that_planned_while_another_trained_gives_way(
+    here: Path, expected: Expected, harmed: Harmed, tally: Tally
+) -> None:
+    """It has found an empty folder, and finds a finished run when it wants to write."""
+    asked = [str(word) for word in words("adapt", here)]
+    end = harmed([*asked, "--epochs=2"], partial(main, asked), "plan")
+    kept = end.complaint is None and result(here / "run") == expected("adapt")
+    request = record(here / "run")["request"]["fields"]
+    tally.fault("two commands on one folder", kept and request["epochs"] == "3", (end, request))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("at", "call"), [("step", 4), ("conclude", 1)])
+def test_ctrl_c_twice(
+    command: str,
+    at: str,
+    call: int,
+    here: Path,
+    expected: Expected,
+    harmed: Harmed,
+    tally: Tally,
+) -> None:
+    end = harmed(words(command, here), twice, at, call)
+    again = harmed(words(command, here))
+    same = again.code == 0 and result(here / "run") == expected(command)
+    tally.fault(
+        "Ctrl-C twice", end.code == 130 and "Traceback" not in end.err and same, (end, again)
+    )
+
+
+def pause() -> None:
+    """Stop this process as Ctrl-Z does; a shell continues it as soon as it has stopped."""
+    os.setpgid(0, 0)  # the system ignores Ctrl-Z in groups without a parent
+    state = f"/proc/{os.getpid()}/status"
+    wait = f"until grep -q '^State:.T' {state}; do sleep 0.01; done; kill -CONT {os.getpid()}"
+    subprocess.Popen(["sh", "-c", wait], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    send(signal.SIGTSTP)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ctrl_z(command: str, here: Path, expected: Expected, harmed: Harmed, tally: Tally) -> None:
+    wanted = expected(command)
+    ended = forked(lambda: harmed(words(command, here), pause, "step", 4).code, seconds=300)
+    same = ended.value == 0 and result(here / "run") == wanted
+    tally.fault("Ctrl-Z", same, ended)
+
+
+@pytest.mark.parametrize("years", [-10, 10])
+def test_the_clock_of_the_system_may_jump(
+    years: int,
+    here: Path,
+    expected: Expected,
+    harmed: Harmed,
+    monkeypatch: pytest.MonkeyPatch,
+    tally: Tally,
+) -> None:
+    """Limits on the time of a run count by a clock that does not."""
+    real = time.time
+
+    def jump() -> None:
+        monkeypatch.setattr(time, "time", lambda: real() + years * 365 * 86400)
+
+    end = harmed([*words("adapt", here), "--training.max_seconds=10000"], jump, "step", 4)
+    same = end.code == 0 and result(here / "run") == expected("adapt")
+    tally.fault("a clock that jumps", same, end)
