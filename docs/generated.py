@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from hexa import published, recipes
+from hexa import recipes
 from hexa.config import choices
 from hexa.core import HardExample, MethodConfig
 from hexa.evaluation import protocols
@@ -27,7 +27,7 @@ from hexa.evaluation.few_labels import half_width
 from hexa.measure import speedrun
 from hexa.recipes.modifiers import MODIFIERS
 from hexa.reporting.tables import mean_std
-from hexa_paper import paper
+from hexa_paper import paper, published
 from hexa_paper.rows import EPOCHS, TIME, TOLERANCE
 from hexa_paper.studies import KNN, PROBE
 from tests.test_imports import FLOORS
@@ -215,7 +215,7 @@ def matrix() -> str:
     methods = choices(MethodConfig, "name", "hexa.methods")
     rows, reasons = [], []
     for name, method in sorted(methods.items()):
-        if method.__module__.startswith("hexa."):
+        if method.__module__.partition(".")[0] in ("hexa", "hexa_paper"):
             refused = [config().refusal(method()) for config in kinds.values()]
             rows.append([name, *("no" if why else "yes" for why in refused)])
             reasons += [f"- {name}: {why}\n" for why in dict.fromkeys(refused) if why]

@@ -12,9 +12,9 @@ from hexa import recipes
 from hexa.cli import fields
 from hexa.config import ConfigError, UserError
 from hexa.data.views.config import Crops
-from hexa.methods import JigsawConfig, SimCLRConfig
-from hexa.methods.jigsaw import PuzzleConfig
+from hexa.methods import SimCLRConfig
 from hexa.recipes.experiment import dump, load, override
+from hexa_paper.methods.jigsaw import JigsawConfig, PuzzleConfig
 
 
 def refused(said: str, fields: dict[str, Any], recipe: str = "digits-moco-v2") -> None:

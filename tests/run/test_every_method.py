@@ -15,11 +15,11 @@ from rich.console import Console
 from hexa import load_backbone, recipes
 from hexa.config import ConfigError, UserError, choices
 from hexa.core import MethodConfig
-from hexa.measure.benchmark import SCHEMES, benchmark
 from hexa.recipes.experiment import Experiment, override
 from hexa.run.run import pretrain, resume
 from hexa.run.visualize import Look
 from hexa.training.journal import METRICS
+from hexa_paper.benchmark import SCHEMES, benchmark
 from tests.end_to_end.endings import ALONE
 from tests.laws.cases import CROPS, NETWORK, SMALL, nested
 
@@ -126,7 +126,7 @@ def test_mixing_puzzles_is_refused_before_anything_is_written(name: str, tmp_pat
 
 @pytest.mark.parametrize("name", ["moco", "swav", "jigsaw"])
 def test_benchmark_covers_what_combines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hexa.measure.benchmark.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("hexa_paper.benchmark.LEAST_SECONDS", 0.0)
     fields = {"batch_size": 8, "views.size": 16, "training.precision": "fp32"}
     fields |= {"method.queue_size": 0} if name == "swav" else {}
     measured = benchmark(experiment(name, **fields), repeats=1)
@@ -138,7 +138,7 @@ def test_benchmark_covers_what_combines(name: str, monkeypatch: pytest.MonkeyPat
 def test_benchmark_covers_terms_with_batch_norms_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hexa.measure.benchmark.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("hexa_paper.benchmark.LEAST_SECONDS", 0.0)
     fields = {
         "batch_size": 8,
         "views.size": 16,

@@ -6,7 +6,9 @@ from __future__ import annotations
 import argparse
 import atexit
 import os
+import shutil
 import sys
+import textwrap
 import time
 import traceback
 from collections.abc import Sequence
@@ -24,6 +26,16 @@ from hexa.cli import (
 from hexa.cli.declare import COMMANDS, commands
 from hexa.runtime.output import forgiving, one_line
 
+_PURPOSE = (
+    "Improve image backbones on your own images without labels; pre-train with hard examples."
+)
+#: Commands as the overview lists them; what other distributions add comes last.
+OVERVIEW = {
+    "your images": ("compare", "adapt", "harden", "embed", "search"),
+    "research": ("pretrain", "resume", "evaluate", "reproduce", "check", "benchmark"),
+    "output": ("visualize", "figure", "report", "export"),
+    "help": ("demo", "recipes", "doctor"),
+}
 #: Commands that begin by reading weights and images.
 _READING = ("adapt", "harden", "compare", "evaluate", "embed")
 
@@ -44,11 +56,9 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
     """
     parser = Parser(
         prog="hexa",
-        description="Improve image backbones on your own images without labels; pre-train with hard examples.",
-        epilog="Several processes: torchrun --standalone --nproc-per-node 8 -m hexa pretrain …",
+        description=_PURPOSE,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"hexa {hexa.__version__}")
     group = parser.add_subparsers(metavar="COMMAND", dest="command")
     parsers: dict[str, Parser] = {}
     for name, command in commands(only).items():
@@ -62,6 +72,30 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
             if command.request:
                 _add_fields(sub, command.request)
     return parser, parsers
+
+
+def overview() -> str:
+    """What `hexa --help` prints: all commands, in groups."""
+    known = commands(only="no command")
+    grouped = {name for names in OVERVIEW.values() for name in names}
+    groups = OVERVIEW | {"further commands": tuple(sorted(known.keys() - grouped))}
+    indent = " " * 12
+    width = min(shutil.get_terminal_size().columns, 100)
+    lines = ["usage: hexa COMMAND …", "", _PURPOSE]
+    for title, names in groups.items():
+        present = [name for name in names if name in known]
+        if present:
+            lines += ["", f"{title}:"]
+        for name in present:
+            start = f"  {name:<10}"
+            summary = known[name].summary
+            lines += textwrap.wrap(summary, width, initial_indent=start, subsequent_indent=indent)
+    lines += [
+        "",
+        "`hexa COMMAND --help` lists the options of a command, `hexa --version` the version.",
+    ]
+    lines += ["Several processes: torchrun --standalone --nproc-per-node 8 -m hexa pretrain …"]
+    return "\n".join(lines)
 
 
 def _add_fields(parser: Parser, request: str) -> None:
@@ -148,11 +182,11 @@ def _guarded(arguments: list[str], begun: float) -> int:
 def _run(arguments: list[str], begun: float) -> int:
     name = arguments[0] if arguments else ""
     if name in ("", "-h", "--help", "--version"):
-        parser, _ = build_parser(only="no command")
-        if name:
-            parser.parse_args(arguments)  # answers and ends
-        parser.print_help()
-        return 2
+        if name == "--version":
+            print(f"hexa {hexa.__version__}")
+        else:
+            print(overview())
+        return 0 if name else 2
 
     from hexa.cli import fields
     from hexa.config import UserError, nearest, some, users_code
@@ -167,15 +201,16 @@ def _run(arguments: list[str], begun: float) -> int:
 
     options = sorted(parsers[name]._option_string_actions)
     ours, extra = fields.split(arguments, options)
-    wants_help = {"-h", "--help"} & set(ours)
+    wants_all = name == "pretrain" and extra.pop("help_all", None) is not None
+    wants_help = wants_all or {"-h", "--help"} & set(ours)
     if name == "pretrain" and wants_help:
         given = parser.parse_args(
             [argument for argument in ours if argument not in ("-h", "--help")]
         )
-        if given.recipe is None:
+        if given.recipe is None and given.config is None:
             parsers[name].print_help()
             return 0
-        return training.describe_fields(given, extra)
+        return training.describe_fields(given, extra, wants_all)
     if name == "evaluate" and wants_help and not ours[1].startswith("-"):
         parsers[name].print_help()
         return backbones.describe_protocol(argparse.Namespace(protocol=ours[1]), extra)

@@ -18,42 +18,7 @@ from hexa.cli.declare import (
     import_networks,
     option,
     say,
-    whole,
 )
-from hexa.cli.training import experiment_of
-
-
-@command(
-    "images per second of this machine for each scheme, the data path and the step apart",
-    option("RECIPE", "%(default)s if not given", nargs="?", default="cifar10-moco-v2+adversarial"),
-    JSON,
-    option(
-        "--repeats N",
-        "rounds over all schemes; at most 5 within two minutes if not given",
-        type=whole(1, 1000),
-    ),
-    description="Measure this machine: each scheme of hard examples relative to the plain step, the naive adversarial "
-    "step beside the shared-gradient one, the data path alone, the whole. Fields of the recipe are options here too; "
-    "without --batch-size a smaller batch is used if that is needed to finish in two minutes.",
-    open=True,
-)
-def benchmark(given: Given, extra: Fields) -> None:
-    experiment = experiment_of(given, extra)
-    from hexa.measure.benchmark import benchmark as run, fitted, table
-    from hexa.runtime.console import Console
-    from hexa.runtime.progress import ProgressBar
-
-    log = Console(stderr=True)
-    with ProgressBar(log) as progress:
-        chosen = experiment if "batch_size" in extra else fitted(experiment)
-        log.print(
-            f"{chosen.recipe}: batches of {chosen.batch_size}, the recipe's own {experiment.batch_size}"
-        )
-        measured = run(chosen, given.repeats, progress=progress, say=log.print)
-    if given.json:
-        print(json.dumps(measured, indent=2))
-    else:
-        Console().print(table(measured))
 
 
 @command(

@@ -28,7 +28,6 @@ from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.split import draw_per_class
 from hexa.measure.costs import measure
 from hexa.nn.backbones import outline
-from hexa.published import read
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.tables import Table
 from hexa.run.run import pretrain
@@ -36,6 +35,7 @@ from hexa.run.start import begin_from_weights
 from hexa.runtime.files import write_text
 from hexa.runtime.lock import locked
 from hexa.runtime.packages import processor_name, provenance, version
+from hexa.runtime.parsing import read_resource
 from hexa.runtime.random import Stream
 from hexa.training.journal import METRICS
 from hexa.weights.pretrained import Backbone
@@ -87,7 +87,10 @@ class Track(Config):
 
 def tracks() -> dict[str, Track]:
     """All tracks by name."""
-    return {name: Track(**fields) for name, fields in read("hexa.measure", "speedrun.yaml").items()}
+    return {
+        name: Track(**fields)
+        for name, fields in read_resource("hexa.measure", "speedrun.yaml").items()
+    }
 
 
 def track(name: str) -> Track:

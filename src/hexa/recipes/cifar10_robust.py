@@ -18,7 +18,7 @@ from hexa.methods.simclr import SimCLRConfig
 from hexa.methods.teacher import TeacherConfig
 from hexa.objective import ObjectiveConfig
 from hexa.recipes import register
-from hexa.recipes.cifar10 import make, small, views_at_32
+from hexa.recipes.cifar10 import RECIPES, make, small, views_at_32
 from hexa.recipes.experiment import Experiment
 from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import ScheduleConfig
@@ -29,7 +29,9 @@ _WARM = ScheduleConfig(kind="cosine", per="step", warmup_epochs=10, warmup_at_mo
 
 
 def _experiment(name: str, **fields: Any) -> Experiment:
-    return make("simclr").model_copy(update={"recipe": f"cifar10-{name}", "epochs": 1000, **fields})
+    return make("simclr", RECIPES["simclr"]).model_copy(
+        update={"recipe": f"cifar10-{name}", "epochs": 1000, **fields}
+    )
 
 
 def _adversarial(**fields: Any) -> dict[str, Adversarial]:

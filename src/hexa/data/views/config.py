@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pydantic
 
 from hexa.config import Config, ConfigError, nearest
-from hexa.published import read
+from hexa.runtime.parsing import read_resource
 
 Range = tuple[float, float]
 
@@ -42,7 +42,7 @@ _FADING = (
 _COLOURS = ("jitter", "grayscale", "blur", "solarize")
 
 #: {name: fields of `ViewsConfig`}, those of published methods.
-RECIPES: dict[str, dict[str, Any]] = read("hexa.data.views", "recipes.yaml")
+RECIPES: dict[str, dict[str, Any]] = read_resource("hexa.data.views", "recipes.yaml")
 
 
 @dataclass(frozen=True)
