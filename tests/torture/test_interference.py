@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -18,8 +19,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hexa.adaptation.plan import Budget
 from hexa.cli import main
 from hexa.nn.backbones import NetworkConfig
+from hexa.training.clock import Clock
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.adaptation.conftest import quick_costs
 from tests.torture.harness import Ended, Tally, forked
@@ -256,11 +259,54 @@ def test_the_clock_of_the_system_may_jump(
     tally: Tally,
 ) -> None:
     """… back by ten years: limits on the time of a run count by another clock."""
-    real = time.time
+    real, budget, clock = time.time, Budget(60.0, time.perf_counter()), Clock(lambda: 0.0)
 
     def jump() -> None:
         monkeypatch.setattr(time, "time", lambda: real() - 10 * 365 * 86400)
 
-    end = harmed([*words("adapt", here), "--training.max_seconds=10000"], jump, "step", 4)
+    end = harmed(words("adapt", here), jump, "step", 4)
     same = end.code == 0 and result(here / "run") == expected("adapt")
-    tally.fault("a clock that jumps", same, end)
+    counted = clock.total + 60 - budget.left
+    tally.fault("a clock that jumps", same and 0 < counted < 365 * 86400, (end, counted))
+
+
+#: What another user may not read or write, the command, its exit status and what it says.
+FORBIDDEN = (
+    ("", "embed", 2, "cannot be written"),
+    ("", "adapt", 2, "cannot be written"),
+    ("images/03.jpg", "embed", 0, "03.jpg: Permission denied"),
+    ("images", "embed", 2, "images: Permission denied"),
+    ("start.safetensors", "embed", 2, "Permission denied"),
+)
+
+
+@pytest.mark.parametrize(("name", "command", "code", "said"), FORBIDDEN)
+def test_files_that_another_user_may_not_use(
+    name: str, command: str, code: int, said: str, original: Path, harmed: Harmed, tally: Tally
+) -> None:
+    root = Path(tempfile.mkdtemp())  # tmp_path is shut to others as a whole
+    try:
+        place = Path(shutil.copytree(original, root / "here"))
+        for path in (root, place, *place.rglob("*")):
+            path.chmod(0o755)
+        (root / "out").mkdir()
+        (root / "out").chmod(0o777 if name else 0o555)
+        if name:
+            (place / name).chmod(0)
+        more = words("adapt", place)[2:] if command == "adapt" else [f"--data={place / 'images'}"]
+        asked = [command, place / "start.safetensors", *more, f"--out={root / 'out' / 'x.npz'}"]
+
+        def work() -> Ended:
+            if os.geteuid() == 0:  # who may do everything
+                os.setegid(65534)
+                os.seteuid(65534)
+            return harmed(asked)
+
+        ended = forked(work, seconds=600)
+        end = ended.value
+        fine = end is not None and end.code == code and said in end.out + end.err
+        tally.input("files of others", fine and "Traceback" not in end.err, ended)
+    finally:
+        for path in (root / "out", place / "images"):
+            path.chmod(0o755)
+        shutil.rmtree(root)
