@@ -50,7 +50,6 @@ PROTOCOLS = "2026-11-22-protocols.json"
 DETECTION = "2026-11-21-detect-voc07-subset.json"
 PAPER = "2026-11-23-paper-small/result.json"
 #: The newest count.
-TORTURE = max(path.name for path in (ROOT / "benchmarks").glob("*-torture.json"))
 WITHOUT_LABELS = "2026-11-25-without-labels.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
 ROBUST = "2026-11-25-robust-digits.json"
@@ -1281,29 +1280,6 @@ def the_paper() -> str:
     return paper.page(result(PAPER)).partition("\n\n")[2]
 
 
-def survived() -> str:
-    """What tests/torture and benchmarks/fuzz.py counted: hostile inputs and faults by group."""
-    found = result(TORTURE)
-    machine = f", {found['cores']} cores, torch {found['torch']}" if "torch" in found else ""
-    parts = [f"Counted on {found['date']}, commit `{found['commit'][:7]}`{machine}:\n"]
-    for kind, *header in (
-        ("input", "hostile input", "tried", "survived"),
-        ("fault", "fault", "tried", "nothing lost"),
-    ):
-        counts = [
-            (one["group"], one["tried"], one["survived"])
-            for one in found["groups"]
-            if one["kind"] == kind
-        ]
-        counts.append(
-            ("**all**", sum(count[1] for count in counts), sum(count[2] for count in counts))
-        )
-        parts.append(
-            table([(name, f"{tried:,}", f"{kept:,}") for name, tried, kept in counts], *header)
-        )
-    return "\n".join(parts)
-
-
 def floors() -> str:
     """The packages as floors, the highest first; the command line stands outside the picture."""
     lines = ["   ".join(floor) for floor in reversed(FLOORS[:-1])]
@@ -1387,7 +1363,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "by-protocol": by_protocol,
     "by-detection": by_detection,
     "costs": costs,
-    "survived": survived,
     "published-gains": published_gains,
     "floors": floors,
 }
