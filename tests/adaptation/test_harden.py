@@ -33,7 +33,7 @@ from hexa.adaptation.robustness import (
 from hexa.cli import main
 from hexa.comparison import unlabelled
 from hexa.comparison.extraction import Extraction
-from hexa.comparison.labelled import DECIDING, Judge, labels_of
+from hexa.comparison.labelled import MEASURES, Judge, labels_of
 from hexa.config import ConfigError, UserError
 from hexa.data import open_source
 from hexa.data.sources.source import Subset
@@ -431,7 +431,8 @@ def test_attacked_images_are_scored_by_the_probe_they_were_held_out_from(judged:
                 side.probes[fold].scores(backbone(shown.pixels[row : row + 1])).argmax(1)
                 == judge.labels[place]
             )
-        assert bool(right) == side.values[CLEAN][np.searchsorted(judge.judged, place)]
+        times = side.values[CLEAN][np.searchsorted(judge.judged, place)]
+        assert times > 0 if right else times < 100
         fallen = [not side.values[name][row] for name in ATTACKED]
         assert fallen == sorted(fallen)
         assert bool(right) or all(fallen)
@@ -441,13 +442,6 @@ def test_attacked_images_are_scored_by_the_probe_they_were_held_out_from(judged:
         side.groups[name].tolist() == (shown.places % 10).tolist()
         for name in (CORRUPTED, *ATTACKED)
     )
-    attacked = [
-        np.isin(part, shown.places).sum() / len(judge.rests[number])
-        for number, part in enumerate(judge.parts)
-    ]
-    few = dict.fromkeys((CORRUPTED, *ATTACKED), math.sqrt(1 + sum(attacked)))
-    assert side.width == dict.fromkeys(DECIDING, judge.width) | few
-    assert 1 < few[CORRUPTED] < judge.width
 
 
 def test_the_farthest_views_are_in_the_ball_and_move_features_more_than_noise() -> None:
@@ -474,18 +468,12 @@ def sides(right: tuple[int, int], held: tuple[int, int]) -> list[Side]:
     """Start and result with this many correct answers of 200, the result two more points by k-NN, and under attack."""
     counts = (right[0], right[0]), (right[1] + 4, right[1])
     clean = [
-        dict(zip(DECIDING, (np.arange(200) < count for count in pair), strict=True))
+        {name: 100.0 * (np.arange(200) < count) for name, count in zip(MEASURES, pair, strict=True)}
         for pair in counts
     ]
-    robust = [dict.fromkeys(ATTACKED, np.arange(200) < count) for count in held]
-    backbone, widths = (
-        load_backbone("pixels:8"),
-        dict.fromkeys((*DECIDING, CORRUPTED, *ATTACKED), 1.5),
-    )
-    return [
-        Side(backbone, torch.rand(4, 2), (), a | b, widths)
-        for a, b in zip(clean, robust, strict=True)
-    ]
+    robust = [dict.fromkeys(ATTACKED, 100.0 * (np.arange(200) < count)) for count in held]
+    backbone = load_backbone("pixels:8")
+    return [Side(backbone, torch.rand(4, 2), (), a | b) for a, b in zip(clean, robust, strict=True)]
 
 
 @pytest.mark.parametrize(

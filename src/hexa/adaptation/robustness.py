@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hexa.comparison import unlabelled
 from hexa.comparison.extraction import Tell
-from hexa.comparison.labelled import DECIDING, Difference, Judge, Measured, paired, percent
+from hexa.comparison.labelled import MEASURES, Array, Difference, Judge, over_draws, paired
 from hexa.data import Source
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.source import Subset
@@ -37,12 +37,12 @@ EPSILONS, STEPS, _RELATIVE, _LOSSES, _SEVERITY = (
 _ATTACKS = attack.random_starts(STEPS, _RELATIVE, 1, _LOSSES)
 #: Names of measures: clean accuracy by k-NN and by the probe, whose mean --price bounds, corrupted images, and attacks.
 (NEAREST, CLEAN), CORRUPTED, ATTACKED = (
-    DECIDING,
+    MEASURES,
     "corrupted images",
     [f"attack of ε = {one:g}" for one in EPSILONS],
 )
 
-Values = dict[str, Measured]
+Values = dict[str, Array]
 Rows = NDArray[np.intp]
 
 
@@ -89,16 +89,15 @@ class Shown:
 class Side:
     """A backbone and, for each image, what it makes of it.
 
-    values: measure -> bool or percent, one per image: with labels whether, or for which share of the corruptions, it is
+    values: measure -> percent, one per image: with labels the share of the splits or corruptions in which the image is
     classified correctly; without, how far its features move, in percent of the mean distance between two images'.
-    width, groups: of the intervals of differences, as in `Scores`, by measure.
+    groups: as in `Scores`, by measure.
     """
 
     backbone: Backbone
     features: Tensor
     probes: Sequence[FittedProbe] = ()
     values: Values = field(default_factory=dict)
-    width: dict[str, float] = field(default_factory=dict)
     groups: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     @classmethod
@@ -108,18 +107,11 @@ class Side:
             return cls(backbone, features)
         probes = judge.probes(features)
         scores = judge.scores(features, probes)
-        return cls(
-            backbone,
-            features,
-            probes,
-            dict(scores.right),
-            dict.fromkeys(DECIDING, judge.width),
-            scores.groups,
-        )
+        return cls(backbone, features, probes, dict(scores.right), scores.groups)
 
     def mean(self, name: str) -> float:
         """The mean of a measure over images, in percent."""
-        return float(percent(self.values[name]).mean())
+        return float(self.values[name].mean())
 
 
 def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: Tell) -> None:
@@ -132,7 +124,7 @@ def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: T
     parts = (
         [np.arange(len(places))]
         if judge is None
-        else [np.flatnonzero(np.isin(places, p)) for p in judge.parts]
+        else [np.flatnonzero(np.isin(places, p)) for p in judge.splits[0]]
     )
     found: list[list[Values]] = [[] for _ in sides]
     for number, part in enumerate(parts):
@@ -152,7 +144,6 @@ def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: T
             unit = torch.pdist(side.features[:1000].double()).mean().item() / 100
             made = {name: moved / unit for name, moved in made.items()}
         else:
-            side.width.update(dict.fromkeys(made, judge.width_of(places)))
             side.groups.update(
                 {} if judge.groups is None else dict.fromkeys(made, judge.groups[places])
             )
@@ -173,7 +164,10 @@ def _classified(
     )
     radii, streams = [epsilon / 255 for epsilon in EPSILONS], [shown.streams[row] for row in rows]
     smallest = attack.smallest_radius(scores, x, y, radii, _ATTACKS, streams).numpy()
-    found: Values = {name: smallest > radius for name, radius in zip(ATTACKED, radii, strict=True)}
+    found: Values = {
+        name: 100 * (smallest > radius).astype(np.float64)
+        for name, radius in zip(ATTACKED, radii, strict=True)
+    }
     with torch.no_grad():
         right = [(scores(pixels).argmax(1) == y).cpu().numpy() for pixels in corrupted]
     return {CORRUPTED: 100 * np.mean(right, axis=0), **found} if right else found
@@ -212,7 +206,7 @@ def farthest(
 
 def lost(before: Side, after: Side) -> float:
     """Points of clean accuracy lost, the mean by k-NN and by the probe (docs/what-hardening-was-worth.md says why)."""
-    return float(np.mean([before.mean(name) - after.mean(name) for name in DECIDING]))
+    return float(np.mean([before.mean(name) - after.mean(name) for name in MEASURES]))
 
 
 def decide(
@@ -263,10 +257,7 @@ def table(before: Side, after: Side, size: int, tried: int) -> Table:
 
 def _difference(before: Side, after: Side, name: str, tried: int) -> Difference:
     count = tried * len(ATTACKED) if name in ATTACKED else tried
-    return paired(
-        before.values[name],
-        after.values[name],
-        count,
-        before.width.get(name, 1.0),
-        before.groups.get(name),
-    )
+    values = before.values[name], after.values[name]
+    if CLEAN not in before.values:
+        return over_draws(*values, count)
+    return paired(*values, name, count, before.groups.get(name))
