@@ -125,6 +125,7 @@ def main() -> None:
     parser.add_argument("--classes", type=int, nargs="+", default=(2, 20))
     parser.add_argument("--labelled", type=int, nargs="+", default=(100, 300, 1000))
     given = parser.parse_args()
+    made_by = provenance()
     made: list[dict[str, Any]] = []
     for count, classes, group in itertools.product(given.labelled, given.classes, (1, GROUP)):
         gains = GAINS[classes][: 2 if count >= MANY else None]
@@ -136,7 +137,7 @@ def main() -> None:
             )
             command += f" --classes {' '.join(map(str, given.classes))}"
             command += f" --labelled {' '.join(map(str, given.labelled))}"
-            result = {"command": command, **provenance(), "rows": made}
+            result = {"command": command, **made_by, "rows": made}
             given.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
