@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hexa.comparison.labelled import DECIDING, Judge, difference
-from hexa.runtime.packages import provenance
+from hexa.runtime.packages import processor_name, provenance
 
 #: Numbers of a feature.
 WIDTH = 16
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--classes", type=int, nargs="+", default=(2, 20))
     parser.add_argument("--labelled", type=int, nargs="+", default=(100, 300, 1000))
     given = parser.parse_args()
-    made_by = provenance()
+    made_by = {**provenance(), "device": processor_name(), "torch": torch.__version__}
     made: list[dict[str, Any]] = []
     for count, classes, group in itertools.product(given.labelled, given.classes, (1, GROUP)):
         gains = GAINS[classes][: 2 if count >= MANY else None]
