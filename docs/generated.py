@@ -78,6 +78,7 @@ SEMI = "2026-11-23-semi-supervised-digits.json"
 SEMI_CIFAR = "2026-11-23-semi-supervised-cifar10.json"
 FEW_IMAGES = "2026-11-23-few-images.json"
 SCRATCH = "2026-11-28-robust-scratch.json"
+COVERAGE = "2026-11-29-coverage.json"
 #: Commits that results name though they are not in the repository, or had changes that are lost.
 UNRESOLVED = set(json.loads((ROOT / "benchmarks" / "unresolved.json").read_text()))
 #: Their arms, by what they are called on the page.
@@ -698,6 +699,23 @@ def hardened_growing() -> str:
     return table(
         [(f"ε grows ({len(grows)} seeds; change from ε that stays)", *cells)], "", *HARDENED_SCORES
     )
+
+
+def coverage() -> str:
+    """How often intervals hold, and which gains they show."""
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in result(COVERAGE)["rows"]:
+        if row["decides"]:
+            images = f"{row['labelled']:,}" + ", in groups" * (row["group"] > 1)
+            cells.setdefault((images, str(row["classes"])), []).append(row)
+    rows = []
+    for place, (equal, *gains) in cells.items():
+        found = [f"{row['truth']:.1f} points: {100 * row['better']:.0f} %" for row in gains]
+        covered = f"{100 * equal['covered']:.1f} %"
+        wrong = f"{50 * (equal['better'] + equal['worse']):.1f} %"  # both sides are alike
+        rows.append((*place, covered, wrong, ", ".join(found)))
+    header = ("labelled images", "classes", "intervals hold", "wrong “better”", "gains found")
+    return table(rows, *header)
 
 
 def start_by_size() -> str:
@@ -1532,6 +1550,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "survived": survived,
     "published-gains": published_gains,
     "floors": floors,
+    "coverage": coverage,
 }
 
 

@@ -33,7 +33,7 @@ from hexa.adaptation.robustness import (
 from hexa.cli import main
 from hexa.comparison import unlabelled
 from hexa.comparison.extraction import Extraction
-from hexa.comparison.labelled import MEASURES, Judge, labels_of
+from hexa.comparison.labelled import MEASURES, WIDTH, Judge, labels_of
 from hexa.config import ConfigError, UserError
 from hexa.data import open_source
 from hexa.data.sources.source import Subset
@@ -507,8 +507,6 @@ def test_shares_of_corruptions_have_the_intervals_of_a_cross_validation() -> Non
     before.values[CORRUPTED], after.values[CORRUPTED] = shares = 100 * np.random.default_rng(
         0
     ).random((2, 200))
-    assert (
-        table(before, after, 64, 1)
-        .rows[-1][3]
-        .endswith(f" ± {1.5 * half_width(shares[1] - shares[0]):.1f}")
-    )
+    added = np.array([-100, 100]) / math.sqrt(2)
+    half = WIDTH * half_width(np.append(shares[1] - shares[0], added))
+    assert table(before, after, 64, 1).rows[-1][3].endswith(f" ± {half:.1f}")
