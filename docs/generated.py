@@ -74,6 +74,7 @@ SEMI = "2026-11-23-semi-supervised-digits.json"
 HANDS = ("2026-11-27-adapt-sets-drawn.json",)
 FEW_IMAGES = "2026-11-23-few-images.json"
 SCRATCH = "2026-11-28-robust-scratch.json"
+COVERAGE = "2026-11-29-coverage.json"
 #: Their arms, by what they are called on the page. ε and α₁ are 1 where nothing else is said.
 FEW_IMAGES_ARMS = {
     "plain": "MoCo-v2",
@@ -713,6 +714,23 @@ def hardened_growing() -> str:
     return table(
         [(f"ε grows ({len(grows)} seeds; change from ε that stays)", *cells)], "", *HARDENED_SCORES
     )
+
+
+def coverage() -> str:
+    """How often intervals hold, and which gains they show."""
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in result(COVERAGE)["rows"]:
+        if row["decides"]:
+            images = f"{row['labelled']:,}" + ", in groups" * (row["group"] > 1)
+            cells.setdefault((images, str(row["classes"])), []).append(row)
+    rows = []
+    for place, (equal, *gains) in cells.items():
+        found = [f"{row['truth']:.1f} points: {100 * row['better']:.0f} %" for row in gains]
+        covered = f"{100 * equal['covered']:.1f} %"
+        wrong = f"{50 * (equal['better'] + equal['worse']):.1f} %"  # both sides are alike
+        rows.append((*place, covered, wrong, ", ".join(found)))
+    header = ("labelled images", "classes", "intervals hold", "wrong “better”", "gains found")
+    return table(rows, *header)
 
 
 def start_by_size() -> str:
@@ -1365,6 +1383,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "costs": costs,
     "published-gains": published_gains,
     "floors": floors,
+    "coverage": coverage,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -245,6 +246,10 @@ def of_backbones(
     judged = labelled.can_judge(judging.classes)
     rows, twins, notes = from_main(chosen)
     images = Subset(judging, rows)
+    if judged:
+        can = labelled.showable(len(rows), images.groups(), trials * math.comb(len(several), 2))
+        progress(can, 0, 1)
+        progress(can, 1, 1)
     found, free = list[tuple[Tensor, Tensor]](), dict[str, dict[str, float]]()
     for name, backbone in backbones.items():
         tell = functools.partial(progress, f"{name}, {backbone.image_size} px")
