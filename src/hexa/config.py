@@ -17,6 +17,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import pydantic
 
+from hexa.entry_points import added
+
 
 class UserError(ValueError):
     """A user's mistake in one line: what is wrong and what to do. The command line exits with status 2."""
@@ -173,35 +175,45 @@ Base = TypeVar("Base", bound=Config)
 
 
 def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]:
-    """Every sub-class of `base` by the default of its `field`, those defined in the modules of `package` included.
+    """Return every sub-class of `base` by the default of its `field`.
 
-    A new method or hard example is found by being a file of its package; one defined elsewhere by being imported.
-    Raises UserError if one defined elsewhere calls itself as one of the package.
+    A new method or hard example is found by being a file of `package`, by being in a module that an installed
+    distribution names as an entry point of the group `package`, or by being imported. Raises UserError if one that is
+    only imported or added has the name of one that comes before it in this order.
     """
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")
-    ours: dict[str, type[Base]] = {}
-    others: dict[str, type[Base]] = {}
-    pending = list(base.__subclasses__())
-    while pending:
-        candidate = pending.pop()
-        pending.extend(candidate.__subclasses__())
+    for entry in added(package).values():
+        entry.load()
+    installed = {entry.module for entry in added(package).values()}
+
+    def rank(candidate: type[Base]) -> int:
+        if candidate.__module__.startswith(f"{package}."):
+            return 0
+        return 1 if candidate.__module__ in installed else 2
+
+    found: dict[str, type[Base]] = {}
+    # of one that is defined twice, as in a notebook, the last counts
+    for candidate in sorted(_subclasses(base), key=rank):
         name = candidate.model_fields[field].default
-        if isinstance(name, str):
-            (ours if candidate.__module__.startswith(f"{package}.") else others).setdefault(
-                name, candidate
-            )
-    for name in sorted(ours.keys() & others.keys()):
-        other = others[name]
-        home = sys.modules.get(other.__module__)
+        if not isinstance(name, str):
+            continue
+        first = found.setdefault(name, candidate)
+        home = sys.modules.get(candidate.__module__)
         # a class whose file could not be imported lives on until it is collected
-        if home is not None and getattr(home, other.__name__, None) is other:
-            place = getattr(home, "__file__", None) or other.__module__
+        if rank(first) < rank(candidate) and getattr(home, candidate.__name__, None) is candidate:
+            place = getattr(home, "__file__", None) or candidate.__module__
             message = (
-                f"{other.__name__} has the {field} '{name}' of hexa's own {ours[name].__name__}"
+                f"{candidate.__name__} has the {field} '{name}' of hexa's own {first.__name__}"
             )
             raise UserError(f"{place}: {message}; give it another {field}")
-    return others | ours
+    return found
+
+
+def _subclasses(base: type[Base]) -> list[type[Base]]:
+    """Return all sub-classes at any depth, the last defined first."""
+    latest = reversed(base.__subclasses__())
+    return [one for own in latest for one in (own, *_subclasses(own))]
 
 
 def choose(

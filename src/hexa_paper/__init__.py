@@ -1,4 +1,7 @@
-"""The paper's experiments, each as one command that can be stopped anywhere: arms × seeds × epochs, tables, figures."""
+"""What only the paper needs: its experiments and recipes, compared methods, detection, semi-supervised learning.
+
+An experiment is one command that can be stopped anywhere: arms × seeds × epochs, then tables and figures.
+"""
 
 from __future__ import annotations
 

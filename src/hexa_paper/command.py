@@ -1,19 +1,31 @@
-"""`hexa reproduce`. Nothing slow is imported at the top, so that its help is fast."""
+"""The commands of the paper. Nothing slow is imported at the top, so that help is fast."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 from hexa.cli.declare import (
     ANY_SEED,
     DATA,
+    DATA_OF_RUN,
     EPOCHS,
+    JSON,
     PLAN,
+    SEED,
+    TRUST_IMAGES,
     Fields,
     Given,
     command,
+    import_networks,
     option,
     positive,
+    progress_bar,
+    say,
     whole,
 )
+from hexa.cli.pictures import import_if_trusted
+from hexa.cli.training import experiment_of
 
 _OPTIONS = (
     "scale",
@@ -24,9 +36,6 @@ _OPTIONS = (
     "rates",
     "data_voc",
     "label_lists",
-    "until",
-    "workers",
-    "time",
 )
 _FROM = {None: None, "one-run": True, "several-runs": False}
 
@@ -72,18 +81,6 @@ _FROM = {None: None, "one-run": True, "several-runs": False}
         "learning curves from one-run, as published and at --scale full, or several-runs, each of its own length",
         choices=("one-run", "several-runs"),
     ),
-    option(
-        "--until PERCENT",
-        "end every run once k-NN of held-out training images has reached this, and compare how long that took",
-        type=float,
-    ),
-    option(
-        "--workers N", "runs at once, a process each; 1 if not given", type=whole(1, 256), default=1
-    ),
-    option(
-        "--time TIME",
-        "for all experiments together, such as 12h: chooses how many epochs all runs take",
-    ),
     PLAN,
     description="Plan an experiment of the paper, run or continue it, and write tables and figures into one folder. "
     "Any field of an experiment is an option here too and holds for every arm.",
@@ -119,3 +116,78 @@ def reproduce(given: Given, extra: Fields) -> int:
     console.print(begun.page.read_text())
     console.print(f"tables and figures: {out}")
     return 0
+
+
+@command(
+    "a figure of a run or backbone as PNG or SVG: hard-examples, view-space, neighbours, clusters",
+    option("KIND", "hard-examples, view-space, neighbours or clusters"),
+    option(
+        "TARGET",
+        "a run or a recipe; for neighbours and clusters a run or any backbone",
+        metavar="RUN",
+    ),
+    DATA_OF_RUN,
+    option("--out FILE", ".png or .svg", required=True),
+    TRUST_IMAGES,
+    SEED,
+    description="hard-examples: views beside the hard examples made of them. view-space: clean, adversarial and mixed "
+    "views in two dimensions. neighbours, clusters: which images a backbone finds similar.",
+)
+def figure(given: Given, extra: Fields) -> None:
+    from hexa.runtime import targets
+
+    out = targets.check(given.out, (".png", ".svg"))
+    import_networks()
+    from hexa import named
+    from hexa_paper.figures.figure import OF_FEATURES, figure as run
+
+    target = given.target
+    if Path(target).is_dir():
+        target = Path(target)
+        import_if_trusted(given)
+    elif given.kind in OF_FEATURES:
+        target = named(target, given.seed)
+    with progress_bar() as progress:
+        path = run(
+            given.kind,
+            target,
+            given.data,
+            out,
+            seed=given.seed,
+            opens_own=given.trust,
+            progress=progress,
+        )
+    say(f"written to {path}")
+
+
+@command(
+    "images per second of this machine for each scheme, the data path and the step apart",
+    option("RECIPE", "%(default)s if not given", nargs="?", default="cifar10-moco-v2+adversarial"),
+    JSON,
+    option(
+        "--repeats N",
+        "rounds over all schemes; at most 5 within two minutes if not given",
+        type=whole(1, 1000),
+    ),
+    description="Measure this machine: each scheme of hard examples relative to the plain step, the naive adversarial "
+    "step beside the shared-gradient one, the data path alone, the whole. Fields of the recipe are options here too; "
+    "without --batch-size a smaller batch is used if that is needed to finish in two minutes.",
+    open=True,
+)
+def benchmark(given: Given, extra: Fields) -> None:
+    experiment = experiment_of(given, extra)
+    from hexa.runtime.console import Console
+    from hexa.runtime.progress import ProgressBar
+    from hexa_paper.benchmark import benchmark as run, fitted, table
+
+    log = Console(stderr=True)
+    with ProgressBar(log) as progress:
+        chosen = experiment if "batch_size" in extra else fitted(experiment)
+        log.print(
+            f"{chosen.recipe}: batches of {chosen.batch_size}, the recipe's own {experiment.batch_size}"
+        )
+        measured = run(chosen, given.repeats, progress=progress, say=log.print)
+    if given.json:
+        print(json.dumps(measured, indent=2))
+    else:
+        Console().print(table(measured))

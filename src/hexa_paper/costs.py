@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from hexa import recipes
-from hexa.measure.benchmark import benchmark
-from hexa.objective.schemes import SCHEMES
 from hexa.recipes.experiment import override
 from hexa.reporting.tables import counted
 from hexa.runtime.progress import Progress, silent
 from hexa_paper import storage
+from hexa_paper.benchmark import benchmark
 from hexa_paper.plan import Costs
+from hexa_paper.schemes import SCHEMES
 from hexa_paper.studies import Arm
 
 _REPEATS = 3
@@ -32,16 +32,11 @@ def costs_of(
         needed.setdefault(arm.recipe, set()).add(SCHEMES[arm.scheme].name)
     fields = {path: value for path, value in fields.items() if not path.startswith("hard_examples")}
     kept: dict[str, Any] = storage.read(out / storage.COSTS) or {}
-    if _missing(needed, kept, fields):
-        with storage.at_work(out):  # two that measure at once slow each other down
-            kept = storage.read(out / storage.COSTS) or {}  # another may have measured since
-            for recipe in _missing(needed, kept, fields):
-                experiment = override(recipes.get(recipe), fields)
-                measured = benchmark(
-                    experiment, _REPEATS, schemes=needed[recipe], progress=progress
-                )
-                kept[recipe] = measured | {"fields": fields}
-                storage.write(out / storage.COSTS, kept)
+    for recipe in _missing(needed, kept, fields):
+        experiment = override(recipes.get(recipe), fields)
+        measured = benchmark(experiment, _REPEATS, schemes=needed[recipe], progress=progress)
+        kept[recipe] = measured | {"fields": fields}
+        storage.write(out / storage.COSTS, kept)
     views = {recipe: 1 / measured["views_images_per_second"] for recipe, measured in kept.items()}
     return {
         recipe: {
@@ -71,8 +66,6 @@ def origin_of(out: Path) -> str:
         (measured["machine"] for measured in storage.read(path).values()),
         key=lambda one: one["time"],
     )
-    when, on = (
-        machine["time"][:16].replace("T", " "),
-        f"{machine['device']}, {counted(machine['threads'], 'thread')}",
-    )
+    when = machine["time"][:16].replace("T", " ")
+    on = f"{machine['device']}, {counted(machine['threads'], 'thread')}"
     return f"a benchmark of {when} on {on}, kept in {path}; to measure anew, remove that file before any run is made"

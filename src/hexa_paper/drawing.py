@@ -1,4 +1,4 @@
-"""The figures of a study: which of `hexa.reporting.plots` shows it, and from which of its rows."""
+"""The figures of a study: which of `hexa_paper.figures.charts` shows it, and from which of its rows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from hexa.reporting.plots import studies as plots
 from hexa.reporting.style import SUFFIXES, save
 from hexa.reporting.tables import counted
-from hexa.run.figure import short_name
+from hexa_paper.figures import charts as plots
+from hexa_paper.figures.figure import short_name
 from hexa_paper.plan import Plan, Stored
 from hexa_paper.rows import EPOCHS, TIME, Outcome, columns_of, in_time
 from hexa_paper.studies import EXPERIMENTS, METHODS
@@ -32,10 +32,8 @@ def draw(plan: Plan, rows: Sequence[Outcome], runs: Sequence[Stored]) -> None:
 
 def figures(plan: Plan, rows: Sequence[Outcome], runs: Sequence[Stored]) -> dict[str, Figure]:
     """Every figure of a study by its file's name. runs: what its final jobs stored."""
-    study, columns = (
-        plan.study,
-        columns_of(rows),
-    )  # empty if every run diverged, so nothing is drawn
+    study = plan.study
+    columns = columns_of(rows)  # empty if every run diverged, so nothing is drawn
     named = METHODS.get(study.method, EXPERIMENTS[study.name])["title"]
     title = f"{study.name}: {named} on {short_name(plan.request.data)}"
     if columns and study.measures[0].protocol == "low-shot":

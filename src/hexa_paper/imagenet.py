@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from hexa import published
 from hexa.recipes import register
 from hexa.recipes.experiment import Experiment, validate
+from hexa.runtime.parsing import read_resource
+from hexa_paper import published
 
-_DATA = published.read("hexa_paper", "imagenet.yaml")
+_DATA = read_resource("hexa_paper", "imagenet.yaml")
 
 
 def _make(name: str, given: dict[str, Any]) -> Experiment:

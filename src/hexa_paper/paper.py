@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from hexa import published
-from hexa.published import Row
 from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std
+from hexa_paper import published
+from hexa_paper.published import Row
 from hexa_paper.rows import metrics_of, rows_of
 from hexa_paper.studies import (
     ABSENT,
@@ -55,15 +55,15 @@ def part(
     work: Work, sources: Mapping[str, str], failed: Mapping[tuple[str, str], str]
 ) -> dict[str, Any]:
     """What a study found, as JSON: a record of every arm, with the reason where there is less than was planned."""
-    jobs, study = work.final, work.study
+    jobs = work.final
+    study = work.study
     runs = work.stored(jobs)
-    rows, arms = rows_of(work, runs), []
+    rows = rows_of(work, runs)
+    arms = []
     for arm in study.arms:
         own = [row for row in rows if row["key"] == arm.key]
-        planned, done = (
-            sum(job.arm.key == arm.key for job in jobs),
-            sum(run["arm"] == arm.key for run in runs),
-        )
+        planned = sum(job.arm.key == arm.key for job in jobs)
+        done = sum(run["arm"] == arm.key for run in runs)
         reason = failed.get((work.out.name, arm.key), "")
         if done < planned:
             reason = f"not finished: {done} of {counted(planned, 'run')}" + (
@@ -101,7 +101,9 @@ def untrained(
 
     kept: what an evaluation with a seed found.
     """
-    study, job, request = work.study, work.final[0], work.request
+    study = work.study
+    job = work.final[0]
+    request = work.request
     titled = list(
         zip([measure["title"] for measure in job.record["measures"]], job.measures, strict=True)
     )
@@ -178,10 +180,8 @@ def page(record: Mapping[str, Any]) -> str:
 
 
 def _head(record: Mapping[str, Any]) -> str:
-    machine, arms = (
-        record["machine"],
-        [arm for part in record["parts"].values() for arm in part["arms"]],
-    )
+    machine = record["machine"]
+    arms = [arm for part in record["parts"].values() for arm in part["arms"]]
     missing = sum(arm["reason"].startswith("not finished") for arm in arms)
     said = {
         "unfinished": f"**Unfinished:** {missing} of {len(arms)} arms lack runs. "

@@ -13,9 +13,9 @@ from typing import Any
 
 from hexa import recipes
 from hexa.config import some
-from hexa.objective.schemes import SCHEMES
 from hexa.recipes.experiment import Experiment, override
 from hexa_paper.request import Request
+from hexa_paper.schemes import SCHEMES
 from hexa_paper.storage import refuse
 from hexa_paper.studies import CIFAR, KNN, SVM, Arm, Measure, Study
 
@@ -34,7 +34,6 @@ QUIET: dict[str, Any] = {
     "training.report": False,
     "monitor.knn_every": 0,
 }
-WATCHED: dict[str, Any] = {"monitor.knn_every": 1, "monitor.holdout": HOLDOUT}
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,14 +57,6 @@ class Job:
     run: str = ""
     teacher: str = ""
 
-    @property
-    def begins(self) -> dict[str, Any]:
-        """Fields of `start` of an arm that begins with its teacher's weights: its head learns alone until attacks set
-        in.
-        """
-        attacked = min(hard.start for hard in self.experiment.hard_examples.values())
-        return {**self.arm.begins, "freeze_backbone": round(attacked * self.experiment.epochs)}
-
     @functools.cached_property
     def record(self) -> dict[str, Any]:
         """All of it as JSON, with its identity: a hash of everything that decides its result."""
@@ -75,7 +66,6 @@ class Job:
             **{
                 key: value for key, value in (("run", self.run), ("teacher", self.teacher)) if value
             },
-            **({"begins": self.begins} if self.arm.begins else {}),
             "phase": self.phase,
             "arm": self.arm.key,
             "epochs": self.experiment.epochs,
@@ -100,12 +90,8 @@ class Job:
 
 
 def taught(record: Mapping[str, Any], runs: Path) -> dict[str, Any]:
-    """The fields of a job that name the run it learns from, a folder in `runs`, and those of its start, if any."""
-    if "teacher" not in record:
-        return {}
-    run = str(runs / record["teacher"])
-    begins = {"weights": run, **record["begins"]} if "begins" in record else {}
-    return {"method.teacher": run} | {f"start.{name}": value for name, value in begins.items()}
+    """The field of a job that names the run it learns from, a folder in `runs`, if any."""
+    return {"method.teacher": str(runs / record["teacher"])} if "teacher" in record else {}
 
 
 def options_taught(job: Job, runs: Path) -> str:
@@ -123,8 +109,7 @@ def experiment_of(arm: Arm, request: Request, **changes: Any) -> Experiment:
 
     A field of a hard example is for the arms that have it: it must not add one to the others.
     """
-    usual = QUIET if request.until is None else QUIET | WATCHED | {"monitor.until": request.until}
-    made = override(recipes.get(arm.recipe), {"data": request.data, **usual, **arm.changes})
+    made = override(recipes.get(arm.recipe), {"data": request.data, **QUIET, **arm.changes})
     fields = {path: value for path, value in request.fields.items() if _concerns(path, made)}
     return override(made, {**fields, **changes})
 
@@ -136,7 +121,8 @@ def _concerns(path: str, experiment: Experiment) -> bool:
 
 def run_name(arm: Arm, experiment: Experiment) -> str:
     """The name of a run derived from everything that determines it, so that studies with the same one share it."""
-    scheme, own = SCHEMES[arm.scheme].name, digest(experiment.essence({"training", "monitor"}))
+    scheme = SCHEMES[arm.scheme].name
+    own = digest(experiment.essence({"training", "monitor"}))
     return f"{arm.recipe}-{scheme}-{experiment.epochs}ep-seed{experiment.seed}-{own}"
 
 
@@ -163,8 +149,10 @@ class Plan:
 
     def check(self) -> None:
         """Raise UserError for several rates without a search, epochs that are published, fields that no arm has."""
-        study, request = self.study, self.request
-        where, several = f"{study.name} at the {study.scale} scale", len(request.rates or ()) > 1
+        study = self.study
+        request = self.request
+        where = f"{study.name} at the {study.scale} scale"
+        several = len(request.rates or ()) > 1
         refuse(
             several and not study.search,
             f"--rates: {where} searches for no rate; give a single one",
@@ -182,18 +170,6 @@ class Plan:
                 nobodys,
                 f"--{path}: no arm of {study.name} has that hard example; there are {known}",
             )
-        if request.until is not None:
-            lengths = len(study.lengths) > 1 or study.one_run
-            refuse(lengths, f"--until: {study.name} compares lengths of training; leave it out")
-            images, monitor = request.images(request.data), made[0].monitor
-            several = images is not None and images.classes is None
-            refuse(
-                several,
-                f"--until needs one label per image for k-NN, and {images!r} has none; leave it out",
-            )
-            remedy = "leave out monitor.data, and give monitor.holdout above 0"
-            elsewhere = monitor.data is not None or not monitor.holdout
-            refuse(elsewhere, f"--until measures on held-out training images; {remedy}")
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -226,10 +202,7 @@ class Plan:
 
         Runs are a quarter as long as the arm's, so that four rates cost what one seed does.
         """
-        target, whole = (
-            self.request.targets[0],
-            replace(self, request=replace(self.request, until=None)),
-        )
+        target = self.request.targets[0]
         measures = [replace(SVM if target.several else KNN, source=target.source, holdout=HOLDOUT)]
         jobs = []
         for arm in self.study.arms if self.study.search else ():
@@ -238,7 +211,7 @@ class Plan:
             )
             epochs = max(1, round(self.epochs_of(arm) / 4))
             jobs += [
-                whole._job(arm, epochs, None, rate, measures) for rate in rates if len(rates) > 1
+                self._job(arm, epochs, None, rate, measures) for rate in rates if len(rates) > 1
             ]
         return jobs
 
@@ -248,7 +221,8 @@ class Plan:
         jobs = []
         for seed in self.request.seeds:
             for arm in self.study.arms:
-                lengths, of_run = self.lengths_of(arm), measures
+                lengths = self.lengths_of(arm)
+                of_run = measures
                 if self.study.one_run:
                     of_run = [
                         replace(measure, epochs=epochs)
@@ -269,14 +243,16 @@ class Plan:
 
         Raises UserError if nothing is left.
         """
-        study, chosen = self.study, dict[tuple[str, str], Measure]()
+        study = self.study
+        chosen = dict[tuple[str, str], Measure]()
         for target in self.request.targets:
             for measure in study.measures:
                 fits = measure.protocol in ("svm", "low-shot") or target.several == (
                     measure.protocol == "detect"
                 )
                 if not fits and measure.protocol in ("knn", "linear", "probe"):
-                    measure, fits = SVM, True
+                    measure = SVM
+                    fits = True
                 # at the rates of ImageNet's classifiers those of CIFAR would learn nothing
                 cifar = target.known_as in ("CIFAR-10", "CIFAR-100")
                 measure = (
@@ -288,10 +264,8 @@ class Plan:
                     chosen.setdefault(
                         (target.source, measure.title), replace(measure, source=target.source)
                     )
-        shown, boxes = (
-            some([target.source for target in self.request.targets]),
-            study.measures[0].protocol == "detect",
-        )
+        shown = some([target.source for target in self.request.targets])
+        boxes = study.measures[0].protocol == "detect"
         needs = (
             f"{study.name} needs boxes around objects, {shown} has none; give --data-voc voc:PATH"
         )
@@ -334,7 +308,7 @@ class Plan:
     @property
     def compares_times(self) -> bool:
         """Whether arms are trained for equal time, too."""
-        return self.study.equal_time and self.costs is not None and self.request.until is None
+        return self.study.equal_time and self.costs is not None
 
     def equal_time(self, arm: Arm) -> int:
         """The epochs of an arm that cost the time of all epochs of the first arm; at least 1."""
@@ -342,9 +316,8 @@ class Plan:
         return max(1, round(self.epochs_of(plain) * (self.seconds(plain) / self.seconds(arm))))
 
     def relative_time(self, arm: Arm, epochs: int) -> float | None:
-        """The time of this many epochs of an arm, over that of all epochs of the first arm; None where it is unknown,
-        as for runs that end at an accuracy."""
-        if self.costs is None or self.request.until is not None:
+        """The time of this many epochs of an arm, over that of all epochs of the first arm; None if it is unknown."""
+        if self.costs is None:
             return None
         plain = self.study.arms[0]
         return epochs * self.seconds(arm) / (self.epochs_of(plain) * self.seconds(plain))
@@ -352,7 +325,8 @@ class Plan:
     def seconds(self, arm: Arm) -> float:
         """What one image costs in an arm's step, its views included."""
         assert self.costs is not None
-        schemes, scheme = self.costs[arm.recipe], SCHEMES[arm.scheme].name
+        schemes = self.costs[arm.recipe]
+        scheme = SCHEMES[arm.scheme].name
         remedy = "was not measured; remove the study's costs.json"
         refuse(scheme not in schemes, f"{arm.recipe}: its cost with {scheme} {remedy}")
         return schemes[scheme]

@@ -14,8 +14,10 @@ from hexa.data.sources.known import known_as
 from hexa.runtime.parsing import from_option
 from hexa_paper.storage import refuse
 
-#: Training images of data sets, ImageNet's of others, where a full scale is planned without them.
-_IMAGENET, _CIFAR = 1_281_167, {"cifar10": 50_000, "cifar100": 50_000}
+#: Training images of ImageNet, and of sources not in `_CIFAR`, if a full scale is planned without them.
+_IMAGENET = 1_281_167
+#: Training images of other data sets.
+_CIFAR = {"cifar10": 50_000, "cifar100": 50_000}
 #: Fields that options of their own set.
 _DECIDED = {"data", "seed", "epochs", "optimizer.learning_rate", "monitor.until"}
 #: Sources identified by name.
@@ -48,10 +50,6 @@ class Request:
     data_voc: VOC2007, for the tables and the column that are of it.
     label_lists: the folder of SimCLR's lists, for table 3.
     one_run: learning curves as published.
-    until: end every run once k-NN of held-out training images has reached this, in percent, and compare how long that
-        took.
-    workers: how many runs are trained at once.
-    time: such as 12h, for all experiments together: it decides how many epochs all runs take, at most their recipes'.
     fields: of every arm's experiment, by path.
     targets, num_images: the images to measure on, and how many there are to learn from; `opened` adds them.
     shared: the folder of the runs that several studies share, from each one's.
@@ -68,9 +66,6 @@ class Request:
     data_voc: str | None = None
     label_lists: Path | str | None = None
     one_run: bool | None = None
-    until: float | None = None
-    workers: int = 1
-    time: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     targets: tuple[Target, ...] = ()
     num_images: int = 0
@@ -78,16 +73,17 @@ class Request:
 
     def opened(self, sources: Sequence[str]) -> Request:
         """With the images to learn from and those of `sources` to measure on. Raises UserError for what is wrong."""
-        seeds, taken = self.seeds, sorted(_DECIDED & set(self.fields))
+        seeds = self.seeds
+        taken = sorted(_DECIDED & set(self.fields))
         refuse(
             self.epochs is not None and self.epochs < 1, f"epochs must be ≥ 1, got {self.epochs}"
         )
         wrong = not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0
         refuse(wrong, "seeds: give one or more different numbers from 0, such as 0 1 2")
-        refuse(self.workers < 1, f"workers must be ≥ 1, got {self.workers}")
-        options = "--data, --seeds, --epochs, --rates or --until"
+        options = "--data, --seeds, --epochs or --rates"
         refuse(taken, f"{''.join(taken[:1])} is what a study decides; use {options}")
-        images, targets = self.images(self.data), tuple(map(self._target, sources))
+        images = self.images(self.data)
+        targets = tuple(map(self._target, sources))
         absent = _CIFAR.get(self.data.partition(":")[0], _IMAGENET)
         return replace(self, targets=targets, num_images=absent if images is None else len(images))
 

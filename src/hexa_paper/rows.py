@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hexa import published
 from hexa.reporting.tables import mean_and_std
+from hexa_paper import published
 from hexa_paper.plan import Plan, Stored
 from hexa_paper.studies import Arm, Study
 
@@ -20,13 +20,10 @@ epochs, learning_rate: of its runs.
 relative_time: over all epochs of the first arm; None where costs are unknown.
 seeds: of the runs that have scores.
 diverged: the seeds whose loss became infinite or NaN; they have no scores.
-minutes: of the runs that trained in one go.
-interrupted: how many were stopped and resumed; their times are sums over sessions, and left out.
-reached: with `until`, epochs and seconds to that accuracy of the runs that came to it (seconds None for interrupted
-    ones); absent if none did.
 scores: by column mean, std, the values of the seeds, and what was published, all in percent.
 """
-EPOCHS, TIME = "equal epochs", "equal time"
+EPOCHS = "equal epochs"
+TIME = "equal time"
 #: How far from 1 a relative time may be, and still be called equal.
 TOLERANCE = 0.15
 
@@ -59,18 +56,13 @@ def rows_of(plan: Plan, runs: Sequence[Stored]) -> list[Outcome]:
 
 
 def _by_length(run: Stored) -> list[Stored]:
-    """A run that was measured at several epochs, as a run of each length; only the longest has the run's time."""
+    """A run that was measured at several epochs, as a run of each length."""
     if run.get("diverged"):
         return [run]
-    return [
-        {
-            **run,
-            "epochs": epochs,
-            "results": [result for result in run["results"] if result["epochs"] == epochs],
-        }
-        | ({} if epochs == run["epochs"] else {"pretrain_seconds": None})
-        for epochs in sorted({result["epochs"] for result in run["results"]})
-    ]
+    made: dict[int, list[Any]] = {}
+    for result in run["results"]:
+        made.setdefault(result["epochs"], []).append(result)
+    return [{**run, "epochs": epochs, "results": made[epochs]} for epochs in sorted(made)]
 
 
 def _row(
@@ -83,12 +75,6 @@ def _row(
         for metric, column in columns.items():
             values.setdefault(column, []).append(result["metrics"][metric])
         beside |= _published(study, arm, epochs, result, columns)
-    took = [run for run in runs if run["pretrain_seconds"]]
-    once = [run for run in took if not run.get("interruptions")]
-    ended = [run for run in runs if run.get("reached")]
-    reached = [
-        run["reached"] | ({"seconds": None} if run.get("interruptions") else {}) for run in ended
-    ]
     found = {
         name: dict(zip(("mean", "std"), mean_and_std(of), strict=True))
         for name, of in values.items()
@@ -103,9 +89,6 @@ def _row(
         "relative_time": time,
         "seeds": [run["seed"] for run in runs if not run.get("diverged")],
         "diverged": [run["seed"] for run in runs if run.get("diverged")],
-        "minutes": [run["pretrain_seconds"] / 60 for run in once],
-        "interrupted": len(took) - len(once),
-        **({"reached": reached} if reached else {}),
         "scores": {
             name: one | {"values": values[name], "published": beside.get(name)}
             for name, one in found.items()

@@ -1,13 +1,9 @@
-"""Carry out jobs: one after another here, or several at once in their own processes; each is stored when done."""
+"""Carry out jobs, one after another; each is stored when it is done."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,38 +20,27 @@ from hexa.run.start import begin_from_weights
 from hexa.runtime import checkpoints
 from hexa.runtime.console import Console
 from hexa.runtime.lock import locked
-from hexa.runtime.signals import Interrupted, Interrupts, end_with
 from hexa.training.losses import NonFiniteError
 from hexa_paper import storage
 from hexa_paper.plan import Job, options_taught, taught
 
-_POLL_SECONDS = 0.2
-_PATIENCE_SECONDS = 60.0
 
-
-def run_jobs(
-    jobs: Sequence[Job], out: Path, *, workers: int = 1, console: Console
-) -> Iterator[dict[str, Any]]:
+def run_jobs(jobs: Sequence[Job], out: Path, console: Console) -> Iterator[dict[str, Any]]:
     """Carry out all jobs that have no stored result yet, and yield what each has stored as it ends.
 
-    workers: how many at once, each in its own process. Whatever stops this (Ctrl-C, SIGTERM, SIGHUP, an error) loses
-    nothing: runs save before they end, and the next call resumes them.
+    Whatever stops this (Ctrl-C, SIGTERM, SIGHUP, an error) loses nothing: a run saves before it ends, and the next call
+    resumes it.
     """
-    waiting = [job for job in jobs if storage.stored(out, job.record) is None]
-    if workers == 1 or len(waiting) < 2:
-        yield from (carry_out(job.record, out, console) for job in waiting)
-    else:
-        yield from _several(waiting, out, workers)
+    for job in jobs:
+        if storage.stored(out, job.record) is None:
+            yield carry_out(job.record, out, console)
 
 
 def carry_out(record: dict[str, Any], out: Path, console: Console | None = None) -> dict[str, Any]:
-    """Pre-train and evaluate one job (a `Job.record`) in this process, and store what was found.
-
-    It has the run to itself: it waits for an orphaned worker of the study to save and exit.
-    """
+    """Pre-train and evaluate one job (a `Job.record`), and store what was found. It has the run to itself."""
     run = Path(os.path.normpath(out / record.get("run", f"runs/{record['name']}")))
     what = f"trains {run} still; wait until it ends, or end it, and give the command again"
-    with locked(storage.lock_file(out, record["name"]), what, patience=_PATIENCE_SECONDS):
+    with locked(storage.lock_file(out, record["name"]), what):
         # stored if it was finished meanwhile
         return storage.stored(out, record) or _carry_out(record, run, out, console)
 
@@ -94,9 +79,7 @@ def _carry_out(
         backbone = _after(run, measure["epochs"], record["epochs"]) if at else run
         result = evaluate(measure["protocol"], str(backbone), measure["data"], **options)
         done["results"].append({"title": measure["title"], **at, **result})
-    done |= _training_of(
-        read_run(run), "diverged" in done, record["experiment"]["monitor"]["until"]
-    )
+    done |= _training_of(read_run(run), "diverged" in done)
     storage.write(storage.job_file(out, record["name"]), done)
     if record["phase"] == "search":
         shutil.rmtree(run, ignore_errors=True)  # its score is all that is needed of it
@@ -139,35 +122,20 @@ def _after(run: Path, epochs: int, of: int) -> Path:
 
 
 def _without_training(experiment: experiments.Experiment) -> dict[str, Any]:
-    return experiment.model_dump(mode="json", exclude={"training", "monitor"}) | {
-        "until": experiment.monitor.until
-    }
+    return experiment.model_dump(mode="json", exclude={"training", "monitor"})
 
 
-def _training_of(read: Run, diverged: bool, until: float | None) -> dict[str, Any]:
-    """How a run was made: where, by which code, for how long by the journal's clock, and whether in one go.
-
-    until: then also the epoch and the seconds of training after which the k-NN monitor first was as high; None if it
-    never was.
-    """
+def _training_of(read: Run, diverged: bool) -> dict[str, Any]:
+    """How a run was made: where, by which code, for how long by the journal's clock, and whether in one go."""
     kept = ("time", "device", "precision", "threads", "processes", "versions", "commit")
-    later = [
-        {key: one.get(key) for key in ("time", "step", "device", "commit")}
-        for one in read.resumptions
-    ]
-    made = {
+    environment: dict[str, Any] = {key: read.environment.get(key) for key in kept}
+    if read.resumptions:
+        later = ("time", "step", "device", "commit")
+        environment["resumed"] = [{key: one.get(key) for key in later} for one in read.resumptions]
+    return {
         "pretrain_seconds": None if diverged else read.seconds,
         "interruptions": read.interruptions,
-        "environment": {key: read.environment.get(key) for key in kept}
-        | ({"resumed": later} if later else {}),
-    }
-    if until is None or diverged:
-        return made
-    # a run that reached it in its last epoch was not ended by it
-    clock = [event for event in read.events if event["event"] == "ended"] or read.train
-    epochs = [line["epoch"] for line in read.monitor if line.get("knn", 0) >= until]
-    return made | {
-        "reached": {"epochs": epochs[0], "seconds": clock[-1]["seconds"]} if epochs else None
+        "environment": environment,
     }
 
 
@@ -176,77 +144,3 @@ def command_of(job: Job, out: Path) -> str:
     run = Run(out / "runs" / job.name, config=job.experiment.model_dump(mode="json"))
     on_one_line = command(run).replace("\\\n", "").replace("   ", " ")
     return f"torchrun --standalone --nproc-per-node 8 -m {on_one_line}{options_taught(job, out / 'runs')} --out {run.folder}"
-
-
-# -- several at once ------------------------------------------------------------------------------------------------
-
-
-def _several(jobs: Sequence[Job], out: Path, workers: int) -> Iterator[dict[str, Any]]:
-    """Each job in a process with its share of the cores, whose output is in logs/NAME.log.
-
-    Raises Interrupted after a signal, and UserError with the log of a job that failed, once all have saved and ended.
-    """
-    waiting, going = list(jobs), dict[Job, subprocess.Popen[str]]()
-    with Interrupts(lambda _: None) as interrupts:
-        try:
-            while waiting or going:
-                if (
-                    interrupts.received is not None
-                ):  # a scheduler has told the jobs too: they have not failed
-                    raise Interrupted(interrupts.received, 0, None)
-                while waiting and len(going) < workers:
-                    job = waiting.pop(0)
-                    going[job] = _start(job, out, max(1, (os.cpu_count() or 1) // workers))
-                for job in [job for job, process in going.items() if process.poll() is not None]:
-                    if going.pop(job).returncode:
-                        log = _log(out, job)
-                        last = (
-                            log.read_text(errors="replace").strip().rpartition("\n")[2].strip()
-                            or "no output"
-                        )
-                        raise UserError(f"run {job.name} failed: {last[:300]}; see {log}")
-                    yield storage.read(storage.job_file(out, job.name))
-                time.sleep(_POLL_SECONDS)
-        finally:
-            for process in going.values():  # they save what they have
-                process.terminate()
-            for process in going.values():
-                process.wait()
-
-
-def _log(out: Path, job: Job) -> Path:
-    return out / "logs" / f"{job.name}.log"
-
-
-def _start(job: Job, out: Path, threads: int) -> subprocess.Popen[str]:
-    """A process for the job, whose record it reads from its standard input."""
-    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
-    command = [sys.executable, "-m", "hexa_paper.running", str(out), str(os.getpid())]
-    _log(out, job).parent.mkdir(parents=True, exist_ok=True)
-    with _log(out, job).open("a") as log:
-        pipes: dict[str, Any] = {
-            "stdin": subprocess.PIPE,
-            "stdout": log,
-            "stderr": log,
-            "text": True,
-        }
-        process = subprocess.Popen(command, **pipes, env=environment, start_new_session=True)
-    assert process.stdin is not None
-    with process.stdin as stdin:
-        json.dump(job.record, stdin)
-    return process
-
-
-def main(out: str, parent: str) -> int:
-    """One job of `_several` in this process, which ends with its parent. out: the study's folder."""
-    end_with(int(parent))
-    try:
-        carry_out(json.load(sys.stdin), Path(out))
-    except (Interrupted, UserError) as error:
-        print(error, file=sys.stderr)
-        return error.exit_code if isinstance(error, Interrupted) else 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

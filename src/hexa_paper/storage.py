@@ -13,7 +13,12 @@ from hexa.runtime import parsing, targets
 from hexa.runtime.files import write_text
 from hexa.runtime.lock import locked
 
-STUDY, COSTS, RESULT = "study.json", "costs.json", "result.json"
+#: What all runs of a folder have in common.
+STUDY = "study.json"
+#: What an image costs in every arm on this machine.
+COSTS = "costs.json"
+#: All scores, settings and machines.
+RESULT = "result.json"
 
 
 def refuse(when: object, message: str) -> None:

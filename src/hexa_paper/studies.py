@@ -7,19 +7,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hexa import published
 from hexa.config import nearest
 from hexa.data import Source
-from hexa.evaluation.protocols.semi_supervised import rows_of
-from hexa.evaluation.semi.options import PUBLISHED
-from hexa.objective.schemes import SCHEMES
-from hexa.published import Row
 from hexa.reporting.tables import counted
+from hexa.runtime.parsing import read_resource
+from hexa_paper import published
+from hexa_paper.protocols.semi_supervised import rows_of
+from hexa_paper.published import Row
 from hexa_paper.request import Request
+from hexa_paper.schemes import SCHEMES
+from hexa_paper.semi_supervised.options import PUBLISHED
 from hexa_paper.storage import refuse
 
 Fields = Mapping[str, Any]
-_DATA = published.read("hexa_paper", "studies.yaml")
+_DATA = read_resource("hexa_paper", "studies.yaml")
 METHODS: dict[str, dict[str, Any]] = _DATA["methods"]
 EXPERIMENTS: dict[str, dict[str, Any]] = _DATA["experiments"]
 #: The published table of each experiment that is one.
@@ -28,8 +29,10 @@ TABLES = {
 }
 #: Rows of table 3 that learn from a few labels: their learner, and the shares of labels that were published.
 LEARNERS: dict[str, tuple[str, list[int]]] = _DATA["learners"]
-#: Why a published row has no arm, and the systems of which only another version is here.
-ABSENT, VERSIONS = _DATA["absent"], _DATA["versions"]
+#: Why a published row has no arm.
+ABSENT = _DATA["absent"]
+#: The systems of which only another version is here.
+VERSIONS = _DATA["versions"]
 #: The beginning of the page of all of them, with places for numbers.
 HEAD: str = _DATA["head"]
 #: The experiments of which `all` consists, with their methods.
@@ -48,8 +51,7 @@ class Arm:
 
     key: a name for folders. scheme: i–vi. epochs: its own length, where arms differ by it. published: the row
     (method, epochs) it stands beside. passes: of the network a step, where the scheme does not tell. teacher: the key
-    of the arm whose run is `method.teacher`. begins: fields of `start`, of an arm that begins with the weights of that
-    run. branch: the batch-norms it is measured through.
+    of the arm whose run is `method.teacher`. branch: the batch-norms it is measured through.
     """
 
     key: str
@@ -61,7 +63,6 @@ class Arm:
     published: tuple[str, int | None] | None = None
     passes: int | None = None
     teacher: str = ""
-    begins: Fields = field(default_factory=dict)
     branch: str = "main"
 
 
@@ -154,7 +155,9 @@ def arms_of(method: str, place: str) -> tuple[Arm, ...]:
 
 
 def _arms(name: str, method: str, place: str) -> tuple[Arm, ...]:
-    given, rows, full = EXPERIMENTS[name], arms_of(method, place), place == "full"
+    given = EXPERIMENTS[name]
+    rows = arms_of(method, place)
+    full = place == "full"
     if "variants" in given:
         recipe = METHODS[method][given["of"]][place]
         if full and given.get("modified"):
@@ -202,7 +205,8 @@ def study(
     each length is a run of its own. Raises UserError for an unknown name, method or scale, and what does not go
     together.
     """
-    method, given = method or EXPERIMENTS.get(name, {}).get("method", "moco"), method
+    given = method
+    method = given or EXPERIMENTS.get(name, {}).get("method", "moco")
     asked = (
         (name, EXPERIMENTS, "experiment"),
         (method, METHODS, "method"),
@@ -217,12 +221,10 @@ def study(
         return _leaderboard(name, scale)
     for value, known, what in asked:
         refuse(value not in known, f"unknown {what} '{value}'; {nearest(value, known)}")
-    own, experiment, small, curves = (
-        METHODS[method],
-        EXPERIMENTS[name],
-        scale == "small",
-        name == "learning-curves",
-    )
+    own = METHODS[method]
+    experiment = EXPERIMENTS[name]
+    small = scale == "small"
+    curves = name == "learning-curves"
     place = "full" if not small else "digits" if data.partition("#")[0] == "digits" else "cifar"
     refuse(one_run is not None and not curves, f"--from: is for learning-curves, {name} has none")
     in_tables_alone = name not in TABLES and "ablation" not in own
@@ -254,14 +256,16 @@ def study(
 
 def _leaderboard(name: str, scale: str) -> Study:
     """An experiment whose arms have methods and settings of their own."""
-    one, small = EXPERIMENTS[name], scale == "small"
+    one = EXPERIMENTS[name]
+    small = scale == "small"
     arms = [
         Arm(**{**arm, "published": tuple(arm["published"]) if "published" in arm else None})
         for arm in one["arms"]
     ]
     if small:
         arms = [replace(arm, recipe=f"{arm.recipe}+small", epochs=None) for arm in arms]
-    measures, notes = tuple(map(measure, one[scale])), tuple(one["notes"])
+    measures = tuple(map(measure, one[scale]))
+    notes = tuple(one["notes"])
     alone: Fields = {"equal_time": False, "search": False, "notes": notes}
     return Study(name, one["method"], scale, one["question"], tuple(arms), measures, **alone)
 
@@ -281,9 +285,11 @@ def shown(table: str) -> list[Row]:
 
 def evaluated(row: str, table: str) -> str:
     """The commands that make all columns of a published row without an arm; empty if there are none."""
-    commands, remark = _DATA["evaluated"].get(row, {}).get(table, []), ""
+    commands = _DATA["evaluated"].get(row, {}).get(table, [])
+    remark = ""
     if row in LEARNERS:
-        (learner, shares), remark = LEARNERS[row], _DATA["learned"]["remark"]
+        learner, shares = LEARNERS[row]
+        remark = _DATA["learned"]["remark"]
         given = _DATA["learned"]["command"].replace("LEARNER", learner)
         commands = [given.replace("SHARE", str(share)) for share in shares]
     return "; ".join(f"`hexa evaluate {command}`" for command in commands) + remark
@@ -303,7 +309,8 @@ def learned(row: str, passes: int, request: Request) -> Iterator[Measure]:
             "labelled_batch": _LABELLED,
             "steps": steps,
         }
-        title, source = f"{share} % of the labels, {learner}", request.targets[0].source
+        title = f"{share} % of the labels, {learner}"
+        source = request.targets[0].source
         yield Measure(title, "semi-supervised", options, ("top1", "top5"), source)
 
 
@@ -316,7 +323,8 @@ def with_lists(chosen: Study, folder: Path, images: Source | None = None) -> Stu
         chosen.name != "table3",
         f"--label-lists: is for table3; {chosen.name} draws no labels, leave it out",
     )
-    measures, remedy = [], "give the folder imagenet_subsets of SimCLR's code"
+    measures = []
+    remedy = "give the folder imagenet_subsets of SimCLR's code"
     for one in chosen.measures:
         file = folder / f"{one.options['percent']}percent.txt"
         if one.options["percent"] < 100:

@@ -9,20 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hexa.reporting.tables import counted
-from hexa.run.figure import figure, short_name
 from hexa.run.folder import BACKBONE
 from hexa.runtime.console import Console
 from hexa_paper import paper, storage
+from hexa_paper.figures.figure import figure, short_name
 from hexa_paper.plan import Job
 from hexa_paper.running import run_jobs
 from hexa_paper.studies import LEARNERS, TABLES
-from hexa_paper.whole_plan import DECIDED, SEARCH, WholePlan
+from hexa_paper.whole_plan import SEARCH, WholePlan
 from hexa_paper.work import Work, scores_of
 from hexa_paper.writing import search_scores
-
-
-class OutOfTime(Exception):
-    """The given time is over."""
 
 
 @dataclass(frozen=True)
@@ -37,24 +33,17 @@ class Whole(WholePlan):
     def carry_out(self, console: Console) -> Path:
         """Train, evaluate and collect whatever is not done already. Returns the folder."""
         with storage.at_work(self.out):
-            self.clock.start(
-                (storage.read(self.out / DECIDED) or {"spent": 0.0})["spent"] + self.clock.total
-            )
             try:
                 self._work(console)
-            except OutOfTime:
-                console.print("out of time; the same command with a longer --time continues")
             finally:
                 self.write_page()
         return self.out
 
     def _work(self, console: Console) -> None:
-        """One seed for everything, then the next. Raises OutOfTime."""
+        """One seed for everything, then the next."""
         self._attempt(SEARCH, self.search, self.search.search, console)
-        lost, works = (
-            {arm for part, arm in self.failed if part == SEARCH},
-            self.parts(self.search.rates),
-        )
+        lost = {arm for part, arm in self.failed if part == SEARCH}
+        works = self.parts(self.search.rates)
         for seed in self.request.seeds:
             for part, work in works.items():
                 jobs = [job for job in work.final if job.experiment.seed == seed]
@@ -66,7 +55,6 @@ class Whole(WholePlan):
                     part, work, [job for job in jobs if job.arm.key not in without], console
                 )
             for evaluation in self.evaluations:
-                self._check_time()
                 self.untrained(evaluation, seed)
         # the figures of hard examples and of the space of views, of the first run with adversarial views
         finals = ((work.out, job) for work in works.values() for job in work.final)
@@ -77,34 +65,27 @@ class Whole(WholePlan):
                 figure(kind, run, None, self.out / "figures" / f"{kind}.png")
 
     def _attempt(self, part: str, work: Work, jobs: Sequence[Job], console: Console) -> None:
-        """Carry out what is not stored, one job after another, or together if there are several workers."""
-        waiting, workers = [job for job in jobs if not work.stored([job])], self.request.workers
-        numbers = itertools.count(len(jobs) - len(waiting) + 1)
+        """Carry out what is not stored, one job after another; one that fails does not stop the others."""
+        waiting = [job for job in jobs if not work.stored([job])]
         if not waiting:
             return
         console.print(f"{part}: {counted(len(waiting), 'run')}")
+        numbers = itertools.count(len(jobs) - len(waiting) + 1)
         try:
-            for chunk in [waiting] if workers > 1 else [[job] for job in waiting]:
-                self._check_time()
-                with self.told(part, *(job.arm.key for job in chunk), console=console):
-                    for done in run_jobs(chunk, work.out, workers=workers, console=console):
-                        console.print(
-                            f"[{next(numbers)}/{len(jobs)}] {scores_of(done, work.study)}"
-                        )
+            for job in waiting:
+                with self.told(part, job.arm.key, console=console):
+                    for done in run_jobs([job], work.out, console):
+                        said = scores_of(done, work.study)
+                        console.print(f"[{next(numbers)}/{len(jobs)}] {said}")
         finally:
             if part != SEARCH:
                 work.collect()
             self.write_page()
 
-    def _check_time(self) -> None:
-        """Note the time of all commands. Raises OutOfTime."""
-        storage.write(self.out / DECIDED, {"epochs": self.epochs, "spent": self.clock.total})
-        if self.seconds is not None and self.clock.total >= self.seconds:
-            raise OutOfTime
-
     def write_page(self) -> None:
         """Everything that is stored, as result.json and as a page made of it."""
-        request, search = self.request, self.search
+        request = self.request
+        search = self.search
         parts = self.parts(search.rates)
         sources = {
             target.source: target.known_as or short_name(target.source)
@@ -117,6 +98,11 @@ class Whole(WholePlan):
             records[name]["arms"] += [
                 paper.untrained(parts[name], sources, kept, learner) for learner in learners
             ]
+        seconds = {
+            done["run"]: done["pretrain_seconds"] or 0.0
+            for work in parts.values()
+            for done in work.stored(work.final)
+        }
         record = {
             "experiment": "all",
             "data": sources[request.data],
@@ -124,10 +110,7 @@ class Whole(WholePlan):
             "seeds": list(request.seeds),
             "epochs": self.epochs,
             "passes": self.passes,
-            "hours": {
-                "given": self.seconds and self.seconds / 3600,
-                "spent": self.clock.total / 3600,
-            },
+            "hours": {"spent": sum(seconds.values()) / 3600},
             "machine": next(iter(storage.read(self.out / storage.COSTS).values()))["machine"],
             "left_out": self.left_out,
             "search": search_scores(search.stored(search.search)),

@@ -1,13 +1,10 @@
-"""The plan of all of the paper: studies that share their runs, whose one length fits the given time."""
+"""The plan of all of the paper: studies that share their runs, all of one length."""
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import functools
 import json
-import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -19,10 +16,8 @@ from hexa.config import UserError
 from hexa.evaluation import evaluate
 from hexa.reporting.tables import counted, format_duration
 from hexa.runtime.console import Console
-from hexa.runtime.parsing import seconds_of
 from hexa.runtime.progress import Progress, silent
 from hexa.runtime.signals import Interrupted
-from hexa.training.clock import Clock
 from hexa.weights.pretrained import random_backbone
 from hexa_paper import paper, storage
 from hexa_paper.costs import costs_of
@@ -48,12 +43,10 @@ from hexa_paper.work import Work, measured_on, table
 #: A search takes a quarter of the epochs, so with fewer than these there is none, and rates are the recipes'.
 SEARCHED = 4
 #: Parts that are no study.
-SEARCH, UNTRAINED = "rate search", "random weights"
+SEARCH = "rate search"
+UNTRAINED = "random weights"
 #: Options of all experiments together; the others are of a single one.
-_OPTIONS = {"data", "data_voc", "time", "out", "seeds", "epochs", "workers", "fields"}
-#: Estimates may fill this share of the given time; a run costs these seconds beside its steps.
-_SHARE, _RUN_SECONDS = 0.85, 3.0
-DECIDED = "plan.json"
+_OPTIONS = {"data", "data_voc", "out", "seeds", "epochs", "fields"}
 
 
 @dataclass(frozen=True)
@@ -61,21 +54,17 @@ class WholePlan:
     """The studies of the whole paper, which share their runs.
 
     request: what was asked for; its targets are --data, then VOC2007 if it is given.
-    seconds: for everything, over all commands; None for no limit.
     costs: what an image costs in every arm; None until it is measured.
     epochs: of every run.
     left_out: why parts are missing.
     failed: (part, arm) -> why, since the command was given.
-    clock: the time since then.
     """
 
     request: Request
-    seconds: float | None = None
     costs: Costs | None = None
     epochs: int = 1
     left_out: dict[str, str] = field(default_factory=dict)
     failed: dict[tuple[str, str], str] = field(default_factory=dict)
-    clock: Clock = field(default_factory=lambda: Clock(lambda: 0.0))
     _keys: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -87,18 +76,17 @@ class WholePlan:
                 given,
                 f"--{one.name.replace('_', '-')} applies to a single experiment; leave it out",
             )
-        both = asked.time is not None and asked.epochs is not None
-        refuse(both, "--time and --epochs exclude each other; give one of them")
-        seconds = None if asked.time is None else seconds_of(asked.time)
         folder = Path("runs/all" if asked.out is None else asked.out)
         request = replace(asked, out=folder).opened(
             [asked.data, *([asked.data_voc] if asked.data_voc else [])]
         )
-        whole = cls(request, seconds)
+        whole = cls(request)
         refuse(
             not whole.parts(),
             f"{asked.data}: fits none of the experiments; give images with one class each",
         )
+        recipes = (experiment_of(arm, request).epochs for arm in whole.arms.values())
+        whole = replace(whole, epochs=asked.epochs or min(recipes))
         whole.search.check()
         before = (
             storage.seeds_of(folder / "table1-moco") if storage.check(folder, whole.claim) else []
@@ -123,7 +111,8 @@ class WholePlan:
         made: dict[str, Work] = {}
         images, *voc = self.request.targets
         for name, method in PARTS:
-            part, one_run = f"{name}-{method}", True if name == "learning-curves" else None
+            part = f"{name}-{method}"
+            one_run = True if name == "learning-curves" else None
             try:
                 chosen = study(name, method=method, data=self.request.data, one_run=one_run)
                 refuse(not voc and EXPERIMENTS[name].get("images") == "VOC07", "no --data-voc")
@@ -209,12 +198,13 @@ class WholePlan:
     def untrained(
         self, measure: Measure, seed: int, *, stored: bool = False
     ) -> dict[str, Any] | None:
-        """The evaluation of random weights with the seconds it `took`, kept in the folder; None where it failed.
+        """The evaluation of random weights, kept in the folder; None if it failed.
 
         stored: None if it was not made yet, too.
         """
         first = experiment_of(next(iter(self.arms.values())), self.request)
-        options, network = dict(measure.options), first.network.model_dump(mode="json")
+        options = dict(measure.options)
+        network = first.network.model_dump(mode="json")
         name = digest(
             [measure.source, seed, measure.protocol, options, network, first.views.test_size]
         )
@@ -223,13 +213,10 @@ class WholePlan:
         if kept is None and not stored:
             with self.told(UNTRAINED, measure.title):
                 made = complete(first)
-                backbone, begin = (
-                    random_backbone(made.network, made.views.test_size, seed),
-                    time.perf_counter(),
-                )
+                backbone = random_backbone(made.network, made.views.test_size, seed)
                 options |= {"seed": seed, "device": made.training.device}
                 result = evaluate(measure.protocol, backbone, measure.source, **options)
-                kept = {"title": measure.title, "took": time.perf_counter() - begin, **result}
+                kept = {"title": measure.title, **result}
                 storage.write(path, kept)
         return kept
 
@@ -252,80 +239,33 @@ class WholePlan:
     title = "all experiments of the paper"
 
     def measured(self, progress: Progress = silent) -> Self:
-        """With what an image costs in every arm, and the epochs that follow; evaluations are timed on random weights.
-
-        Everything is measured once. Raises UserError if not even one epoch fits the time.
-        """
+        """With what an image costs in every arm, which is measured once."""
         storage.claim(self.out, self.claim)
         costs = costs_of(self.arms.values(), self.request.plain_fields, self.out, progress=progress)
-        for number, evaluation in enumerate(self.evaluations):
-            progress("measuring evaluations", number, len(self.evaluations))
-            self.untrained(evaluation, self.request.seeds[0])
-        whole = replace(self, costs=costs)
-        return replace(whole, epochs=whole.decide())
-
-    def decide(self) -> int:
-        """The epochs of every run: as given, as decided before, or the most that fit. Raises UserError if none do."""
-        kept = storage.read(self.out / DECIDED) or {"epochs": None}
-        most = min(experiment_of(arm, self.request).epochs for arm in self.arms.values())
-        given = self.request.epochs or kept["epochs"]
-        if given or self.seconds is None:
-            return int(given or most)
-        lengths = [
-            epochs for epochs in range(1, most + 1) if epochs < SEARCHED or epochs % SEARCHED == 0
-        ]
-
-        def seconds(epochs: int) -> float:
-            lines = replace(self, epochs=epochs).lines()
-            return (
-                float(sum(line["training"] + line["evaluations"] for line in lines))
-                / self.request.workers
-                / _SHARE
-            )
-
-        if fit := bisect.bisect_right(lengths, self.seconds, key=seconds):
-            return lengths[fit - 1]
-        given, seeds = format_duration(self.seconds), counted(len(self.request.seeds), "seed")
-        remedy = f"give at least {math.ceil(seconds(1) / 60)}m, or fewer --seeds or images"
-        raise UserError(
-            f"--time {given} is too short for one epoch of everything with {seeds}: {remedy}"
-        )
+        return replace(self, costs=costs)
 
     def lines(self) -> list[dict[str, Any]]:
-        """The runs by part, with seconds of one process: the search, every study, and random weights."""
-        once = {}
-        for short, long in zip(replace(self, epochs=1).evaluations, self.evaluations, strict=True):
-            kept = self.untrained(short, self.request.seeds[0], stored=True) or {"took": 0.0}
-            once[long.title, long.source] = kept["took"] * _length(long) / _length(short)
-
-        def line(
-            part: str, arms: int, jobs: Sequence[Job], new: Sequence[Job], evaluation: float
-        ) -> dict[str, Any]:
-            steps = sum(job.experiment.epochs * self.search.seconds(job.arm) for job in new)
-            training = _RUN_SECONDS * len(new) + self.request.num_images * steps
-            counts = {"arms": arms, "runs": len(jobs), "of them new": len(new)}
-            return {"": part, **counts, "training": training, "evaluations": evaluation}
-
-        search, seen = self.search.search, set[str]()
-        made = [
-            line(
-                SEARCH, len(self.arms), search, search, len(search) * next(iter(once.values()), 0.0)
-            )
-        ]
+        """The runs by part, the search first, with seconds of pre-training."""
+        seen = set[str]()
+        made = [self._line(SEARCH, len(self.arms), self.search.search, self.search.search)]
         for part, work in self.parts().items():
             jobs = work.final
             new = {job.run: job for job in jobs if job.run not in seen}
             seen |= new.keys()
-            measured = sum(
-                once[measure.title, measure.source] for job in jobs for measure in job.measures
-            )
-            made.append(line(part, len(work.study.arms), jobs, list(new.values()), measured))
-        return [*made, line(UNTRAINED, 1, (), (), len(self.request.seeds) * sum(once.values()))]
+            made.append(self._line(part, len(work.study.arms), jobs, list(new.values())))
+        return made
+
+    def _line(
+        self, part: str, arms: int, jobs: Sequence[Job], new: Sequence[Job]
+    ) -> dict[str, Any]:
+        passes = sum(job.experiment.epochs * self.search.seconds(job.arm) for job in new)
+        counts = {"arms": arms, "runs": len(jobs), "of them new": len(new)}
+        return {"": part, **counts, "training": self.request.num_images * passes}
 
     def plan(self) -> Iterator[rich.table.Table | str]:
         """The plan as lines for a terminal."""
-        durations = dict.fromkeys(("training", "evaluations"), format_duration)
-        yield table(self.lines(), durations, ("runs", "of them new", *durations))
+        shapes = {"training": format_duration}
+        yield table(self.lines(), shapes, ("runs", "of them new", *shapes))
         seeds = ", ".join(map(str, self.request.seeds))
         length = counted(self.epochs, "epoch")
         yield f"{length} for every run, seeds {seeds}; runs that several parts have are made once"
@@ -334,8 +274,3 @@ class WholePlan:
         yield from (
             f"{title}: passes over its training images: {n}" for title, n in self.passes.items()
         )
-
-
-def _length(measure: Measure) -> float:
-    """The epochs or steps that the time of an evaluation grows with; 1 where it has neither."""
-    return float(measure.options.get("epochs") or measure.options.get("steps") or 1)

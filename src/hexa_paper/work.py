@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -12,8 +11,6 @@ from typing import Any, Self
 import rich.table
 import torch
 
-from hexa.objective.schemes import SCHEMES
-from hexa.reporting.style import SUFFIXES
 from hexa.reporting.tables import Table, format_duration
 from hexa.runtime.console import Console
 from hexa.runtime.progress import Progress, silent
@@ -23,6 +20,7 @@ from hexa_paper.plan import Job, Plan, Stored
 from hexa_paper.request import Request
 from hexa_paper.rows import metrics_of, rows_of
 from hexa_paper.running import command_of, run_jobs
+from hexa_paper.schemes import SCHEMES
 from hexa_paper.storage import refuse
 from hexa_paper.studies import EXPERIMENTS, Study, study, with_lists
 
@@ -37,9 +35,6 @@ class Work(Plan):
 
         experiment: ablation, attack-grid, beta-study, learning-curves, low-shot-curve, table1 … table5.
         """
-        refuse(
-            asked.time, f"--time: is for all experiments together; for {experiment} give --epochs"
-        )
         chosen = study(experiment, asked.method, asked.scale, asked.data, asked.one_run)
         refuse(
             any(not rate > 0 for rate in asked.rates or ()),
@@ -71,7 +66,8 @@ class Work(Plan):
     @property
     def claim(self) -> dict[str, Any]:
         """What all runs of the folder have in common, as JSON; seeds may be added."""
-        given, chosen = self.request, self.study
+        given = self.request
+        chosen = self.study
         lists = [
             measure.options["list_file"]
             for measure in chosen.measures
@@ -84,7 +80,7 @@ class Work(Plan):
             **given.claim,
         }
         claim |= {"rates": given.rates and [*given.rates], "one_run": chosen.one_run or None}
-        return claim | {"until": given.until, "label_lists": lists or None}
+        return claim | {"label_lists": lists or None}
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
@@ -126,11 +122,9 @@ class Work(Plan):
             groups.setdefault((job.phase, job.arm.key, job.experiment.epochs), []).append(job)
         made = []
         for (phase, _, epochs), members in groups.items():
-            done, images, arm = (
-                len(self.stored(members)),
-                self.request.num_images * epochs,
-                members[0].arm,
-            )
+            done = len(self.stored(members))
+            images = self.request.num_images * epochs
+            arm = members[0].arm
             # each term is a pass
             cost = {
                 "image passes": float(
@@ -197,9 +191,7 @@ class Work(Plan):
                         job for job in every if (job.phase, bool(job.teacher)) == (phase, taught)
                     ]
                     done = len(self.stored(every))
-                    for ended in run_jobs(
-                        jobs, self.out, workers=self.request.workers, console=console
-                    ):
+                    for ended in run_jobs(jobs, self.out, console):
                         done += 1
                         console.print(f"[{done}/{len(every)}] {scores_of(ended, self.study)}")
             except BaseException:
@@ -209,11 +201,9 @@ class Work(Plan):
         return self.out
 
     def collect(self, *, figures: bool = True) -> None:
-        """Write tables and figures of all that is stored; nothing if no run is finished.
-
-        figures: False to draw none, and, while runs are missing, to remove those that were drawn of fewer.
-        """
-        final, search = self.final, self.stored(self.search)
+        """Write tables of all that is stored, and figures unless told not to; nothing if no run is finished."""
+        final = self.final
+        search = self.stored(self.search)
         runs = self.stored(final)
         rows = rows_of(self, runs)
         if not rows:
@@ -226,10 +216,6 @@ class Work(Plan):
         storage.write(self.out / "table.csv", writing.csv_text(rows))
         if figures:
             drawing.draw(self, rows, runs)
-        elif len(runs) < len(final):
-            for name, suffix in itertools.product(drawing.figures(self, rows, runs), SUFFIXES):
-                with suppress(OSError):
-                    (self.out / drawing.FOLDER / f"{name}{suffix}").unlink()
 
 
 def measured_on(experiment: str, sources: Sequence[str], data_voc: str | None) -> Sequence[str]:
@@ -259,7 +245,8 @@ def table(
 
     shapes: by column what makes text of a number.
     """
-    heads, labels = list(lines[0]), sum(isinstance(value, str) for value in lines[0].values())
+    heads = list(lines[0])
+    labels = sum(isinstance(value, str) for value in lines[0].values())
     sums = {"": "all"} | {
         head: sum(line[head] for line in lines) for head in heads if head in totals
     }

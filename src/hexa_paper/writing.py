@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import platform
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from hexa import published
-from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std, text
+from hexa.reporting.tables import Cell, counted, markdown_table, mean_std, text
+from hexa_paper import published
 from hexa_paper.plan import Plan, Stored, options_taught, search_score
 from hexa_paper.rows import EPOCHS, TIME, Outcome, columns_of, in_time
 from hexa_paper.studies import EXPERIMENTS
@@ -21,23 +20,10 @@ from hexa_paper.studies import EXPERIMENTS
 _ROUNDED = {"mean", "std", "relative_time"}
 
 
-def cells(row: Outcome, rows: Sequence[Outcome], until: float | None = None) -> dict[str, Cell]:
-    """A row of a Markdown table, among the rows of its comparison; a mean is of the seeds that did not diverge.
-
-    until: the accuracy that runs were ended at; then the table says how many reached it, and when.
-    """
-    total, took = len(row["diverged"]) + len(row["seeds"]), row["minutes"]
-    found: dict[str, Cell] = {"arm": row["arm"]}
-    if until is None:
-        found["epochs"] = str(row["epochs"])
+def cells(row: Outcome, rows: Sequence[Outcome]) -> dict[str, Cell]:
+    """A row of a Markdown table, among the rows of its comparison; a mean is of the seeds that did not diverge."""
+    found: dict[str, Cell] = {"arm": row["arm"], "epochs": str(row["epochs"])}
     found["learning rate"] = f"{row['learning_rate']:g}"
-    if until is not None:
-        reached = row.get("reached", [])
-        found["reached"] = f"{len(reached)} of {total}"
-        for name in ("epochs", "seconds"):
-            found[f"after {name}"] = mean_std(
-                [one[name] for one in reached if one[name] is not None]
-            )
     if row["relative_time"] is not None:
         found["relative time"] = f"{row['relative_time']:.2f}"
     for name in columns_of(rows):
@@ -52,15 +38,14 @@ def cells(row: Outcome, rows: Sequence[Outcome], until: float | None = None) -> 
         if score and score["published"] is not None:
             found[f"{name}, published"] = f"{score['published']:.1f}"
     if any(other["diverged"] for other in rows):
+        total = len(row["diverged"]) + len(row["seeds"])
         found["diverged"] = f"{len(row['diverged'])} of {total}"
-    if until is None and took:
-        found["one run took"] = format_duration(60 * statistics.fmean(took))
     return found
 
 
 def markdown(plan: Plan, rows: Sequence[Outcome], notes: Sequence[str]) -> str:
     """The whole result as a page."""
-    study, until = plan.study, plan.request.until
+    study = plan.study
     seeds = len({seed for row in rows for seed in (*row["seeds"], *row["diverged"])})
     spread = (
         f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed, so no spread"
@@ -73,13 +58,9 @@ def markdown(plan: Plan, rows: Sequence[Outcome], notes: Sequence[str]) -> str:
         if these := [row for row in rows if row["comparison"] == comparison]:
             length = counted(these[0]["epochs"], "epoch")
             head = "By epochs" if len(study.lengths) > 1 else f"At {comparison}"
-            if until is not None:
-                head = f"Until k-NN of held-out images reaches {until:g} %, {length} at most"
             if comparison == TIME:
                 head += f": the time of {length} of {study.arms[0].name}"
-            parts.append(
-                f"## {head}\n\n{markdown_table([cells(row, these, until) for row in these])}"
-            )
+            parts.append(f"## {head}\n\n{markdown_table([cells(row, these) for row in these])}")
     if any(score["published"] is not None for row in rows for score in row["scores"].values()):
         of = EXPERIMENTS[study.name].get("published", "ResNet-50 pre-trained on ImageNet")
         parts.append(f"Published: {of}, so beside, not against, a smaller scale.\n")
@@ -100,7 +81,8 @@ def published_rows(plan: Plan) -> Iterator[dict[str, str]]:
 
     Nothing for other studies.
     """
-    absent, request = EXPERIMENTS[plan.study.name].get("absent", {}), plan.request
+    absent = EXPERIMENTS[plan.study.name].get("absent", {})
+    request = plan.request
     jobs = {
         job.arm.published[0]: job
         for job in plan.final_jobs(plan.best_rates([]))[::-1]
@@ -141,7 +123,8 @@ def result(
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """Everything, as JSON: the summary first, then every single run."""
-    study, request = plan.study, plan.request
+    study = plan.study
+    request = plan.request
     of_run = (
         "name",
         "arm",
@@ -164,7 +147,6 @@ def result(
         "data": request.data,
         "measured_on": [target.source for target in request.targets],
         "seeds": list(request.seeds),
-        **({} if request.until is None else {"until": request.until}),
         "fields": dict(request.fields),
         "machine": {
             "processor": platform.processor() or platform.machine(),
@@ -208,10 +190,6 @@ def notes_of(
         notes.append(
             "No learning rate was searched for: all arms have the one given, or else their recipes'."
         )
-    if any("reached" in row for row in rows):
-        notes.append(
-            "Seconds are those of training alone. No arm is trained on the held-out images."
-        )
     if any(row["relative_time"] is not None for row in rows):
         notes.append(
             "Relative time: by a benchmark of steps and views on this machine, before the runs."
@@ -221,13 +199,11 @@ def notes_of(
 
 def _of_row(row: Outcome) -> Iterator[str]:
     """Whatever keeps a row from being compared with the others."""
-    where, lost = f"{row['arm']}, {counted(row['epochs'], 'epoch')}", row["diverged"]
+    where = f"{row['arm']}, {counted(row['epochs'], 'epoch')}"
+    lost = row["diverged"]
     if not in_time(row):
         remedy = "so it is out of the comparison at equal time; more --epochs come closer."
         yield f"{row['arm']}: whole epochs come to {row['relative_time']:.2f} of the time it should have, {remedy}"
-    if row["interrupted"]:
-        runs = counted(row["interrupted"] + len(row["minutes"]), "run")
-        yield f"{where}: {row['interrupted']} of {runs} interrupted and resumed; such runs do not count for the time."
     if lost:
         total = counted(len(lost) + len(row["seeds"]), "seed")
         others = ", numbers are those of the others" if row["seeds"] else ""
@@ -237,7 +213,8 @@ def _of_row(row: Outcome) -> Iterator[str]:
 
 def _at_the_edge(plan: Plan, search: Sequence[Stored]) -> list[str]:
     """Arms whose best learning rate was the smallest or the largest that was tried."""
-    best, chosen = plan.best_rates(search), dict[str, list[str]]()
+    best = plan.best_rates(search)
+    chosen = dict[str, list[str]]()
     for arm in plan.study.arms:
         tried = [job["rate"] for job in search if job["arm"] == arm.key]
         for end, name in {max(tried): "largest", min(tried): "smallest"}.items() if tried else ():

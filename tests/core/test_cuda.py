@@ -21,7 +21,6 @@ from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.sources.source import ArraySource
 from hexa.data.views.making import Views, ViewsConfig
 from hexa.evaluation import evaluate
-from hexa.methods.instdisc import InstDiscConfig, Memory
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.nn.memory_bank import MemoryBank
 from hexa.objective import Objective
@@ -29,6 +28,7 @@ from hexa.ops.kmeans import spherical_kmeans
 from hexa.run.build import kernels
 from hexa.runtime.precision import autocast, place
 from hexa.runtime.random import Stream
+from hexa_paper.methods.instdisc import InstDiscConfig, Memory
 from tests.laws.cases import Case, fitting, one_step
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -39,7 +39,7 @@ SCHEMES: list[dict[str, dict[str, Any]]] = [
     {**BOTH, "cmxA": {"kind": "cutmix", "source": "adversarial"}},
     {"adversarial": {"norm": "l2", "unit": "pixel", "steps": 2, "generation": "aux_eval"}},
     {"cutmix": {"per_sample": True}},
-    {"mixup": {}, "vat": {}, "randaugment": {}, "hard_views": {}},
+    {"mixup": {}, "vat": {}, "randaugment": {}},
 ]
 METHODS = sorted(choices(MethodConfig, "name", "hexa.methods"))
 #: PCL draws the prototypes that images are compared with on the device, where generators differ; here it sees all.

@@ -6,10 +6,11 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from hexa.measure.benchmark import SCHEMES
+from hexa_paper.benchmark import SCHEMES
 from hexa_paper.plan import Costs, Job, Plan
 from hexa_paper.request import Request, Target
 from hexa_paper.studies import Arm, Study
+from tests.reporting.conftest import make_run as make_run  # a fixture
 
 #: The smallest networks.
 TINY = {"network.widths": [4, 8], "training.device": "cpu", "training.precision": "fp32"}

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from hexa import published, recipes
+from hexa import recipes
 from hexa.config import UserError
 from hexa.evaluation import protocols
-from hexa.published import Row, Table
-from hexa_paper import begin, studies
+from hexa_paper import begin, published, studies
 from hexa_paper.plan import Plan
+from hexa_paper.published import Row, Table
 from hexa_paper.request import Request, Target
 from hexa_paper.rows import rows_of
 from hexa_paper.studies import METHODS, TABLES, Arm, Measure

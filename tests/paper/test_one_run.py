@@ -28,7 +28,6 @@ def test_one_run_is_measured_at_four_epochs(
     assert [run["name"] for run in found["runs"]] == ["i-4ep-lr0.03-seed0", "ii-4ep-lr0.03-seed0"]
     rows = [(row["key"], row["epochs"]) for row in found["summary"]]
     assert rows == [(key, epochs) for key in ("i", "ii") for epochs in (4, 3, 2, 1)]
-    assert [bool(row["minutes"]) for row in found["summary"]] == [True, False, False, False] * 2
     run = out / "runs" / "ii-4ep-lr0.03-seed0"
     steps = sorted(int(path.stem.removeprefix("step-")) for path in (run / "checkpoints").iterdir())
     assert len(steps) == 4

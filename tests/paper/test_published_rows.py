@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from hexa import published, recipes
+from hexa import recipes
 from hexa.recipes.experiment import Experiment, override
-from hexa_paper import paper
+from hexa_paper import paper, published
 from hexa_paper.studies import METHODS, TABLES, arms_of, shown
 from tests.paper.conftest import RECORD
 

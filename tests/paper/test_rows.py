@@ -60,28 +60,6 @@ def test_numbers_are_the_mean_and_sample_deviation_over_seeds() -> None:
     assert "the time of 20 epochs of Std" in page
 
 
-def test_times_of_interrupted_runs_are_not_taken_for_measured() -> None:
-    plan, runs, _ = collected("table2", epochs=2, seeds=(0, 1))
-    plain, hexa = plan.study.arms
-    for run in runs:
-        run["interruptions"] = int(run["arm"] == hexa.key or run["seed"] == 1)
-        run["pretrain_seconds"] = 6000.0 if run["interruptions"] else 600.0
-    rows = rows_of(plan, runs)
-    by_epochs = [row for row in rows if row["comparison"] == EPOCHS]
-    assert [(row["minutes"], row["interrupted"]) for row in by_epochs] == [([10.0], 1), ([], 2)]
-    assert [writing.cells(row, by_epochs).get("one run took") for row in by_epochs] == [
-        "10 min 0 s",
-        None,
-    ]
-    notes = writing.notes_of(plan, rows, [], runs)
-    said = [note for note in notes if "interrupted" in note]
-    assert any(note.startswith(f"{plain.name}, 2 epochs: 1 of 2 runs interrupted") for note in said)
-    assert any(note.startswith(f"{hexa.name}, 2 epochs: 2 of 2 runs interrupted") for note in said)
-    told = writing.result(plan, rows, [], runs, notes)
-    assert told["summary"] == rows
-    assert [run["interruptions"] for run in told["runs"]] == [run["interruptions"] for run in runs]
-
-
 def test_one_seed_has_no_deviation() -> None:
     plan, _, rows = collected("ablation", epochs=2, seeds=(0,))
     assert {row["std"] for row in csv.DictReader(io.StringIO(writing.csv_text(rows)))} == {""}

@@ -13,10 +13,10 @@ import pytest
 from hexa import recipes
 from hexa.config import UserError
 from hexa.evaluation import protocols
-from hexa.objective.schemes import SCHEMES
 from hexa.recipes.experiment import Experiment
 from hexa_paper import plan, studies
 from hexa_paper.request import Target
+from hexa_paper.schemes import SCHEMES
 from hexa_paper.studies import METHODS, TABLES, Study
 from tests.paper.conftest import jobs_of, request_for
 

@@ -12,11 +12,11 @@ import pytest
 
 from hexa import cli
 from hexa.config import UserError
-from hexa.measure.benchmark import SCHEMES
-from hexa.objective.schemes import SCHEMES as PUBLISHED
 from hexa_paper import drawing, plan, reproduce, storage, whole, whole_plan
+from hexa_paper.benchmark import SCHEMES
 from hexa_paper.plan import Job
 from hexa_paper.request import Request, Target
+from hexa_paper.schemes import SCHEMES as PUBLISHED
 from hexa_paper.studies import KNN, PROBE, Measure, shortened
 from hexa_paper.whole import Whole
 from tests.paper.conftest import MEASURED, TINY, stored_run
@@ -55,9 +55,7 @@ def test_runs_that_studies_share_are_counted_once(
     )
     assert sum(line["runs"] for line in lines) == len(jobs) > 2 * len(naive)
     terms = sum(1 + len(SCHEMES[PUBLISHED[job.arm.scheme].name]) for job in naive.values())
-    assert sum(line["training"] for line in lines) == pytest.approx(
-        8 * terms + whole_plan._RUN_SECONDS * len(naive)
-    )
+    assert sum(line["training"] for line in lines) == pytest.approx(8 * terms)
     plain = {
         part
         for part, made in by_part.items()
@@ -86,24 +84,6 @@ def test_every_arm_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found == {0.07}
 
 
-def test_more_time_never_gives_fewer_epochs_and_the_plan_fits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(whole_plan, "PARTS", (("learning-curves", "moco"), ("table1", "moco")))
-    one, lengths = cifar(tmp_path, seeds=(0,)), []
-    for seconds in (60, 100, 10**6):
-        lengths.append(replace(one, seconds=seconds).decide())
-        lines = replace(one, epochs=lengths[-1]).lines()
-        assert sum(line["training"] + line["evaluations"] for line in lines) <= seconds
-    assert lengths == sorted(lengths)
-    assert lengths[0] < lengths[-1]
-    assert lengths[-1] == 20  # the recipes'
-    with pytest.raises(
-        UserError, match=r"--time 9.0 s is too short for one epoch .* 1 seed: give at least \d+m"
-    ):
-        replace(one, seconds=9.0).decide()
-
-
 def test_evaluations_are_no_longer_than_runs() -> None:
     for passes in range(1, 21):
         for share in (1, 10, 100):
@@ -125,14 +105,8 @@ def test_what_needs_voc_is_left_out_with_its_reason(tmp_path: Path) -> None:
     ("given", "message"),
     [
         (["--tiem", "1h"], "tiem"),
-        (["--time", "soon"], "--time must be a number"),
-        (["--time", "1h", "--epochs", "2"], "exclude each other"),
-        (["--until", "60"], "--until applies to a single"),
+        (["--rates", "0.1"], "--rates applies to a single"),
         (["--hard_examples.mixup.weight", "1"], "no arm of all has that hard example"),
-        (
-            ["table1", "--time", "1h"],
-            "--time: is for all experiments together; for table1 give --epochs",
-        ),
     ],
 )
 def test_mistakes_are_one_line(
@@ -163,10 +137,10 @@ def failing(
     """Let jobs fail by themselves and the folder of their part. Returns what carries them out well."""
     works = whole.run_jobs
 
-    def fails(jobs: Any, folder: Path, **options: Any) -> Iterator[dict[str, Any]]:
+    def fails(jobs: Any, folder: Path, *options: Any) -> Iterator[dict[str, Any]]:
         if when(jobs[0], folder.name):
             raise error
-        return works(jobs, folder, **options)
+        return works(jobs, folder, *options)
 
     monkeypatch.setattr(whole, "run_jobs", fails)
     return works
@@ -177,7 +151,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Made:
     """Three small parts, whose jobs (part, arm, seed) are noted and found at once."""
     made: Made = []
 
-    def run_jobs(jobs: Any, out: Path, **_: Any) -> Iterator[dict[str, Any]]:
+    def run_jobs(jobs: Any, out: Path, *_: Any) -> Iterator[dict[str, Any]]:
         for job in jobs:
             made.append((out.name, job.arm.key, job.experiment.seed))
             (out / (job.run or "runs/one")).mkdir(parents=True, exist_ok=True)
@@ -273,41 +247,23 @@ def test_stopped_anywhere_the_same_call_goes_on(
     assert len(made_up) == count
 
 
-def test_a_resumed_folder_decides_nothing_anew(
+def test_further_seeds_join_a_folder(
     tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "all"
     monkeypatch.setattr(whole_plan, "PARTS", (("table1", "moco"), ("table5", "moco")))
-    first = carry_out(out, epochs=None, time="1h")
+    first = carry_out(out, epochs=4)
     searched = [arm for part, arm, _ in made_up if part == "search"]
     assert len(searched) == 4 * len(set(searched)) > 0
     assert sorted(one["arm"] for one in first["search"]) == sorted(searched)
     assert all(one["score"] > 0 for one in first["search"])
     assert "search" not in json.loads((out / "table1-moco" / "result.json").read_text())
-    monkeypatch.setattr(whole_plan, "_SHARE", 1e-3)  # with which nothing would fit
     count = len(made_up)
-    again = carry_out(out, epochs=None, time="2h", seeds=(2,))
+    again = carry_out(out, epochs=4, seeds=(2,))
     assert (first["seeds"], again["seeds"], again["epochs"]) == ([0, 1], [0, 1, 2], first["epochs"])
     assert {seed for _, _, seed in made_up[count:]} == {2}
-    with pytest.raises(UserError, match="epochs not set there, 1 here"):
+    with pytest.raises(UserError, match="epochs 4 there, 1 here"):
         carry_out(out, epochs=1)
-
-
-def test_out_of_time_the_first_seeds_are_whole(
-    tmp_path: Path, made_up: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "hexa.training.clock.Clock.total", property(lambda clock: 10.0 * len(made_up))
-    )
-    out, few = tmp_path / "all", 10
-    monkeypatch.setattr(whole_plan, "PARTS", (("table1", "moco"), ("table5", "moco")))
-    monkeypatch.setattr(whole_plan, "_SHARE", 1e9)
-    record = carry_out(out, epochs=None, time=f"{10 * few}s")
-    assert len(made_up) == few
-    assert any("not finished: 0 of 2 runs" in reason for reason in reasons(record).values())
-    carry_out(out, epochs=None, time="10h")
-    assert storage.read(out / whole_plan.DECIDED)["epochs"] == record["epochs"]
-    assert "not finished" not in (out / "paper.md").read_text()
 
 
 @pytest.mark.usefixtures("made_up")

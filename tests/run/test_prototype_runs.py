@@ -16,12 +16,12 @@ from hexa import load_backbone
 from hexa.config import UserError
 from hexa.core import Batch
 from hexa.data.loading.loaders import EpochPasses
-from hexa.measure.benchmark import Bench
 from hexa.recipes.experiment import Experiment
 from hexa.run.build import Machine
 from hexa.run.run import pretrain, resume
 from hexa.run.visualize import visualize
 from hexa.runtime.signals import Interrupted
+from hexa_paper.benchmark import Bench
 from tests.end_to_end.endings import metric_lines
 from tests.run.test_every_method import experiment as of_every
 

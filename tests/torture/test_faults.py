@@ -12,13 +12,13 @@ import pytest
 
 from hexa import recipes
 from hexa.evaluation import evaluate
-from hexa.evaluation.detection import scoring
 from hexa.recipes import experiment as experiments
 from hexa.run.run import pretrain, resume
 from hexa.runtime import checkpoints
 from hexa.weights.pretrained import load_backbone
+from hexa_paper.detection import scoring
 from tests.end_to_end.endings import FIELDS, RECIPE, STEPS, difference, options
-from tests.evaluation.test_detect import NETWORK, TINY, squares
+from tests.paper.detection.test_detect import NETWORK, TINY, squares
 from tests.torture.harness import DAMAGES, Ended, Tally, forked
 from tests.torture.struck import HOOKS, Started, Strike, fill, kill, kill_a_worker, owner_of, struck
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import io
 import os
+import shutil
 import sys
+import textwrap
 import time
 import traceback
 from collections.abc import Sequence
@@ -22,8 +25,18 @@ from hexa.cli import (
     training,
 )
 from hexa.cli.declare import COMMANDS, commands
-from hexa.runtime.output import forgiving, one_line
+from hexa.runtime.output import one_line, say
 
+_PURPOSE = (
+    "Improve image backbones on your own images without labels; pre-train with hard examples."
+)
+#: Commands as the overview lists them; what other distributions add comes last.
+OVERVIEW = {
+    "your images": ("compare", "adapt", "harden", "embed", "search"),
+    "research": ("pretrain", "resume", "evaluate", "reproduce", "check", "benchmark"),
+    "output": ("visualize", "figure", "report", "export"),
+    "help": ("demo", "recipes", "doctor"),
+}
 #: Commands that begin by reading weights and images.
 _READING = ("adapt", "harden", "compare", "evaluate", "embed")
 
@@ -44,11 +57,9 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
     """
     parser = Parser(
         prog="hexa",
-        description="Improve image backbones on your own images without labels; pre-train with hard examples.",
-        epilog="Several processes: torchrun --standalone --nproc-per-node 8 -m hexa pretrain …",
+        description=_PURPOSE,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"hexa {hexa.__version__}")
     group = parser.add_subparsers(metavar="COMMAND", dest="command")
     parsers: dict[str, Parser] = {}
     for name, command in commands(only).items():
@@ -62,6 +73,30 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
             if command.request:
                 _add_fields(sub, command.request)
     return parser, parsers
+
+
+def overview() -> str:
+    """What `hexa --help` prints: all commands, in groups."""
+    known = commands(only="no command")
+    grouped = {name for names in OVERVIEW.values() for name in names}
+    groups = OVERVIEW | {"further commands": tuple(sorted(known.keys() - grouped))}
+    indent = " " * 12
+    width = min(shutil.get_terminal_size().columns, 100)
+    lines = ["usage: hexa COMMAND …", "", _PURPOSE]
+    for title, names in groups.items():
+        present = [name for name in names if name in known]
+        if present:
+            lines += ["", f"{title}:"]
+        for name in present:
+            start = f"  {name:<10}"
+            summary = known[name].summary
+            lines += textwrap.wrap(summary, width, initial_indent=start, subsequent_indent=indent)
+    lines += [
+        "",
+        "`hexa COMMAND --help` lists the options of a command, `hexa --version` the version.",
+    ]
+    lines += ["Several processes: torchrun --standalone --nproc-per-node 8 -m hexa pretrain …"]
+    return "\n".join(lines)
 
 
 def _add_fields(parser: Parser, request: str) -> None:
@@ -113,14 +148,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0, 2 after a user's mistake, 1 after a bug.
 
     An interrupted run that was saved gives 128 + signal number; one stopped by a non-finite loss or by the end of
-    another process gives 1. Output that cannot be written (a closed pipe, a full disk) is dropped.
+    another process gives 1, and so does output whose reader is gone.
     """
     begun = time.perf_counter()
     os.environ["PYTHONSAFEPATH"] = (
         "1"  # no process that is started here imports files of the current folder
     )
-    with forgiving():
-        return _guarded(list(sys.argv[1:] if arguments is None else arguments), begun)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files may be no text
+            stream.reconfigure(errors="backslashreplace", line_buffering=True)
+    return _guarded(list(sys.argv[1:] if arguments is None else arguments), begun)
 
 
 def _guarded(arguments: list[str], begun: float) -> int:
@@ -128,6 +165,8 @@ def _guarded(arguments: list[str], begun: float) -> int:
         return _run(arguments, begun)
     except KeyboardInterrupt:
         return _say("interrupted", 130)
+    except BrokenPipeError:
+        return 1
     except Exception as error:
         if os.environ.get("HEXA_TRACEBACK"):
             raise
@@ -148,16 +187,16 @@ def _guarded(arguments: list[str], begun: float) -> int:
 def _run(arguments: list[str], begun: float) -> int:
     name = arguments[0] if arguments else ""
     if name in ("", "-h", "--help", "--version"):
-        parser, _ = build_parser(only="no command")
-        if name:
-            parser.parse_args(arguments)  # answers and ends
-        parser.print_help()
-        return 2
+        if name == "--version":
+            print(f"hexa {hexa.__version__}")
+        else:
+            print(overview())
+        return 0 if name else 2
 
     from hexa.cli import fields
     from hexa.config import UserError, nearest, some, users_code
     from hexa.runtime import paths
-    from hexa.runtime.cores import beside_others, share_cores
+    from hexa.runtime.cores import share_cores
 
     share_cores()  # before torch is imported
     parser, parsers = build_parser(only=name)
@@ -167,15 +206,16 @@ def _run(arguments: list[str], begun: float) -> int:
 
     options = sorted(parsers[name]._option_string_actions)
     ours, extra = fields.split(arguments, options)
-    wants_help = {"-h", "--help"} & set(ours)
+    wants_all = name == "pretrain" and extra.pop("help_all", None) is not None
+    wants_help = wants_all or {"-h", "--help"} & set(ours)
     if name == "pretrain" and wants_help:
         given = parser.parse_args(
             [argument for argument in ours if argument not in ("-h", "--help")]
         )
-        if given.recipe is None:
+        if given.recipe is None and given.config is None:
             parsers[name].print_help()
             return 0
-        return training.describe_fields(given, extra)
+        return training.describe_fields(given, extra, wants_all)
     if name == "evaluate" and wants_help and not ours[1].startswith("-"):
         parsers[name].print_help()
         return backbones.describe_protocol(argparse.Namespace(protocol=ours[1]), extra)
@@ -201,15 +241,10 @@ def _run(arguments: list[str], begun: float) -> int:
     ):
         weights = filter(None, [getattr(given, "backbone", None), *getattr(given, "backbones", ())])
         paths.check(weights, filter(None, (given.data, getattr(given, "labelled", None))))
-    if name in ("pretrain", "resume", "adapt", "harden", "compare", "demo"):
-        by_clock = getattr(given, "time", None) and not {"epochs", "max_steps"} & extra.keys()
-        # what can be repeated bit for bit keeps its number of threads
-        if said := beside_others(choose=bool(by_clock) or name == "demo"):
-            print(said, file=sys.stderr)
     with users_code(f"hexa {name}"):  # a method or a network of the user's, while it is used
         return COMMANDS[name].run(given, extra) or 0
 
 
 def _say(line: str, status: int) -> int:
-    print(f"hexa: {one_line(line)}", file=sys.stderr)
+    say(one_line(line))
     return status

@@ -71,10 +71,9 @@ def evaluate(given: Given, extra: Fields) -> None:
     if (out := getattr(given, "out", None)) is not None:
         targets.check(out, (".json",))
     import hexa
-    from hexa import published
     from hexa.evaluation.request import EvaluationRequest
     from hexa.evaluation.results import NotWritten
-    from hexa.reporting import tables
+    from hexa.reporting import references
     from hexa.runtime.console import Console
 
     options = _requested(EvaluationRequest, given, extra)
@@ -88,11 +87,9 @@ def evaluate(given: Given, extra: Fields) -> None:
         lost, result = error, error.result
     figures = " · ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items())
     say(f"{result['protocol']} on {result['data']}: {figures}")
-    if (compared := published.beside(result)) is not None:
-        Console().print(
-            tables.beside(compared, [(str(result["backbone"]), "", compared.own)]).terminal()
-        )
-        say(f"published: {compared.title}", compared.caution)
+    for table, caution in references.of_result(result):
+        Console().print(table.terminal())
+        say(f"published: {table.title}", caution)
     say(_remark(given.backbone), *(f"note: {note}" for note in result["notes"]))
     if lost is not None:  # print it, so that it is not lost
         print(json.dumps(result, indent=2))
@@ -108,10 +105,14 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     from hexa.cli import fields
 
     print("\n" + textwrap.fill(protocols.summary(given.protocol), 100))
-    for name, options in protocols.get(given.protocol).presets.items():
-        print(
-            f"\n{given.protocol}, preset {name}:\n\n{fields.describe(fields.of_experiment(options))}"
-        )
+    presets = protocols.get(given.protocol).presets
+    listed = {name: list(fields.of_experiment(options)) for name, options in presets.items()}
+    first = next(iter(listed))
+    print(f"\n{given.protocol}, preset {first}:\n\n{fields.describe(listed.pop(first))}")
+    for name, own in listed.items():
+        differing = [field for field in own if field not in fields.of_experiment(presets[first])]
+        print(f"\n{given.protocol}, preset {name}, where it differs from {first}:\n")
+        print(fields.describe(differing) or "nowhere")
     return 0
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any
 
+from hexa.entry_points import added
 from hexa.evaluation import protocols
 
 #: The file of a package that lists its recipes, and its modifiers with a plus, a line each.
@@ -35,7 +35,7 @@ def complete(build: Callable[[str], tuple[ArgumentParser, Mapping[str, ArgumentP
 
 def _recipes(prefix: str, **_: Any) -> list[str]:
     """Names of recipes or, after a plus, the name so far with each modifier."""
-    entries = importlib.metadata.entry_points(group="hexa.recipes")
+    entries = added("hexa.recipes").values()
     packages = {"hexa", *(entry.module.partition(".")[0] for entry in entries)}
     listed = [files(package) / LISTED for package in sorted(packages)]
     lines = [line for file in listed if file.is_file() for line in file.read_text().split()]

@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
-import importlib.metadata
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from hexa.entry_points import added
 
 if TYPE_CHECKING:
     from hexa.runtime.progress import ProgressBar
@@ -60,18 +61,14 @@ def command(
 
 
 def commands(only: str | None = None) -> dict[str, Command]:
-    """All commands by name. Those that other packages add are known by name alone, except `only`, or all if it is None.
+    """All commands by name. Those that other packages add are left out if `only` is one of hexa's own.
 
-    So help need not import those packages.
+    So hexa's own commands need not import those packages.
     """
-    added = {}
-    for entry in importlib.metadata.entry_points(group=ADDED):
-        if only in (None, entry.name):
+    if only not in COMMANDS:
+        for entry in added(ADDED).values():
             entry.load()  # which declares it
-        elif entry.name not in COMMANDS:
-            about = f"of the package {entry.module.partition('.')[0]}: see hexa {entry.name} --help"
-            added[entry.name] = Command(about, (), about, "", True, lambda given, extra: 0)
-    return COMMANDS | added
+    return COMMANDS
 
 
 def option(usage: str, help: str = "", **settings: Any) -> Option:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 import textwrap
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import pydantic
@@ -16,6 +18,31 @@ if TYPE_CHECKING:
     from hexa.recipes.experiment import Experiment
 
 
+#: Fields that most people set, or the beginnings of their paths: what `--help` lists. `--help-all` lists all others too.
+COMMON = (
+    "network.name",
+    "start.weights",
+    "start.freeze_backbone",
+    "views.size",
+    "views.num_views",
+    "views.scale",
+    "method.",
+    "hard_examples.",
+    "objective.",
+    "optimizer.name",
+    "optimizer.learning_rate",
+    "optimizer.weight_decay",
+    "schedule.kind",
+    "schedule.warmup_epochs",
+    "training.device",
+    "training.precision",
+    "training.num_workers",
+    "training.compile",
+)
+#: References to the project's list of formulas and decisions, " (F4)" and "D9: ", which help leaves out.
+_REFERENCES = re.compile(r" \([FD]\d+(, [FD]\d+)*\)|\b[FD]\d+: ")
+
+
 class Field(NamedTuple):
     """One setting: where it is, what it is in this experiment, what it may be and what it does."""
 
@@ -23,6 +50,11 @@ class Field(NamedTuple):
     value: Any
     kind: str
     description: str
+
+    @property
+    def is_common(self) -> bool:
+        """Whether most people may want to set it: `COMMON`, and the fields of the run itself."""
+        return "." not in self.path or self.path.startswith(COMMON)
 
 
 def split(arguments: Iterable[str], options: Collection[str]) -> tuple[list[str], dict[str, str]]:
@@ -72,7 +104,7 @@ def check_names(given: Iterable[str], fields: Iterable[Field], options: Iterable
         within = [path for path in known if path.endswith(f".{name}")]
         remedy = f"did you mean '--{within[0]}'?" if within else nearest(f"--{name}", candidates)
         if not remedy.startswith("did you mean"):
-            remedy = "`hexa pretrain RECIPE --help` lists every field"
+            remedy = "`hexa pretrain RECIPE --help-all` lists every field"
         problems.append((f"--{name}", f"no such option or field; {remedy}"))
     if problems:
         raise ConfigError(problems)
@@ -113,10 +145,7 @@ def of_experiment(config: pydantic.BaseModel, prefix: str = "") -> Iterator[Fiel
     groups: dict[str, pydantic.BaseModel] = {}
     for name, info in type(config).model_fields.items():
         value = getattr(config, name)
-        # the name of a method or kind has no words of its own: those of its class say what it is
-        description = " ".join(
-            (info.description or (type(config).__doc__ or "").split("\n\n")[0]).split()
-        )
+        description = _description(type(config), name)
         if isinstance(value, pydantic.BaseModel):
             groups[name] = value
         elif name == "hard_examples":
@@ -135,9 +164,32 @@ def of_experiment(config: pydantic.BaseModel, prefix: str = "") -> Iterator[Fiel
         yield from of_experiment(group, f"{prefix}{name}.")
 
 
+def _description(config: type[pydantic.BaseModel], name: str) -> str:
+    """What the field does: the words of the nearest class that has any, else those of the class itself.
+
+    A subclass that only changes a default has no words for it. The name of a method or kind has none at all: its class
+    says what it is.
+    """
+    described = [
+        base.model_fields[name].description
+        for base in config.__mro__
+        if issubclass(base, pydantic.BaseModel) and name in base.model_fields
+    ]
+    summary = (config.__doc__ or "").split("\n\n")[0]
+    text = next(filter(None, described), summary)
+    return _REFERENCES.sub("", " ".join(text.split()))
+
+
 def _kind(annotation: Any) -> str:
     """What may be given, in words a user knows: `auto|fp32|bf16`, `number or none`; empty where there is no choice."""
-    names = {int: "integer", float: "number", bool: "true|false", str: "text", type(None): "none"}
+    names = {
+        int: "integer",
+        float: "number",
+        bool: "true|false",
+        str: "text",
+        Path: "path",
+        type(None): "none",
+    }
     origin = get_origin(annotation)
     if origin is Literal:
         choices = get_args(annotation)

@@ -1,4 +1,4 @@
-"""Commands whose result is looked at: pictures of hard examples, figures, and the report of runs."""
+"""Commands whose result is looked at: pictures of hard examples, and the report of runs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def visualize(given: Given, extra: Fields) -> None:
             raise UserError(
                 f"--{option}: the fields of a run are fixed; only those of a recipe can be set"
             )
-        _import_if_trusted(given)
+        import_if_trusted(given)
     else:
         given.recipe = given.target
         target = experiment_of(given, extra)
@@ -65,48 +65,6 @@ def visualize(given: Given, extra: Fields) -> None:
         path = run(target, given.data, out, problems=skipped, notes=notes, progress=progress, **how)
     left = f"{len(skipped)} images could not be read and were skipped: {some(skipped, '; ')}"
     say(*(f"note: {note}" for note in notes), f"written to {path}", left * bool(skipped))
-
-
-@command(
-    "a figure of a run or backbone as PNG or SVG: hard-examples, view-space, neighbours, clusters",
-    option("KIND", "hard-examples, view-space, neighbours or clusters"),
-    option(
-        "TARGET",
-        "a run or a recipe; for neighbours and clusters a run or any backbone",
-        metavar="RUN",
-    ),
-    DATA_OF_RUN,
-    option("--out FILE", ".png or .svg", required=True),
-    TRUST_IMAGES,
-    SEED,
-    description="hard-examples: views beside the hard examples made of them. view-space: clean, adversarial and mixed "
-    "views in two dimensions. neighbours, clusters: which images a backbone finds similar.",
-)
-def figure(given: Given, extra: Fields) -> None:
-    from hexa.runtime import targets
-
-    out = targets.check(given.out, (".png", ".svg"))
-    import_networks()
-    from hexa import named
-    from hexa.run.figure import OF_FEATURES, figure as run
-
-    target = given.target
-    if Path(target).is_dir():
-        target = Path(target)
-        _import_if_trusted(given)
-    elif given.kind in OF_FEATURES:
-        target = named(target, given.seed)
-    with progress_bar() as progress:
-        path = run(
-            given.kind,
-            target,
-            given.data,
-            out,
-            seed=given.seed,
-            opens_own=given.trust,
-            progress=progress,
-        )
-    say(f"written to {path}")
 
 
 @command(
@@ -129,7 +87,7 @@ def report(given: Given, extra: Fields) -> None:
     say(*left_out, f"written to {path}")
 
 
-def _import_if_trusted(given: Given) -> None:
+def import_if_trusted(given: Given) -> None:
     """Import the file that a run names, only with --trust."""
     if given.trust:
         from hexa.recipes import plugins

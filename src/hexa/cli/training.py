@@ -68,7 +68,7 @@ def recipes(given: Given, extra: Fields) -> None:
     console.print("\nAny recipe takes modifiers, as in cifar10-simclr+small+adversarial:")
     for name, text in MODIFIERS.items():
         console.print(f"  +{name}: {text}")
-    console.print("\nhexa pretrain RECIPE --help  lists every field of one")
+    console.print("\nhexa pretrain RECIPE --help  lists the fields of a recipe")
 
 
 @command(
@@ -140,21 +140,26 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
     return override(experiment, {"epochs": epochs, "training.max_seconds": room})
 
 
-def describe_fields(given: Given, extra: Fields) -> int:
-    """`hexa pretrain RECIPE --help`"""
+def describe_fields(given: Given, extra: Fields, everything: bool) -> int:
+    """`hexa pretrain RECIPE --help` and, if everything, `--help-all`."""
     from hexa.cli import fields
     from hexa.runtime.output import one_line, printable
 
     experiment = experiment_of(given, extra)
-    print(
-        f"usage: hexa pretrain {one_line(given.recipe or '--config')} [--out RUN] [--any.field VALUE …]\n"
-    )
-    print("Every field with its value in this recipe:\n")
-    print(printable(fields.describe(fields.of_experiment(experiment))))
-    if absent := fields.of_absent_hard_examples(experiment):
-        print(
-            "\nHard examples this recipe lacks; a field adds one, --hard_examples.NAME none removes one:\n"
-        )
+    recipe = one_line(given.recipe or "--config FILE")
+    own = list(fields.of_experiment(experiment))
+    absent = fields.of_absent_hard_examples(experiment)
+    listed = own if everything else [field for field in own if field.is_common]
+    print(f"usage: hexa pretrain {recipe} [--out RUN] [--any.field VALUE …]\n")
+    print("Fields with their values in this recipe:\n")
+    print(printable(fields.describe(listed)))
+    if not everything:
+        kinds = sorted({field.path.split(".")[1] for field in absent})
+        left = len(own) - len(listed) + len(absent)
+        print(f"\nHard examples that this recipe lacks: {', '.join(kinds)}.")
+        print(f"`hexa pretrain {recipe} --help-all` lists {left} more fields.")
+    elif absent:
+        print("\nHard examples that this recipe lacks. A field adds one:\n")
         print(fields.describe(absent))
     return 0
 

@@ -1,22 +1,15 @@
-"""Self-supervised methods, one file each; a new one is found by being a file of this package."""
+"""Self-supervised methods, one file each; a new one is found by being a file of this package.
 
-from hexa.methods.advcl import AdvCL as AdvCL, AdvCLConfig as AdvCLConfig
+Those that only the paper compares with are in `hexa_paper.methods`."""
+
 from hexa.methods.byol import BYOL as BYOL, BYOLConfig as BYOLConfig
-from hexa.methods.clusterfit import ClusterFit as ClusterFit, ClusterFitConfig as ClusterFitConfig
-from hexa.methods.cmc import CMC as CMC, CMCConfig as CMCConfig
-from hexa.methods.cpc import CPC as CPC, CPCConfig as CPCConfig
 from hexa.methods.deepcluster import (
     DeepCluster as DeepCluster,
     DeepClusterConfig as DeepClusterConfig,
 )
 from hexa.methods.dino import DINO as DINO, DINOConfig as DINOConfig
-from hexa.methods.emp_ssl import EMPSSL as EMPSSL, EMPSSLConfig as EMPSSLConfig
-from hexa.methods.infomin import InfoMin as InfoMin, InfoMinConfig as InfoMinConfig
-from hexa.methods.instdisc import InstDisc as InstDisc, InstDiscConfig as InstDiscConfig
-from hexa.methods.jigsaw import Jigsaw as Jigsaw, JigsawConfig as JigsawConfig
 from hexa.methods.moco import MoCo as MoCo, MoCoConfig as MoCoConfig
 from hexa.methods.pcl import PCL as PCL, PCLConfig as PCLConfig
-from hexa.methods.pirl import PIRL as PIRL, PIRLConfig as PIRLConfig
 from hexa.methods.rotation import Rotation as Rotation, RotationConfig as RotationConfig
 from hexa.methods.simclr import SimCLR as SimCLR, SimCLRConfig as SimCLRConfig
 from hexa.methods.simsiam import SimSiam as SimSiam, SimSiamConfig as SimSiamConfig

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 
 def info_nce(
@@ -114,60 +112,3 @@ def _dictionary_scores(
         scores = query.to(dtype) @ dictionary.to(dtype).flatten(0, 1).T
     hidden = torch.cat([own[:, None], shown], 1) + views[..., None] * size  # [V, B, 1 + S]
     return scores.scatter(-1, hidden, -torch.inf), own[:, None] + others[:, None] * size
-
-
-def patch_nce(
-    predictions: Tensor, targets: Tensor, ahead: int, own: Tensor, shown: Tensor
-) -> tuple[Tensor, Tensor]:
-    """InfoNCE of predicted patches among all patches of a batch, in fp32 (CPC; F29).
-
-        ℓ_(i,r,c) = −log [ exp(p_(i,r,c) · t_(own_i, r+k, c)) / Σ exp(p_(i,r,c) · t) ],   k = ahead,
-
-    the sum over all patches t of `targets`, but those at this place of the images that the view shows beside its own.
-    predictions: [..., B, D, G, G], of which the last k rows predict nothing. targets: [M, D, G, G]; both may take a
-    gradient. own: int64 [B], shown: [B, S], indices into targets. Returns ℓ [..., B, G − k, G], and whether the own
-    patch is the most likely one.
-    """
-    grid = targets.shape[-1]
-    with torch.autocast(predictions.device.type, enabled=False):
-        dtype = torch.promote_types(predictions.dtype, torch.float32)
-        query = (
-            predictions[..., : grid - ahead, :].flatten(-2).mT.to(dtype)
-        )  # [..., B, (G − k)·G, D]
-        scores = (
-            query @ targets.to(dtype).movedim(1, -1).flatten(0, 2).T
-        )  # [..., B, (G − k)·G, M·G²]
-        place = ahead * grid + torch.arange((grid - ahead) * grid, device=own.device)
-        patch = (own[:, None] * grid**2 + place)[..., None].expand(*scores.shape[:-1], 1)
-        positive = scores.gather(-1, patch)
-        hidden = (shown[:, None] * grid**2 + place[:, None]).expand(*scores.shape[:-1], -1)
-        # an image that is mixed with itself hides nothing of it
-        scores = (
-            scores.scatter(-1, hidden, -torch.inf).scatter(-1, patch, positive)
-            if shown.shape[1]
-            else scores
-        )
-        losses, hits = (
-            scores.logsumexp(-1) - positive.squeeze(-1),
-            scores.argmax(-1) == patch.squeeze(-1),
-        )
-    shape = (*losses.shape[:-1], grid - ahead, grid)
-    return losses.view(shape), hits.view(shape)
-
-
-def nce(
-    query: Tensor, positive: Tensor, noise: Tensor, temperature: float, partition: float, size: int
-) -> Tensor:
-    """Noise-contrastive estimation over a memory of N = `size` images, in fp32 (InstDisc; F29).
-
-        P(i|q) = exp(m_i·q/τ) / Z,   h(i) = P(i|q) / (P(i|q) + n/N),   ℓ = −log h(own) − Σ_j log(1 − h(j))
-
-    summed over n rows of noise. query, positive: [..., D], noise: [n, D], unit rows. partition: Z. Returns [...].
-    """
-    with torch.autocast(query.device.type, enabled=False):
-        dtype = torch.promote_types(query.dtype, torch.float32)
-        query, positive, noise = query.to(dtype), positive.to(dtype), noise.to(dtype)
-        # log(h / (1 − h)) = m·q/τ − log Z − log(n/N)
-        shift = math.log(partition) + math.log(len(noise) / size)
-        attraction = functional.softplus(shift - (query * positive).sum(-1) / temperature)
-        return attraction + functional.softplus(query @ noise.T / temperature - shift).sum(-1)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import inspect
 import pkgutil
 import re
@@ -18,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hexa.config import UserError, nearest
+from hexa.entry_points import added
 
 if TYPE_CHECKING:
     from hexa.recipes.experiment import Experiment
@@ -58,7 +58,7 @@ def _all() -> dict[str, Recipe]:
     """Those of this package, and of the modules that installed distributions name as entry points of RECIPES."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
-    for entry in importlib.metadata.entry_points(group=RECIPES):
+    for entry in added(RECIPES).values():
         entry.load()
     return _registry
 

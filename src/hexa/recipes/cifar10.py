@@ -1,8 +1,7 @@
 """CIFAR-10 with every method, on ResNet-18; `+small` trains a small network in minutes on two cores.
 
 MoCo-v2 has the settings of MoCo's own demo (F4), but for `+small`, SimCLR its authors' at this size (F6), SimSiam
-too; InstDisc and rotation have their papers' fields (softmax and τ 0.1; batch, momentum and decay), but not their
-schedules. Elsewhere nothing official exists (F8): a method's own fields are shrunk with the network, its
+too; rotation has its paper's batch, momentum and decay, but not its schedule. Elsewhere nothing official exists (F8): a method's own fields are shrunk with the network, its
 optimizer and schedule are MoCo's, or those published for batches of 256 with prototypes. There are a few hundred
 prototypes a head, because 3000 clusters of 50,000 images are poor pseudo-labels. `+small` has a network, views and an
 optimizer of its own (`_small`).
@@ -16,15 +15,10 @@ from typing import Any, Literal
 from hexa.data.views.making import ViewsConfig
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.methods.byol import BYOLConfig
-from hexa.methods.cmc import CMCConfig
-from hexa.methods.cpc import CPCConfig
 from hexa.methods.deepcluster import DeepClusterConfig
 from hexa.methods.dino import DINOConfig
-from hexa.methods.instdisc import InstDiscConfig
-from hexa.methods.jigsaw import JigsawConfig, PuzzleConfig
 from hexa.methods.moco import MoCoConfig
 from hexa.methods.pcl import PCLConfig
-from hexa.methods.pirl import PIRLConfig
 from hexa.methods.rotation import RotationConfig
 from hexa.methods.simclr import SimCLRConfig
 from hexa.methods.simsiam import SimSiamConfig
@@ -47,17 +41,17 @@ def views_at_32(recipe: str = "moco-cifar", **fields: Any) -> ViewsConfig:
     return ViewsConfig.model_validate({"recipe": recipe, "size": 32, **fields})
 
 
-def _moco(bn_groups: int, head: Literal["linear", "mlp"] = "linear") -> MoCoConfig:
+def moco(bn_groups: int, head: Literal["linear", "mlp"] = "linear") -> MoCoConfig:
     return MoCoConfig(
         queue_size=4096, momentum=0.99, temperature=0.1, head=head, bn_groups=bn_groups
     )
 
 
-def _resnet(**fields: Any) -> NetworkConfig:
+def resnet(**fields: Any) -> NetworkConfig:
     return NetworkConfig(name="resnet18", small_stem=True, **_STATISTICS, **fields)
 
 
-def _wide(widths: tuple[int, ...], **fields: Any) -> NetworkConfig:
+def wide(widths: tuple[int, ...], **fields: Any) -> NetworkConfig:
     return NetworkConfig(
         name="small-resnet", widths=widths, stem_stride=2, stem="cosine", **_STATISTICS, **fields
     )
@@ -89,35 +83,28 @@ def _swav(hidden: int) -> SwAVConfig:
     return SwAVConfig(hidden=hidden, num_prototypes=300, freeze_prototypes_steps=195)
 
 
-def _cpc(hidden: int) -> CPCConfig:
-    """Two rows below is the next patch without a common pixel."""
-    return CPCConfig(patch=16, stride=8, ahead=(2,), layers=2, hidden=hidden)
-
-
 def _pcl(contrast: MoCoConfig, warmup_epochs: int) -> PCLConfig:
     return PCLConfig(contrast=contrast, num_clusters=(250, 500, 1000), warmup_epochs=warmup_epochs)
 
 
-_PUZZLE = PuzzleConfig(grid=2)
-_SMALLER: Fields = {"size": 24, "test_scale": 1.333}
-_DECAY: Fields = {"base_batch_size": 256, "weight_decay": 5e-4}
-_MUON = OptimizerConfig(name="muon", learning_rate=0.03, other_rate=0.08, **_DECAY)
-_WARM: Fields = {"kind": "cosine", "per": "step", "warmup_epochs": 10, "warmup_at_most": 0.1}
+SMALLER: Fields = {"size": 24, "test_scale": 1.333}
+DECAY: Fields = {"base_batch_size": 256, "weight_decay": 5e-4}
+_MUON = OptimizerConfig(name="muon", learning_rate=0.03, other_rate=0.08, **DECAY)
+WARM: Fields = {"kind": "cosine", "per": "step", "warmup_epochs": 10, "warmup_at_most": 0.1}
 #: Fewer, newer keys and a faster key encoder.
-_SMALL_MOCO: Fields = {"method": _moco(4).model_copy(update={"queue_size": 1024, "momentum": 0.98})}
+_SMALL_MOCO: Fields = {"method": moco(4).model_copy(update={"queue_size": 1024, "momentum": 0.98})}
 _DEEPCLUSTER = {
     "method": _deepcluster(2048),
     "small": {"method": _deepcluster(512), "objective": ObjectiveConfig()},
 }
 _SWAV = {"method": _swav(2048), "small": {"method": _swav(512), "objective": ObjectiveConfig()}}
-_MILD_COLOURS: Fields = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
 _SHORT_DINO: Fields = {"momentum": 0.99, "warmup_epochs": 0, "teacher_temperature": 0.04}
 _DINO: Fields = {
     "views": views_at_32("swav-cifar-6crop"),
     "optimizer": OptimizerConfig(
         name="adamw", learning_rate=1e-3, base_batch_size=256, weight_decay=1e-4
     ),
-    "schedule": ScheduleConfig(**_WARM, final_share=0.001),
+    "schedule": ScheduleConfig(**WARM, final_share=0.001),
 }
 
 #: Name -> the fields that differ from MoCo-v2's. Besides them `title`: what the recipe is; `expected`: the published
@@ -134,25 +121,13 @@ RECIPES: dict[str, Fields] = {
         "cost": "1.75 times that of MoCo-v2",
         "small": _SMALL_MOCO,
     },
-    # With all that InfoMin does to colours a narrow network learns next to nothing in a few epochs, and below nothing
-    # with attacks: it keeps one operation of RandAugment, and MoCo's jitter.
-    "infomin": {
-        "title": "MoCo-v2 with the views of InfoMin",
-        "views": views_at_32("infomin", blur_probability=0.0),
-        "small": {
-            "method": _moco(4),
-            "views": views_at_32(
-                "infomin", blur_probability=0.0, randaugment_ops=1, **_MILD_COLOURS, **_SMALLER
-            ),
-        },
-    },
     "simclr": {
         "title": "SimCLR",
         "method": SimCLRConfig(temperature=0.5),
         "optimizer": OptimizerConfig(
             name="lars", learning_rate=1.0, base_batch_size=256, weight_decay=1e-4
         ),
-        "schedule": ScheduleConfig(**_WARM),
+        "schedule": ScheduleConfig(**WARM),
     },
     "byol": {
         "title": "BYOL",
@@ -165,36 +140,6 @@ RECIPES: dict[str, Fields] = {
         "schedule": ScheduleConfig(kind="cosine", per="step"),
         "small": {"method": SimSiamConfig(projector_layers=2, dim=512, predictor_hidden=128)},
     },
-    "instdisc": {
-        "title": "Instance discrimination",
-        "method": InstDiscConfig(objective="softmax", temperature=0.1),
-        "views": views_at_32(num_views=1, scale=(0.2, 1.0)),
-    },
-    "cmc": {
-        "title": "CMC, L against ab,",
-        "method": CMCConfig(objective="softmax", temperature=0.1),
-        "network": _resnet(streams="lab"),
-        "views": views_at_32("crop-flip", scale=(0.2, 1.0)),
-        "small": {"network": _wide((16, 32, 64), streams="lab")},
-    },
-    # Published with layer-norm, because the statistics of a batch tell a patch of others; the network of the small
-    # version has batch-norm, over all patches of all images.
-    "cpc": {
-        "title": "CPC-v2, 3 × 3 patches of 16 pixels,",
-        "batch_size": 256,
-        "network": _resnet(options={"norm_layer": "groupnorm1"}),
-        "method": _cpc(256),
-        "views": views_at_32(num_views=1, scale=(0.3, 1.0)),
-        "optimizer": OptimizerConfig(name="adamw", learning_rate=4e-4, weight_decay=1e-5),
-        "schedule": ScheduleConfig(**_WARM),
-        "small": {"method": _cpc(64)},
-    },
-    "pirl": {
-        "title": "PIRL",
-        "method": PIRLConfig(
-            puzzle=_PUZZLE, objective="softmax", num_negatives=4096, temperature=0.1
-        ),
-    },
     "rotation": {
         "title": "Rotation prediction",
         "batch_size": 128,
@@ -203,13 +148,6 @@ RECIPES: dict[str, Fields] = {
         "optimizer": OptimizerConfig(
             learning_rate=0.1, base_batch_size=128, weight_decay=5e-4, nesterov=True
         ),
-    },
-    "jigsaw": {
-        "title": "Jigsaw puzzles of 2 × 2 tiles",
-        "method": JigsawConfig(puzzle=_PUZZLE, num_permutations=24, hidden=512),
-        "views": views_at_32(num_views=1, scale=(0.5, 1.0)),
-        "optimizer": OptimizerConfig(learning_rate=0.1, base_batch_size=256, weight_decay=5e-4),
-        "small": {"method": JigsawConfig(puzzle=_PUZZLE, num_permutations=24, hidden=128)},
     },
     "dino": {
         "title": "DINO, 2×32 + 4×16 pixels,",
@@ -274,8 +212,8 @@ RECIPES: dict[str, Fields] = {
     },
     "pcl-v2": {
         "title": "PCL-v2",
-        "method": _pcl(_moco(8, "mlp"), 20),
-        "small": {"method": _pcl(_moco(4, "mlp"), 2)},
+        "method": _pcl(moco(8, "mlp"), 20),
+        "small": {"method": _pcl(moco(4, "mlp"), 2)},
     },
 }
 #: What an entry says besides fields.
@@ -285,58 +223,59 @@ _NOT_FIELDS = {"title", "expected", "cost", "small"}
 def small(views: ViewsConfig) -> Fields:
     """Network, optimizer and views of small versions; a view has three quarters of the features' size."""
     return {
-        "network": _wide((32, 64, 128)),
+        "network": wide((32, 64, 128)),
         "optimizer": _MUON,
-        "views": views.model_copy(update=_SMALLER),
+        "views": views.model_copy(update=SMALLER),
     }
 
 
 def _small(given: Fields) -> Fields:
-    """The fields of the small version of an entry of RECIPES.
+    """The fields of the small version of a recipe.
 
     Three wide stages on a fixed stem learn more in a given time than four narrow ones, by Muon, with smaller views of
-    larger crops (docs/speedrun.md). CPC and Jigsaw keep views of 32 pixels, the ViT all of its own.
+    larger crops (docs/speedrun.md), unless `small` has views.
     """
-    views, in_parts = (
-        given.get("views", views_at_32()),
-        isinstance(given.get("method"), CPCConfig | JigsawConfig),
-    )
-    kept: Fields = {"views": views} if in_parts else {}
+    views = given.get("views", views_at_32())
     larger = views.model_copy(update={"scale": (max(0.2, views.scale[0]), 1.0)})
-    return {**small(larger), **kept, **given.get("small", {})}
+    return {**small(larger), **given.get("small", {})}
 
 
-def make(name: str) -> Experiment:
-    """The recipe cifar10-NAME."""
+def make(name: str, given: Fields) -> Experiment:
+    """The recipe cifar10-NAME: MoCo-v2 with these fields."""
     base = Experiment(
         recipe=f"cifar10-{name}",
         data="cifar10",
         epochs=200,
         batch_size=512,
-        network=_resnet(),
+        network=resnet(),
         views=views_at_32(),
-        method=_moco(8),
-        optimizer=OptimizerConfig(learning_rate=0.03, **_DECAY),
+        method=moco(8),
+        optimizer=OptimizerConfig(learning_rate=0.03, **DECAY),
         schedule=ScheduleConfig(kind="cosine", per="epoch"),
         monitor=MonitorConfig(knn_every=10, temperature=0.1),
     )
     return base.model_copy(
-        update={field: value for field, value in RECIPES[name].items() if field not in _NOT_FIELDS}
+        update={field: value for field, value in given.items() if field not in _NOT_FIELDS}
     )
 
 
-for _name, _given in RECIPES.items():
-    register(
-        f"cifar10-{_name}",
-        partial(make, _name),
-        f"""{_given["title"]} on CIFAR-10, {"a ViT of 12 layers" if "vit" in _name else "ResNet-18"}.
+def offer(recipes: dict[str, Fields]) -> None:
+    """Register cifar10-NAME for each entry, as RECIPES has them."""
+    for name, given in recipes.items():
+        register(
+            f"cifar10-{name}",
+            partial(make, name, given),
+            f"""{given["title"]} on CIFAR-10, {"a ViT of 12 layers" if "vit" in name else "ResNet-18"}.
 
-        Command: hexa pretrain cifar10-{_name}
+            Command: hexa pretrain cifar10-{name}
 
-        Expected: {_given.get("expected", "no published value at this size. Not yet run here")}. `+small`:
-        docs/speedrun.md.
+            Expected: {given.get("expected", "no published value at this size. Not yet run here")}. `+small`:
+            docs/speedrun.md.
 
-        Cost: {_given.get("cost", "that of the method")}, 200 epochs of 50,000 images; for a GPU. `+small`: minutes on two cores.
-        """,
-        **_small(_given),
-    )
+            Cost: {given.get("cost", "that of the method")}, 200 epochs of 50,000 images; for a GPU. `+small`: minutes on two cores.
+            """,
+            **_small(given),
+        )
+
+
+offer(RECIPES)

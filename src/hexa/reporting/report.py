@@ -12,7 +12,7 @@ from typing import Any
 from PIL import Image
 
 from hexa.config import UserError, whole_characters
-from hexa.reporting import attacks, comparison, counterparts, curves, scores
+from hexa.reporting import attacks, comparison, curves, references, scores
 from hexa.reporting.pictures import Gallery, Pixels
 from hexa.reporting.rendering import rendered
 from hexa.reporting.runs import Record, Run, flatten, is_number, read_run
@@ -74,7 +74,7 @@ def render(runs: Sequence[Run], makers: Makers | None = None) -> str:
         "verdicts": scores.verdicts(runs, names),
         "differences": comparison.differences(runs, names),
         "environments": comparison.other_environments(runs, names),
-        "published": counterparts.tables(runs, names),
+        "published": references.tables(runs, names),
     }
     pages = [
         _page(run, name, slot) for slot, (run, name) in enumerate(zip(runs, names, strict=True))

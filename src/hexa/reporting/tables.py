@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import rich.table
 
-    from hexa import published
 
 Cell = str | float | Sequence[float] | None
 Rows = Sequence[Mapping[str, Cell]]
@@ -217,30 +216,6 @@ def best_of(cells: Sequence[Cell]) -> list[int]:
     ]
     known = {mean for mean in means if math.isfinite(mean)}
     return [place for place, mean in enumerate(means) if len(known) > 1 and mean == max(known)]
-
-
-def beside(
-    compared: published.Table,
-    own: Sequence[tuple[str, str, published.Values]],
-    repeated: Collection[tuple[str, int | None]] = (),
-) -> Table:
-    """Results (label, epochs, values) above the published rows of the same columns.
-
-    repeated: (method, epochs) of the published rows that a recipe sets out to repeat, which are marked.
-    """
-    rows = [
-        (label, epochs, *(NOTHING if v is None else f"{v:.1f}" for v in values))
-        for label, epochs, values in own
-    ]
-    for row in compared.rows:
-        label = row.method + " (repeated by the recipe)" * ((row.method, row.epochs) in repeated)
-        rows.append((label, *map(text, (row.epochs, *row.values))))
-    return Table(
-        ("method", "epochs", *compared.columns),
-        tuple(rows),
-        own=range(len(own)),
-        title=compared.title,
-    )
 
 
 def _numbers(cell: Cell) -> Sequence[float]:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import stat
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,12 @@ def read_json(path: Path, remedy: str) -> Any:
         return from_json(read_text(path, MOST_JSON))
     except UserError as error:
         raise UserError(f"{path}: {str(error).removeprefix(f'{path}: ')}; {remedy}") from None
+
+
+def read_resource(package: str, file: str) -> Any:
+    """Return the content of a YAML file that comes with a package."""
+    text = resources.files(package).joinpath(file).read_text(encoding="utf-8")
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def from_yaml(text: str) -> Any:

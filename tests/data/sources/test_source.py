@@ -14,7 +14,7 @@ import torch
 from hexa.config import UserError
 from hexa.data import ArraySource, open_source
 from hexa.data.sources.source import Source, Subset
-from hexa.evaluation.detection.images import Joined
+from hexa_paper.detection.images import Joined
 from tests.data.sources.test_opening import write_parquet
 from tests.data.sources.test_torchvision_sets import caltech101
 from tests.data.sources.test_voc import kit

@@ -13,8 +13,8 @@ import torch
 from hexa.config import UserError, reason
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.source import ArraySource, Labels, Source, choose_split, location, reported
-from hexa.published import read
 from hexa.runtime.files import cache_folder
+from hexa.runtime.parsing import read_resource
 from hexa.runtime.paths import Inside
 
 Build = Callable[[str, str | None, str], Source]
@@ -22,7 +22,7 @@ Build = Callable[[str, str | None, str], Source]
 Splits = Mapping[str, Mapping[str, Any]]
 
 
-_SETS = read("hexa.data.sources", "torchvision_sets.yaml")
+_SETS = read_resource("hexa.data.sources", "torchvision_sets.yaml")
 #: Sets of small images: torchvision's class, and the arguments of each split.
 ARRAYS: dict[str, tuple[str, Splits]] = _SETS["arrays"]
 #: Sets of photographs: torchvision's class, its attributes with files and labels, and the arguments of each split.

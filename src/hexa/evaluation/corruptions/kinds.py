@@ -14,7 +14,7 @@ from torchvision.io import decode_jpeg, encode_jpeg
 
 from hexa.evaluation.corruptions import blurs, weather
 from hexa.evaluation.corruptions.per_image import PerImage
-from hexa.published import read
+from hexa.runtime.parsing import read_resource
 from hexa.runtime.random import Stream
 
 Parameters = Sequence[float]
@@ -124,6 +124,6 @@ _MAKE: dict[str, Callable[[Tensor, Parameters, float, PerImage], Tensor]] = {
     "jpeg_compression": _jpeg_compression,
 }
 #: {kind: {side: parameters of each severity}}
-_SEVERITIES: dict[str, dict[int, list[Parameters]]] = read(
+_SEVERITIES: dict[str, dict[int, list[Parameters]]] = read_resource(
     "hexa.evaluation.corruptions", "severities.yaml"
 )

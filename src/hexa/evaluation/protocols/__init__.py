@@ -1,6 +1,7 @@
 """The protocols: one module each, whose file name is the protocol's name and which defines PROTOCOL.
 
-The command line, its help and the documentation find a protocol by its file; nothing lists them.
+The command line, its help and the documentation find a protocol by its file; nothing lists them. Other distributions
+add theirs as entry points of the group `hexa.protocols`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,22 @@ import pkgutil
 import sys
 from typing import TYPE_CHECKING, cast
 
+from hexa.entry_points import added
+
 if TYPE_CHECKING:
     from hexa.evaluation.protocol import Protocol
+
+#: The entry points of protocols that other distributions add.
+GROUP = "hexa.protocols"
 
 
 def names() -> list[str]:
     """The names of all protocols, found without importing them."""
-    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
+    return sorted(_own() | added(GROUP).keys())
+
+
+def _own() -> set[str]:
+    return {module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)}
 
 
 def get(name: str) -> Protocol:
@@ -25,9 +35,10 @@ def get(name: str) -> Protocol:
 
     if name not in names():
         raise UserError(f"unknown protocol '{name}'; {nearest(name, names())}")
-    return cast(
-        "Protocol", importlib.import_module(f"{__name__}.{name.replace('-', '_')}").PROTOCOL
-    )
+    if name not in _own():
+        return cast("Protocol", added(GROUP)[name].load())
+    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    return cast("Protocol", module.PROTOCOL)
 
 
 def summary(name: str) -> str:

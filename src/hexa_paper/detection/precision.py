@@ -1,0 +1,73 @@
+"""Average precision of detections by the rules of PASCAL VOC, at several overlaps (F28)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from torch.nn import functional as F
+from torchvision.ops import box_iou
+
+from hexa.data.sources.source import Boxes
+from hexa.evaluation.average_precision import (
+    Values,
+    eleven_point,
+    interpolated_area,
+    precision_recall,
+)
+from hexa_paper.detection.detector import Objects
+
+#: IoU 0.50, 0.55, …, 0.95.
+OVERLAPS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
+#: (precision, recall) -> the average precision.
+Rule = Callable[[Values, Values], float]
+RULES: dict[str, Rule] = {"area": interpolated_area, "eleven_point": eleven_point}
+
+
+def precisions(
+    detected: Sequence[Objects], truth: Sequence[Boxes], num_classes: int, rule: str
+) -> Values:
+    """Average precision of each class at each of OVERLAPS, [C, 10] in 0 … 1; NaN for a class without objects.
+
+    detected: per image, scores in any order, labels from 1 on; truth: of the same images, labels from 0 on.
+    A detection belongs to the object of its class that it overlaps most. It is right if they overlap by more than the
+    threshold and no better scored box had that object already, does not count if the object is difficult, and is wrong
+    otherwise; difficult objects need not be found. As in Detectron2's evaluator coordinates are rounded to 0.1 pixel
+    and scores to 0.001; unlike there, boxes of equal scores are counted together, so that their order decides nothing.
+    """
+    return np.array(
+        [_of_class(detected, truth, label, RULES[rule]) for label in range(num_classes)]
+    )
+
+
+def _of_class(
+    detected: Sequence[Objects], truth: Sequence[Boxes], label: int, rule: Rule
+) -> list[float]:
+    parts = []  # of each image: scores of its boxes, their largest overlaps, and which object they overlap most
+    difficult: list[bool] = []
+    for objects, boxes in zip(detected, truth, strict=True):
+        here = boxes.labels == label
+        chosen = objects["labels"] == label + 1
+        found = objects["boxes"][chosen].double().round(decimals=1)
+        # a last column, so that an image without an object of this class has one that nothing overlaps
+        overlap = F.pad(box_iou(found, boxes.boxes[here].double()), (0, 1)).numpy()
+        score = objects["scores"][chosen].double().numpy().round(3)
+        parts.append((score, overlap.max(1), len(difficult) + overlap.argmax(1)))
+        difficult += boxes.difficult[here].tolist()
+    is_difficult = np.array([*difficult, False])
+    num_sought = int((~is_difficult[:-1]).sum())
+    if num_sought == 0:
+        return [float("nan")] * len(OVERLAPS)
+    score, overlap, owner = map(np.concatenate, zip(*parts, strict=True))
+    order = np.argsort(-score, kind="stable")
+    score = score[order]
+    overlap = overlap[order]
+    owner = owner[order]
+    values = []
+    for threshold in OVERLAPS:
+        counts = (overlap <= threshold) | ~is_difficult[owner]
+        hits = np.flatnonzero((overlap > threshold) & counts)
+        right = np.zeros(len(score), dtype=np.bool_)
+        right[hits[np.unique(owner[hits], return_index=True)[1]]] = True
+        values.append(rule(*precision_recall(score[counts], right[counts], num_sought)))
+    return values

@@ -1,0 +1,113 @@
+"""`hexa figure KIND …`: one of the figures that show a run, its views or its backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from hexa.config import UserError, nearest
+from hexa.data import open_source
+from hexa.reporting.pictures import Gallery
+from hexa.reporting.plots.neighbours import EmbeddedImages, class_of, clusters, nearest_neighbours
+from hexa.reporting.style import SIDE, save
+from hexa.run.visualize import Look, is_known, own_images
+from hexa.runtime.progress import Progress, silent
+from hexa.weights.pretrained import Backbone, load_backbone
+from hexa_paper.figures.view_space import embed_views, view_space
+
+Target = Path | str | Backbone
+
+#: Figures of views, which need a method: a run, or a recipe with random weights.
+OF_VIEWS = ("hard-examples", "view-space")
+#: Figures of features, which any backbone gives: the function that makes the gallery, and what to say under it.
+OF_FEATURES: dict[str, tuple[Callable[..., Gallery], str, str]] = {
+    "neighbours": (
+        nearest_neighbours,
+        "Cosine similarity of the features below each neighbour.",
+        "Frames: blue for the query's class, orange for another; the backbone never saw a label.",
+    ),
+    "clusters": (
+        clusters,
+        "Spherical k-means on the features of {:,} images; the most typical first.",
+        "Percent: the share of the most frequent class, which the backbone never saw.",
+    ),
+}
+
+
+def figure(
+    kind: str,
+    target: Target,
+    data: str | None,
+    out: Path | str,
+    *,
+    seed: int = 0,
+    opens_own: bool = True,
+    progress: Progress = silent,
+) -> Path:
+    """Write a figure as PNG or SVG, by the ending of `out`, and return its path.
+
+    kind: hard-examples or view-space of a run's folder or a recipe's name; neighbours or clusters of any backbone.
+    data: a source; None for the run's own images. opens_own: see Look.at. progress: told of stages. Raises UserError.
+    """
+    if kind in OF_VIEWS:
+        if isinstance(target, Backbone):
+            raise UserError(
+                f"{kind} is a figure of a method; give a run or a recipe, or take neighbours or clusters"
+            )
+        look = partial(Look.at, target, data, opens_own)
+        return save(_of_views(kind, target, look, seed, progress), out)
+    if kind in OF_FEATURES:
+        return save(_of_features(kind, target, data, opens_own, seed, progress), out)
+    raise UserError(f"unknown figure '{kind}'; {nearest(kind, [*OF_VIEWS, *OF_FEATURES])}")
+
+
+def _of_views(
+    kind: str, target: Path | str, open_look: Callable[[], Look], seed: int, progress: Progress
+) -> Figure:
+    progress("opening the images", 0, 0)
+    look = open_look()
+    progress("making views of them", 0, 0)
+    length = f"step {look.step:,}" if look.step else "random weights"
+    title = (
+        f"{kind.replace('-', ' ')}: {Path(target).name} on {short_name(look.source.name)}, {length}"
+    )
+    if kind == "view-space":
+        return view_space(embed_views(look, seed=seed), title=title)
+    remark = (
+        "Below a view: its loss through the batch-norms it is trained through; |δ|, the mean change in grey levels; λ, "
+        "the area kept by the original image."
+    )
+    return look.gallery(6, seed=seed).draw(title, remark, side=SIDE)
+
+
+def _of_features(
+    kind: str, target: Target, data: str | None, opens_own: bool, seed: int, progress: Progress
+) -> Figure:
+    backbone = target if isinstance(target, Backbone) else load_backbone(target)
+    own = str(backbone.info.get("data") or "")
+    if not data and not own:
+        raise UserError(
+            "a backbone without a run has no images of its own; give some with --data SOURCE"
+        )
+    if not data and not opens_own and not is_known(own):
+        raise own_images(backbone.info.get("spec", target), own)
+    source = open_source(data or own, "train", channels=len(backbone.mean))
+    embedded = EmbeddedImages.of(
+        backbone, source, seed=seed, progress=partial(progress, "extracting features")
+    )
+    name = backbone.info.get("spec", "a backbone") if isinstance(target, Backbone) else target
+    make, remark, of_classes = OF_FEATURES[kind]
+    remark = remark.format(len(embedded.features)) + f" {of_classes}" * bool(
+        class_of(embedded.source, 0)
+    )
+    return make(embedded, seed=seed).draw(
+        f"{kind}: {Path(str(name)).name} on {short_name(source.name)}", remark
+    )
+
+
+def short_name(source: str) -> str:
+    """The last part of a source's name: cifar10 of parquet:/data/cifar10."""
+    return source.rstrip("/").rpartition("/")[2].rpartition(":")[2] or source

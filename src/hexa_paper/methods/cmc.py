@@ -1,0 +1,113 @@
+"""CMC (Tian et al., ECCV 2020; F29): the lightness of an image is to be recognised by its colour."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import pydantic
+import torch
+from torch import Tensor, nn
+
+from hexa.config import ConfigError
+from hexa.core import Batch, Branch, Method, PseudoLabels, Setting
+from hexa.core.batch import Index
+from hexa.nn.backbones import num_features
+from hexa.nn.encoder import Encoder, unit
+from hexa.runtime.random import Stream
+from hexa_paper.methods.instdisc import InstanceLabels, Memory, MemoryConfig
+
+
+class CMCConfig(MemoryConfig):
+    """CMC as published for ImageNet: L against ab, NCE with 16,384 negatives, τ 0.07."""
+
+    name: Literal["cmc"] = "cmc"
+    num_views: ClassVar = (1, 1, "CMC compares the lightness of a view with its colour")
+    num_negatives: int = pydantic.Field(default=16384, gt=0)
+    """nce only: random images per step, n, shared by the images of the step."""
+
+    def check(self, setting: Setting) -> None:
+        super().check(setting)
+        if setting.streams != "lab":
+            message = f"CMC compares the features of lightness with those of colour, got {setting.streams}; use lab"
+            raise ConfigError([("network.streams", message)])
+
+
+@dataclass(frozen=True, eq=False)
+class CMCLabels(PseudoLabels):
+    """Targets: `lightness` is compared with the memory of ab, `colour` with the memory of L."""
+
+    lightness: InstanceLabels
+    colour: InstanceLabels
+
+    def __getitem__(self, index: Index) -> CMCLabels:
+        return CMCLabels(self.lightness[index], self.colour[index])
+
+
+class EachStream(nn.Module):
+    """Features of two streams [B, 2·F] -> their projections, one behind the other, [B, 2·D]."""
+
+    def __init__(self, lightness: nn.Module, colour: nn.Module) -> None:
+        super().__init__()
+        self.lightness = lightness
+        self.colour = colour
+
+    def forward(self, features: Tensor) -> Tensor:
+        lightness, colour = features.chunk(2, -1)
+        return torch.cat([self.lightness(lightness), self.colour(colour)], -1)
+
+
+class CMC(Method[CMCLabels], config=CMCConfig):
+    """L = −log P(i | z_L; colour) − log P(i | z_ab; lightness): each stream among the other's memories of all images.
+
+    P is that of `instdisc.Memory`. An embedding is z_L and z_ab, two unit vectors, one behind the other [V, B, 2·D];
+    the memories follow the clean ones (momentum μ). An attack moves RGB pixels, through the change of colour space and
+    both streams. The published code draws negatives for each image; here all images of a step share them.
+    """
+
+    def __init__(self, config: CMCConfig, backbone: nn.Module, setting: Setting) -> None:
+        super().__init__()
+        self.config = config
+        width = num_features(backbone) // 2
+        head = EachStream(nn.Linear(width, config.dim), nn.Linear(width, config.dim))
+        self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
+        drawn = config.objective == "nce"
+        self.chance_loss = None if drawn else 2 * math.log(setting.data_size)
+        self.lightness = Memory(config, setting.data_size, setting.seed, drawn)
+        # another seed, or both memories would start identical
+        self.colour = Memory(
+            config, setting.data_size, Stream(setting.seed).child("colour").integer(), drawn
+        )
+
+    def notes(self) -> list[str]:
+        return [f"lightness: {self.lightness.note()}", f"colour: {self.colour.note()}"]
+
+    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+        return unit(
+            self.encoder.project(crops, branch).unflatten(-1, (2, self.config.dim))
+        ).flatten(-2)
+
+    def directions(self, embedding: Tensor) -> Tensor:
+        """Both as one unit vector."""
+        return embedding / math.sqrt(2)
+
+    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> CMCLabels:
+        lightness, colour = (None, None) if embedding is None else embedding.chunk(2, -1)
+        return CMCLabels(self.colour.labels(batch, colour), self.lightness.labels(batch, lightness))
+
+    def loss(self, embedding: Tensor, labels: CMCLabels) -> Tensor:
+        lightness, colour = embedding.chunk(2, -1)
+        return self.colour.loss(lightness, labels.lightness) + self.lightness.loss(
+            colour, labels.colour
+        )
+
+    def correct(self, embedding: Tensor, labels: CMCLabels) -> Tensor:
+        """Whether each stream is nearest to the other's memory of the same image."""
+        lightness, colour = embedding.chunk(2, -1)
+        return labels.lightness.nearest(lightness) & labels.colour.nearest(colour)
+
+    def commit(self, batch: Batch, embedding: Tensor, labels: CMCLabels) -> None:
+        lightness, colour = embedding.chunk(2, -1)
+        self.lightness.update(batch, lightness)
+        self.colour.update(batch, colour)

@@ -1,0 +1,1 @@
+"""Pure functions on tensors, for the compared methods."""

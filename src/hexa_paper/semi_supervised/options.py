@@ -1,0 +1,173 @@
+"""The options of `semi-supervised`: which labels, which learner, and what was published for each learner."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+import pydantic
+
+from hexa.config import Config, choose
+from hexa.core import HardExample
+from hexa.hard_examples.randaugment import RandAugment
+from hexa.hard_examples.vat import VAT
+from hexa.objective import STD
+from hexa_paper.semi_supervised.learner import Rule, Strong
+
+#: Of USB (Wang et al., NeurIPS 2022) for CIFAR-10, whose published errors stand beside ours; S4L: Zhai et al. 2019.
+PUBLISHED = {
+    "pseudo-label": Rule(ratio=1, threshold=0.95, temperature=0, ramp=0.4, apart=True),
+    "vat": Rule(
+        ratio=1, threshold=0, temperature=1, ramp=0.4, entropy=0.06, virtual=True, apart=True
+    ),
+    "s4l": Rule(ratio=1, rotates=True),
+    "uda": Rule(ratio=7, threshold=0.8, temperature=0.4, strong="randaugment"),
+    "fixmatch": Rule(ratio=7, threshold=0.95, temperature=0, strong="randaugment"),
+}
+#: The published step of virtual adversarial training, L2 norm 6 of normalised pixels (σ ≈ 0.226) of 3 × 32 × 32, as the
+#: root mean square in grey levels that `VAT.epsilon` is: 255 · 0.226 · 6 / √3072.
+VIRTUAL_STEP = 6.24
+
+
+def _chosen(value: Any) -> Any:
+    """Validator: hard examples by their kinds alone, such as adversarial,cutmix, or each by its fields, in a list."""
+    named = [name.strip() for name in value.split(",")] if isinstance(value, str) else value or ()
+    entries = [named] if isinstance(named, dict) else named
+    if not isinstance(entries, list | tuple):
+        raise ValueError(
+            "a list of hard examples is needed, for instance [{kind: cutmix}, {kind: adversarial}]"
+        )
+    fields = ({"kind": entry} if isinstance(entry, str) else entry for entry in entries)
+    return tuple(choose(HardExample, "kind", "hexa.hard_examples", entry) for entry in fields)
+
+
+class SemiSupervisedOptions(Config):
+    """Options of the protocol `semi-supervised`. The defaults are the paper's."""
+
+    percent: float = pydantic.Field(default=10.0, gt=0, le=100)
+    """Share of the labels that is used, a part of every class, drawn from the seed."""
+    labels: int | None = pydantic.Field(default=None, gt=0)
+    """How many labels are used instead, in all and of every class equally many, drawn from the seed: 40 of CIFAR-10."""
+    list_file: str | None = None
+    """File with the names of the labelled images instead, one per line (SimCLR's lists for ImageNet)."""
+    draws: int = pydantic.Field(default=1, gt=0)
+    """Trainings, each with other labels; the scores are means, with the standard deviation and a 95 % interval."""
+    learner: Literal["supervised", "pseudo-label", "vat", "s4l", "uda", "fixmatch"] = "supervised"
+    """supervised looks at the labelled images alone; all others also at the rest, whose labels they don't see."""
+    rates_of: Literal["hexa", "swav"] = "hexa"
+    """Whose rates to take; a classifier on about 1 % of the labels learns faster than on 10 %."""
+    trunk_rate: float | None = pydantic.Field(default=None, gt=0)
+    """Learning rate of the network; none is as published for the share of labels."""
+    head_rate: float | None = pydantic.Field(default=None, gt=0)
+    """Learning rate of the classifier; none is as published for the share of labels."""
+    epochs: int = pydantic.Field(default=20, gt=0)
+    """Passes over the labelled images; rates are ×0.2 at 60 % and 80 % of them (12 and 16 of 20)."""
+    batch_size: int = pydantic.Field(default=256, gt=1)
+    """Images per step."""
+    weight_decay: float = pydantic.Field(default=5e-4, ge=0)
+    """For network and classifier; of other learners than supervised not of batch-norms and biases."""
+    score_every: int = pydantic.Field(default=1, gt=0)
+    """Epochs between two scorings; top1 is the best of them."""
+    steps: int = pydantic.Field(default=2**20, gt=0)
+    """Of a learner other than supervised, like all that follows: length of the training. The default is published, and
+    takes days on a GPU."""
+    labelled_batch: int = pydantic.Field(default=64, gt=1)
+    """Labelled images per step."""
+    ratio: int | None = pydantic.Field(default=None, gt=0)
+    """μ: unlabelled images per step for each labelled one; none is as published: 7 for uda and fixmatch, else 1."""
+    learning_rate: float = pydantic.Field(default=0.03, gt=0)
+    """η of SGD with Nesterov momentum 0.9; at step k of K it is η·cos(7πk / 16K)."""
+    threshold: float | None = pydantic.Field(default=None, ge=0, le=1)
+    """τ: an unlabelled image counts if its weak view has a class of this probability; none is as published."""
+    temperature: float | None = pydantic.Field(default=None, ge=0)
+    """T: pseudo-labels are softmax(z / T), at 0 the most likely class; none is as published (uda: 0.4)."""
+    unlabelled_weight: float = pydantic.Field(default=1.0, ge=0)
+    """λ_u: weight of what unlabelled images teach; of s4l that of the rotations."""
+    mirrored: bool = True
+    """Mirror weak views in half of the cases; leave that out where it changes the class (characters)."""
+    ema: float = pydantic.Field(default=0.999, ge=0, lt=1)
+    """Momentum of the slow copy of the network that is scored; 0 scores the network itself."""
+    strong: Strong | None = None
+    """The strong views: randaugment of the weak ones, or weak: none; none is as published (uda, fixmatch: the first).
+    The weak views themselves are trained on (pseudo-label) where nothing is harder."""
+    hard: Annotated[
+        tuple[pydantic.SerializeAsAny[HardExample], ...], pydantic.BeforeValidator(_chosen)
+    ] = ()
+    """Hard examples made of the strong views, trained on beside them, or instead where these are weak: kinds such as
+    adversarial,cutmix or [{kind: adversarial, epsilon: 2}]."""
+
+    @pydantic.model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        # by value: options may come complete, from a result
+        given = {
+            name
+            for name, field in type(self).model_fields.items()
+            if getattr(self, name) != field.default
+        }
+        if self.labels is not None and (other := given & set(WHICH)):
+            raise ValueError(
+                f"labels and {other.pop()} both say which labels are used; give one of them"
+            )
+        foreign = given & (OF_LEARNERS if self.learner == "supervised" else OF_SUPERVISED)
+        if self.learner == "s4l":
+            foreign |= given & {"threshold", "temperature", "strong"}
+        if foreign:
+            raise ValueError(
+                f"{', '.join(sorted(foreign))}: not for the learner {self.learner}; leave it out"
+            )
+        kinds = [hard.kind for hard in self.hard]
+        if len(set(kinds)) < len(kinds) or any(hard.source != STD for hard in self.hard):
+            raise ValueError(
+                "hard: give each kind once, without a source: all are made of the strong views"
+            )
+        return self
+
+    @property
+    def resolved(self) -> Self:
+        """With what is none as published for the learner."""
+        names = ("ratio",) if self.rule.rotates else RESOLVED
+        return self.model_copy(update={name: getattr(self.rule, name) for name in names})
+
+    @property
+    def rule(self) -> Rule:
+        """The learner's, which is not supervised, as published or with what is set."""
+        given = {name: value for name in RESOLVED if (value := getattr(self, name)) is not None}
+        return PUBLISHED[self.learner]._replace(**given)
+
+    @property
+    def hard_examples(self) -> dict[str, HardExample]:
+        """The terms beside the clean one, by name: `strong`, and those made of it.
+
+        S4L's views are its own, and hard ones are made of them.
+        """
+        rule = self.rule
+        weight = self.unlabelled_weight
+        if rule.rotates:
+            return {hard.kind: hard for hard in self.hard}
+        weak = rule.strong == "weak"
+        virtual = VAT(measure="loss", epsilon=VIRTUAL_STEP, branch="main", update_statistics=False)
+        harder = (*((virtual,) if rule.virtual else ()), *self.hard)
+        unchanged: dict[str, Any] = {"operations": 0, "cutout": 0} if weak else {}
+        strong = RandAugment(update_statistics=not rule.apart, **unchanged)
+        terms: dict[str, HardExample] = {
+            "strong": strong.but(weight=0.0 if weak and harder else weight)
+        }
+        for hard in harder:
+            terms[hard.kind] = hard.but(source="strong", weight=weight * hard.weight)
+        return terms
+
+
+#: Options that say which labels are used, beside `labels`.
+WHICH = ("percent", "list_file")
+#: Options that are none where a learner's published value is used.
+RESOLVED = ("ratio", "threshold", "temperature", "strong")
+OF_SUPERVISED = {"rates_of", "trunk_rate", "head_rate", "epochs", "batch_size", "score_every"}
+OF_LEARNERS = {
+    "steps",
+    "labelled_batch",
+    "learning_rate",
+    "unlabelled_weight",
+    "mirrored",
+    "ema",
+    "hard",
+    *RESOLVED,
+}

@@ -1,0 +1,62 @@
+"""What `--help` prints: groups of commands, common fields, presets."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hexa.cli import OVERVIEW, main, overview
+from hexa.cli.declare import commands
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_overview() -> None:
+    """Every command stands in it once, with its summary; the groups name no command that does not exist."""
+    known = commands()
+    text = overview()
+    for name, command in known.items():
+        assert len(re.findall(rf"^  {name} ", text, re.MULTILINE)) == 1
+        assert command.summary.split()[0] in text
+    assert {name for names in OVERVIEW.values() for name in names} <= known.keys()
+
+
+def test_overview_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert capsys.readouterr().out.startswith("usage: hexa COMMAND")
+
+
+def test_common_fields_of_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    common = printed(capsys, "pretrain", "digits-hexa-moco", "--help")
+    everything = printed(capsys, "pretrain", "digits-hexa-moco", "--help-all")
+    fields = re.findall(r"^  (--\S+)", common, re.MULTILINE)
+    assert {"--epochs", "--method.temperature", "--hard_examples.adversarial.epsilon"} <= set(
+        fields
+    )
+    assert "--views.hue" not in fields
+    all_fields = re.findall(r"^  (--\S+)", everything, re.MULTILINE)
+    assert set(fields) < set(all_fields)
+    assert f"lists {len(all_fields) - len(fields)} more fields" in common
+
+
+def test_values_that_were_given_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "pretrain", "digits-moco-v2", "--epochs", "7", "--help")
+    assert "--epochs 7 " in text
+
+
+@pytest.mark.parametrize("protocol", ["robust", "linear"])
+def test_fields_of_a_protocol(capsys: pytest.CaptureFixture[str], protocol: str) -> None:
+    """Every field has words and a kind; a second preset lists only what differs."""
+    text = printed(capsys, "evaluate", protocol, "--help")
+    assert "( or none)" not in text
+    assert "Options of the protocol `" not in text
+    assert text.count("--head_epochs") <= 1
+
+
+def test_references_to_formulas(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "pretrain", "digits-hexa-dcluster", "--help-all")
+    assert not re.search(r"\b[FD]\d{1,2}\b", text.replace("F.interpolate", ""))

@@ -1,0 +1,509 @@
+"""The protocol from the outside, on tiny photographs: it learns, resumes bit for bit, and says what is wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hexa.config import UserError
+from hexa.evaluation import evaluate
+from hexa.evaluation.protocol import Task
+from hexa.nn.branch_norm import convert
+from hexa.runtime.progress import Progress
+from hexa.runtime.signals import Interrupted
+from hexa.weights.pretrained import load_backbone, save_backbone
+from hexa_paper import published
+from hexa_paper.detection import scoring
+from hexa_paper.detection.training import Training
+from hexa_paper.protocols.detect import PROTOCOL
+from tests.evaluation.given import QUIET
+from tests.refusals import one_line
+
+CLASSES = ("cat", "dog")
+TINY: dict[str, Any] = QUIET | {
+    "num_workers": 0,
+    "iterations": 6,
+    "batch_size": 2,
+    "learning_rate": 0.01,
+}
+TINY |= {
+    "shorter_side": [48, 64],
+    "test_shorter_side": 64,
+    "longest_side": 100,
+    "anchor_sizes": [12, 24, 48],
+}
+TINY |= {
+    "warmup_iterations": 2,
+    "regions": 32,
+    "test_proposals": 30,
+    "save_every": 2,
+    "precise_bn": 1,
+}
+#: A quarter of the pixels, so that little time goes into suppressing overlapping proposals.
+SHORT = TINY | {"iterations": 4, "precise_bn": 5, "shorter_side": [24, 32], "test_shorter_side": 32}
+SHORT |= {"longest_side": 50, "anchor_sizes": [8, 16, 24]}
+NETWORK = "random:small-resnet-16-16-32-32"
+#: Where `measured` keeps what is unfinished.
+STATE = "found.json.unfinished-*"
+
+
+def squares(
+    folder: Path,
+    year: str = "VOC2007",
+    lists: tuple[str, ...] = ("trainval", "test"),
+    count: int = 8,
+) -> str:
+    """Photographs of 96 × 64 with one light (cat) or dark (dog) square on grey, and all that VOC has beside them."""
+    root = folder / "VOCdevkit" / year
+    for name in ("ImageSets/Main", "JPEGImages", "Annotations"):
+        (root / name).mkdir(parents=True)
+    generator = np.random.default_rng(len(year) + count)
+    for part in lists:
+        rows: dict[str, list[str]] = {name: [] for name in CLASSES}
+        for number in range(count):
+            name, kind = f"{part}{number:03d}", int(generator.integers(2))
+            pixels = generator.integers(110, 140, (64, 96, 3), dtype=np.uint8)
+            side = int(generator.integers(20, 44))
+            x, y = int(generator.integers(0, 96 - side)), int(generator.integers(0, 64 - side))
+            pixels[y : y + side, x : x + side] = (235, 20)[kind]
+            Image.fromarray(pixels).save(root / "JPEGImages" / f"{name}.jpg", quality=95)
+            box = f"<xmin>{x + 1}</xmin><ymin>{y + 1}</ymin><xmax>{x + side}</xmax><ymax>{y + side}</ymax>"
+            size = "<size><width>96</width><height>64</height></size>"
+            thing = f"<object><name>{CLASSES[kind]}</name><difficult>0</difficult><bndbox>{box}</bndbox></object>"
+            (root / "Annotations" / f"{name}.xml").write_text(
+                f"<annotation>{size}{thing}</annotation>"
+            )
+            for place, label in enumerate(CLASSES):
+                rows[label].append(f"{name} {1 if place == kind else -1}")
+        for label, lines in rows.items():
+            (root / "ImageSets" / "Main" / f"{label}_{part}.txt").write_text("\n".join(lines))
+    return f"voc:{folder / 'VOCdevkit'}"
+
+
+def measured(folder: Path, data: str, **options: Any) -> dict[str, Any]:
+    """An evaluation that can be continued, because its result goes to a file."""
+    return evaluate("detect", NETWORK, data, out=folder / "found.json", **options)
+
+
+def weights_of(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
+    """Filled with the detector's state at the end of every training to come."""
+    seen: list[dict[str, torch.Tensor]] = []
+    find = scoring.find
+
+    def watched(task: Task, detector: Any, *rest: Any) -> Any:
+        seen.append({name: value.clone() for name, value in detector.state_dict().items()})
+        return find(task, detector, *rest)
+
+    monkeypatch.setattr("hexa_paper.protocols.detect.find", watched)
+    return seen
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What an evaluation by SHORT that nothing interrupts gives on `data`, of which a test image cannot be read."""
+
+    data: str
+    result: dict[str, Any]
+    weights: dict[str, torch.Tensor]
+
+    def is_that_of(
+        self, again: dict[str, Any], weights: dict[str, torch.Tensor] | None = None
+    ) -> None:
+        assert (again["metrics"], again["details"]) == (
+            self.result["metrics"],
+            self.result["details"],
+        )
+        assert weights is None or all(
+            torch.equal(value, weights[name]) for name, value in self.weights.items()
+        )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    folder = tmp_path_factory.mktemp("whole")
+    data = squares(folder)
+    (folder / "VOCdevkit" / "VOC2007" / "JPEGImages" / "test001.jpg").write_bytes(b"broken")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEXA_CACHE", str(folder / "cache"))
+        seen = weights_of(patch)
+        result = measured(folder, data, **SHORT)
+    assert any("1 of 8 images" in note for note in result["notes"])
+    assert not list(folder.glob(STATE)), "nothing is left once there is a result"
+    return Whole(data, result, seen[0])
+
+
+@pytest.mark.slow
+def test_it_learns_to_find_squares(tmp_path: Path) -> None:
+    data = squares(tmp_path, count=24)
+    options = {
+        **TINY,
+        "batch_size": 4,
+        "precise_bn": 5,
+        "learning_rate": 0.02,
+        "clip_norm": 5.0,
+        "save_every": 500,
+    }
+    before = evaluate("detect", NETWORK, data, **{**options, "iterations": 1})
+    after = evaluate("detect", NETWORK, data, **{**options, "iterations": 150})
+    assert before["metrics"]["AP50"] < 20
+    assert after["metrics"]["AP50"] > 60
+    assert after["metrics"]["AP50"] >= after["metrics"]["AP"] > 0
+
+
+def ends(label: str, at: int, how: Any) -> Progress:
+    """Progress that ends an evaluation there, by a signal or an exception. label: or a part of it."""
+
+    def end(what: str, done: int, total: int) -> None:
+        if label in what and done == at:
+            if not isinstance(how, signal.Signals):
+                raise how
+            signal.raise_signal(how)
+
+    return end
+
+
+@pytest.mark.usefixtures("hears_hang_ups")
+@pytest.mark.parametrize(
+    ("label", "at", "how", "kept", "first"),
+    [
+        ("training the detector", 2, signal.SIGHUP, 3, 4),
+        ("statistics of batch-norms", 3, signal.SIGTERM, 8, 5),
+        ("detecting", 3, signal.SIGINT, 9, 5),
+        ("detecting", 3, KeyboardInterrupt, 9, 3),
+    ],
+)
+def test_one_that_was_stopped_goes_on_bit_for_bit(
+    whole: Whole,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    label: str,
+    at: int,
+    how: Any,
+    kept: int,
+    first: int,
+) -> None:
+    """A signal waits for the batch or image that follows it; Ctrl-C in a hurry goes back to the last state."""
+    monkeypatch.setattr(scoring, "_CHUNK", 2)
+    seen = weights_of(monkeypatch)
+    with pytest.raises(Interrupted) as caught:
+        measured(tmp_path, whole.data, progress=ends(label, at, how), **SHORT)
+    assert str(caught.value).endswith("which is saved; go on with: the same command")
+    if isinstance(how, signal.Signals):
+        assert caught.value.exit_code == 128 + how
+    assert max(int(path.stem[5:]) for path in tmp_path.glob(STATE + "/step-*.pt")) == kept
+    done: list[tuple[str, int]] = []
+    again = measured(
+        tmp_path, whole.data, progress=lambda what, n, total: done.append((what, n)), **SHORT
+    )
+    assert done[0] == (label, first)
+    assert f"continued from iteration {kept} of an earlier attempt" in again["notes"]
+    whole.is_that_of(again, seen[-1])
+    assert not list(tmp_path.glob(STATE))
+
+
+def test_a_frozen_pyramid_goes_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, width in (("_PYRAMID_WIDTH", 16), ("_HIDDEN", 16)):
+        monkeypatch.setattr(f"hexa_paper.detection.detector.{name}", width)
+    data, options = squares(tmp_path), {**SHORT, "preset": "appendix", "precise_bn": 0}
+    expected = measured(tmp_path, data, **options)
+    with pytest.raises(Interrupted):
+        measured(
+            tmp_path, data, progress=ends("training the detector", 2, signal.SIGTERM), **options
+        )
+    again = measured(tmp_path, data, **options)
+    assert (again["metrics"], again["details"]) == (expected["metrics"], expected["details"])
+
+
+def test_what_is_damaged_or_of_another_seed_or_size_is_not_gone_on_with(
+    whole: Whole,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(scoring, "_CHUNK", 2)
+
+    def ended(label: str, at: int, **options: Any) -> None:
+        with pytest.raises(MemoryError):
+            measured(
+                tmp_path, whole.data, progress=ends(label, at, MemoryError), **{**SHORT, **options}
+            )
+
+    def damage(pattern: str, count: int) -> None:
+        parts = sorted(tmp_path.glob(pattern))
+        assert len(parts) == count
+        for part in parts:
+            part.write_bytes(part.read_bytes()[:-100])
+
+    ended("training the detector", 4)
+    damage(STATE + "/step-*4.pt", 1)
+    ended("training the detector", 1, seed=1)
+    for side in (32, 24):
+        ended("detecting", 7, test_shorter_side=side)
+    assert capsys.readouterr().err.count("step-00000004.pt") == 1
+    damage(STATE + "/seen-*/step-*6.pt", 2)
+    done: list[tuple[str, int]] = []
+    again = measured(
+        tmp_path, whole.data, progress=lambda what, n, total: done.append((what, n)), **SHORT
+    )
+    assert done[0] == ("detecting", 5)
+    assert "step-" in capsys.readouterr().err
+    whole.is_that_of(again)
+
+
+def test_a_state_that_cannot_be_written_costs_no_training(
+    whole: Whole,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "step-00000002.pt")
+
+    monkeypatch.setattr("hexa.runtime.checkpoints.save", full)
+    whole.is_that_of(measured(tmp_path, whole.data, **SHORT))
+    assert capsys.readouterr().err.count("not saved") == 1
+
+    with pytest.raises(Interrupted) as caught:
+        measured(
+            tmp_path, whole.data, progress=ends("training the detector", 3, signal.SIGTERM), **SHORT
+        )
+    assert "saved" not in str(caught.value)
+
+
+def test_its_state_stands_beside_the_result_and_files_of_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside --out, or in the run; nowhere else, and only its own checkpoints are removed."""
+    data, cache = squares(tmp_path), tmp_path / "runs"
+    monkeypatch.setenv("HEXA_CACHE", str(cache))
+    for other in ("detect/exp/best.pt", "features/mine.npz"):
+        (cache / other).parent.mkdir(parents=True)
+        (cache / other).write_bytes(bytes(2000))
+    before = sorted(cache.rglob("*"))
+
+    killed = ends("detecting", 3, MemoryError)
+    with pytest.raises(MemoryError):
+        evaluate("detect", NETWORK, data, progress=killed, **SHORT)
+    assert "--out FILE.json" in capsys.readouterr().err
+    assert not list(tmp_path.glob(STATE))
+    with pytest.raises(MemoryError):
+        measured(tmp_path, data, progress=killed, **SHORT)
+    (state,) = tmp_path.glob(STATE)
+    (state / "notes.txt").write_text("mine")
+    measured(tmp_path, data, **SHORT)
+    assert [path.name for path in state.rglob("*")] == ["notes.txt"]
+    assert sorted(cache.rglob("*")) == before
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_of_a_run_its_state_is_kept_in_the_run(whole: Whole, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    save_backbone(load_backbone(NETWORK), run / "backbone.safetensors")
+    (run / "config.yaml").write_text("recipe: r\n")
+
+    with pytest.raises(MemoryError):
+        evaluate("detect", str(run), whole.data, progress=ends("", 3, MemoryError), **SHORT)
+    assert len(list(run.glob("results.json.unfinished-*"))) == 1
+    again = evaluate("detect", str(run), whole.data, **SHORT)
+    assert "continued from iteration 2 of an earlier attempt" in again["notes"]
+    assert {path.name for path in run.iterdir()} == {
+        "backbone.safetensors",
+        "config.yaml",
+        "results.json",
+    }
+
+
+def test_workers_do_not_change_it(whole: Whole) -> None:
+    whole.is_that_of(evaluate("detect", NETWORK, whole.data, **{**SHORT, "num_workers": 2}))
+
+
+def test_what_a_result_says(tmp_path: Path) -> None:
+    data, brief = squares(tmp_path), {**SHORT, "iterations": 2, "precise_bn": 1}
+    found = evaluate(
+        "detect", NETWORK, data, **{**brief, "save_every": 500, "ap": "area", "mean": 0.5}
+    )
+    assert found["protocol"].endswith("-mean0.5")
+    assert set(found["metrics"]) == {"AP", "AP50", "AP75"}
+    assert found["protocol"].startswith("detect/moco-2it-batch_size=2-")
+    assert "ap=area" in found["protocol"]
+    assert "save_every" not in found["protocol"]
+    assert found["deviations"]["shorter_side"] == [list(range(480, 801, 32)), [24, 32]]
+    assert (found["options"]["iterations"], found["options"]["epochs"]) == (2, None)
+    assert found["options"]["with_2012"] is False
+    assert any("without VOC2012" in note for note in found["notes"])
+    assert set(found["details"]["other_rules"]) == {"eleven_point"}
+    assert (found["details"]["training_images"], found["transform"]["shorter_side"]) == (8, 32)
+    squares(tmp_path, "VOC2012", ("train", "val", "trainval"), count=5)
+    both = evaluate("detect", NETWORK, data, **{**brief, "epochs": 0.5, "iterations": None})
+    assert both["details"]["training_images"] == 13
+    assert both["options"]["iterations"] == 13 // 4
+    assert both["options"]["with_2012"] is True
+    assert (
+        evaluate("detect", NETWORK, data, with_2012=False, holdout=0.4, **brief)["details"][
+            "training_images"
+        ]
+        < 8
+    )
+
+
+def test_published_options_are_those_of_the_reference() -> None:
+    moco, appendix = (PROTOCOL.presets[name].model_dump() for name in ("moco", "appendix"))
+    published = {
+        "kind": "c4",
+        "batch_size": 16,
+        "learning_rate": 0.02,
+        "iterations": 24_000,
+        "warmup_iterations": 100,
+    }
+    published |= {
+        "test_shorter_side": 800,
+        "weight_decay": 1e-4,
+        "ap": "eleven_point",
+        "frozen": False,
+    }
+    assert moco.items() >= (published | {"shorter_side": tuple(range(480, 801, 32))}).items()
+    assert [round(share * 24_000) for share in moco["decay_at"]] == [18_000, 22_000]
+    published = {
+        "kind": "fpn",
+        "batch_size": 8,
+        "learning_rate": 0.05,
+        "epochs": 15,
+        "frozen": True,
+    }
+    assert appendix.items() >= published.items()
+    assert [round(share * 15) for share in appendix["decay_at"]] == [12]
+
+
+def test_batch_norms_take_the_means_over_further_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Precise batch-norm against the statistics of each batch, read from the first one's input."""
+    kept: list[Training] = []
+    inputs: list[torch.Tensor] = []
+    recalibrate = Training._recalibrate
+
+    def watched(self: Training, item: Any) -> None:
+        kept.append(self)
+        first = next(m for m in self.detector.modules() if isinstance(m, torch.nn.BatchNorm2d))
+        handle = first.register_forward_pre_hook(
+            lambda _, given: inputs.append(given[0].detach().clone())
+        )
+        recalibrate(self, item)
+        handle.remove()
+
+    monkeypatch.setattr(Training, "_recalibrate", watched)
+    evaluate("detect", NETWORK, squares(tmp_path), **{**SHORT, "iterations": 2, "precise_bn": 3})
+    first = next(m for m in kept[0].detector.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    assert (len(kept), len(inputs)) == (3, 3)
+    assert first.momentum == 0.1
+    torch.testing.assert_close(
+        first.running_mean, torch.stack([x.mean((0, 2, 3)) for x in inputs]).mean(0)
+    )
+    torch.testing.assert_close(
+        first.running_var, torch.stack([x.var((0, 2, 3)) for x in inputs]).mean(0)
+    )
+
+
+def test_training_images_that_cannot_be_read(tmp_path: Path) -> None:
+    data = squares(tmp_path)
+    (tmp_path / "VOCdevkit" / "VOC2007" / "JPEGImages" / "trainval003.jpg").write_bytes(b"broken")
+    found = evaluate("detect", NETWORK, data, **{**SHORT, "iterations": 4, "precise_bn": 0})
+    assert any("1 training images could not be read" in note for note in found["notes"])
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    data = squares(tmp_path)
+    wrong: list[tuple[str, str, dict[str, Any], str]] = [
+        ("random:vit_tiny_patch16_224", data, {}, "feature maps of several resolutions"),
+        ("pixels:8", data, {}, "feature maps of several resolutions"),
+        (NETWORK, "digits", {}, "voc:PATH/VOCdevkit"),
+        (NETWORK, data, {"kind": "c5"}, "kind"),
+        (NETWORK, data, {"shorter_side": [0]}, r"shorter_side\.0: must be > 0, got 0"),
+        (NETWORK, data, {"iterations": None}, "iterations or epochs"),
+        (NETWORK, data, {"epochs": 2}, "give one of them"),
+        (NETWORK, data, {"anchor_sizes": [8], "kind": "fpn"}, "anchor_sizes"),
+        (
+            NETWORK,
+            data,
+            {"size": 64, "crop": 1},
+            "detect resizes images by options of its own; leave out crop, size",
+        ),
+        (
+            NETWORK,
+            data,
+            {"learning_rate": 1e12},
+            r"not finite at iteration \d+ and learning rate .*lower learning_rate",
+        ),
+    ]
+    for backbone, source, options, said in wrong:
+        with one_line(said):
+            evaluate("detect", backbone, source, out=tmp_path / "found.json", **{**TINY, **options})
+        assert not list(tmp_path.glob(STATE)), "the same would come to the same"
+    (tmp_path / "VOCdevkit" / "VOC2007" / "Annotations" / "test004.xml").unlink()
+    with pytest.raises(UserError, match=r"1 annotations cannot be read.*test004\.xml"):
+        evaluate("detect", NETWORK, data, **TINY)
+
+
+def test_two_equal_commands_do_not_share_a_state(tmp_path: Path) -> None:
+    data = squares(tmp_path)
+
+    def second(label: str, done: int, total: int) -> None:
+        with pytest.raises(UserError, match="trains this detector already; wait for it"):
+            measured(tmp_path, data, **SHORT)
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        measured(tmp_path, data, progress=second, **SHORT)
+
+
+def test_it_is_read_beside_the_published_rows() -> None:
+    facts = {"test": {"known_as": "VOC07", "images": 4952}}
+    result = {
+        "protocol": "detect/moco-24000it",
+        "preset": "moco",
+        "deviations": {},
+        "data_facts": facts,
+    }
+    result["metrics"] = {"AP": 50.0, "AP50": 80.0, "AP75": 55.0}
+    result["options"] = {"with_2012": True}
+    found = published.beside(result)
+    assert (found.columns, found.own, found.caution) == (
+        ("AP", "AP50", "AP75"),
+        (50.0, 80.0, 55.0),
+        "",
+    )
+    assert ("HEXA-MoCo", 800, (57.7, 82.8, 64.9)) in [
+        (row.method, row.epochs, row.values) for row in found.rows
+    ]
+    others = (
+        {"deviations": {"iterations": [24_000, 300]}},
+        {"preset": "appendix"},
+        {"options": {"with_2012": False}},
+    )
+    for change in others:
+        found = published.beside({**result, **change})
+        assert "not comparable" in found.caution
+
+
+def test_the_networks_main_batch_norms_are_used(whole: Whole) -> None:
+    """A backbone in training form, with a second set: its maps are those of the main one."""
+    branched = load_backbone(NETWORK)
+    convert(branched.network)
+    for name, value in branched.network.named_buffers():
+        if ".aux." in name and value.dtype.is_floating_point:
+            value.fill_(9.0)
+    found = (
+        evaluate("detect", branched, whole.data, **SHORT)["details"]["loss"],
+        whole.result["details"]["loss"],
+    )
+    losses = [[point["loss"] for point in curve] for curve in found]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)

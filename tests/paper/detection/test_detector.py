@@ -1,0 +1,205 @@
+"""The parts of the detector and what it is fed, each against another way to compute it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.image_list import ImageList
+from torchvision.ops import roi_align
+
+from hexa.config import UserError
+from hexa.data.sources.source import ArraySource, Boxes
+from hexa.runtime.random import Stream
+from hexa.weights.pretrained import load_backbone
+from hexa_paper.detection.detector import AlignedRegions, Anchors, Detector
+from hexa_paper.detection.images import TrainingBatches, batches, resized, scaled
+from hexa_paper.detection.options import DetectOptions
+
+
+def detector(
+    kind: Any, frozen: bool = False, name: str = "random:small-resnet-16-16-16-16"
+) -> Detector:
+    torch.manual_seed(0)
+    options = DetectOptions(
+        kind=kind, anchor_sizes=(8, 16, 32), regions=16, test_proposals=20, frozen=frozen
+    )
+    return Detector(load_backbone(name), options, 2, "fp32")
+
+
+def images(count: int = 2) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+    generator = torch.Generator().manual_seed(1)
+    pixels = [
+        torch.randint(0, 256, (3, 40, 56), generator=generator, dtype=torch.uint8)
+        for _ in range(count)
+    ]
+    boxes = torch.tensor([[4.0, 4, 30, 30], [10, 5, 50, 38]])
+    return pixels, [{"boxes": boxes, "labels": torch.tensor([1, 2])} for _ in pixels]
+
+
+def test_anchors_are_torchvisions_before_rounding() -> None:
+    maps = [torch.zeros(1, 2, 6, 8), torch.zeros(1, 2, 3, 4)]
+    listed = ImageList(torch.zeros(1, 3, 48, 64), [(48, 64)])
+    theirs = AnchorGenerator(((32,), (64,)), ((0.5, 1.0, 2.0),) * 2)(listed, maps)[0]
+    ours = Anchors([(32,), (64,)], [8, 16])(listed, maps)[0]
+    torch.testing.assert_close(ours, theirs, atol=0.5, rtol=0)
+    sides = ours[:, 2:] - ours[:, :2]
+    torch.testing.assert_close(
+        sides.prod(1).sqrt(), torch.tensor([32.0] * 144 + [64.0] * 36), atol=1e-4, rtol=0
+    )
+
+
+def test_regions_come_from_the_level_that_suits_them() -> None:
+    maps = OrderedDict(
+        (str(n), torch.rand(2, 3, 256 // 2**n, 256 // 2**n)) for n in range(3)
+    )  # strides 4, 8, 16
+    boxes = [
+        torch.tensor([[0.0, 0, 50, 50], [10, 20, 122, 132], [5, 5, 1000, 900]]),
+        torch.tensor([[8.0, 8, 130, 99]]),
+    ]
+    found = AlignedRegions([4, 8, 16], 7)(maps, boxes, [(1024, 1024)] * 2)
+    # √area: 50 -> ⌊4 + log₂(50 / 224)⌋ = 1, below the finest; 112 -> 3; 944 -> 6, above the coarsest; 105 -> 2
+    for row, (image, place, level) in enumerate([(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 0)]):
+        box = torch.cat((torch.tensor([[float(image)]]), boxes[image][place][None]), 1)
+        expected = roi_align(
+            list(maps.values())[level], box, 7, 1 / (4 * 2**level), 0, aligned=True
+        )
+        torch.testing.assert_close(found[row : row + 1], expected)
+
+
+@pytest.mark.parametrize("kind", ["c4", "fpn"])
+def test_every_part_learns_and_small_images_are_found_in(kind: str) -> None:
+    made = detector(kind).train()
+    losses = made(*images())
+    assert set(losses) == {"loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg"}
+    torch.stack(list(losses.values())).sum().backward()
+    assert not [name for name, p in made.named_parameters() if p.grad is None or not p.grad.any()]
+    with torch.no_grad():
+        found = made.eval()(images()[0])
+    assert len(found) == 2
+    assert all(
+        (one["boxes"][:, 2] <= 56).all() and (one["boxes"][:, 3] <= 40).all() for one in found
+    )
+
+
+def test_c4_is_the_network_cut_before_its_last_halving() -> None:
+    whole: Any = load_backbone("random:resnet18").network
+    made = detector("c4", name="random:resnet18")
+    head: Any = made.roi_heads.box_head
+    last = head.module[0][0]
+    assert isinstance(head.module[1], torch.nn.BatchNorm2d), "the extra one"
+    pixels = torch.rand(1, 3, 64, 64)
+    maps = made.eval()._maps(pixels)
+    assert [tuple(value.shape) for value in maps.values()] == [(1, 256, 4, 4)]
+    torch.testing.assert_close(last(next(iter(maps.values()))).mean((2, 3)), whole(pixels))
+    assert made.rpn.pre_nms_top_n() == 6000
+
+
+def test_a_pyramid_has_a_level_for_every_size() -> None:
+    maps = detector("fpn").eval()._maps(torch.rand(1, 3, 64, 64))
+    assert [value.shape[-1] for value in maps.values()] == [16, 8, 4], (
+        "strides 4 and 8, and one beyond the network's"
+    )
+    with pytest.raises(UserError, match="anchor_sizes"):
+        detector("fpn", name="random:resnet18")
+
+
+@pytest.mark.parametrize("kind", ["c4", "fpn"])
+def test_a_frozen_backbone_stays_as_it_is(kind: str) -> None:
+    made = detector(kind, frozen=True).train()
+    inside = [made.body, *([made.roi_heads.box_head.module[0]] if kind == "c4" else [])]  # type: ignore[union-attr]
+    before = [value.clone() for module in inside for value in module.state_dict().values()]
+    optimizer = torch.optim.SGD([p for p in made.parameters() if p.requires_grad], 0.1)
+    torch.stack(list(made(*images()).values())).sum().backward()
+    optimizer.step()
+    after = [value for module in inside for value in module.state_dict().values()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_an_image_is_found_in_alike_alone_and_beside_a_larger_one() -> None:
+    """Padding is outside of the image: it may reach some pixels in, and no box may lie there."""
+    made = detector("c4").eval()
+    small, large = (
+        torch.full((3, 24, 24), 200, dtype=torch.uint8),
+        torch.zeros(3, 40, 56, dtype=torch.uint8),
+    )
+    batch = made._batch([small, large])
+    assert batch.shape == (2, 3, 40, 56)
+    assert (batch[0, :, 24:] == 0).all()
+    assert (batch[0, :, :, 24:] == 0).all()
+    torch.testing.assert_close(batch[:1, :, :24, :24], made._batch([small]), rtol=0, atol=0)
+
+
+def test_resized_is_pils_within_a_grey_level() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
+    image = torch.from_numpy(pixels).permute(2, 0, 1)
+    for shorter in (24, 100):
+        ours = resized(image, shorter, 1000)
+        assert tuple(ours.shape[1:]) == (shorter, shorter * 3 // 2)
+        theirs = np.asarray(
+            Image.fromarray(pixels).resize(
+                (ours.shape[2], ours.shape[1]), Image.Resampling.BILINEAR
+            )
+        )
+        assert np.abs(ours.permute(1, 2, 0).numpy().astype(int) - theirs.astype(int)).max() <= 1
+    assert tuple(resized(image, 100, 120).shape[1:]) == (80, 120), "the longer side decides"
+
+
+def test_batches_are_of_one_orientation_and_every_image_comes_once_an_epoch() -> None:
+    wide = [number % 3 != 0 for number in range(30)]
+    order = batches(wide, 4, 200, Stream(0).child("order"))
+    assert order.shape == (200, 4)
+    assert all(len({wide[position] for position in row}) == 1 for row in order.tolist())
+    counts = np.bincount(order.flatten().tolist(), minlength=30)
+    assert counts.max() - counts.min() <= 1
+    shorter = batches(wide, 4, 50, Stream(0).child("order"))
+    assert torch.equal(order[:50], shorter), "what comes does not depend on how long"
+
+
+def test_boxes_follow_the_pixels() -> None:
+    """A white rectangle on black: wherever flips and sizes take it, its box is where the white pixels are."""
+    pixels = torch.zeros(1, 3, 40, 80, dtype=torch.uint8)
+    pixels[0, :, 8:24, 16:32] = 255
+    source = ArraySource(pixels, None, name="rectangle")
+    boxes = [
+        Boxes(torch.tensor([[16.0, 8, 32, 24]]), torch.tensor([0]), torch.tensor([False]), (40, 80))
+    ]
+    data = TrainingBatches(
+        source, boxes, torch.zeros(12, 1, dtype=torch.int64), (20, 40, 80), 1000, Stream(0)
+    )
+    seen = set()
+    for number in range(12):
+        (view,), (objects,), _ = data[number]
+        x0, y0, x1, y1 = objects["boxes"][0].tolist()
+        rows, columns = (view[0] > 127).any(1).nonzero(), (view[0] > 127).any(0).nonzero()
+        white = [int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1]
+        assert [x0, y0, x1, y1] == pytest.approx(white, abs=1)
+        assert objects["labels"].tolist() == [1]
+        seen.add((view.shape[1], x0 < view.shape[2] / 2))
+        assert torch.equal(data[number][0][0], view)
+    assert {size for size, _ in seen} == {20, 40, 80}
+    assert {left for _, left in seen} == {True, False}, "flipped and not"
+    assert torch.equal(
+        scaled(boxes[0].boxes, (40, 80), (20, 160)), torch.tensor([[32.0, 4, 64, 12]])
+    )
+
+
+def test_the_rate_of_the_published_schedule() -> None:
+    schedule = DetectOptions()
+    points = {
+        0: 2e-5,
+        50: 0.02 * (0.5 + 0.5e-3),
+        100: 0.02,
+        17_999: 0.02,
+        18_000: 2e-3,
+        21_999: 2e-3,
+        22_000: 2e-4,
+    }
+    for iteration, rate in points.items():
+        assert schedule.rate(iteration) == pytest.approx(rate)

@@ -1,0 +1,139 @@
+"""Average precision of boxes against VOC's rule as a plain loop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hexa.data.sources.source import Boxes
+from hexa_paper.detection.detector import Objects
+from hexa_paper.detection.precision import OVERLAPS, precisions
+from tests.evaluation.test_average_precision import areas
+
+Scene = tuple[list[Objects], list[Boxes]]
+
+
+def objects_of(boxes: Any, labels: Any, scores: Any) -> Objects:
+    numbers = {"boxes": torch.tensor(boxes, dtype=torch.float32), "labels": torch.tensor(labels)}
+    return numbers | {"scores": torch.tensor(scores, dtype=torch.float64)}
+
+
+def scene(seed: int, num_classes: int = 3, images: int = 12, difficult: float = 0.25) -> Scene:
+    """Objects on whole pixels; found boxes near them, some twice, some elsewhere; many scores are equal."""
+    generator = np.random.default_rng(seed)
+    found, truth = [], []
+    for _ in range(images):
+        count = int(generator.integers(0, 5))
+        corner = generator.integers(0, 60, (count, 2))
+        boxes = np.concatenate([corner, corner + generator.integers(8, 40, (count, 2))], 1).astype(
+            np.float32
+        )
+        labels = generator.integers(0, num_classes, count)
+        hard = generator.random(count) < difficult
+        truth.append(
+            Boxes(
+                torch.tensor(boxes).view(-1, 4),
+                torch.tensor(labels),
+                torch.tensor(hard),
+                (120, 120),
+            )
+        )
+        near = np.concatenate([boxes, boxes[: count // 2]]) + generator.normal(
+            0, 2.5, (count + count // 2, 4)
+        )
+        far = generator.uniform(0, 50, (3, 2))
+        every = np.concatenate([near, np.concatenate([far, far + 20], 1)]).astype(np.float32)
+        named = (
+            np.concatenate([labels, labels[: count // 2], generator.integers(0, num_classes, 3)])
+            + 1
+        )
+        found.append(objects_of(every, named, generator.random(len(every)).round(1)))
+    return found, truth
+
+
+def overlap(a: list[float], b: list[float]) -> float:
+    """The devkit's, of boxes in pixels counted from 1 whose borders belong to them."""
+    width = min(a[2], b[2]) - max(a[0], b[0]) + 1
+    height = min(a[3], b[3]) - max(a[1], b[1]) + 1
+    if width <= 0 or height <= 0:
+        return 0.0
+    return (
+        width
+        * height
+        / (sum([(box[2] - box[0] + 1) * (box[3] - box[1] + 1) for box in (a, b)]) - width * height)
+    )
+
+
+def by_hand(scene: Scene, label: int, threshold: float, rule: str) -> float:
+    """As VOC's devkit, one found box after the other; precision and recall are taken where the score changes."""
+    detections = []
+    for image, objects in enumerate(scene[0]):
+        for box, name, score in zip(
+            objects["boxes"], objects["labels"], objects["scores"], strict=True
+        ):
+            if name == label + 1:
+                x0, y0, x1, y1 = (round(float(value), 1) for value in box)
+                detections.append((round(float(score), 3), image, [x0 + 1, y0 + 1, x1, y1]))
+    detections.sort(key=lambda entry: -entry[0])
+    sought = sum(int((~one.difficult[one.labels == label]).sum()) for one in scene[1])
+    taken, right, wrong, curve = set(), 0, 0, []
+    for number, (score, image, box) in enumerate(detections):
+        best, which = -math.inf, -1
+        truth = scene[1][image]
+        for place in range(len(truth.boxes)):
+            if truth.labels[place] == label:
+                x0, y0, x1, y1 = truth.boxes[place].tolist()
+                value = overlap(box, [x0 + 1, y0 + 1, x1, y1])
+                if value > best:
+                    best, which = value, place
+        if best > threshold:
+            if not truth.difficult[which]:
+                right, wrong = (right, wrong + 1) if (image, which) in taken else (right + 1, wrong)
+                taken.add((image, which))
+        else:
+            wrong += 1
+        if right + wrong and (number + 1 == len(detections) or detections[number + 1][0] != score):
+            curve.append((right / sought, right / (right + wrong)))
+    return areas(curve)[rule == "eleven_point"]
+
+
+@pytest.mark.parametrize("rule", ["area", "eleven_point"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_rule_of_voc(seed: int, rule: str) -> None:
+    made = scene(seed)
+    values = precisions(*made, 3, rule)
+    assert values.shape == (3, len(OVERLAPS))
+    for label in range(3):
+        for place, threshold in enumerate(OVERLAPS):
+            assert values[label, place] == pytest.approx(
+                by_hand(made, label, threshold, rule), abs=1e-9
+            )
+    assert values[:, 0].mean() > values[:, 5].mean() > 0
+
+
+def test_difficult_objects_and_second_boxes_by_hand() -> None:
+    """One sought, one difficult: the box on the difficult one does not count, the second on the sought one is wrong."""
+    corners, none = (
+        torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60]]),
+        torch.zeros(2, dtype=torch.int64),
+    )
+    truth = Boxes(corners, none, torch.tensor([False, True]), (99, 99))
+    found = objects_of(
+        [[50.0, 50, 60, 60], [0, 0, 10, 9], [0, 0, 10, 10]], [1, 1, 1], [0.9, 0.8, 0.7]
+    )
+    values = precisions([found], [truth], 2, "area")
+    assert values[0, 0] == 1.0
+    assert values[0, -1] == 0.5, "above 0.9 only the box of 0.7 fits, after a wrong one"
+    assert np.isnan(values[1]).all(), "no object of the class"
+
+
+def test_a_class_that_is_never_found_has_precision_zero() -> None:
+    truth = Boxes(
+        torch.tensor([[0.0, 0, 9, 9]]), torch.tensor([0]), torch.tensor([False]), (20, 20)
+    )
+    nothing = objects_of(np.zeros((0, 4)), np.zeros(0, dtype=np.int64), [])
+    assert (precisions([nothing], [truth], 1, "eleven_point") == 0).all()

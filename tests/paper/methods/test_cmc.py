@@ -1,0 +1,105 @@
+"""CMC against loops over images: lightness among memories of colour, and the reverse (F29)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hexa.config import ConfigError
+from hexa.core import MAIN, Batch, Setting
+from hexa.hard_examples.adversarial import Adversarial
+from hexa.objective import Objective
+from hexa_paper.methods.cmc import CMC, CMCConfig
+from tests.laws.cases import backward
+from tests.methods.setting import BATCH, DATA, batch, small
+from tests.paper.methods.test_memory import TAU, naive_nce
+
+
+def cmc(branches: tuple[str, ...] = ("main",), **fields: object) -> CMC:
+    config = CMCConfig.model_validate({"dim": 6, "temperature": TAU, "num_negatives": 5, **fields})
+    return small(config, 1, streams="lab", branches=branches)
+
+
+def halves(made: CMC, data: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """The embedding, and its two unit vectors."""
+    embedding = made.embed(made.anchors(data), MAIN)
+    lightness, colour = embedding[0, :, :6], embedding[0, :, 6:]
+    for part in (lightness, colour):
+        torch.testing.assert_close(part.norm(dim=1), torch.ones(BATCH, dtype=torch.float64))
+    return embedding, lightness, colour
+
+
+def test_nce_is_between_a_stream_and_the_memory_of_the_other() -> None:
+    made, data = cmc(), batch(12)
+    embedding, lightness, colour = halves(made, data)
+    labels = made.pseudo_labels(data, None)
+    found = made.loss(embedding, labels)
+
+    for i, image in enumerate(data.index):
+        light = naive_nce(
+            lightness[i], made.colour.rows[image], labels.lightness.others, made.colour.partition
+        )
+        tone = naive_nce(
+            colour[i], made.lightness.rows[image], labels.colour.others, made.lightness.partition
+        )
+        torch.testing.assert_close(found[0, i], light + tone)
+    assert found.shape == (1, BATCH)
+
+
+def test_softmax_is_over_all_images_of_the_other_stream() -> None:
+    made, data = cmc(objective="softmax"), batch(12)
+    embedding, lightness, colour = halves(made, data)
+    labels = made.pseudo_labels(data, None)
+    scores = (lightness @ made.colour.rows.T / TAU, colour @ made.lightness.rows.T / TAU)
+    expected = sum(F.cross_entropy(score, data.index, reduction="none") for score in scores)
+    torch.testing.assert_close(made.loss(embedding, labels)[0], expected)
+    assert made.chance_loss == pytest.approx(2 * math.log(DATA))
+    hits = (scores[0].argmax(1) == data.index) & (scores[1].argmax(1) == data.index)
+    assert torch.equal(made.correct(embedding, labels)[0], hits)
+
+
+def test_both_memories_begin_apart_and_follow_their_own_stream() -> None:
+    made, data = cmc(bank_momentum=0.3), batch(12)
+    assert (made.lightness.rows * made.colour.rows).sum(1).mean().abs() < 0.5
+    before = made.lightness.rows.clone(), made.colour.rows.clone()
+    embedding, *streams = halves(made, data)
+    made.commit(data, embedding.detach(), made.pseudo_labels(data, None))
+    for bank, old, stream in zip((made.lightness, made.colour), before, streams, strict=True):
+        torch.testing.assert_close(
+            bank.rows[data.index], F.normalize(0.3 * old[data.index] + 0.7 * stream, dim=1)
+        )
+        others = [i for i in range(DATA) if i not in data.index.tolist()]
+        assert torch.equal(bank.rows[others], old[others])
+
+
+def test_images_of_another_data_set_are_recognised_by_their_other_stream() -> None:
+    made, data = cmc(), replace(batch(12), known=False, index=torch.full((BATCH,), 10**6))
+    embedding, lightness, colour = halves(made, data)
+    labels = made.pseudo_labels(data, embedding.detach())
+    torch.testing.assert_close(labels.lightness.keys, colour)
+    torch.testing.assert_close(labels.colour.keys, lightness)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0])
+def test_black_and_white_images_are_attacked_like_others(level: float) -> None:
+    """Where RGB → Lab has its corners, the gradient is finite, and every channel of a pixel counts."""
+    made = cmc(("main", "aux"))
+    data = batch(12)
+    plain = replace(data, crops=(torch.full_like(data.crops[0], level),))
+    parts = backward(Objective(made, {"adversarial": Adversarial()}), plain)
+    assert all(part.loss.isfinite() for part in parts.values())
+    view = parts["adversarial"].example.crops[0]
+    moved = (view - level).abs()
+    assert view.isfinite().all()
+    assert moved.max() == pytest.approx(1 / 255)
+    assert all(p.grad is None or p.grad.isfinite().all() for p in made.parameters())
+
+
+def test_a_network_of_one_stream_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"network\.streams: CMC .*; use lab"):
+        CMCConfig().check(Setting(DATA, BATCH, num_crops=1))

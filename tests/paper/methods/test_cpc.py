@@ -1,0 +1,175 @@
+"""CPC against loops over patches: what a prediction sees, what it is told apart from, and the mean over the grid."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hexa.config import ConfigError
+from hexa.core import MAIN, Batch, Setting
+from hexa.hard_examples.adversarial import Adversarial
+from hexa.hard_examples.cutmix import CutMix
+from hexa.objective import Objective
+from hexa_paper.methods.cpc import CPC, CPCConfig, PatchHead
+from hexa_paper.ops import puzzles as tiles
+from hexa_paper.ops.contrastive import patch_nce
+from tests.laws.cases import backward
+from tests.methods.setting import BATCH, DATA, batch, small
+
+GRID, SIZE = 4, 12  # patches of 6 pixels, 2 apart
+
+
+def cpc(ahead: tuple[int, ...] = (1, 3), **setting: object) -> CPC:
+    config = CPCConfig(patch=6, stride=2, ahead=ahead, dim=5, hidden=7, layers=2, scale=0.5)
+    return small(config, 1, view_size=SIZE, **setting)
+
+
+def embedded(made: CPC, data: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """The embedding, its patches [B, D, G, G] and its predictions [B, K, D, G, G]."""
+    embedding = made.embed(made.anchors(data), MAIN)
+    parts = embedding[0].view(BATCH, -1, 5, GRID, GRID)
+    return embedding, parts[:, 0], parts[:, 1:]
+
+
+def naive(
+    predictions: Tensor,
+    patches: Tensor,
+    ahead: tuple[int, ...],
+    image: int,
+    target: int,
+    hidden: set[int],
+) -> Tensor:
+    """Losses of all predicted patches of an image, one by one; patches of `hidden` images at the place are left out."""
+    found = []
+    for number, k in enumerate(ahead):
+        for row in range(GRID - k):
+            for column in range(GRID):
+                query = predictions[image, number, :, row, column]
+                scores = {
+                    (i, r, c): query @ patches[i, :, r, c]
+                    for i in range(len(patches))
+                    for r in range(GRID)
+                    for c in range(GRID)
+                    if not (i in hidden and (r, c) == (row + k, column))
+                }
+                own = torch.tensor(list(scores).index((target, row + k, column)))
+                found.append(F.cross_entropy(torch.stack(list(scores.values())), own))
+    return torch.stack(found)
+
+
+def test_patches_overlap_and_stand_row_by_row() -> None:
+    images = torch.rand(2, 3, 13, 13)  # a pixel at the right and below is left
+    cut = tiles.patches(images, 6, 2)
+    assert cut.shape == (2, GRID, GRID, 3, 6, 6)
+    for row in range(GRID):
+        for column in range(GRID):
+            assert torch.equal(
+                cut[:, row, column],
+                images[:, :, 2 * row : 2 * row + 6, 2 * column : 2 * column + 6],
+            )
+
+
+def test_every_patch_goes_through_the_network_by_itself() -> None:
+    made, data = cpc().eval(), batch(SIZE)
+    _, patches, _ = embedded(made, data)
+    for row, column in ((0, 0), (2, 1), (3, 3)):
+        features = made.encoder.features(
+            data.crops[0][:, :, 2 * row : 2 * row + 6, 2 * column : 2 * column + 6]
+        )
+        head = made.encoder.head
+        expected = features @ head.patches.weight[:, :, 0, 0].T + head.patches.bias
+        torch.testing.assert_close(patches[:, :, row, column], expected)
+
+
+@pytest.mark.parametrize("row", range(GRID))
+def test_a_prediction_sees_no_row_below_its_own(row: int) -> None:
+    head = PatchHead(8, CPCConfig(ahead=(1, 2), dim=5, hidden=7, layers=4)).double()
+    features = torch.randn(2, 8, GRID, GRID, dtype=torch.float64, requires_grad=True)
+    head(features)[:, 1:, :, row].square().sum().backward()
+    assert (features.grad.abs().sum((0, 1, 3)) > 0).tolist() == [
+        other <= row for other in range(GRID)
+    ]
+
+
+def test_the_loss_of_an_image_is_the_mean_over_its_grid() -> None:
+    made, data = cpc(), batch(SIZE)
+    embedding, patches, predictions = embedded(made, data)
+    labels = made.pseudo_labels(data, embedding.detach())
+    found, clean = made.loss(embedding, labels), made.clean_loss(embedding, labels)
+    assert found.shape == (1, BATCH)
+    for i in range(BATCH):
+        expected = naive(predictions, patches, (1, 3), i, i, set())
+        assert len(expected) == 3 * GRID + GRID
+        torch.testing.assert_close(found[0, i], expected.mean())
+    assert torch.equal(found, clean)
+    assert made.chance_loss == pytest.approx(math.log(BATCH * GRID**2))
+
+
+def test_patches_learn_in_the_clean_term_alone() -> None:
+    made, data = cpc(), batch(SIZE)
+    for loss, learns in ((made.clean_loss, True), (made.loss, False)):
+        embedding = made.embed(made.anchors(data), MAIN)
+        labels = made.pseudo_labels(data, embedding.detach())
+        assert not labels.dictionary.requires_grad
+        made.zero_grad()
+        loss(embedding, labels).mean().backward()
+        slope = made.encoder.head.patches.weight.grad
+        assert (slope is not None and bool(slope.any())) == learns
+
+
+def test_a_patch_is_never_its_own_negative_nor_that_of_what_it_is_mixed_with() -> None:
+    """After two mixings, one of them of an image with itself."""
+    made, data = cpc(), batch(SIZE)
+    embedding, patches, predictions = embedded(made, data)
+    labels = made.pseudo_labels(data, embedding.detach())
+    permutation, again = torch.tensor([1, 0, 2, 3]), torch.tensor([2, 3, 0, 1])
+    own, other = labels.mixed(permutation)
+    for mixed, target in ((own, [0, 1, 2, 3]), (other, [1, 0, 2, 3])):
+        losses = made.loss(embedding, mixed)
+        for i in range(BATCH):
+            shown = {i, int(permutation[i])} - {target[i]}
+            torch.testing.assert_close(
+                losses[0, i], naive(predictions, patches, (1, 3), i, target[i], shown).mean()
+            )
+    twice, _ = own.mixed(again)
+    losses = made.loss(embedding, twice)
+    for i in range(BATCH):
+        shown = {int(permutation[i]), int(again[i]), int(permutation[again[i]])} - {i}
+        torch.testing.assert_close(
+            losses[0, i], naive(predictions, patches, (1, 3), i, i, shown).mean()
+        )
+
+
+def test_hits_are_counted_over_the_grid() -> None:
+    targets = 10 * torch.randn(2, 8, 3, 3, generator=torch.Generator().manual_seed(0))
+    predictions = torch.zeros(1, 2, 8, 3, 3)
+    predictions[0, :, :, :1] = targets[:, :, 2:]  # right two rows ahead
+    predictions[0, 1, :, 0, 0] = targets[0, :, 0, 0]  # but for one
+    _, hits = patch_nce(
+        predictions, targets, 2, torch.arange(2), torch.empty(2, 0, dtype=torch.long)
+    )
+    assert hits[0].tolist() == [[[True, True, True]], [[False, True, True]]]
+
+
+def test_views_without_enough_rows_are_refused() -> None:
+    assert not CutMix().refusal(CPCConfig())
+    CPCConfig().check(Setting(DATA, BATCH, num_crops=1, view_size=260))
+    with pytest.raises(ConfigError, match=r"views\.size: .* at least 188"):
+        CPCConfig().check(Setting(DATA, BATCH, num_crops=1, view_size=187))
+    with pytest.raises(ConfigError, match="lack a patch of 80 pixels"):
+        CPCConfig().check(Setting(DATA, BATCH, num_crops=1, view_size=32))
+    with pytest.raises(ConfigError, match=r"views\.num_views"):
+        CPCConfig().check(Setting(DATA, BATCH, num_crops=2, view_size=260))
+
+
+def test_black_images_are_attacked_without_leaving_the_numbers() -> None:
+    made = cpc(branches=("main", "aux"))
+    data = batch(SIZE)
+    black = replace(data, crops=(torch.zeros_like(data.crops[0]),))
+    for part in backward(Objective(made, {"adversarial": Adversarial()}), black).values():
+        assert all(value.isfinite().all() for value in (part.loss, *part.example.crops))

@@ -1,0 +1,286 @@
+"""Each semi-supervised learner's losses, against written loops over images with torch's functions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hexa.core import MAIN, Batch, Setting
+from hexa.objective import STD, Objective
+from hexa.runtime.random import Stream
+from hexa_paper.semi_supervised.learner import Guesses, Learner, RotationLearner
+from hexa_paper.semi_supervised.options import SemiSupervisedOptions
+from hexa_paper.semi_supervised.training import LearnersObjective
+from tests.laws.cases import backward
+from tests.modules import unchanged
+
+CLASSES, SIZE, LABELLED, RATIO = 3, 6, 2, 2
+COUNT = LABELLED * (1 + RATIO)
+KNOWN = [2, 0]  # classes of the two labelled images, at positions 4 and 1 of the data
+MEAN, STD_DEV = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+WEIGHT = 0.7
+
+
+class Plain(nn.Module):
+    """Without batch-norm, so that an image's scores are its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE**2, 10), nn.Tanh())
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers(images)
+
+
+class Normed(Plain):
+    """The statistics of its batch-norm are those of the pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(self.norm(images))
+
+
+def objective(name: str, network: nn.Module | None = None, **fields: Any) -> Objective:
+    """Of a learner around the small network, in fp64; at a threshold that some of the images reach."""
+    options = SemiSupervisedOptions.from_fields(
+        {"learner": name, "ratio": RATIO, "unlabelled_weight": WEIGHT, "steps": 10, **fields}
+    )
+    torch.manual_seed(0)
+    rotates = name == "s4l"
+    head = nn.Linear(10, CLASSES + 4 * rotates)
+    classes = torch.tensor([-1, KNOWN[1], -1, -1, KNOWN[0], -1])
+    setting = Setting(6, COUNT, num_crops=1, mean=MEAN, std=STD_DEV)
+    given = (options.rule, network or Plain(), head, classes, setting, options.ema)
+    return LearnersObjective(
+        (RotationLearner(*given, weight=WEIGHT) if rotates else Learner(*given)).double(), options
+    )
+
+
+def batch(step: int = 9) -> Batch:
+    crops = torch.rand(
+        COUNT, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
+    return Batch((crops,), torch.tensor([4, 1, 0, 1, 2, 3]), Stream(0).child("step", step), step)
+
+
+def scores(learner: Learner, image: Tensor) -> Tensor:
+    """Of one image, normalised by hand."""
+    pixels = (image - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD_DEV)[:, None, None]
+    return learner.encoder.head(learner.encoder.backbone(pixels[None].double()))[0]
+
+
+def trained(
+    made: Objective, given: Batch
+) -> tuple[dict[str, Tensor], dict[str, tuple[Tensor, ...]]]:
+    """The gradients that a step leaves, and the views of every term."""
+    views = {name: part.example.crops for name, part in backward(made, given).items()}
+    learner = made.method
+    gradients = {
+        name: p.grad.clone() for name, p in learner.encoder.named_parameters() if p.grad is not None
+    }
+    learner.zero_grad()
+    return gradients, views
+
+
+def check(gradients: dict[str, Tensor], learner: Learner, loss: Any) -> None:
+    """The gradients of a step are those of this loss."""
+    loss.backward()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(
+            gradient, learner.encoder.get_parameter(name).grad, rtol=1e-5, atol=1e-7
+        )
+
+
+def of_unlabelled(name: str, learner: Learner, weak: Tensor, view: Tensor) -> Tensor:
+    """What an unlabelled image adds, by the publications."""
+    with torch.no_grad():
+        clean = scores(learner, weak)
+        likely = F.softmax(clean, 0)
+    hard = scores(learner, view)
+    zero = torch.zeros((), dtype=torch.float64)
+    if name in ("fixmatch", "pseudo-label"):
+        return F.cross_entropy(hard, likely.argmax()) if likely.max() >= 0.5 else zero
+    if name == "uda":
+        return (
+            -(F.softmax(clean / 0.4, 0) * F.log_softmax(hard, 0)).sum()
+            if likely.max() >= 0.5
+            else zero
+        )
+    return F.kl_div(F.log_softmax(hard, 0), likely, reduction="sum")
+
+
+@pytest.mark.parametrize(
+    ("name", "term"),
+    [("fixmatch", "strong"), ("uda", "strong"), ("pseudo-label", "strong"), ("vat", "vat")],
+)
+def test_a_step_is_the_published_loss(name: str, term: str) -> None:
+    made, given = objective(name, **({} if name == "vat" else {"threshold": 0.5})), batch()
+    learner = made.method
+    gradients, views = trained(made, given)
+    weak, hard = given.crops[0], views[term][0]
+    assert torch.equal(weak, hard) == (name == "pseudo-label")
+    labelled = [
+        F.cross_entropy(scores(learner, weak[i]), torch.tensor(KNOWN[i])) for i in range(LABELLED)
+    ]
+    rest = [of_unlabelled(name, learner, weak[i], hard[i]) for i in range(LABELLED, COUNT)]
+    if name != "vat":
+        assert 0 < sum(value.item() == 0 for value in rest) < len(rest), "the threshold decides"
+    loss = sum(labelled) / LABELLED + WEIGHT * sum(rest) / (RATIO * LABELLED)
+    if name == "vat":  # entropy minimisation
+        likely = [F.softmax(scores(learner, weak[i]), 0) for i in range(LABELLED, COUNT)]
+        loss = loss + 0.06 * sum(-(p * p.log()).sum() for p in likely) / (RATIO * LABELLED)
+    check(gradients, learner, loss)
+
+
+def test_s4l_is_classes_and_rotations_of_four_turned_images() -> None:
+    made, given = objective("s4l"), batch()
+    learner = made.method
+    gradients, views = trained(made, given)
+    assert list(views) == [STD]
+    loss = torch.zeros((), dtype=torch.float64)
+    for i, image in enumerate(given.crops[0]):
+        for turns in range(4):
+            found = scores(learner, image.rot90(turns, (1, 2)))
+            loss = loss + WEIGHT * F.cross_entropy(found[CLASSES:], torch.tensor(turns)) / (
+                4 * COUNT
+            )
+            if i < LABELLED:
+                loss = loss + F.cross_entropy(found[:CLASSES], torch.tensor(KNOWN[i])) / (
+                    4 * LABELLED
+                )
+    check(gradients, learner, loss)
+
+
+def test_the_virtual_direction_is_that_of_a_written_power_iteration() -> None:
+    made, given = objective("vat"), batch()
+    learner = made.method
+    weak = 0.25 + given.crops[0] / 2  # nothing is clipped
+    given = replace(given, crops=(weak,))
+    _, views = trained(made, given)
+    generator = given.stream.child("hard example", "vat").child(0).child(0).generator()
+    first = torch.randn(weak.shape, generator=generator).double()
+    for i in range(LABELLED, COUNT):
+        # a root mean square of one grey level
+        step = (first[i] / first[i].norm() * SIZE * 3**0.5 / 255).requires_grad_()
+        clean = F.softmax(scores(learner, weak[i]), 0).detach()
+        away = F.kl_div(F.log_softmax(scores(learner, weak[i] + step), 0), clean, reduction="sum")
+        (direction,) = torch.autograd.grad(away, step)
+        expected = 6.24 / 255 * direction / direction.square().mean().sqrt()
+        torch.testing.assert_close(views["vat"][0][i] - weak[i], expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["vat", "pseudo-label"])
+def test_running_statistics_are_of_one_pass_of_the_labelled_images_as_in_usb(name: str) -> None:
+    """Neither unlabelled images nor virtual views move them; either has batch statistics of its own."""
+    made, given = objective(name, Normed()), batch()
+    learner = made.method
+    norm, moments = learner.encoder.backbone.norm, (torch.tensor(MEAN), torch.tensor(STD_DEV))
+    pixels = (given.crops[0] - moments[0][:, None, None]) / moments[1][:, None, None]
+    trained(made, given)
+    labelled = pixels[:LABELLED].transpose(0, 1).flatten(1)
+    torch.testing.assert_close(norm.running_mean, 0.1 * labelled.mean(1))
+    torch.testing.assert_close(norm.running_var, 0.9 + 0.1 * labelled.var(1))
+    assert norm.num_batches_tracked == 1
+    others = given.crops[0].clone()
+    others[:LABELLED] = 0.5 * others[:LABELLED]
+    still = replace(MAIN, update=False)
+    before, after = (
+        learner.embed((crops,), still)[0, LABELLED:] for crops in (given.crops[0], others)
+    )
+    assert torch.equal(before, after)
+
+
+def test_lambda_grows_linearly_over_two_fifths_of_the_steps() -> None:
+    """As published for pseudo-labels and VAT; FixMatch's does not."""
+    for name, term in (("pseudo-label", "strong"), ("vat", "vat")):
+        found = [objective(name).weights(step).get(term, 0.0) for step in range(10)]
+        assert found == pytest.approx(
+            [WEIGHT * float(np.clip(step / 4, 0, 1)) for step in range(10)]
+        )
+    assert objective("fixmatch").weights(0)["strong"] == WEIGHT
+
+
+def test_the_slow_copy_follows_weights_and_takes_statistics() -> None:
+    made, given = objective("fixmatch", ema=0.9), batch(step=0)
+    learner = made.method
+    before = {name: p.detach().clone() for name, p in learner.twin.named_parameters()}
+    for step, momentum in ((0, 1 / 10), (200, 0.9)):
+        for _ in made.losses(replace(given, step=step)):
+            pass
+        with torch.no_grad():
+            for parameter in learner.encoder.parameters():
+                parameter.add_(0.1)
+        made.commit(replace(given, step=step))
+        fast = dict(learner.encoder.named_parameters())
+        for name, slow in learner.twin.named_parameters():
+            before[name] = momentum * before[name] + (1 - momentum) * fast[name].detach()
+            torch.testing.assert_close(slow, before[name])
+
+
+def test_hard_examples_join_strong_views_and_stand_in_for_weak_ones() -> None:
+    def terms(**fields: Any) -> set[str]:
+        return set(trained(objective("fixmatch", **fields), batch())[1])
+
+    assert terms() == {"std", "strong"}
+    assert terms(hard="adversarial,cutmix") == {"std", "strong", "adversarial", "cutmix"}
+    assert terms(strong="weak", hard=["cutmix"]) == {"std", "cutmix"}
+    assert terms(strong="weak") == {"std", "strong"}
+
+
+def test_adversarial_views_climb_the_loss_of_unlabelled_images_within_epsilon() -> None:
+    made = objective(
+        "fixmatch", strong="weak", threshold=0.0, hard=[{"kind": "adversarial", "branch": "main"}]
+    )
+    learner, given = made.method, batch()
+    _, views = trained(made, given)
+    weak, attacked = given.crops[0], views["adversarial"][0]
+    assert float((attacked - weak).abs().max()) <= 1 / 255 + 1e-9
+    assert torch.equal(attacked[:LABELLED], weak[:LABELLED]), "labelled images count 0"
+    for i in range(LABELLED, COUNT):
+        target = scores(learner, weak[i]).argmax()
+        before, after = (
+            F.cross_entropy(scores(learner, view), target) for view in (weak[i], attacked[i])
+        )
+        assert after > before
+
+
+def test_mixed_views_have_both_pseudo_labels_by_area() -> None:
+    """Each unlabelled image's share counts with its own pseudo-label, that of a labelled image not at all."""
+    made = objective("fixmatch", strong="weak", threshold=0.5, hard="cutmix")
+    learner, given = made.method, batch()
+    terms = backward(made, given)
+    weak, mixed = given.crops[0], terms["cutmix"].example.crops[0]
+    expected = torch.zeros((), dtype=torch.float64)
+    for i in range(COUNT):
+        kept = float((mixed[i] == weak[i]).all(0).double().mean())
+        other = next((j for j in range(COUNT) if j != i and (mixed[i] == weak[j]).all(0).any()), i)
+        for source, share in ((i, kept), (other, 1 - kept)):
+            if source >= LABELLED:
+                likely = F.softmax(scores(learner, weak[source]), 0)
+                if likely.max() >= 0.5:
+                    loss = F.cross_entropy(scores(learner, mixed[i]), likely.argmax())
+                    expected = expected + share * loss / (RATIO * LABELLED)
+    torch.testing.assert_close(terms["cutmix"].loss, expected.detach(), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["fixmatch", "uda", "vat", "s4l"])
+def test_embedding_and_losses_are_pure_and_follow_the_order_of_images(name: str) -> None:
+    made, given = objective(name), batch()
+    learner = made.method
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    with unchanged(learner):
+        embedding = learner.embed(learner.anchors(given), MAIN)
+        labels: Guesses = learner.pseudo_labels(given, embedding.detach())
+        for loss in (learner.loss, learner.clean_loss):
+            values = loss(embedding, labels)
+            assert values.shape == embedding.shape[:2]
+            torch.testing.assert_close(loss(embedding[:, order], labels[order]), values[:, order])

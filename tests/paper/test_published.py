@@ -1,0 +1,149 @@
+"""The published tables, against the document it was taken from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hexa_paper import published
+
+
+def number(text: str) -> float | None:
+    return None if text == "-" else float(text)
+
+
+TABLES = {
+    "8.1": published.LINEAR,
+    "8.2": published.LOW_SHOT,
+    "8.3": published.SEMI_SUPERVISED,
+    "8.4": published.DETECTION,
+    "8.5": published.FINE_TUNE,
+}
+
+
+@pytest.mark.parametrize("section", TABLES)
+def test_the_tables_of_the_reference(section: str, real_data: Callable[[str], Path]) -> None:
+    text = real_data("../REFERENCE.md").read_text(encoding="utf-8")  # beside that folder
+    found = text.split(f"### {section} ", 1)[1].split("\n### ", 1)[0]
+    lines = [line.strip("| \n").split("|") for line in found.splitlines() if line.startswith("|")]
+    cells = [
+        [cell.strip() for cell in line] for line in lines[2:] if not line[0].strip().startswith("*")
+    ]
+    expected = [
+        (line[0], None if line[1] == "-" else int(line[1]), tuple(map(number, line[2:])))
+        for line in cells
+    ]
+    table = TABLES[section]
+    assert len(expected) >= 5
+    assert [(row.method, row.epochs, row.values) for row in table.rows] == expected
+    assert {len(row.values) for row in table.rows} == {len(table.columns)}
+
+
+def result(
+    protocol: str, metrics: dict[str, float], known_as: str | None, images: int, fit: int = 5011
+) -> dict[str, Any]:
+    facts = {"fit": {"images": fit}, "test": {"known_as": known_as, "images": images}}
+    return {"protocol": protocol, "metrics": metrics, "data_facts": facts}
+
+
+def test_a_result_stands_beside_what_was_published_for_it() -> None:
+    found = published.beside(result("svm/goyal", {"mAP": 80.0}, "VOC07", 4952))
+    assert (found.columns, found.own, found.caution) == (("VOC07",), (80.0,), "")
+    assert ("HEXA-MoCo", 800, (87.0,)) in [
+        (row.method, row.epochs, row.values) for row in found.rows
+    ]
+    assert all(row.values != (None,) for row in found.rows)
+    found = published.beside(result("low-shot/pcl", {"mAP@1": 1.0, "mAP@4": 2.0}, "VOC07", 900))
+    assert (found.columns, found.own) == (("mAP@4",), (2.0,))
+    assert found.caution == "published with 4,952 test images, here 900: not comparable"
+    few = result(
+        "semi-supervised/fixmatch", {"top1": 40.0, "top1_std": 1.0}, "CIFAR-10", 10_000, fit=50_000
+    )
+    found = published.beside(few | {"options": {"labels": 40, "percent": 10.0}})
+    assert (found.columns, found.own) == (("error@40",), (60.0,))
+    assert found.rows[-1].values == (8.33,)
+    assert "one network and one length" in found.caution
+    assert published.beside(few | {"options": {"labels": 100, "percent": 10.0}}) is None
+    found = published.beside(result("svm/pcl", {"mAP": 1.0}, "VOC07", 900, fit=800))
+    assert found.caution == (
+        "published with 5,011 training images, here 800; 4,952 test images, here 900: not comparable"
+    )
+    found = published.beside(
+        result("linear/moco", {"top1": 60.0, "top5": 80.0}, "CIFAR-100", 10_000)
+    )
+    assert (found.columns, found.own) == (("CIFAR-100",), (60.0,))
+    semi = result(
+        "semi-supervised/hexa", {"top1": 60.0, "top5": 80.0, "top1_last": 1.0}, "ImageNet", 50_000
+    )
+    found = published.beside({**semi, "options": {"percent": 1.0}})
+    assert (found.columns, found.own) == (("1 % top1", "1 % top5"), (60.0, 80.0))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "known_as"),
+    [("knn/k200", "CIFAR-10"), ("svm/pcl", "CIFAR-10"), ("linear/moco", None)],
+)
+def test_nothing_was_published_for_it(protocol: str, known_as: str | None) -> None:
+    metrics = {"mAP": 1.0} if protocol.startswith("svm") else {"top1": 1.0}
+    assert published.beside(result(protocol, metrics, known_as, 10_000)) is None
+
+
+def test_a_counterpart_comes_with_what_it_is_compared_with() -> None:
+    rows = published.rows_for("imagenet-hexa-moco-800")
+    assert [(row.method, row.epochs) for row in rows] == [
+        ("Supervised", None),
+        ("MoCo-v2", 800),
+        ("HEXA-MoCo", 800),
+    ]
+    assert published.rows_for("cifar10-moco-v2+adversarial") == []
+    assert published.rows_for("") == []
+    for recipe in published.COUNTERPARTS:
+        assert published.counterpart(recipe) in published.rows_for(recipe)
+
+
+def test_a_list_of_labels_stands_beside_the_share_it_is_of() -> None:
+    """Whatever `percent` says, which a list makes idle."""
+    result_of = result("semi-supervised/hexa", {"top1": 60.0}, "ImageNet", 50_000, fit=1_281_167)
+    for images, column in ((12_811, "1 % top1"), (128_116, "10 % top1")):
+        options = {"percent": 10.0, "list_file": "list.txt"}
+        found = published.beside(
+            result_of | {"options": options, "details": {"labelled_images": images}}
+        )
+        assert (found.columns, found.caution) == ((column,), "")
+        several = {"draws": [{"labelled_images": images}] * 3}
+        assert published.beside(result_of | {"options": options, "details": several}).columns == (
+            column,
+        )
+    assert "SimCLR's lists" in published.beside(result_of | {"options": {"percent": 1.0}}).caution
+    learner = published.beside(result_of | {"options": {"percent": 10.0, "learner": "fixmatch"}})
+    assert "those of CIFAR-10" in learner.caution
+
+
+@pytest.mark.parametrize(
+    ("table", "method", "epochs", "first"),
+    [
+        (
+            published.LOW_SHOT,
+            "DeepCluster-v2 (8-crop)",
+            800,
+            53.5,
+        ),  # whatever stands in its brackets
+        (published.LINEAR, "HEXA-D (8-crop)", 200, 74.0),
+        (published.LINEAR, "HEXA-D", 200, 68.1),
+        (published.LINEAR, "HEXA-D", 800, None),
+        (published.LOW_SHOT, "SwAV (B=256)", 200, None),  # a row of another batch is another row
+        (published.LINEAR, "SwAV (B=4)", 200, None),  # not even a part of its brackets
+    ],
+)
+def test_a_row_is_found_by_its_method(
+    table: published.Table, method: str, epochs: int, first: float | None
+) -> None:
+    row = published.find(table.rows, method, epochs)
+    assert (row and row.values[0]) == first
+
+
+def test_a_dagger_is_no_part_of_a_name() -> None:
+    assert published.find(published.FINE_TUNE.rows, "SwAV (B=256)", 200).method == "SwAV (B=256)†"

@@ -1,0 +1,126 @@
+"""A package of someone else brings a method, a protocol and published results, as hexa_paper does."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hexa import entry_points
+from hexa.config import UserError, choices
+from hexa.core import MethodConfig
+from hexa.evaluation import protocols
+from hexa.reporting import references
+from tests.torture.harness import forked
+
+PLUGIN = '''"""A protocol without a result.
+
+More of it.
+"""
+
+from typing import Literal
+from hexa.config import Config
+from hexa.core import MethodConfig
+from hexa.evaluation.protocol import Outcome, Protocol
+from hexa.reporting.tables import Table
+
+class OthersConfig(MethodConfig):
+    name: Literal["others"] = "others"
+
+def run(task, options):
+    return Outcome({})
+
+PROTOCOL = Protocol(run, {"plain": Config()}, lambda preset, options: preset)
+
+def tables(runs, names):
+    return [Table(("method",), (("theirs",),), title="others")]
+
+def of_result(result):
+    return (tables([], [])[0], "caution") if result["protocol"] == "knn" else None
+'''
+Added = Callable[[Callable[[], object]], Any]
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Added:
+    """installed(work) is the result of `work`, or its error, in a process that has the plugin."""
+    (tmp_path / "others_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    values = {"hexa.protocols": "others_plugin:PROTOCOL"}
+
+    def fake(group: str) -> dict[str, EntryPoint]:
+        entry = EntryPoint("others", values.get(group, "others_plugin"), group)
+        return entry_points.added(group) | {"others": entry}
+
+    for module in ("hexa.config", "hexa.evaluation.protocols", "hexa.reporting.references"):
+        monkeypatch.setattr(f"{module}.added", fake)
+
+    def run(work: Callable[[], object]) -> Any:
+        found = forked(work, seconds=600)
+        return found.value or found.raised
+
+    return run
+
+
+def test_methods_of_other_packages(installed: Added) -> None:
+    def names() -> set[str]:
+        return set(choices(MethodConfig, "name", "hexa.methods"))
+
+    assert {"others", "moco", "cmc"} <= installed(names)
+
+
+@pytest.mark.parametrize("name", ["moco", "cmc", "others"])
+def test_a_name_that_is_installed_is_refused(installed: Added, tmp_path: Path, name: str) -> None:
+    source = (
+        f"from hexa.core import MethodConfig\nclass Mine(MethodConfig):\n    name: str = {name!r}\n"
+    )
+    (tmp_path / "mine_config.py").write_text(source)
+
+    def refused() -> str:
+        importlib.import_module("mine_config")
+
+        with pytest.raises(UserError) as error:
+            choices(MethodConfig, "name", "hexa.methods")
+        return str(error.value)
+
+    said = installed(refused)
+    assert "mine_config.py" in said
+    assert f"'{name}'" in said
+
+
+def test_protocols_of_other_packages(installed: Added) -> None:
+    def found() -> tuple[bool, str]:
+        return "others" in protocols.names(), protocols.summary("others")
+
+    assert installed(found) == (True, "A protocol without a result.")
+
+
+def test_published_results_of_other_packages(installed: Added) -> None:
+    def found() -> tuple[list[str], list[str], int]:
+        tables = [table.title for table in references.tables([], [])]
+        result: dict[str, Any] = {"metrics": {}, "data_facts": {"test": {}}}
+        of_knn = references.of_result({"protocol": "knn", **result})
+        of_probe = references.of_result({"protocol": "probe", **result})
+        return tables, [caution for _, caution in of_knn], len(of_probe)
+
+    assert installed(found) == (["others"], ["caution"], 0)
+
+
+def test_the_last_of_two_definitions_counts() -> None:
+    def defined(length: int) -> type[MethodConfig]:
+        class Twice(MethodConfig):
+            name: str = "twice"
+            epochs: int = length
+
+        return Twice
+
+    def found() -> int:
+        both = [defined(length) for length in (1, 2)]
+        assert len(both) == 2
+        return choices(MethodConfig, "name", "hexa.methods")["twice"].model_fields["epochs"].default
+
+    assert forked(found, seconds=600).value == 2
