@@ -32,7 +32,7 @@ from from_weights import COMMON, narrow, subset
 from made_by import made_by
 
 _MOCO, _ATTACK = "cifar10-moco-v2+small", "hard_examples.adversarial"
-_ATTACKED, _HARD_VIEWS = f"{_MOCO}+adversarial", {"kind": "hard_views", "fraction": 0.5}
+_ATTACKED = f"{_MOCO}+adversarial"
 
 
 def _epsilon(grey: float) -> dict[str, Any]:
@@ -62,7 +62,6 @@ ARMS: dict[str, tuple[str, dict[str, Any], float]] = {
     "α₁ = ¼": (_ATTACKED, {f"{_ATTACK}.weight": 0.25}, 1.66),
     "α₁ = ½": (_ATTACKED, {f"{_ATTACK}.weight": 0.5}, 1.66),
     "α₁ = 2": (_ATTACKED, {f"{_ATTACK}.weight": 2.0}, 1.66),
-    "hard views, split": (f"{_MOCO}+split", {"hard_examples": {"hard_views": _HARD_VIEWS}}, 1.26),
     "SimCLR": ("cifar10-simclr+small", {}, 1.23),
     "SimCLR+adversarial": ("cifar10-simclr+small+adversarial", {}, 2.37),
     "DeepCluster-v2": ("cifar10-deepcluster-v2+small", {}, 1.36),

@@ -1,4 +1,4 @@
-"""From random weights: adversarial views of MoCo-v2 at several ε and by several attacks, ACL, DeACL and CF-AMC.
+"""From random weights: adversarial views of MoCo-v2 at several ε and by several attacks, ACL and DeACL.
 
     python benchmarks/robust_scratch.py --cifar10 parquet:PATH/cifar10 --work FOLDER --result FILE \\
         [--length 12] [--seeds 0] [--rates 0.03] [--teacher-rate 0.03] [--arms ...] [--score] [--precision bf16]
@@ -6,8 +6,7 @@
 The small network of the recipes at views of 24 pixels, Muon, 10,000 images of CIFAR-10, 1,000 a class. Every arm has
 about the time of `length` plain epochs, in whole epochs, by seconds of one core that an epoch takes: at first of 2,560
 images (`costs`: the difference of three epochs and one, the least of three), and of the arm's own least row in a search
-once it has one. The hardened ones begin by half of that time of MoCo-v2, at the teacher's rate. CF-AMC has twice the
-time, since one epoch of it takes longer still, and is made of fewer images. Without `--score` it is a search, by k-NN
+once it has one. The hardened ones begin by half of that time of MoCo-v2, at the teacher's rate. Without `--score` it is a search, by k-NN
 of held-out training images, a fifth of which were also learned from (without labels); the rate is thus the best for
 clean accuracy. With it the test images are scored, 500 of them, clean and under attack of 20 steps on two losses, heads
 fitted to all 50,000 training images; `aux` is the same through the second set of batch-norms. A row is written as soon
@@ -58,7 +57,6 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "PGD-3, ε = 8": (_MOCO, _attack(8, 3)),
     **{f"N-FGSM, ε = {e}, one set of batch-norms": (_MOCO, _attack(e) | _SINGLE) for e in (4, 8)},
     "ACL": ("cifar10-acl+small", {}),
-    "CF-AMC": ("cifar10-cf-amc+small", {}),
     # as DeACL, but the student begins as its teacher, and two steps of ¾ ε as `hexa harden` takes in long trainings
     **{f"hardened, ε = {e}": ("cifar10-deacl+small", _attack(e, 2) | _SINGLE) for e in (4, 8)},
     "DeACL": ("cifar10-deacl+small", {}),
@@ -102,9 +100,7 @@ def cost(arm: str, work: Path, data: str, changes: dict[str, Any]) -> dict[str, 
     for old in work.glob(f"cost-{arm}-*"):  # cut off: what goes on is not the time of an epoch
         shutil.rmtree(old) if old.is_dir() else old.unlink()
     for epochs in (1, 3):
-        runs = [
-            work / f"cost-{arm}-{number}-{epochs}" for number in range(1 if arm == "CF-AMC" else 3)
-        ]
+        runs = [work / f"cost-{arm}-{number}-{epochs}" for number in range(3)]
         least.append(
             min(
                 trained(arm, run, changes | {"data": data, "epochs": epochs}) or 0.0 for run in runs
@@ -126,7 +122,7 @@ def unit(
     from hexa.evaluation import evaluate
 
     taught = arm.startswith(_TAUGHT)
-    length, count = asked.length * (2 if arm == "CF-AMC" else 0.5 if taught else 1), 10_000
+    length, count = asked.length * (0.5 if taught else 1), 10_000
     changes |= {"seed": seed, "data": subset(asked.cifar10, asked.work / str(count), count // 10)}
     row: dict[str, Any] = {"arm": arm, "seed": seed, "rate": rate}
     if taught:
@@ -156,7 +152,7 @@ def unit(
     }
     scored = {"knn": evaluate("knn", str(run), asked.cifar10)}
     scored["robust"] = evaluate("robust", str(run), asked.cifar10, **attack)
-    if not (_SINGLE.keys() & ARMS[arm][1].keys() or taught or arm in ("MoCo-v2", "CF-AMC")):
+    if not (_SINGLE.keys() & ARMS[arm][1].keys() or taught or arm == "MoCo-v2"):
         scored["aux"] = evaluate("robust", str(run), asked.cifar10, branch="aux", **attack)
     return (
         row | {"score": {name: found["metrics"] for name, found in scored.items()}} | made_by(run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import subprocess
@@ -302,31 +301,14 @@ def test_recipes_as_text_as_json_and_filtered(says: Says) -> None:
     assert digits == [name for name in listed if "digits" in name]
 
 
-def test_doctor_finds_nothing_missing_here(says: Says) -> None:
-    findings = {finding["name"]: finding for finding in json.loads(says("doctor", "--json").out)}
-    assert "torch" in findings["packages"]["found"]
-    assert "bf16" in findings["precision"]["found"]
-    assert "JPEG" in findings["decoding with PIL"]["found"]
-    assert all(finding["remedy"] for finding in findings.values() if finding["status"] != "ok")
-
-
-def test_doctor_fails_when_something_essential_does(
-    says: Says, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    there = importlib.import_module
-
-    def lacking(name: str) -> object:
-        if name == "timm":
-            raise ImportError("libc too old")
-        return there(name)
-
-    monkeypatch.setattr(doctor.importlib, "import_module", lacking)
-    out = says("doctor", status=1).out
-    assert all(
-        one in out for one in ("FAIL  timm: ImportError: libc too old", "--force-reinstall timm")
-    )
+def test_doctor(says: Says, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = json.loads(says("doctor", "--json").out)
+    assert set(found) >= {"packages", "extras", "processor", "threads", "devices", "shared memory"}
+    assert "torch 2" in found["packages"]
+    monkeypatch.setitem(sys.modules, "torch", None)  # cannot be imported
+    assert "ModuleNotFoundError" in doctor.facts()["torch"]
     monkeypatch.undo()
-    assert doctor.failed(doctor.diagnose(tmp_path / "missing"))
+    assert "shared memory: " in says("doctor").out
 
 
 @pytest.mark.parametrize(

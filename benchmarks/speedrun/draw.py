@@ -10,8 +10,9 @@ import statistics
 import sys
 from pathlib import Path
 
+from speedrun import tracks
+
 from hexa.evaluation.few_labels import half_width
-from hexa.measure.speedrun import tracks
 from hexa.reporting.style import COLOURS, MARKERS, drawing, save
 
 #: What made the records of a track before the present one, with their files.

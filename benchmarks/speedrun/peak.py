@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from speedrun import _COMMON, _images, attempt, track
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from hexa import recipes
 from hexa.data import open_source
-from hexa.measure.speedrun import _COMMON, _images, attempt, track
 from hexa.recipes.experiment import override
 from hexa.run.run import pretrain
 from hexa.runtime.packages import processor_name, provenance, version

@@ -1,4 +1,4 @@
-"""Tracks of `hexa speedrun` by other libraries, on one core: lightly, stable-pretraining, lightly-train from weights.
+"""Tracks of speedrun.py by other libraries, on one core: lightly, stable-pretraining, lightly-train from weights.
 
     OMP_NUM_THREADS=1 python benchmarks/speedrun/peers.py METHOD --track B --data parquet:PATH/cifar10 --out FOLDER
         --result FILE --epochs N [--rate RATE] [--batch 128] [--queue 1024] [--start WEIGHTS] [--seeds 0] [--held-out]
@@ -35,13 +35,13 @@ from lightly.loss import NegativeCosineSimilarity, NTXentLoss, SwaVLoss, VICRegL
 from lightly.models.modules import heads
 from lightly.models.utils import deactivate_requires_grad, update_momentum
 from lightly.transforms import SimCLRTransform, SwaVTransform
+from speedrun import Track, _images, _measured, track
 from torch import Tensor, nn
 from torchvision.datasets import ImageFolder
 from torchvision.io import encode_png
 
 from hexa import recipes
 from hexa.data import open_source
-from hexa.measure.speedrun import Track, _images, _measured, track
 from hexa.nn.backbones import build
 from hexa.recipes.experiment import override
 from hexa.runtime.packages import processor_name, provenance, version

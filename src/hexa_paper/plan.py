@@ -57,14 +57,6 @@ class Job:
     run: str = ""
     teacher: str = ""
 
-    @property
-    def begins(self) -> dict[str, Any]:
-        """Fields of `start` of an arm that begins with its teacher's weights: its head learns alone until attacks set
-        in.
-        """
-        attacked = min(hard.start for hard in self.experiment.hard_examples.values())
-        return {**self.arm.begins, "freeze_backbone": round(attacked * self.experiment.epochs)}
-
     @functools.cached_property
     def record(self) -> dict[str, Any]:
         """All of it as JSON, with its identity: a hash of everything that decides its result."""
@@ -74,7 +66,6 @@ class Job:
             **{
                 key: value for key, value in (("run", self.run), ("teacher", self.teacher)) if value
             },
-            **({"begins": self.begins} if self.arm.begins else {}),
             "phase": self.phase,
             "arm": self.arm.key,
             "epochs": self.experiment.epochs,
@@ -99,12 +90,8 @@ class Job:
 
 
 def taught(record: Mapping[str, Any], runs: Path) -> dict[str, Any]:
-    """The fields of a job that name the run it learns from, a folder in `runs`, and those of its start, if any."""
-    if "teacher" not in record:
-        return {}
-    run = str(runs / record["teacher"])
-    begins = {"weights": run, **record["begins"]} if "begins" in record else {}
-    return {"method.teacher": run} | {f"start.{name}": value for name, value in begins.items()}
+    """The field of a job that names the run it learns from, a folder in `runs`, if any."""
+    return {"method.teacher": str(runs / record["teacher"])} if "teacher" in record else {}
 
 
 def options_taught(job: Job, runs: Path) -> str:

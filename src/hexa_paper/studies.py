@@ -51,8 +51,7 @@ class Arm:
 
     key: a name for folders. scheme: i–vi. epochs: its own length, where arms differ by it. published: the row
     (method, epochs) it stands beside. passes: of the network a step, where the scheme does not tell. teacher: the key
-    of the arm whose run is `method.teacher`. begins: fields of `start`, of an arm that begins with the weights of that
-    run. branch: the batch-norms it is measured through.
+    of the arm whose run is `method.teacher`. branch: the batch-norms it is measured through.
     """
 
     key: str
@@ -64,7 +63,6 @@ class Arm:
     published: tuple[str, int | None] | None = None
     passes: int | None = None
     teacher: str = ""
-    begins: Fields = field(default_factory=dict)
     branch: str = "main"
 
 

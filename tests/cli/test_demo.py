@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from hexa.config import UserError
 from hexa.recipes.experiment import dump
 from hexa.run.folder import LOCK, mine
 from hexa.runtime.lock import locked
-from hexa.runtime.peers import Peer
 
 
 def test_two_demos_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +41,7 @@ def test_a_run_that_is_trained_is_not_replaced(
 
 
 def test_a_folder_of_a_demo_that_was_killed_at_once_is_in_nobodys_way(tmp_path: Path) -> None:
-    (tmp_path / "environment.json").write_text(json.dumps({"process": asdict(Peer.here(0))}))
+    (tmp_path / "environment.json").write_text(json.dumps({"launcher": "here 1"}))
     demos._clear(tmp_path, demos._experiment("digits-moco-v2", 1))
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="not an empty folder"):

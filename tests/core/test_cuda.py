@@ -39,7 +39,7 @@ SCHEMES: list[dict[str, dict[str, Any]]] = [
     {**BOTH, "cmxA": {"kind": "cutmix", "source": "adversarial"}},
     {"adversarial": {"norm": "l2", "unit": "pixel", "steps": 2, "generation": "aux_eval"}},
     {"cutmix": {"per_sample": True}},
-    {"mixup": {}, "vat": {}, "randaugment": {}, "hard_views": {}},
+    {"mixup": {}, "vat": {}, "randaugment": {}},
 ]
 METHODS = sorted(choices(MethodConfig, "name", "hexa.methods"))
 #: PCL draws the prototypes that images are compared with on the device, where generators differ; here it sees all.

@@ -66,7 +66,7 @@ def loader_of(
     fields |= {
         name: options.pop(name) for name in ("recipe", *ViewsConfig.model_fields) if name in options
     }
-    views = Views(ViewsConfig.model_validate(fields), options.pop("epochs", None))
+    views = Views(ViewsConfig.model_validate(fields))
     return PretrainLoader(source, views, batch_size, Stream(seed), **{"num_workers": 0} | options)
 
 

@@ -30,14 +30,11 @@ SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
     "radii": {"adversarial": {"epsilon": (0.25, 4.0), "step_size": 4.0}},
     "large": {"adversarial": {"crops": "large"}},
     "running": {"adversarial": {"generation": "main_eval"}},
-    "free": {"adversarial": {"replays": 3, "epsilon": 3.0, "step_size": 2.0}},
     "cutmix": {"cutmix": {}},
     "cutmix_per_sample": {"cutmix": {"per_sample": True}},
     "mixup": {"mixup": {"per_sample": True}},
     "unmix": {"unmix": {}},
     "vat": {"vat": {}},
-    "chain": {"chain": {}},
-    "hard_views": {"hard_views": {}},
     "randaugment": {"randaugment": {}},
     "all": {"adversarial": {}, "cutmix": {}, "cmxA": {"kind": "cutmix", "source": "adversarial"}},
 }
@@ -64,7 +61,7 @@ def cases() -> dict[str, Case]:
     found += [
         Case(first, {"bn_groups": 1 + n % 2}, scheme) for n, scheme in enumerate(SCHEMES.values())
     ]
-    found += [Case(second, {}, SCHEMES[scheme]) for scheme in ("l2", "large", "free", "hard_views")]
+    found += [Case(second, {}, SCHEMES[scheme]) for scheme in ("l2", "large")]
     late = {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.5}}
     found += [Case(name, {"bn_groups": 2}, late) for name in STRAINING]
     return {str(case): case for case in found}

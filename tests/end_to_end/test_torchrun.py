@@ -100,28 +100,23 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def kill(run: Torchrun, rank: int) -> str:
-    """Kill a worker; returns how the others name it."""
-    pid = run.workers()[rank]
-    os.kill(pid, signal.SIGKILL)
-    return f"process {rank} of 2 (pid {pid}, on "
+def kill(run: Torchrun, rank: int) -> None:
+    os.kill(run.workers()[rank], signal.SIGKILL)
 
 
 def test_killed_started_again_by_torchrun_killed_and_resumed(tmp_path: Path, whole: Path) -> None:
-    """The second kill finds no restarts left: the run ends by itself, in one line that names the process."""
+    """The second kill finds no restarts left: the run ends by itself, in one line that says how to continue."""
     folder = tmp_path / "run"
     with contextlib.closing(training(folder, restarts=1)) as run:
         run.until(9)
-        first = kill(run, 0)
+        kill(run, 0)
         run.until(17)
-        second = kill(run, 1)
+        kill(run, 1)
         code, said = run.finished()
     assert code == 1, said
     lines = [line for line in said.splitlines() if line.startswith("hexa: error")]
     assert len(lines) == 2, said
-    assert first in lines[0]
     assert lines[0].endswith("torchrun starts it again")
-    assert second in lines[1]
     assert f"its last checkpoint is {folder}/checkpoints/step-000000" in lines[1]
     assert lines[1].endswith(f"go on with: hexa resume {folder}")
     assert "RuntimeError" not in said

@@ -41,10 +41,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "warmup_epochs": 0,
     },
     "simclr": {"dim": 8, "bn_groups": 2},
-    "clusterfit": {"num_clusters": (6, 4), "bn_groups": 2},
-    "advcl": {"dim": 8, "clusters.num_clusters": (6, 4), "clusters.bn_groups": 2},
     "byol": {"dim": 8, "hidden": 16, "bn_groups": 2},
-    "emp-ssl": {"dim": 8, "hidden": 16, "bn_groups": 2},
     "simsiam": {"dim": 16, "predictor_hidden": 8, "bn_groups": 2},
     "instdisc": {"dim": 8, "num_negatives": 16, "bn_groups": 2},
     "cmc": {"dim": 8, "num_negatives": 16, "bn_groups": 2},
@@ -85,7 +82,6 @@ NETWORK: dict[str, dict[str, Any]] = {"cmc": {"streams": "lab"}}
 CROPS: dict[str, tuple[int, ...]] = {
     "deepcluster-v2": (SIZE, SIZE, 8),
     "swav": (SIZE, SIZE, 8),
-    "emp-ssl": (SIZE, SIZE, 8),
     "dino": (SIZE, SIZE, 8),
     "instdisc": (SIZE,),
     "cmc": (SIZE,),
@@ -94,7 +90,6 @@ CROPS: dict[str, tuple[int, ...]] = {
     "jigsaw": (16,),
     "pirl": (16, 16),
     "infomin": (16, 16, 16),
-    "advcl": (SIZE, SIZE, SIZE),
 }
 
 #: Variants of each kind of hard example worth a law of their own; kinds without an entry get their defaults.
@@ -107,7 +102,6 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"steps": 3, "epsilon": 4.0, "step_size": 2.0},
         {"random_start": True},
         {"random_start": 2.0, "project": False},
-        {"replays": 3, "epsilon": 3.0, "step_size": 2.0},
         {"generation": "aux_train"},
         {"generation": "aux_eval"},
         {"generation": "main_eval"},
@@ -130,18 +124,6 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"measure": "loss"},
     ],
     "randaugment": [{}, {"operations": 0}],
-    "hard_views": [{}, {"candidates": 2, "scored_at": 1.0, "fraction": 0.5}],
-    "chain": [
-        {},
-        {"steps": [{"kind": "mixup"}, {"kind": "vat"}]},
-        {
-            "steps": [
-                {"kind": "adversarial"},
-                {"kind": "cutmix"},
-                {"kind": "adversarial", "steps": 2},
-            ]
-        },
-    ],
 }
 
 KINDS = sorted(choices(HardExample, "kind", "hexa.hard_examples"))
@@ -170,9 +152,8 @@ METHODS: dict[str, list[dict[str, Any]]] = {
         {},
         {"adversarial_terms": "joint"},
         {"adversarial_terms": "clae"},
-        {"head_layers": 3, "bn_groups": 1, "average": 0.5},
+        {"head_layers": 3, "bn_groups": 1},
     ],
-    "emp-ssl": [{}, {"adversarial_terms": "joint", "bn_groups": 1}],
     "simsiam": [{}, {"projector_layers": 2, "bn_groups": 1}],
     "instdisc": [{}, {"objective": "softmax", "bn_groups": 1}],
     "cmc": [{}, {"objective": "softmax", "bn_groups": 1}],

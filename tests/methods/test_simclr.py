@@ -11,8 +11,6 @@ from torch import Tensor
 
 from hexa.core import MAIN, Branch
 from hexa.methods.simclr import SimCLR, SimCLRConfig, SimCLRLabels
-from hexa.nn.backbones import NetworkConfig, build
-from hexa.weights.fitting import find_backbone
 from tests.methods.setting import BATCH, batch, small
 from tests.ops.test_contrastive import unit
 
@@ -126,33 +124,3 @@ def test_correct_and_chance() -> None:
     clean[1] = clean[0]
     assert bool(made.correct(clean, labels_of(made, clean)).all())
     assert made.chance_loss == pytest.approx(math.log(2 * BATCH - 1))
-
-
-def test_a_moving_average_of_the_network_is_evaluated() -> None:
-    """Of parameters and statistics of all branches, one step after another; it has no part in the loss."""
-    made, plain = method(average=0.75), method()
-    assert made.backbone is made.average.backbone
-    expected = {name: value.clone() for name, value in made.encoder.state_dict().items()}
-    labels = labels_of(made, unit(2, BATCH, 6))
-    for _ in range(2):
-        with torch.no_grad():
-            for value in (*made.encoder.parameters(), *made.encoder.buffers()):
-                value.add_(1)
-        made.commit(batch(12, 12), None, labels)
-        for name, value in made.encoder.state_dict().items():
-            expected[name] = (
-                0.75 * expected[name] + 0.25 * value if value.is_floating_point() else value.clone()
-            )
-    assert any(".aux." in name for name in expected)
-    torch.testing.assert_close(made.average.state_dict(), expected)
-    assert sum(p.requires_grad for p in made.parameters()) == sum(
-        p.requires_grad for p in plain.parameters()
-    )
-    network = build(NetworkConfig(name="small-resnet", widths=(4, 8)))
-    for branch, mark in (("main", ""), ("aux", "aux.")):
-        found, owner = find_backbone(made.state_dict(), network, "here", branch)
-        assert owner == "average"
-        name = next(n for n, m in network.named_modules() if hasattr(m, "running_mean"))
-        torch.testing.assert_close(
-            found[f"{name}.running_mean"], expected[f"backbone.{name}.{mark}running_mean"]
-        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,7 +16,6 @@ from hexa.ops.photometric import (
     color_jitter,
     gaussian_blur,
     grayscale,
-    high_frequencies,
     luma,
     solarize,
     stain_jitter,
@@ -146,19 +144,3 @@ def test_images_without_colours_change_in_brightness_and_contrast(channels: int)
                 factor = contrast[number]
                 expected = (factor * expected + (1 - factor) * expected.mean()).clamp(0, 1)
         torch.testing.assert_close(made[number], expected, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("size", [(12, 12), (9, 14)])
-def test_high_frequencies_are_those_of_a_shifted_spectrum(size: tuple[int, int]) -> None:
-    """Against numpy: the spectrum with its mean in the middle, and a disc around it left out."""
-    images = 0.4 + 0.2 * torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))
-    middle = [n // 2 for n in size]
-    down, across = np.ogrid[: size[0], : size[1]]
-    disc = (down - middle[0]) ** 2 + (across - middle[1]) ** 2 < 3**2
-    spectrum = np.fft.fftshift(np.fft.fft2(images.numpy()), axes=(2, 3))
-    spectrum[..., disc] = 0
-    expected = 0.5 + np.fft.ifft2(np.fft.ifftshift(spectrum, axes=(2, 3))).real
-    torch.testing.assert_close(
-        high_frequencies(images, 3.0), torch.from_numpy(expected).float(), atol=1e-6, rtol=0
-    )
-    assert float(high_frequencies(images.round(), 1.0).max()) <= 1

@@ -62,7 +62,7 @@ def test_some_schemes_alone_whatever_batch_norms_they_need() -> None:
 
 def test_hard_examples_of_no_scheme_have_a_row_of_their_own() -> None:
     found = benchmark(
-        override(recipes.get("digits-moco-v2"), FIELDS | {"hard_examples.hard_views.weight": 1}), 1
+        override(recipes.get("digits-moco-v2"), FIELDS | {"hard_examples.randaugment.weight": 1}), 1
     )
     assert set(found["own"]) == ROW
     assert "the recipe's own" in list(table(found).columns[0]._cells)

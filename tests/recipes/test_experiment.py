@@ -50,7 +50,7 @@ def test_groups_of_crops_are_given_as_help_shows_them(text: str, tmp_path: Path)
     asked = (
         "size: integer or none, scale: [number, number] or none, blur_probability: number or none"
     )
-    asked += ", solarize_probability: number or none, high_frequencies: number or none"
+    asked += ", solarize_probability: number or none"
     assert kind == f"[{{count: integer, {asked}}}, …])"
     _, given = option.split(maxsplit=1)
     assert override(recipes.get("digits-moco-v2"), {"views.extra_crops": given}) == changed
@@ -140,11 +140,6 @@ ATTACK, MIX = {"kind": "adversarial"}, {"kind": "cutmix"}
     [
         ({"x": ATTACK, "y": MIX}, {"y": ATTACK, "x": MIX}, False),
         ({"x": ATTACK, "y": MIX}, {"y": MIX, "x": ATTACK}, True),
-        (
-            {"chain": {"steps": [MIX, ATTACK]}},
-            {"chain": {"steps": [{"kind": "unmix"}, ATTACK]}},
-            False,
-        ),
     ],
 )
 def test_the_essence_tells_kinds_apart_and_not_their_order(

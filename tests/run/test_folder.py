@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -17,7 +16,6 @@ from hexa.run import folder as folders
 from hexa.run.folder import LOCK, mine
 from hexa.run.run import pretrain, resume
 from hexa.runtime import files
-from hexa.runtime.peers import Peer
 from hexa.training.journal import Journal
 from hexa.weights.pretrained import load_backbone
 from tests.end_to_end.endings import metric_lines
@@ -61,7 +59,7 @@ def test_a_run_that_was_killed_before_it_had_a_configuration_is_begun_anew_past_
     tmp_path: Path,
 ) -> None:
     environment = tmp_path / "environment.json"
-    environment.write_text(json.dumps({"process": {**asdict(Peer.here(0)), "started": "0"}}))
+    environment.write_text(json.dumps({"launcher": "here 1"}))
     (tmp_path / ".config.yaml.123.tmp").write_text("recipe: di")
     (tmp_path / LOCK).write_text("123 on a machine that is no more")
     pretrain(tiny(), tmp_path, console=quiet())

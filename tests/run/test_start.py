@@ -87,36 +87,6 @@ def test_network_normalisation_and_size_come_with_the_weights_unless_given(weigh
     assert experiment.network.std == NETWORK.std
 
 
-def test_a_run_is_begun_from_through_the_batch_norms_of_its_adversarial_views(
-    weights: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    trained(begun(weights, max_steps=3, start__batch_norm="follow"), run)
-    made = begun(run, start__branch="aux")
-    found = split(
-        Backbone(
-            start.begun(made.network, made.start), load_backbone(run).preparation, made.network
-        )
-    )
-    assert all(map(equal, found, split(load_backbone(run, branch="aux"))))
-    assert not equal(found[1], split(load_backbone(run))[1])
-    # the digest is that of what is loaded, and not that of the run's weights
-    assert (
-        made.start.sha256
-        == load_backbone(run, branch="aux").content_hash()
-        != begun(run).start.sha256
-    )
-    with pytest.raises(
-        UserError,
-        match="batch-norms 'aux' are kept only in the checkpoints of a run; give its folder",
-    ):
-        begun("random:resnet10t", start__branch="aux")
-    with pytest.raises(
-        UserError, match="its backbone has no batch-norms 'other'; give the branch main"
-    ):
-        begun(run, start__branch="other")
-
-
 def test_small_crops_keep_their_proportion(weights: Path) -> None:
     recipe = recipes.get("cifar10-deepcluster-v2-6crop+adversarial")
     assert [group.size for group in recipe.views.groups] == [32, 16]

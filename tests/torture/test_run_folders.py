@@ -146,9 +146,7 @@ NUMBERS = (
     "5e-324",
     "9" * 5000,
 )
-STRANGE = (
-    '{"device": {"a": [1]}, "resumed": 3, "precision": [], "process": {"rank": "x", "host": []}}'
-)
+STRANGE = '{"device": {"a": [1]}, "resumed": 3, "precision": [], "launcher": [3]}'
 CANARY = {
     "protocol": "knn",
     "metrics": {"top1": 1.0},

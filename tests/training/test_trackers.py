@@ -151,35 +151,6 @@ def test_only_finite_numbers_are_told_and_a_failure_at_the_end_is_a_warning_too(
     assert (tmp_path / METRICS).read_text().count("disk full") == 1
 
 
-def test_mlflow_for_real_without_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in ("mlflow", "sqlalchemy", "alembic"):
-        pytest.importorskip(package, reason=f"{package} is not installed")
-    from mlflow.tracking import MlflowClient
-
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    first = trackers.start("mlflow", tmp_path, {f"field.{n}": "x" * 600 for n in range(150)})
-    first.log({"loss": 2.0, "loss/std": 1.5}, 10)
-    first.finish("interrupted", {})
-    client = MlflowClient()
-    assert client.get_run(first.identity).info.status == "KILLED"
-    again = trackers.start("mlflow", tmp_path, {"field.0": "another"}, resumed=True)
-    assert again.identity == first.identity
-    again.log({"loss": 1.0, "perturbation/adversarial σ": 0.5}, 20)
-    again.finish("finished", {"results/knn/k200/digits/top1": 50.0})
-    run = client.get_run(first.identity)
-    assert run.info.status == "FINISHED"
-    assert len(run.data.params) == 150
-    history = [
-        (one.step, one.value) for one in client.get_metric_history(first.identity, "run/loss")
-    ]
-    assert history == [(10, 2.0), (20, 1.0)]
-    assert run.data.metrics["loss/std"] == 1.5
-    assert run.data.metrics["results/knn/k200/digits/top1"] == 50.0
-    assert (
-        trackers.start("mlflow", tmp_path, {}).identity != first.identity
-    )  # begun anew, not resumed
-
-
 def test_wandb_for_real_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -26,7 +26,7 @@ from hexa.training.state import restore, state_of
 from hexa.training.trainer import Trainer
 
 from ..end_to_end.endings import TIMES, metric_lines as metrics
-from .toy import BATCH, FREE, LATE, NOW, STEPS, ToyLoader, assert_identical, method, poison, trainer
+from .toy import BATCH, LATE, NOW, STEPS, ToyLoader, assert_identical, method, poison, trainer
 
 
 def newest(folder: Path) -> checkpoints.State:
@@ -34,7 +34,7 @@ def newest(folder: Path) -> checkpoints.State:
     return checkpoints.newest_good(folder / "checkpoints", pytest.fail)[1]
 
 
-HARD = {"now": NOW, "late": LATE, "free": FREE}
+HARD = {"now": NOW, "late": LATE}
 Uninterrupted = Callable[..., tuple[Path, Trainer]]
 
 
@@ -93,9 +93,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
 
 @pytest.mark.parametrize(
     ("hard", "stop"),
-    [("now", stop) for stop in (1, STEPS, STEPS + 2)]
-    + [("late", stop) for stop in (4, 5, 8)]
-    + [("free", 4)],
+    [("now", stop) for stop in (1, STEPS, STEPS + 2)] + [("late", stop) for stop in (4, 5, 8)],
 )
 def test_resuming_equals_never_having_stopped_bit_for_bit(
     tmp_path: Path, hard: str, stop: int, uninterrupted: Uninterrupted

@@ -27,11 +27,8 @@ from hexa.training.state import restore
 from hexa.training.trainer import Trainer
 
 BATCH, SIZE, STEPS = 8, 12, 5
-#: Hard examples from the first step on; and some that set in at the steps 4 and 7 of 15, or replay batches.
+#: Hard examples from the first step on; and some that set in at the steps 4 and 7 of 15.
 NOW: dict[str, HardExample] = {"adversarial": Adversarial(), "cutmix": CutMix()}
-FREE: dict[str, HardExample] = {
-    "adversarial": Adversarial(start=0.25, replays=3, epsilon=2, random_start=1)
-}
 LATE: dict[str, HardExample] = {
     "adversarial": Adversarial(start=0.25),
     "cutmix": CutMix(start=0.45),
@@ -124,7 +121,7 @@ def poison(made: Trainer, term: str, value: float) -> None:
     """Makes the loss of this term one that is not finite, in the seventh step."""
     losses = made.objective.losses
 
-    def poisoned(batch: Batch, update: int) -> Iterator[Any]:
+    def poisoned(batch: Batch) -> Iterator[Any]:
         for found in losses(batch):
             if made.step == 6 and term in found.parts:
                 found.parts[term].loss.fill_(value)

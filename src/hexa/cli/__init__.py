@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import io
 import os
 import shutil
 import sys
@@ -24,7 +25,7 @@ from hexa.cli import (
     training,
 )
 from hexa.cli.declare import COMMANDS, commands
-from hexa.runtime.output import forgiving, one_line
+from hexa.runtime.output import one_line, say
 
 _PURPOSE = (
     "Improve image backbones on your own images without labels; pre-train with hard examples."
@@ -147,14 +148,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0, 2 after a user's mistake, 1 after a bug.
 
     An interrupted run that was saved gives 128 + signal number; one stopped by a non-finite loss or by the end of
-    another process gives 1. Output that cannot be written (a closed pipe, a full disk) is dropped.
+    another process gives 1, and so does output whose reader is gone.
     """
     begun = time.perf_counter()
     os.environ["PYTHONSAFEPATH"] = (
         "1"  # no process that is started here imports files of the current folder
     )
-    with forgiving():
-        return _guarded(list(sys.argv[1:] if arguments is None else arguments), begun)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files may be no text
+            stream.reconfigure(errors="backslashreplace", line_buffering=True)
+    return _guarded(list(sys.argv[1:] if arguments is None else arguments), begun)
 
 
 def _guarded(arguments: list[str], begun: float) -> int:
@@ -162,6 +165,8 @@ def _guarded(arguments: list[str], begun: float) -> int:
         return _run(arguments, begun)
     except KeyboardInterrupt:
         return _say("interrupted", 130)
+    except BrokenPipeError:
+        return 1
     except Exception as error:
         if os.environ.get("HEXA_TRACEBACK"):
             raise
@@ -191,7 +196,7 @@ def _run(arguments: list[str], begun: float) -> int:
     from hexa.cli import fields
     from hexa.config import UserError, nearest, some, users_code
     from hexa.runtime import paths
-    from hexa.runtime.cores import beside_others, share_cores
+    from hexa.runtime.cores import share_cores
 
     share_cores()  # before torch is imported
     parser, parsers = build_parser(only=name)
@@ -236,15 +241,10 @@ def _run(arguments: list[str], begun: float) -> int:
     ):
         weights = filter(None, [getattr(given, "backbone", None), *getattr(given, "backbones", ())])
         paths.check(weights, filter(None, (given.data, getattr(given, "labelled", None))))
-    if name in ("pretrain", "resume", "adapt", "harden", "compare", "demo"):
-        by_clock = getattr(given, "time", None) and not {"epochs", "max_steps"} & extra.keys()
-        # what can be repeated bit for bit keeps its number of threads
-        if said := beside_others(choose=bool(by_clock) or name == "demo"):
-            print(said, file=sys.stderr)
     with users_code(f"hexa {name}"):  # a method or a network of the user's, while it is used
         return COMMANDS[name].run(given, extra) or 0
 
 
 def _say(line: str, status: int) -> int:
-    print(f"hexa: {one_line(line)}", file=sys.stderr)
+    say(one_line(line))
     return status

@@ -23,9 +23,6 @@ class HardExample(Config):
     kind: str
     weight: float = pydantic.Field(default=1.0, ge=0)
     """The α of the objective (F12); 0 leaves the run exactly as it would be without."""
-    final_weight: float | None = pydantic.Field(default=None, ge=0)
-    """The α at the end of the training; on the way α / (1 + α), the share beside the clean term, changes at an even
-    pace (DynACL). none: α stays."""
     source: str = "std"
     """What it is made from: std, the clean views, or the name of another hard example (Cmx_A: adversarial)."""
     fraction: float = pydantic.Field(default=1.0, gt=0, le=1)
@@ -38,21 +35,6 @@ class HardExample(Config):
         """The hard example of `source`. Its crops carry no gradient; `stream` names its randomness in this step."""
         raise NotImplementedError
 
-    @pydantic.model_validator(mode="after")
-    def _has_a_term(self) -> Self:
-        if self.final_weight is not None and not self.weight:
-            remedy = "leave out final_weight, or give a weight above 0"
-            raise ValueError(f"weight 0 leaves it out from first to last; {remedy}")
-        return self
-
-    def at(self, share: float) -> Self:
-        """This with its weight when a share of the training is over."""
-        if self.final_weight is None or not self.weight:
-            return self
-        begin, end = (weight / (1 + weight) for weight in (self.weight, self.final_weight))
-        beside = begin + share * (end - begin)
-        return self.but(weight=beside / (1 - beside))
-
     @property
     def gradient_of_source(self) -> Branch | None:
         """The branch through which it needs its source's input gradient; None if it needs none.
@@ -61,14 +43,6 @@ class HardExample(Config):
         """
         return None
 
-    def updates(self) -> int:
-        """Updates in a row on each batch; `again` makes the views of the second and later ones."""
-        return 1
-
-    def again(self, before: Example, source: Example, stream: Stream) -> Example:
-        """The hard example of the next update on the same batch. before: that of the last one, with its gradient."""
-        return self(source, stream)
-
     def judge(self) -> Self | None:
         """A stronger attack, to show whether the network resists this one alone; None if there is nothing to show."""
         return None
@@ -76,10 +50,6 @@ class HardExample(Config):
     def but(self, **fields: Any) -> Self:
         """This with other values of some fields, which are valid."""
         return self.model_copy(update=fields)
-
-    def kinds(self) -> tuple[str, ...]:
-        """Its kind, and those of the hard examples that it is made of."""
-        return (self.kind,)
 
     def branches(self) -> tuple[str, ...]:
         """The batch-norm sets that making it and training on it need, beyond its source's."""

@@ -149,8 +149,6 @@ class MethodConfig(Config):
     num_views: ClassVar[tuple[int, int | None, str]] = (1, None, "")
     #: Why parts of two images can't be mixed into an example of this method; empty where they can.
     unmixable: ClassVar[str] = ""
-    #: Why a crop of a view can't stand for the view; empty where it can.
-    uncroppable: ClassVar[str] = ""
 
     def views_needed(self) -> tuple[int, int | None, str]:
         """`num_views`, and more where one of the fields names further views."""

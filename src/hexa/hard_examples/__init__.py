@@ -1,12 +1,10 @@
 """Hard examples, one file per kind; a new kind is found because it is a file of this package."""
 
 from hexa.hard_examples.adversarial import Adversarial
-from hexa.hard_examples.chain import Chain
 from hexa.hard_examples.cutmix import CutMix
-from hexa.hard_examples.hard_views import HardViews
 from hexa.hard_examples.mixup import Mixup
 from hexa.hard_examples.randaugment import RandAugment
 from hexa.hard_examples.unmix import UnMix
 from hexa.hard_examples.vat import VAT
 
-__all__ = ["VAT", "Adversarial", "Chain", "CutMix", "HardViews", "Mixup", "RandAugment", "UnMix"]
+__all__ = ["VAT", "Adversarial", "CutMix", "Mixup", "RandAugment", "UnMix"]

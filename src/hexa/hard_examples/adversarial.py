@@ -31,10 +31,6 @@ class Adversarial(HardExample):
     Costs n input-gradient passes, the first of them free if the source's own pass left its gradient (F18).
     Projected gradient ascent on the source's loss. The default is the published one: 1 step, ε = η = 1. N-FGSM (de
     Jorge et al., NeurIPS 2022, algorithm 1) is x + n + ε·sign ∂L/∂x(x + n) for noise n uniform in [−2ε, 2ε].
-
-    With replays, the views of the next update are those of the last moved by a step along the gradient that its
-    backward left behind (Shafahi et al., NeurIPS 2019, algorithm 1). There the δ of the last replay begins the next
-    batch, other images; here each batch begins with the attack above, so that steps have nothing to remember.
     """
 
     kind: Literal["adversarial"] = "adversarial"
@@ -51,9 +47,6 @@ class Adversarial(HardExample):
     """Steps of the attack; the first is free where the gradient is shared."""
     random_start: float = pydantic.Field(default=0.0, ge=0)
     """Start from a random point of the ball of this multiple of ε (true is 1); then no step is free (D4)."""
-    replays: int = pydantic.Field(default=1, ge=1)
-    """Updates in a row from each batch: the backward of one serves the weights and moves the pixels for the next, so
-    that stronger views cost no pass ("free" adversarial training). An epoch then takes as long as this many."""
     project: bool = True
     """Keep views in the ball, Π_ε; false leaves them where the step from a random start ends, as N-FGSM does, which is
     random_start 2 and step_size ε."""
@@ -83,10 +76,6 @@ class Adversarial(HardExample):
             )
         if not self.project and not self.random_start:
             raise ValueError("without projection a random start is needed; give random_start 2")
-        if self.replays > 1 and not self.project:
-            raise ValueError(
-                "replays move views on and on, in the ball alone; give project true, or replays 1"
-            )
         # of a single radius, as published, it means the smaller of both
         if isinstance(self.epsilon, tuple) and self.steps * self.step_size < largest:
             remedy = f"give step_size {largest / self.steps:g} or more"
@@ -128,17 +117,6 @@ class Adversarial(HardExample):
                 *clean[count:],
             )
         return self._made(source.select(crops=count), views[:count], zeros)
-
-    def updates(self) -> int:
-        return self.replays
-
-    def again(self, before: Example, source: Example, stream: Stream) -> Example:
-        """A step from the views of the last update, by the gradient that it left behind."""
-        gradient, source = before.gradient(), source.select(crops=len(before.crops))
-        epsilon = self._radii(source.crops[0], stream)
-        attacked = zip(source.crops, before.crops, gradient, strict=True)
-        views = tuple(self._step(crop.detach(), view, g, epsilon) for crop, view, g in attacked)
-        return self._made(source, views, [(g == 0).float().mean() for g in gradient])
 
     def _made(self, source: Example, views: tuple[Tensor, ...], zeros: list[Tensor]) -> Example:
         moved = [

@@ -2,15 +2,12 @@
 
 Those that only the paper compares with are in `hexa_paper.methods`."""
 
-from hexa.methods.advcl import AdvCL as AdvCL, AdvCLConfig as AdvCLConfig
 from hexa.methods.byol import BYOL as BYOL, BYOLConfig as BYOLConfig
-from hexa.methods.clusterfit import ClusterFit as ClusterFit, ClusterFitConfig as ClusterFitConfig
 from hexa.methods.deepcluster import (
     DeepCluster as DeepCluster,
     DeepClusterConfig as DeepClusterConfig,
 )
 from hexa.methods.dino import DINO as DINO, DINOConfig as DINOConfig
-from hexa.methods.emp_ssl import EMPSSL as EMPSSL, EMPSSLConfig as EMPSSLConfig
 from hexa.methods.moco import MoCo as MoCo, MoCoConfig as MoCoConfig
 from hexa.methods.pcl import PCL as PCL, PCLConfig as PCLConfig
 from hexa.methods.rotation import Rotation as Rotation, RotationConfig as RotationConfig

@@ -14,7 +14,6 @@ from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Settin
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder, normalized_layers
-from hexa.nn.momentum import follow, twin_of
 from hexa.ops.contrastive import finds_other_view, nt_xent
 from hexa.runtime import processes
 
@@ -35,9 +34,6 @@ class SimCLRConfig(EncoderConfig):
     adversarial_terms: Literal["query", "joint", "clae"] = "query"
     """What adversarial views are compared with (D20): the clean views of the batch, as labels (query); each other
     (joint); the clean view they were made of, gradient through both (clae: one more pass)."""
-    average: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """m of a moving average of the encoder, θ′ ← m·θ′ + (1 − m)·θ after each step, batch-norm statistics alike, which
-    is evaluated and exported in its place (DynACL); 0: none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,16 +87,11 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
         self.chance_loss = math.log(
             setting.num_crops * setting.batch_size - 1
         )  # all other views equally likely
-        self.average = twin_of(self.encoder) if config.average else None
-
-    @property
-    def backbone(self) -> nn.Module:
-        """That of the moving average, if there is one."""
-        return (self.encoder if self.average is None else self.average).backbone
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SimCLRLabels:
         assert embedding is not None, "the dictionary is made of the clean embedding"
-        labels = in_dictionary(batch, embedding)
+        own = torch.arange(batch.rows.start, batch.rows.stop, device=embedding.device)
+        labels = SimCLRLabels(_gathered(embedding.detach()), own, own.new_empty(len(own), 0))
         if self.config.adversarial_terms != "clae":
             return labels
         device = embedding.device.type
@@ -110,7 +101,9 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
         return replace(labels, crops=batch.crops, precision=precision)
 
     def clean_loss(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
-        return among_themselves(embedding, self.config.temperature)
+        count = embedding.shape[1]
+        own = processes.rank() * count + torch.arange(count, device=embedding.device)
+        return nt_xent(embedding, _gathered(embedding), own, own[:, None], self.config.temperature)
 
     def loss(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
         alone = labels.shown.shape[1] or len(embedding) == 1
@@ -134,27 +127,6 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
 
     def correct(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
         return finds_other_view(embedding, labels.dictionary, labels.own, labels.shown)
-
-    def commit(self, batch: Batch, embedding: Tensor, labels: SimCLRLabels) -> None:
-        if self.average is not None:
-            follow(self.average, self.encoder, self.config.average)
-            for slow, own in zip(self.average.buffers(), self.encoder.buffers(), strict=True):
-                slow.lerp_(
-                    own, 1 - self.config.average
-                ) if slow.is_floating_point() else slow.copy_(own)
-
-
-def in_dictionary(batch: Batch, embedding: Tensor) -> SimCLRLabels:
-    """The images of the batch by their clean embedding [V, B, D], that of all processes as dictionary."""
-    own = torch.arange(batch.rows.start, batch.rows.stop, device=embedding.device)
-    return SimCLRLabels(_gathered(embedding.detach()), own, own.new_empty(len(own), 0))
-
-
-def among_themselves(embedding: Tensor, temperature: float) -> Tensor:
-    """NT-Xent of views [V, B, D] of all processes among themselves, [V, B], with gradient through all of them."""
-    count = embedding.shape[1]
-    own = processes.rank() * count + torch.arange(count, device=embedding.device)
-    return nt_xent(embedding, _gathered(embedding), own, own[:, None], temperature)
 
 
 def _gathered(embedding: Tensor) -> Tensor:

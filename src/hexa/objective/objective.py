@@ -25,8 +25,6 @@ class Objective:
     ...     term.loss.backward()
     >>> optimizer.step(); objective.commit(batch)                                  # doctest: +SKIP
 
-    Where `updates` of a step is above 1 (Adversarial.replays), the losses of each of them precede an optimizer's step.
-
     The clean backward yields ∂L_std/∂x on the way, which is all that a one-step attack through the same pass needs: it
     costs no pass of its own. `share_gradients=False` is the naive step, for comparison.
 
@@ -54,9 +52,6 @@ class Objective:
         self.score = self.clean_score.hard
         self.share_gradients = share_gradients
         self._remembered: tuple[Tensor, PseudoLabels] | None = None
-        self._before: dict[
-            str, Example
-        ] = {}  # those of the last update on this batch that the next goes on from
         self._checked: set[str] = set()
 
     def present(self, step: int | None = None) -> dict[str, HardExample]:
@@ -67,9 +62,7 @@ class Objective:
         if step is None or self.steps is None:
             return self.hard_examples
         share = step / self.steps
-        return {
-            n: hard.at(share) for n, hard in self.hard_examples.items() if share >= self._onsets[n]
-        }
+        return {n: hard for n, hard in self.hard_examples.items() if share >= self._onsets[n]}
 
     def shares(self, step: int | None = None) -> dict[str, float]:
         """The share of the batch of every term that is trained on in a step, by name; None: when all are there.
@@ -93,7 +86,7 @@ class Objective:
         """
         hard = self.present(step)
         others = {name: hard[name].weight for name in trained(hard)}
-        raw = {STD: self.config.clean_weight if others else 1.0} | others
+        raw = {STD: 1.0} | others
         if self.config.split:
             shares = self.shares(step)
             raw = {
@@ -107,15 +100,8 @@ class Objective:
         before = trained(self.present(step - 1)) if step else self.hard_examples
         return [name for name in trained(self.present(step)) if name not in before]
 
-    def updates(self, step: int) -> int:
-        """Updates in a row on the batch of a step: 1 unless a hard example replays batches."""
-        hard = self.present(step)
-        return max((hard[name].updates() for name in trained(hard)), default=1)
-
-    def losses(self, batch: Batch, update: int = 0) -> Iterator[Term]:
+    def losses(self, batch: Batch) -> Iterator[Term]:
         """Yield the terms of a step; each must be back-propagated before the next is asked for.
-
-        update: which of the `updates` on this batch it is, which have the same views and draws.
 
         Raises ConfigError for a batch with more or fewer views than the method takes, and UserError if pixels of the
         first batch are not in [0, 1]; later batches are not looked at.
@@ -125,9 +111,7 @@ class Objective:
             batch.check_values()
             self._checked.add(STD)
         rows = self.config.rows(self.shares(batch.step), len(batch))
-        if not update:
-            self._before = {}
-        if not update and self.setting_in(batch.step):
+        if self.setting_in(batch.step):
             for branch in sorted(
                 set(branches(self.present(batch.step)))
                 - set(branches(self.present(batch.step - 1)))
@@ -142,19 +126,16 @@ class Objective:
 
     def _one_by_one(self, batch: Batch, rows: Mapping[str, slice]) -> Iterator[Term]:
         """std -> hard examples, each in a pass of its own on the first images of the batch."""
-        anchors, silent = self.method.anchors(batch), not self.weights(batch.step)[STD]
-        crops = tuple(crop[rows[STD]] for crop in anchors)
-        crops = crops if silent else self._watched(batch, STD, MAIN, crops)
-        with torch.no_grad() if silent else nullcontext():
-            embedding = self.score.embed(crops, replace(MAIN, update=not silent))
+        anchors = self.method.anchors(batch)
+        crops = self._watched(batch, STD, MAIN, tuple(crop[rows[STD]] for crop in anchors))
+        embedding = self.score.embed(crops, MAIN)
         labels = self._pseudo_labels(
             batch, embedding.detach() if len(crops[0]) == len(batch) else None
         )
         self._remembered = (embedding.detach(), labels)
         everything = clean_example(self.clean_score, anchors, labels)
         clean = replace(everything.select(rows[STD]), crops=crops)
-        if not silent:
-            yield self._term(batch, {STD: clean}, [embedding])
+        yield self._term(batch, {STD: clean}, [embedding])
         del embedding
         made = {STD: _with_gradient(clean)}
         for name, part in rows.items():
@@ -167,11 +148,6 @@ class Objective:
                     batch, {name: example}, [self.score.embed(example.crops, example.branch)]
                 )
                 made[name] = _with_gradient(example)
-        self._before = {
-            name: made[name]
-            for name in made
-            if name != STD and self.hard_examples[name].updates() > 1
-        }
 
     def _split(self, batch: Batch, rows: Mapping[str, slice]) -> Iterator[Term]:
         """Disjoint parts of the batch, and one pass for all parts of a branch: HEXA at the price of its baseline.
@@ -209,7 +185,7 @@ class Objective:
 
     def commit(self, batch: Batch) -> None:
         """After the optimizer's step: the method remembers this step, once."""
-        remembered, self._remembered, self._before = self._remembered, None, {}
+        remembered, self._remembered = self._remembered, None
         assert remembered is not None, "commit follows losses"
         self.method.commit(batch, *remembered)
 
@@ -250,14 +226,7 @@ class Objective:
         if not self.share_gradients:
             source = replace(source, shared_gradient=None)
         hard, stream = self.hard_examples[name], batch.stream.child("hard example", name)
-        hard = hard.at(batch.step / self.steps) if self.steps else hard
-        before = self._before.get(name)
-        goes_on = before is not None and len(before) == len(source)
-        made = (
-            hard.again(before, source, stream)
-            if before is not None and goes_on
-            else hard(source, stream)
-        )
+        made = hard(source, stream)
         check_made(name, made, source, values=name not in self._checked)
         self._checked.add(name)
         return replace(made, score=made.score.hard)
@@ -273,8 +242,9 @@ class Objective:
         wanted = any(
             b is not None and (b.name, b.training) == (branch.name, branch.training) for b in takers
         )
-        wanted = (wanted and self.share_gradients) or (name != STD and hard[name].updates() > 1)
-        return tuple(crop.detach().requires_grad_() for crop in crops) if wanted else crops
+        if not (wanted and self.share_gradients):
+            return crops
+        return tuple(crop.detach().requires_grad_() for crop in crops)
 
 
 def clean_example(score: Score, anchors: tuple[Tensor, ...], labels: PseudoLabels) -> Example:

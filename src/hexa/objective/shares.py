@@ -21,9 +21,6 @@ class ObjectiveConfig(Config):
     """sum as published; mean divides by the sum of the weights, so that a scheme does not change the learning rate."""
     clean_fraction: float = pydantic.Field(default=1.0, gt=0, le=1)
     """The share of the batch on which the clean term is computed."""
-    clean_weight: float = pydantic.Field(default=1.0, ge=0)
-    """Weight of the clean term beside hard examples. 0: clean views are for pseudo-labels alone, in a pass without a
-    backward, so that no attack finds a gradient there; the log has no loss/std."""
     split: bool = False
     """The terms take disjoint parts of the batch; those of one batch-norm branch go through the network together.
 
@@ -42,22 +39,6 @@ class ObjectiveConfig(Config):
             listed = " + ".join(f"{name} {share:g}" for name, share in shares.items())
             message = f"split terms take disjoint parts of the batch, but their fractions ({listed}) exceed 1"
             raise ConfigError([("objective.split", message)])
-        counts = {name: hard_examples[name].updates() for name in trained(hard_examples)}
-        if several := {name: count for name, count in counts.items() if count > 1}:
-            *others, last = several
-            if self.split:
-                message = (
-                    "replays need the gradient of a pass of their own; leave out objective.split"
-                )
-                raise ConfigError([(f"hard_examples.{last}.replays", message)])
-            if any(several[name] != several[last] for name in others):
-                message = f"all replay a batch equally often; give {several[others[0]]}, as for {others[0]}"
-                raise ConfigError([(f"hard_examples.{last}.replays", message)])
-        if not self.clean_weight and (
-            late := [name for name in counts if hard_examples[name].start]
-        ):
-            message = f"without a clean term hard examples are there from the first step; leave out {late[0]}.start"
-            raise ConfigError([("objective.clean_weight", message)])
         if method.labels_from_embedding and (self.split or self.clean_fraction < 1):
             message = "this method makes its pseudo-labels of the clean embedding of all images; use 1, without split"
             raise ConfigError(

@@ -217,18 +217,6 @@ def solarize(images: Tensor, threshold: float = 0.5) -> Tensor:
     return torch.where(images >= threshold, 1 - images, images)
 
 
-def high_frequencies(images: Tensor, least: float) -> Tensor:
-    """clip(½ + x without its Fourier components of fewer than `least` cycles a side, √(f_y² + f_x²) < least).
-
-    After Fan et al., NeurIPS 2021, who leave values around 0, not ½, and do not clip.
-    """
-    height, width = images.shape[2:]
-    down, across = (torch.fft.fftfreq(n, 1 / n, device=images.device) for n in (height, width))
-    kept = down[:, None].square() + across[: width // 2 + 1].square() >= least**2
-    high: Tensor = torch.fft.irfft2(torch.fft.rfft2(images) * kept, (height, width))
-    return high.add_(0.5).clamp_(0, 1)
-
-
 #: Optical densities of haematoxylin, eosin and DAB in red, green and blue, one stain per row (Ruifrok and Johnston
 #: 2001).
 STAINS = torch.tensor([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])

@@ -88,7 +88,7 @@ class Experiment(Config):
 
         Hashes are made of it, so that a field which is new in a later version does not change them.
         """
-        kinds = [kind for _, hard in sorted(self.hard_examples.items()) for kind in hard.kinds()]
+        kinds = [hard.kind for _, hard in sorted(self.hard_examples.items())]
         return [
             self.model_dump(mode="json", exclude=exclude, exclude_defaults=True),
             [self.method.name, *kinds],

@@ -162,7 +162,7 @@ def other_environments(runs: Sequence[Run], names: Sequence[str]) -> Table:
 
 
 #: Fields of environment.json that tell when and by whom, not on what.
-_OF_ONE_RUN = ("time", "command", "launcher", "process", "resumed")
+_OF_ONE_RUN = ("time", "command", "launcher", "resumed")
 
 
 def _differing(flat: Sequence[Record], names: Sequence[str]) -> Table:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hexa.config import UserError
 from hexa.data.loading.workers import WorkerEnded
-from hexa.runtime import checkpoints, parsing, peers
+from hexa.runtime import checkpoints, parsing, rendezvous
 from hexa.runtime.files import describe, sweep
 from hexa.runtime.lock import locked
 from hexa.training import trackers
@@ -70,10 +70,10 @@ def is_ours(folder: Path) -> bool:
     if (
         not there
         or _is_stillborn(folder)
-        or (there == {ENVIRONMENT} and _process(folder) is not None)
+        or (there == {ENVIRONMENT} and _noted(folder, "launcher") is not None)
     ):
         return False
-    if peers.restarts() and _noted(folder, "launcher") == peers.launcher():
+    if rendezvous.restarts() and _noted(folder, "launcher") == rendezvous.launcher():
         return (folder / CONFIG).is_file()
     if (folder / CONFIG).is_file():
         raise UserError(
@@ -85,8 +85,8 @@ def is_ours(folder: Path) -> bool:
 def _is_stillborn(folder: Path) -> bool:
     """Whether a run in `folder` ended with nothing to continue from, so that it may start again.
 
-    Its loss became non-finite before the first checkpoint; or it ran on this machine and ended before it logged a step
-    (unreadable images …). A run whose process is still running, or may be, does not count.
+    Its loss became non-finite before the first checkpoint, or it ended before it logged a step (unreadable images …).
+    The caller holds the lock of the folder, so no process trains there.
     """
     if (
         not (folder / CONFIG).is_file()
@@ -98,16 +98,7 @@ def _is_stillborn(folder: Path) -> bool:
     written = journal.read_text(errors="replace") if journal.exists() else ""
     if '"event": "non-finite"' in written:
         return True
-    process = _process(folder)
-    return process is not None and process.is_over() and '"event": "train"' not in written
-
-
-def _process(folder: Path) -> peers.Peer | None:
-    """The main process of the run in `folder`, from its environment.json."""
-    with suppress(TypeError):  # something else
-        peer = peers.Peer(**_noted(folder, "process"))  # type: ignore[arg-type]
-        return peer if isinstance(peer.pid, int) else None
-    return None
+    return _noted(folder, "launcher") is not None and '"event": "train"' not in written
 
 
 def _noted(folder: Path, name: str) -> object:
@@ -134,6 +125,6 @@ def way_on(folder: Path) -> str:
         return f"the run stops; {folder} has nothing to continue from"
     saved = checkpoints.checkpoints(folder / CHECKPOINTS)
     last = f"its last checkpoint is {saved[-1]}" if saved else "it has no checkpoint yet"
-    if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > peers.restarts():
+    if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > rendezvous.restarts():
         return f"the run stops; {last}; torchrun starts it again"
     return f"the run stops; {last}; go on with: hexa resume {folder}"

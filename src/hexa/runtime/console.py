@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable
-from typing import Any, TextIO, cast
+from typing import Any
 
 from rich.console import Console as RichConsole, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from hexa.runtime.output import Forgiving, printable
+from hexa.runtime.output import printable
 
 
 class Console(RichConsole):
@@ -22,19 +21,21 @@ class Console(RichConsole):
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
-        name = "stderr" if stderr else "stdout"
-        # a progress bar replaces the stream by a proxy that prints through us
-        target = Forgiving(
-            lambda: getattr(getattr(sys, name), "rich_proxied_file", getattr(sys, name))
-        )
         quiet = os.environ.get("RANK", "0") != "0"
-        super().__init__(
-            file=cast(TextIO, target), quiet=quiet, markup=False, highlight=False, emoji=False
-        )
+        super().__init__(stderr=stderr, quiet=quiet, markup=False, highlight=False, emoji=False)
 
     def print(self, *objects: Any, **options: Any) -> None:
         lines = bool(objects) and all(isinstance(one, str | Text) for one in objects)
         super().print(*objects, **{"soft_wrap": lines, **options})
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except (OSError, ValueError):  # a full disk, a closed stream: a training goes on
+            del self._buffer[:]
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(printable(text), **options)

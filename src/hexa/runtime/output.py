@@ -1,14 +1,10 @@
-"""Standard output and error that never fail; text that cannot be written is dropped."""
+"""Text for a terminal: printable, and on one line where it must be."""
 
 from __future__ import annotations
 
-import io
-import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, TextIO, cast
+from contextlib import suppress
 
 #: Escape sequences, other control characters (a line may end, a tab stay), direction marks, halves of characters.
 _UNPRINTABLE = re.compile(
@@ -29,59 +25,6 @@ def one_line(text: str) -> str:
 
 
 def say(line: str) -> None:
-    """Write a line for whoever watches to standard error."""
-    print(f"hexa: {line}", file=sys.stderr)
-
-
-class Forgiving:
-    """A text stream; what it does not accept is lost: its reader is gone, the disk full, a character unknown to it.
-
-    stream: asked for at every use; None if there is no stream.
-    """
-
-    def __init__(self, stream: Callable[[], Any]) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        self._try("write", text)
-        return len(text)
-
-    def flush(self) -> None:
-        self._try("flush")
-
-    def _try(self, name: str, *given: str) -> None:
-        stream = self._stream()
-        with suppress(
-            AttributeError, ValueError
-        ):  # None; closed, or a character that its encoding lacks
-            try:
-                getattr(stream, name)(*given)
-            except (
-                OSError
-            ):  # what waits in its buffer would fail again, at the latest when Python ends
-                with suppress(OSError):
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream(), name)
-
-
-@contextmanager
-def forgiving() -> Iterator[None]:
-    """Replace sys.stdout and sys.stderr by versions that never fail and write each line when it ends."""
-    for descriptor in (0, 1, 2):  # or the next file that is opened would become standard output
-        with suppress(OSError):
-            os.fstat(descriptor)
-            continue
-        os.open(os.devnull, os.O_RDWR)
-    before = sys.stdout, sys.stderr
-    for stream in before:
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace", line_buffering=True)
-    stdout, stderr = before
-    sys.stdout = cast(TextIO, Forgiving(lambda: stdout))
-    sys.stderr = cast(TextIO, Forgiving(lambda: stderr))
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = before
+    """Write a line to standard error; a closed or full one ends nothing."""
+    with suppress(OSError, ValueError):
+        print(f"hexa: {line}", file=sys.stderr)

@@ -16,17 +16,31 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from hexa.config import UserError
-from hexa.runtime.peers import Peer, Peers, ProcessEnded as ProcessEnded, agree_on_start
+from hexa.runtime.rendezvous import agree_on_start
 
 #: Of a collective during which the main process may evaluate for days.
 _NO_LIMIT = timedelta(days=365)
+#: Words in the error of a collective whose connection to another process broke.
+_OF_CONNECTION = ("gloo", "nccl", "connection", "socket")
+
+
+class ProcessEnded(RuntimeError):
+    """Another process of the run failed, so that this one cannot continue. Exit code 1.
+
+    speaks: False where another process reports the failure.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, speaks: bool = True) -> None:
+        super().__init__(what)
+        self.speaks = speaks
 
 
 @dataclass
 class _World:
-    """State that belongs to torch's process group: its members, and its parts. patient: all, for `exchange`."""
+    """State that belongs to torch's process group: its parts. patient: all processes, for `exchange`."""
 
-    peers: Peers | None = None
     patient: dist.ProcessGroup | None = None
     parts: dict[int, dist.ProcessGroup] = field(default_factory=dict)
     alone: bool = False
@@ -52,7 +66,6 @@ def initialize(device: torch.device | None = None) -> None:
         dist.init_process_group(
             "nccl" if on_gpu else "gloo", store=store, rank=number, world_size=size
         )
-        _world.peers = Peers(store)
 
 
 def shutdown(failed: bool = False) -> None:
@@ -83,7 +96,7 @@ def alone() -> Iterator[None]:
 
 def helpers() -> int:
     """The number of other processes, also inside `alone`."""
-    return 0 if _world.peers is None else _world.peers.size - 1
+    return dist.get_world_size() - 1 if dist.is_initialized() else 0
 
 
 def exchange(what: Any) -> list[Any]:
@@ -111,19 +124,17 @@ def gather_rows(rows: Tensor) -> list[Tensor]:
     return parts
 
 
-def ended() -> list[Peer]:
-    """The other processes on this machine that have ended."""
-    return [] if _world.peers is None else _world.peers.ended()
-
-
 def _together(collective: Callable[..., Any], *given: Any, **options: Any) -> Any:
-    """Call a collective; if it fails because another process has ended, raise ProcessEnded with its name."""
+    """Call a collective. Raises ProcessEnded if the connection to another process breaks."""
     try:
         return collective(*given, **options)
     except RuntimeError as error:
-        if _world.peers is None or (reason := _world.peers.reason(error)) is None:
+        cause = " ".join(str(error).split())
+        broken = any(word in cause.lower() for word in _OF_CONNECTION)
+        if not (broken or isinstance(error, dist.DistError)):
             raise
-        raise reason from error
+        what = f"another process failed, which the report of torchrun names ({cause[:200]})"
+        raise ProcessEnded(what) from error
 
 
 def make_parts(size: int) -> None:

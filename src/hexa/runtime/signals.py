@@ -101,7 +101,7 @@ class Interrupts:
         now = time.monotonic()
         if self.received is not None and Interrupts.waits and now - self._since >= COPIES_SECONDS:
             raise Impatient
-        if self.received is not None or processes.ended():
+        if self.received is not None:
             return
         self.received, self._since = number, now
         if self._alone and signal.SIGINT in self._before:

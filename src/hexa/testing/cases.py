@@ -136,12 +136,9 @@ def train(
 
 def one_step(objective: Objective, optimizer: torch.optim.Optimizer, data: Batch) -> None:
     """One step on this process's share of a batch, as the trainer takes it."""
-    for update in range(objective.updates(data.step)):
-        for term in objective.losses(data, update):
-            term.loss.backward()  # type: ignore[no-untyped-call]
-        processes.average_gradients(
-            [p for group in optimizer.param_groups for p in group["params"]]
-        )
-        optimizer.step()
-        optimizer.zero_grad()
+    for term in objective.losses(data):
+        term.loss.backward()  # type: ignore[no-untyped-call]
+    processes.average_gradients([p for group in optimizer.param_groups for p in group["params"]])
+    optimizer.step()
+    optimizer.zero_grad()
     objective.commit(data)

@@ -51,6 +51,6 @@ class TrainingConfig(Config):
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
     tracker: trackers.Name | None = None
-    """Report to wandb (Weights & Biases) or mlflow too; server and account come from their own settings."""
+    """Report to wandb (Weights & Biases) too; the account comes from its own settings."""
     report: bool = True
     """Write report.html at the end."""

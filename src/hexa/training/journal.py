@@ -11,14 +11,13 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
 from hexa.config import reason
-from hexa.runtime import packages, parsing, peers, processes
+from hexa.runtime import packages, parsing, processes, rendezvous
 from hexa.runtime.files import write_text, write_whole
 from hexa.runtime.progress import Reporter
 from hexa.training.trackers import State, Tracker, numbers
@@ -202,8 +201,7 @@ def environment(device: torch.device, precision: str) -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
         "processes": processes.world_size(),
-        "launcher": peers.launcher(),
-        "process": asdict(peers.Peer.here(processes.rank())),
+        "launcher": rendezvous.launcher(),
     }
 
 

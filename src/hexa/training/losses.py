@@ -70,7 +70,7 @@ class LossWindow:
 
     @property
     def count(self) -> int:
-        """Updates since the last log line: steps, and each of several updates on a batch."""
+        """Steps since the last log line."""
         return int(self._counts.max())
 
     def means(self) -> dict[str, Tensor]:

@@ -35,15 +35,14 @@ def step(
 ) -> None:
     """Step `number`, counted from 0, on a prepared batch: backward of all terms, update, commit.
 
-    seen: called with each term after its backward. ready: called when all gradients of an update are there and its
-    weights have not changed yet; may raise. Several updates on a batch are committed once.
+    seen: called with each term after its backward. ready: called when all gradients are there and its
+    weights have not changed yet; may raise.
     """
     optimizer.thaw(number // optimizer.steps_per_epoch)
-    for update in range(objective.updates(batch.step)):
-        for term in objective.losses(batch, update):
-            term.loss.backward()  # type: ignore[no-untyped-call]  # frees the graph before the next term is built
-            seen(term)
-        processes.average_gradients(optimizer.parameters)
-        ready()
-        optimizer.step(number)
+    for term in objective.losses(batch):
+        term.loss.backward()  # type: ignore[no-untyped-call]  # frees the graph before the next term is built
+        seen(term)
+    processes.average_gradients(optimizer.parameters)
+    ready()
+    optimizer.step(number)
     objective.commit(batch)

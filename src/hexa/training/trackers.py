@@ -1,8 +1,7 @@
-"""Where a run reports to besides its own files: TensorBoard, and by one field Weights & Biases or MLflow.
+"""Where a run reports to besides its own files: TensorBoard, and by one field Weights & Biases.
 
-Server, account and project come from their own settings: WANDB_PROJECT, WANDB_MODE=offline, `wandb login`;
-MLFLOW_TRACKING_URI (by default mlflow.db in this folder), MLFLOW_EXPERIMENT_NAME. The project, or experiment, is `hexa`
-by default. A run stores its id in tracker.json, and continues under it when it is resumed.
+Account and project come from its own settings: WANDB_PROJECT (default: hexa), WANDB_MODE=offline, `wandb login`. A run
+stores its id in tracker.json, and continues under it when it is resumed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import importlib.util
 import json
 import math
 import os
-import re
 import secrets
 import socket
 import time
@@ -24,13 +22,10 @@ from hexa.config import ConfigError, reason
 from hexa.runtime.files import write_text
 from hexa.runtime.packages import install_extra
 
-Name = Literal["wandb", "mlflow"]
+Name = Literal["wandb"]
 State = Literal["finished", "interrupted", "failed"]
 FILE = "tracker.json"
-_REMEDIES = {
-    "wandb": "log in with 'wandb login', or set WANDB_MODE=offline",
-    "mlflow": "see that MLFLOW_TRACKING_URI names a server that answers, or sqlite:///mlflow.db",
-}
+_REMEDY = "log in with 'wandb login', or set WANDB_MODE=offline"
 
 
 class Tracker(Protocol):
@@ -49,9 +44,7 @@ class Tracker(Protocol):
 def check(name: Name | None) -> None:
     """Raise ConfigError if the package of a tracker isn't installed: before anything else is done."""
     if name is not None and importlib.util.find_spec(name) is None:
-        raise _problem(
-            f"{name} is not installed; install it ({install_extra(name)}), or take another tracker, or none"
-        )
+        raise _problem(f"{name} is not installed; install it ({install_extra(name)}), or give none")
 
 
 def start(name: Name, folder: Path, fields: Mapping[str, Any], resumed: bool = False) -> Tracker:
@@ -63,13 +56,11 @@ def start(name: Name, folder: Path, fields: Mapping[str, Any], resumed: bool = F
     with suppress(OSError, ValueError, TypeError):
         noted |= json.loads((folder / FILE).read_text(encoding="utf-8"))
     try:
-        made: Tracker = (Wandb if name == "wandb" else MLflow)(
-            folder, fields, noted.get(name) if resumed else None
-        )
+        made = Wandb(folder, fields, noted.get(name) if resumed else None)
         write_text(folder / FILE, json.dumps({**noted, name: made.identity}) + "\n")
     except Exception as error:
         why = reason(error, 300) or type(error).__name__
-        raise _problem(f"{name} can't begin ({why}); {_REMEDIES[name]}") from error
+        raise _problem(f"{name} can't begin ({why}); {_REMEDY}") from error
     return made
 
 
@@ -101,59 +92,6 @@ class Wandb:
     def finish(self, state: State, results: Mapping[str, float]) -> None:
         self._run.summary.update({"state": state, **results})
         self._run.finish(exit_code=0 if state == "finished" else 1)
-
-
-class MLflow:
-    """MLflow, by its client: nothing of this process's active run or tracking address is changed."""
-
-    def __init__(self, folder: Path, fields: Mapping[str, Any], known: str | None) -> None:
-        # its seven tries, each waiting longer, would hold up training for minutes when a server has gone
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-        from mlflow.entities import Param
-        from mlflow.tracking import MlflowClient
-
-        self._client = MlflowClient()
-        if known is not None:
-            self.identity = known
-            self._client.update_run(known, status="RUNNING")
-            return
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "hexa")
-        existing = self._client.get_experiment_by_name(name)
-        experiment = (
-            existing.experiment_id if existing is not None else self._client.create_experiment(name)
-        )
-        self.identity = self._client.create_run(
-            experiment, run_name=folder.resolve().name
-        ).info.run_id
-        params = [Param(_allowed(path), str(value)[:500]) for path, value in fields.items()]
-        while params:  # a hundred are taken at a time
-            self._client.log_batch(
-                self.identity, params=[params.pop() for _ in range(min(100, len(params)))]
-            )
-
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        from mlflow.entities import Metric
-
-        # `loss` beside `loss/std` would be a file beside a folder of its name where runs are kept as files
-        names, now = (
-            [_allowed(name if "/" in name else f"run/{name}") for name in values],
-            int(1000 * time.time()),
-        )
-        metrics = [
-            Metric(name, value, now, step)
-            for name, value in zip(names, values.values(), strict=True)
-        ]
-        self._client.log_batch(self.identity, metrics)
-
-    def finish(self, state: State, results: Mapping[str, float]) -> None:
-        self.log(results, 0)
-        status = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
-        self._client.set_terminated(self.identity, status[state])
-
-
-def _allowed(name: str) -> str:
-    """A name without the characters that MLflow refuses."""
-    return re.sub(r"[^\w\-./ ]", "_", name)
 
 
 class TensorBoard:

@@ -24,7 +24,7 @@ def find_backbone(
     """The tensors of `network` in the state of a method, with plain key names, and the name of the encoder: query, …
 
     A prefix with all keys of the network is a candidate. Of several, the first that is not a momentum twin is chosen,
-    but of a student and its teacher the teacher (DINO), and before all a moving average. branch: the set of batch-norms
+    but of a student and its teacher the teacher (DINO). branch: the set of batch-norms
     (`bn1.aux.weight`) that takes the place of the main one (`bn1.weight`).
     """
     own = network.state_dict()
@@ -46,9 +46,7 @@ def find_backbone(
         taught = [
             prefix for prefix, parts in whole.items() if not any(word in parts for word in _TWINS)
         ]
-    chosen = [*[prefix for prefix, parts in whole.items() if "average" in parts], *taught, *whole][
-        0
-    ]
+    chosen = [*taught, *whole][0]
     found = {
         key.removeprefix(chosen): value for key, value in state.items() if key.startswith(chosen)
     }

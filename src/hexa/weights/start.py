@@ -26,8 +26,8 @@ from hexa.weights.foreign import foreign_state
 from hexa.weights.preparation import CROP, DECLARED, Given, of_timm
 from hexa.weights.pretrained import WEIGHTS, Backbone, load_backbone
 
-#: Backbones that `read_once` keeps, by name and branch; None outside of it.
-_READ: ContextVar[dict[tuple[str, str], Backbone] | None] = ContextVar("read", default=None)
+#: Backbones that `read_once` keeps, by name; None outside of it.
+_READ: ContextVar[dict[str, Backbone] | None] = ContextVar("read", default=None)
 
 
 class StartConfig(Config):
@@ -40,8 +40,6 @@ class StartConfig(Config):
     sha256: str | None = None
     """SHA-256 of the weights' file (of their tensors if they are not a file), recorded when the run begins; other
     weights with the same name are then refused."""
-    branch: str = "main"
-    """Which of the batch-norms of a run; aux: those of its adversarial views, which its checkpoints keep."""
     crop: float = pydantic.Field(default=CROP, ge=0.1, le=1)
     """The share of the shorter side that the centre crop of evaluated images takes. That of the weights is recorded
     unless given."""
@@ -81,9 +79,6 @@ class StartConfig(Config):
 
 def digest(weights: str, backbone: Backbone) -> str:
     """`StartConfig.sha256` of the weights that `backbone` was read from."""
-    # a run's file of weights has the main batch-norms alone
-    if backbone.info.get("branch", "main") != "main":
-        return backbone.content_hash()
     path = Path(weights)
     if not path.exists() and "#" in path.name:
         path = Path(weights.rpartition("#")[0])
@@ -95,7 +90,7 @@ def digest(weights: str, backbone: Backbone) -> str:
     return backbone.content_hash()
 
 
-def read(weights: str, field: str = "start.weights", branch: str = "main") -> Backbone:
+def read(weights: str, field: str = "start.weights") -> Backbone:
     """The initial backbone. Raises UserError unless these are weights of a network that can be built again.
 
     field: the field of an experiment that names them.
@@ -111,15 +106,15 @@ def read(weights: str, field: str = "start.weights", branch: str = "main") -> Ba
         )
     kept = _READ.get()
     if kept is None or field != "start.weights":  # a method owns its teacher
-        return load_backbone(weights, branch=branch)
-    if (weights, branch) not in kept:
-        kept[weights, branch] = load_backbone(weights, branch=branch)
-    return kept[weights, branch]
+        return load_backbone(weights)
+    if weights not in kept:
+        kept[weights] = load_backbone(weights)
+    return kept[weights]
 
 
 def of(config: StartConfig) -> Backbone:
     """The initial backbone that a configuration names, as `read` does."""
-    return read(config.weights or "", branch=config.branch)
+    return read(config.weights or "")
 
 
 @contextmanager

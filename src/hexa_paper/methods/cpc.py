@@ -26,9 +26,6 @@ class CPCConfig(EncoderConfig):
 
     name: Literal["cpc"] = "cpc"
     num_views: ClassVar = (1, 1, "CPC predicts patches of a view from others of the same view")
-    uncroppable: ClassVar[str] = (
-        "a crop of a view has other patches at each place; use adversarial, vat or mixed views"
-    )
     patch: int = pydantic.Field(default=80, gt=0)
     """Side of a patch in pixels."""
     stride: int = pydantic.Field(default=36, gt=0)

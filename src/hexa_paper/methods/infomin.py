@@ -14,7 +14,7 @@ from hexa.core import Batch, Branch, Method, MethodConfig, Setting
 from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels, completed_by
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import mlp_head
-from hexa_paper.methods.jigsaw import UNCROPPABLE, UNMIXABLE, PuzzleConfig
+from hexa_paper.methods.jigsaw import UNMIXABLE, PuzzleConfig
 from hexa_paper.nn.tiles import TileHead
 
 #: What InfoMin's MoCo has of its own; the rest is MoCo-v2's.
@@ -27,7 +27,6 @@ class InfoMinConfig(MethodConfig):
     name: Literal["infomin"] = "infomin"
     num_views: ClassVar = (3, 3, "InfoMin takes a query, a key and a view that becomes a puzzle")
     unmixable: ClassVar[str] = UNMIXABLE
-    uncroppable: ClassVar[str] = UNCROPPABLE
     contrast: Annotated[MoCoConfig, completed_by(_CONTRAST)] = MoCoConfig.model_validate(_CONTRAST)
     """The part that is MoCo: m 0.999, τ 0.15, a queue of 65,536."""
     puzzle: PuzzleConfig = PuzzleConfig()

@@ -20,8 +20,6 @@ from hexa_paper.ops import puzzles as tiles
 
 #: Said where a hard example would put a box of one puzzle into another.
 UNMIXABLE = "its views are puzzles, and a mixture of two is in neither's order; use adversarial or vat views"
-#: Said where a hard example would crop a puzzle.
-UNCROPPABLE = "its views are puzzles, and a crop of one is not; use adversarial or vat views"
 
 
 class PuzzleConfig(Config):
@@ -57,7 +55,6 @@ class JigsawConfig(EncoderConfig):
     name: Literal["jigsaw"] = "jigsaw"
     num_views: ClassVar = (1, 1, "a puzzle is made of one view")
     unmixable: ClassVar[str] = UNMIXABLE
-    uncroppable: ClassVar[str] = UNCROPPABLE
     puzzle: PuzzleConfig = PuzzleConfig()
     """How a view becomes a puzzle."""
     num_permutations: int = pydantic.Field(default=2000, gt=1)

@@ -13,7 +13,7 @@ from hexa.core import Batch, Branch, Method, Setting
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder
 from hexa_paper.methods.instdisc import InstanceLabels, InstDisc, Memory, MemoryConfig
-from hexa_paper.methods.jigsaw import UNCROPPABLE, UNMIXABLE, PuzzleConfig
+from hexa_paper.methods.jigsaw import UNMIXABLE, PuzzleConfig
 from hexa_paper.nn.tiles import TileHead
 
 
@@ -23,7 +23,6 @@ class PIRLConfig(MemoryConfig):
     name: Literal["pirl"] = "pirl"
     num_views: ClassVar = (2, 2, "PIRL takes a view as it is and a second one as a puzzle")
     unmixable: ClassVar[str] = UNMIXABLE
-    uncroppable: ClassVar[str] = UNCROPPABLE
     puzzle: PuzzleConfig = PuzzleConfig()
     """How the second view becomes a puzzle."""
     puzzle_weight: float = pydantic.Field(default=0.5, ge=0, le=1)

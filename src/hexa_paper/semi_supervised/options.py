@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
 
-from hexa.config import Config
+from hexa.config import Config, choose
 from hexa.core import HardExample
-from hexa.hard_examples.chain import HardExamples
 from hexa.hard_examples.randaugment import RandAugment
 from hexa.hard_examples.vat import VAT
 from hexa.objective import STD
@@ -27,6 +26,18 @@ PUBLISHED = {
 #: The published step of virtual adversarial training, L2 norm 6 of normalised pixels (σ ≈ 0.226) of 3 × 32 × 32, as the
 #: root mean square in grey levels that `VAT.epsilon` is: 255 · 0.226 · 6 / √3072.
 VIRTUAL_STEP = 6.24
+
+
+def _chosen(value: Any) -> Any:
+    """Validator: hard examples by their kinds alone, such as adversarial,cutmix, or each by its fields, in a list."""
+    named = [name.strip() for name in value.split(",")] if isinstance(value, str) else value or ()
+    entries = [named] if isinstance(named, dict) else named
+    if not isinstance(entries, list | tuple):
+        raise ValueError(
+            "a list of hard examples is needed, for instance [{kind: cutmix}, {kind: adversarial}]"
+        )
+    fields = ({"kind": entry} if isinstance(entry, str) else entry for entry in entries)
+    return tuple(choose(HardExample, "kind", "hexa.hard_examples", entry) for entry in fields)
 
 
 class SemiSupervisedOptions(Config):
@@ -78,7 +89,9 @@ class SemiSupervisedOptions(Config):
     strong: Strong | None = None
     """The strong views: randaugment of the weak ones, or weak: none; none is as published (uda, fixmatch: the first).
     The weak views themselves are trained on (pseudo-label) where nothing is harder."""
-    hard: HardExamples = ()
+    hard: Annotated[
+        tuple[pydantic.SerializeAsAny[HardExample], ...], pydantic.BeforeValidator(_chosen)
+    ] = ()
     """Hard examples made of the strong views, trained on beside them, or instead where these are weak: kinds such as
     adversarial,cutmix or [{kind: adversarial, epsilon: 2}]."""
 
@@ -106,8 +119,6 @@ class SemiSupervisedOptions(Config):
             raise ValueError(
                 "hard: give each kind once, without a source: all are made of the strong views"
             )
-        if any(hard.updates() > 1 for hard in self.hard):
-            raise ValueError("hard: a learner takes one update from a batch; leave out replays")
         return self
 
     @property

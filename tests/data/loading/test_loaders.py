@@ -48,28 +48,6 @@ from tests.data.image_files import exif
 from tests.evaluation.given import noise_images, plain_images
 from tests.refusals import one_line
 
-
-@pytest.mark.parametrize("pairs", [False, True], ids=["alone", "pairs"])
-def test_views_that_fade_are_those_of_their_epoch(source: Source, pairs: bool) -> None:
-    """DynACL's strength, 1 − ⌊e / K⌋ · K / T, of T = 6 epochs in 3 steps of K = 2."""
-    options: dict[str, Any] = PAIRED if pairs else {}
-    fading = loader_of(source, fade_steps=3, epochs=6, **options)
-    for epoch in range(6):
-        s = 1 - epoch // 2 * 2 / 6
-        jitter = {
-            "jitter_probability": 0.8 * s,
-            "brightness": 0.4 * s,
-            "contrast": 0.4 * s,
-            "saturation": 0.4 * s,
-        }
-        colours = jitter | {"hue": 0.1 * s, "grayscale_probability": 0.2 * s}
-        plain = loader_of(source, scale=(1 - s * 0.8, 1.0), **colours, **options)
-        assert all(
-            same(one, other)
-            for one, other in zip(fading.epoch(epoch), plain.epoch(epoch), strict=True)
-        )
-
-
 PAIRED: dict[str, Any] = {"pairs": Pairs.of_groups([str(number % 12) for number in range(50)], 0.5)}
 
 

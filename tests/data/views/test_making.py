@@ -16,7 +16,7 @@ from hexa.data.views.config import Crops, ViewsConfig
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views
 from hexa.ops import operations as randaugment
-from hexa.ops.photometric import ORDERS, high_frequencies
+from hexa.ops.photometric import ORDERS
 from hexa.runtime.random import Stream
 from tests.torture.harness import forked
 
@@ -396,12 +396,3 @@ def test_a_strip_takes_little_memory(shape: tuple[int, int]) -> None:
     )
     assert found.value == (3, 224, 224)
     assert found.megabytes < 500, "resized whole they take gigabytes"
-
-
-def test_a_group_shows_high_frequencies_alone() -> None:
-    plain, high = ({"count": 1, "size": 16, **fields} for fields in ({}, {"high_frequencies": 4.0}))
-    expected, found = (
-        _views(extra_crops=[group])(_images(3), Stream(0)) for group in (plain, high)
-    )
-    assert all(torch.equal(*pair) for pair in zip(expected[:2], found[:2], strict=True))
-    torch.testing.assert_close(found[2], high_frequencies(expected[2], 4.0), atol=0, rtol=0)

@@ -162,7 +162,6 @@ class PretrainLoader:
         pairs: Pairs | None = None,
     ) -> Iterator[Batch]:
         """The batches of an epoch of `stream`; `crops` come from workers if the images are not on the device."""
-        views = self.views.at(epoch)
         if crops is None:
             order, partners = workers.order_and_partners(stream, epoch, len(self.source), pairs)
         for step in range(start_step, self.steps_per_epoch):
@@ -170,12 +169,12 @@ class PretrainLoader:
             own = stream.child("step", number)
             if crops is None:
                 images, others, index = self.stored(order, partners, step)
-                made = views(images, own, self.rows, others)
+                made = self.views(images, own, self.rows, others)
                 del images, others  # not kept while the batch is used
             else:
                 cut, index, problems = crops.take(number)
                 stores.check_problems(self.source, self._problems, self.tolerance, *problems)
-                made = views.finish(cut, own, self.rows)
+                made = self.views.finish(cut, own, self.rows)
                 del cut
             yield Batch(made, to_device(index, self.device), own, number)
 

@@ -101,9 +101,7 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         order, partners = self._drawn[1]
         start = step * self.batch_size
         for row, wanted in enumerate(order[start + rows.start : start + rows.stop].tolist()):
-            cut = functools.partial(
-                self._cut, self.views.at(epoch), numbers[:, row], partners, problems
-            )
+            cut = functools.partial(self._cut, self.views, numbers[:, row], partners, problems)
             position, of_image = readable(self.source, wanted, cut, problems)
             index.append(position)
             crops.append(of_image)

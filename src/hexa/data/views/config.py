@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -30,15 +29,6 @@ Ratio = Annotated[Range, _within(0.01, 100)]
 LEAST_SIZE, MOST_SIZE, MOST_VIEWS = 4, 4096, 256
 #: Fields that only affect RGB images.
 COLOURED = ("stain", "saturation", "hue", "grayscale_probability", "randaugment_ops")
-#: What fades with the strength of views, beside the crop.
-_FADING = (
-    "jitter_probability",
-    "brightness",
-    "contrast",
-    "saturation",
-    "hue",
-    "grayscale_probability",
-)
 _COLOURS = ("jitter", "grayscale", "blur", "solarize")
 
 #: {name: fields of `ViewsConfig`}, those of published methods.
@@ -54,7 +44,6 @@ class Group:
     scale: Range
     blur_probability: float
     solarize_probability: float
-    high_frequencies: float
 
 
 class Crops(Config):
@@ -70,8 +59,6 @@ class Crops(Config):
     """How often a view is blurred."""
     solarize_probability: float | None = pydantic.Field(default=None, ge=0, le=1)
     """How often values from ½ upwards are inverted."""
-    high_frequencies: float | None = pydantic.Field(default=None, ge=0)
-    """Frequencies below this many cycles a side are removed."""
 
     def sized(self, share: float) -> Crops:
         """The same at this share of its size."""
@@ -133,36 +120,15 @@ class ViewsConfig(Config):
     """Standard deviation in pixels of the view; the kernel reaches 3 σ of the largest."""
     solarize_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
     """How often values from ½ upwards are inverted."""
-    high_frequencies: float = pydantic.Field(default=0.0, ge=0)
-    """Frequencies below this many cycles a side are removed after all colour operations, and the mean becomes grey; 0
-    keeps all. AdvCL: 8 in one view of 32 pixels, a group of `extra_crops`."""
     randaugment_ops: int = pydantic.Field(default=0, ge=0, le=100)
     """Number of RandAugment operations, each drawn from fifteen and applied with probability ½; 0 for none."""
     randaugment_magnitude: float = pydantic.Field(default=10.0, ge=0, le=10)
     """Their mean magnitude, timm's `m`."""
     randaugment_magnitude_std: float = pydantic.Field(default=0.5, ge=0, le=100)
     """Standard deviation of the magnitudes, which are clipped to [0, 10]."""
-    fade_steps: int = pydantic.Field(default=0, ge=0)
-    """Views become plainer over the training, in this many equal steps (DynACL): with strength s, from 1 down to
-    1 / fade_steps, a crop covers at least 1 − s·(1 − scale), and colours and their probabilities are s times theirs.
-    0: they stay."""
     order: tuple[str, ...] = _COLOURS
     """The order of the colour operations; randaugment may be left out if randaugment_ops is 0. Crop and flip come
     first."""
-
-    def at(self, share: float) -> ViewsConfig:
-        """The views when this share of the training's epochs is over. Colours that `extra_crops` set stay."""
-        strength = (
-            1 - math.floor(share * self.fade_steps + 1e-9) / self.fade_steps
-            if self.fade_steps
-            else 1.0
-        )
-        if strength == 1:
-            return self
-        fields: dict[str, Any] = {name: strength * getattr(self, name) for name in _FADING}
-        return self.model_copy(
-            update=fields | {"scale": tuple(1 - strength * (1 - end) for end in self.scale)}
-        )
 
     @property
     def test_size(self) -> int:
@@ -177,7 +143,6 @@ class ViewsConfig(Config):
             self.scale,
             self.blur_probability,
             self.solarize_probability,
-            self.high_frequencies,
         )
         first = Group(self.num_views, *own)
         return (

@@ -44,15 +44,10 @@ class Views:
     >>> crops = Views(ViewsConfig(size=32))(images, stream)  # uint8 [B, 3, H, W] -> 2 × float [B, 3, 32, 32] in [0, 1]
     """
 
-    def __init__(self, config: ViewsConfig, epochs: int | None = None) -> None:
-        self.config, self.groups, self.epochs = config, config.groups, epochs
+    def __init__(self, config: ViewsConfig) -> None:
+        self.config, self.groups = config, config.groups
         #: How many of the first views show the image itself if a partner gives the others: half, rounded up.
         self.own = (config.total_views + 1) // 2
-
-    def at(self, epoch: int) -> Views:
-        """The views of an epoch, where they become plainer over the training (`ViewsConfig.fade_steps`)."""
-        config = self.config.at(min(epoch / self.epochs, 1.0)) if self.epochs else self.config
-        return self if config is self.config else Views(config)
 
     def __call__(
         self,
@@ -173,8 +168,6 @@ class Views:
             crops.copy_(photometric.stain_jitter(crops, 1 + change[:, :3], change[:, 3:]))
         for name in self.config.order:
             getattr(self, f"_{name}")(crops, numbers, group)
-        if group.high_frequencies:
-            crops.copy_(photometric.high_frequencies(crops, group.high_frequencies))
 
     def _jitter(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
         config = self.config

@@ -1,20 +1,29 @@
-"""Time to accuracy: seconds of one core from images on disk to a target, by the present record or an attempt at it."""
+"""Time to accuracy: seconds of one core from images on disk to a target, by the record of a track or by an attempt.
+
+    OMP_NUM_THREADS=1 python benchmarks/speedrun/speedrun.py TRACK --data SOURCE [--start WEIGHTS] [--out FOLDER]
+        [--seeds 0 1 2 3 4] [--recipe RECIPE] [--held-out] [--set FIELD=VALUE ...]
+
+TRACK is a name in tracks.yaml. --set changes a field of the record's recipe and makes the run an attempt of your own.
+The rules are on docs/speedrun.md.
+"""
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import math
 import os
 import statistics
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
+import yaml
 from torchvision.io import encode_png
 
 from hexa import recipes
@@ -22,25 +31,22 @@ from hexa.comparison.labelled import labels_of
 from hexa.config import Config, UserError, nearest
 from hexa.data import open_source
 from hexa.data.sources.decode import DecodeError
-from hexa.data.sources.source import Subset
 from hexa.evaluation import evaluate
 from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.split import draw_per_class
-from hexa.measure.costs import measure
 from hexa.nn.backbones import outline
 from hexa.recipes.experiment import Experiment, override
-from hexa.reporting.tables import Table
 from hexa.run.run import pretrain
 from hexa.run.start import begin_from_weights
 from hexa.runtime.files import write_text
 from hexa.runtime.lock import locked
 from hexa.runtime.packages import processor_name, provenance, version
-from hexa.runtime.parsing import read_resource
 from hexa.runtime.random import Stream
 from hexa.training.journal import METRICS
 from hexa.weights.pretrained import Backbone
 
 RESULT = "speedrun.json"
+TRACKS = Path(__file__).with_name("tracks.yaml")
 #: Fields of every attempt: one process that scores nothing on the way and draws nothing.
 _COMMON: dict[str, Any] = {
     **{"monitor.knn_every": 0, "training.report": False, "training.tensorboard": False},
@@ -87,10 +93,7 @@ class Track(Config):
 
 def tracks() -> dict[str, Track]:
     """All tracks by name."""
-    return {
-        name: Track(**fields)
-        for name, fields in read_resource("hexa.measure", "speedrun.yaml").items()
-    }
+    return {name: Track(**fields) for name, fields in yaml.safe_load(TRACKS.read_text()).items()}
 
 
 def track(name: str) -> Track:
@@ -147,21 +150,6 @@ def speedrun(
         return stored
 
 
-def foreseen(name: str, data: str, start: str | None, fields: Mapping[str, Any]) -> str:
-    """About how many seconds of one core a seed takes on this machine, by a few timed steps. Raises UserError."""
-    one, made, source = track(name), _experiment(name, start, fields), open_source(data, "train")
-    if one.per_class is not None:
-        rows = draw_per_class(labels_of(source), one.per_class, Stream(0).child("speedrun"))
-        source = Subset(source, np.sort(rows.ravel()))
-    begun, clock = time.process_time(), time.perf_counter()
-    with _one_core():
-        costs = measure(made, source, made.model_fields_set, partly=made.start.freeze_backbone > 0)
-    share = (time.process_time() - begun) / (
-        time.perf_counter() - clock
-    )  # the rest of the time was others'
-    return f"about {share * costs.run(made, len(source)):,.0f} s of one core for each seed on this machine"
-
-
 def _experiment(name: str, start: str | None, fields: Mapping[str, Any]) -> Experiment:
     """The experiment of a track, but for data and seed. Raises UserError for what the track forbids."""
     one = track(name)
@@ -200,8 +188,10 @@ def _stored(out: Path, about: dict[str, Any]) -> dict[str, Any]:
     stored = None
     with suppress(ValueError, RecursionError):
         stored = json.loads((out / RESULT).read_text())
-    if not isinstance(stored, dict) or any(
-        stored.get(key) != value for key, value in about.items()
+    if (
+        not isinstance(stored, dict)
+        or not isinstance(stored.get("rows"), list)
+        or any(stored.get(key) != value for key, value in about.items())
     ):
         raise UserError(f"{out} has another attempt; give another --out")
     return stored
@@ -296,20 +286,52 @@ def said(one: Track, result: Mapping[str, Any]) -> str:
     return f"{one.measure} of {one.target:g} {verdict} on {where} in {mean:,.0f} s of one core; {standing(one)}"
 
 
-def table(one: Track, result: Mapping[str, Any]) -> Table:
-    """Seconds and metrics by seed, and their means with 95 % intervals."""
-    names = [one.measure, *([one.not_below, "start's"] if one.not_below else [])]
-    rows = [[row["seconds"], row["metrics"][one.measure]] for row in result["rows"]]
-    for cells, row in zip(rows, result["rows"], strict=True):
-        cells += [row[of][one.not_below] for of in ("metrics", "start") if one.not_below]
-    shown = [
-        [str(row["seed"]), *map("{:.1f}".format, cells)]
-        for row, cells in zip(result["rows"], rows, strict=True)
-    ]
-    shown.append(["mean", *map(_mean, zip(*rows, strict=True))])
-    return Table(("seed", "seconds of one core", *names), shown)
+def shown(one: Track, result: Mapping[str, Any]) -> Iterator[str]:
+    """Lines with seconds and metric by seed, and their means with 95 % intervals."""
+    pairs = [(row["seconds"], row["metrics"][one.measure]) for row in result["rows"]]
+    for row, (seconds, score) in zip(result["rows"], pairs, strict=True):
+        yield f"seed {row['seed']}: {seconds:.1f} s, {one.measure} {score:.1f}"
+    seconds, score = (_mean(values) for values in zip(*pairs, strict=True))
+    yield f"mean: {seconds} s, {one.measure} {score}"
 
 
 def _mean(values: Sequence[float]) -> str:
     mean = f"{statistics.mean(values):.1f}"
     return f"{mean} ± {half_width(values):.1f}" if len(values) > 1 else mean
+
+
+def main() -> None:
+    """One track, or the list of all of them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("track", nargs="?", help="a name in tracks.yaml; none lists all tracks")
+    parser.add_argument("--data", help="the images of the track as published")
+    parser.add_argument("--start", help="weights to begin from, in tracks C and D")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--recipe", help="another recipe than the record's")
+    parser.add_argument("--held-out", action="store_true", help="score training images")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--set", nargs="+", default=[], metavar="FIELD=VALUE", dest="changes")
+    asked = parser.parse_args()
+    if asked.track is None:
+        for name, one in tracks().items():
+            print(f"{name}: {one.goal}; {standing(one)}")
+        return
+    if asked.data is None:
+        parser.error("--data is missing; give the images of the track, such as parquet:PATH")
+    if wrong := [change for change in asked.changes if "=" not in change]:
+        parser.error(f"--set {wrong[0]}: write FIELD=VALUE")
+    fields = dict(change.split("=", 1) for change in asked.changes)
+    if asked.recipe:
+        fields["recipe"] = asked.recipe
+    out = asked.out or Path(f"runs/speedrun-{asked.track}")
+    settings = {"start": asked.start, "seeds": asked.seeds, "held_out": asked.held_out}
+    try:
+        result = speedrun(asked.track, asked.data, out, fields=fields, **settings)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    one = track(asked.track)
+    print(*shown(one, result), said(one, result), f"result: {out / RESULT}", sep="\n")
+
+
+if __name__ == "__main__":
+    main()

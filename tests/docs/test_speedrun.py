@@ -1,0 +1,46 @@
+"""benchmarks/speedrun: every record is a recipe that exists, and says what its file says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from hexa import recipes
+from hexa.config import UserError
+from hexa.recipes.experiment import override
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "speedrun"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.delitem(sys.modules, "speedrun", raising=False)
+    import speedrun
+
+    return speedrun
+
+
+def test_records(script: ModuleType) -> None:
+    for name, one in script.tracks().items():
+        begins = {"start.weights": "timm:resnet18"} if one.starts else {}
+        assert override(recipes.get(one.recipe), one.fields | begins).recipe == one.recipe, name
+        result = json.loads((FOLDER / one.result).read_text())
+        assert sorted(row["seed"] for row in result["rows"]) == [0, 1, 2, 3, 4]
+        assert one.seconds == round(float(np.mean([row["seconds"] for row in result["rows"]])))
+        assert script.reached(one, result)
+        known = result["track"], result["recipe"], result["fields"], result["held_out"]
+        assert known == (name, one.recipe, one.fields, False)
+
+
+@pytest.mark.parametrize("stored", ["[]", "3", "not JSON", '{"track": "B"}'])
+def test_results_of_another_attempt(script: ModuleType, tmp_path: Path, stored: str) -> None:
+    (tmp_path / script.RESULT).write_text(stored)
+    with pytest.raises(UserError, match="another attempt"):
+        script._stored(tmp_path, {"track": "B"})
+    assert (tmp_path / script.RESULT).read_text() == stored
