@@ -80,7 +80,7 @@ SCORES: dict[str, tuple[str, dict[str, Any]]] = {
     "knn": ("knn", {}),
     "probe": ("probe", {}),
     "few": ("probe", {"shots": [1, 4, 16]}),
-    "robust": ("robust", {"images": 1000}),
+    "robust": ("robust", {"preset": "pgd", "images": 1000}),
     "corruptions": ("robust", {"preset": "corruptions", "images": 1000}),
 }
 

@@ -7,11 +7,12 @@
 The start is EfficientNet-Lite0 (benchmarks/networks.py) at 64 pixels. Strengths are ε of the training's attack in grey
 levels, with a step of ε from a random point. Figures are of a linear head on the frozen features, fitted to the
 same 2,000 images with labels and tested on the first 4,000 of the test images, or on `--images` of them under attack:
-PGD of 20 steps from one random point with each of two losses. Photographs are all 900 of VOC2007's trainval half; on
+APGD of 20 steps, on the cross-entropy and against three targets. Photographs are all 900 of VOC2007's trainval half; on
 those of its test half with objects of one class the verdict of `hexa harden` is taken (cross-validated k-NN and probe,
 corruptions, the same attacks): one half to choose by (`--judge chosen`), the other to report (`final`).
 `cpu_seconds` is what the training took of one core, where it was not interrupted; `--fields` change the recipe, and
-name the arm; `--shares` of the way from the start to the result are measured too. A row is written as soon as it
+name the arm; `--shares` of the way from the start to the result are measured too. `--train` trains and measures
+nothing, so that the same command without it measures later. A row is written as soon as it
 exists, and rows that FILE has are not made again: ended anywhere, the command goes on.
 """
 
@@ -43,7 +44,9 @@ from hexa.runtime.packages import provenance
 from hexa.weights.pretrained import Backbone, load_backbone
 
 NEIGHBOURS = 15
-ATTACK = {"epsilons": [1, 2, 4], "steps": 20, "restarts": 1, "losses": ["cross-entropy", "margin"]}
+#: Holds the seconds of one core of a training that was not interrupted, in its folder.
+SECONDS = "cpu_seconds.txt"
+ATTACK = {"preset": "apgd", "epsilons": [1, 2, 4], "steps": 20, "targets": 3}
 
 
 def photographs(voc: Path, work: Path) -> tuple[str, dict[str, str]]:
@@ -63,29 +66,35 @@ def photographs(voc: Path, work: Path) -> tuple[str, dict[str, str]]:
         (work / folder).mkdir(parents=True, exist_ok=True)
         if not (link := work / folder / file.name).exists():
             link.symlink_to(file.resolve())
-    return f"folder:{work / 'photos'}", {
-        name: f"folder:{work / name}" for name in ("chosen", "final")
+    return f"folder:{work / 'photos'},links=follow", {
+        name: f"folder:{work / name},links=follow" for name in ("chosen", "final")
     }
 
 
-def judged(backbone: str | Backbone, data: str, size: int, images: int) -> dict[str, float]:
-    """What the verdict of `hexa harden` measures, in percent."""
+def judged(backbone: str | Backbone, data: str, size: int, images: int) -> dict[str, Any]:
+    """Metrics: what the verdict of `hexa harden` measures, in percent."""
     loaded = backbone if isinstance(backbone, Backbone) else load_backbone(backbone)
     network, source, device = loaded.prepared(size=size), open_source(data), torch.device("cpu")
     judge = Judge(labels_of(source))
     features, _ = features_of(network, source, Extraction(device="cpu", most=len(source)), device)
     side = Side.of(network, features, judge)
     attack_all([side], Shown.of(source, network, images, judge, device, 0), judge, lambda *_: None)
-    return {name: side.mean(name) for name in side.values}
+    return {"metrics": {name: side.mean(name) for name in side.values}}
 
 
-def measured(backbone: str | Backbone, data: str, size: int, images: int) -> dict[str, float]:
-    """k-NN, the linear head as it is and under attack, in percent. Start and result see images resized alike."""
+def measured(backbone: str | Backbone, data: str, size: int, images: int) -> dict[str, Any]:
+    """Metrics: k-NN, the linear head as it is and under attack, in percent, and per attacked image the smallest ε.
+
+    The start and the result see images resized alike.
+    """
     how = {"size": size, "crop": 1.0, "interpolation": "bicubic", "device": "cpu"}
     robust = evaluate("robust", backbone, data, images=images, **ATTACK, **how)
     head = evaluate("probe", backbone, data, **how)["metrics"]["top1"]
     knn = evaluate("knn", backbone, data, k=NEIGHBOURS, **how)["metrics"]["top1"]
-    return {"knn": knn, "probe": head} | robust["metrics"]
+    found: dict[str, Any] = {"metrics": {"knn": knn, "probe": head} | robust["metrics"]}
+    found["attack"] = robust["protocol"]
+    found["smallest_epsilon"] = robust["details"]["smallest_epsilon"]
+    return found | {f"evaluated at {name}": value for name, value in provenance().items()}
 
 
 def main() -> None:
@@ -104,6 +113,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--fields", nargs="*", default=[], metavar="PATH=VALUE")
     parser.add_argument("--shares", type=float, nargs="*", default=[])
+    parser.add_argument("--train", action="store_true", help="train without measuring")
     given = parser.parse_args()
     if given.voc:
         data, judges = photographs(given.voc, given.work)
@@ -119,9 +129,11 @@ def main() -> None:
     stored = json.loads(given.result.read_text()) if given.result.exists() else {"rows": []}
 
     def add(key: dict[str, Any], row: dict[str, Any], backbone: str | Backbone) -> None:
-        stored["rows"].append({**key, **row, "metrics": of(backbone)})
+        if given.train:
+            return
+        stored["rows"].append({**key, **row, **of(backbone)})
         given.result.write_text(json.dumps(stored, indent=1) + "\n")
-        print(stored["rows"][-1], flush=True)
+        print({**key, **stored["rows"][-1]["metrics"]}, flush=True)
 
     def known(key: dict[str, Any]) -> bool:
         return any(
@@ -159,10 +171,12 @@ def main() -> None:
             else:
                 made = begin_from_weights(override(recipes.get("teacher"), fields), fields)
                 _ = pretrain(made, run)
-                row["cpu_seconds"] = time.process_time() - begun
+                (run / SECONDS).write_text(str(time.process_time() - begun))
+            if (run / SECONDS).exists():
+                row["cpu_seconds"] = float((run / SECONDS).read_text())
             if not known(key):
                 add(key, row | made_by(run), str(run))
-            for share in shares:
+            for share in () if given.train else shares:
                 made = between(load_backbone(networks.weights()), load_backbone(run), share)
                 add(key | {"share": share}, provenance(), made)
 

@@ -6,11 +6,11 @@
 
 Each set's `train` is learned from and its `labelled` judges. Then the start and the weights that the price left, with
 `--ends` also those at the end of each training, are scored on the first `--images` of `test` at the size of the
-verdict, by heads on `labelled`: k-NN, a linear probe, and 200 images under PGD of 20 steps with two losses. Arms differ
+verdict, by heads on `labelled`: k-NN, a linear probe, and 400 images under APGD of 20 steps with three targets. Arms differ
 in rate, strength, length or views, see ARMS; views have 96 pixels and the result 160 of 224, as `hexa harden` chooses
-on two cores. AutoAttack within ε = 1 is of the weights that the price left by the first arm, on the same 200 images.
+on two cores. AutoAttack within ε = 1 is of the weights that the price left by the first arm, on 200 images.
 `--shares` of the way to the end of each training are scored on one half of `labelled` by heads on the other, to choose
-by: 150 images under PGD of 10 steps. The weights that the price left on one set are also scored `--on` others, by heads
+by: 150 images under APGD of 10 steps with one target. The weights that the price left on one set are also scored `--on` others, by heads
 on the others' `labelled`, and by 1 to 16 labels of each of their classes. Layouts of links for these heads are written
 into the sets' folders, anew each time. Every job is a process of its own, `--jobs` of them at once; a row is written as
 soon as it exists, rows that FILE has are not made again, and no job begins after `--seconds`. Ends with 1 if a job
@@ -61,18 +61,12 @@ ARMS: dict[str, dict[str, Any]] = {
     "short": {"max_steps": 20},
 }
 PRICE, VIEWS, SIZE, NEIGHBOURS = 1.0, 96, 160, 15
-ATTACK: dict[str, Any] = {
-    "epsilons": [1, 2, 4],
-    "losses": ["cross-entropy", "margin"],
-    "restarts": 1,
-    "images": 200,
-}
+ATTACK: dict[str, Any] = {"epsilons": [1, 2, 4], "steps": 20, "targets": 3, "images": 400}
 FEW = (1, 2, 4, 8, 16)
 QUICK: dict[str, Any] = {
     "epsilons": [1, 2],
-    "losses": ["margin"],
-    "restarts": 1,
     "steps": 10,
+    "targets": 1,
     "images": 150,
 }
 
@@ -91,7 +85,7 @@ def scores(
 
     def measure(protocol: str, **options: Any) -> dict[str, Any]:
         metrics: dict[str, Any] = evaluate(
-            protocol, backbone, f"folder:{layout}", **options, **how
+            protocol, backbone, f"folder:{layout},links=follow", **options, **how
         )["metrics"]
         return metrics
 

@@ -32,7 +32,7 @@ ARMS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "adversarial": ("digits-hexa-moco", 12, {}),
     "from the start": ("digits-hexa-moco", 12, {"hard_examples.adversarial.start": 0.0}),
 }
-ATTACK = {"epsilons": [4, 8, 16], "steps": 10, "restarts": 1}
+ATTACK = {"preset": "pgd", "epsilons": [4, 8, 16], "steps": 10, "restarts": 1}
 
 
 def main() -> None:

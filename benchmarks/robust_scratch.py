@@ -144,6 +144,7 @@ def unit(
             | made_by(run)
         )
     attack = {
+        "preset": "pgd",
         "images": 500,
         "losses": ["cross-entropy", "margin"],
         "restarts": 1,

@@ -1,7 +1,7 @@
 """What stands in the documentation between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
 
-Recipes come from the code, numbers from the result files in benchmarks/, so that none is typed by hand. A test
-compares; `python -m docs.generated` writes them anew.
+Recipes come from the code, numbers from the result files in benchmarks/. A test compares; `python -m docs.generated`
+writes them again. Tables outside of the markers, and numbers in sentences, are typed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from hexa import recipes
@@ -40,22 +41,20 @@ BLOCK = re.compile(
 MOCO = "2026-11-21-moco-cifar10-small-20-epochs.json"
 DCLUSTER = "2026-11-21-dcluster-cifar10-small-20-epochs.json"
 SIMCLR = "2026-11-21-simclr-cifar10-small-4-epochs.json"
-ABLATIONS = {name: f"2026-11-21-ablation-{name}/result.json" for name in ("moco", "dcluster")}
-ATTACKS = "2026-11-21-attacks-cifar10-small-6-epochs.json"
+ABLATION = "2026-11-21-ablation-moco/result.json"
 EVERY = [
     "2026-11-21-every-method-cifar10-small.json",
-    "2026-11-22-cmc-cifar10-small.json",
     "2026-11-22-cpc-cifar10-small.json",
 ]
 PROTOCOLS = "2026-11-22-protocols.json"
 DETECTION = "2026-11-21-detect-voc07-subset.json"
 PAPER = "2026-11-23-paper-small/result.json"
 #: The newest count.
-TORTURE = max(path.name for path in (ROOT / "benchmarks").glob("*-torture.json"))
 WITHOUT_LABELS = "2026-11-25-without-labels.json"
-FROM_WEIGHTS = "2026-11-22-from-weights.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
 ROBUST = "2026-11-25-robust-digits.json"
+HARDENED_APGD = "2026-11-28-harden-apgd.json"
+PHOTOGRAPHS = "2026-11-28-harden-photographs.json"
 HARDENED = "2026-11-25-harden-muon.json"
 HARDENED_ADAMW = "2026-11-25-harden-contrast.json"
 HARDENED_PLAIN = "2026-11-25-harden-five-seeds.json"
@@ -66,31 +65,22 @@ HARDENED_BY = "2026-11-24-harden-search.json"
 HARDENED_SCORES = {
     "k-NN": "knn",
     "linear head": "probe",
-    "attack of 1": "robust@1",
-    "attack of 2": "robust@2",
-    "attack of 4": "robust@4",
+    "PGD, ε = 1": "robust@1",
+    "PGD, ε = 2": "robust@2",
+    "PGD, ε = 4": "robust@4",
 }
 SMALL_RECIPES = "2026-11-27-small-recipes.json"
 SEMI = "2026-11-23-semi-supervised-digits.json"
-SEMI_CIFAR = "2026-11-23-semi-supervised-cifar10.json"
+HANDS = ("2026-11-27-adapt-sets-drawn.json",)
 FEW_IMAGES = "2026-11-23-few-images.json"
 SCRATCH = "2026-11-28-robust-scratch.json"
-#: Commits that results name though they are not in the repository, or had changes that are lost.
-UNRESOLVED = set(json.loads((ROOT / "benchmarks" / "unresolved.json").read_text()))
-#: Their arms, by what they are called on the page.
+COVERAGE = "2026-11-29-coverage.json"
+#: Their arms, by what they are called on the page. ε and α₁ are 1 where nothing else is said.
 FEW_IMAGES_ARMS = {
     "plain": "MoCo-v2",
     "+split": "split: half clean, half cut-mixed",
     "+cutmix": "+ cut-mixed",
     "+adversarial": "+ adversarial",
-}
-FEW_IMAGES_SCORES = {
-    "k-NN": ("knn", "top1"),
-    "probe": ("probe", "top1"),
-    **{f"probe, {k} a class": ("few", f"top1@{k}") for k in (1, 4, 16)},
-}
-#: With those that are compared under attack alone. ε and α₁ are 1 where nothing else is said.
-FEW_IMAGES_ATTACKS = FEW_IMAGES_ARMS | {
     "ε = ½": "+ adversarial, ε = ½",
     "ε = 2": "+ adversarial, ε = 2",
     "+adversarial+late": "+ adversarial, from half-way",
@@ -114,10 +104,8 @@ ROBUST_ARMS = {
     "adversarial": "HEXA-MoCo: ε = 1 from half-way, α₁ = 1",
 }
 COSTS = {
-    "MoCo-v2, ResNet-18": "2026-11-21-schemes-cifar10-resnet18.json",
     "MoCo-v2, narrow, fp32": "2026-11-22-schemes-cifar10-small-fp32.json",
     "MoCo-v2, narrow, bf16": "2026-11-22-schemes-cifar10-small.json",
-    "DeepCluster-v2, narrow": "2026-11-21-schemes-cifar10-small-dcluster.json",
 }
 ARMS = {
     "plain": "plain",
@@ -125,17 +113,6 @@ ARMS = {
     "+cmx": "+ cut-mixed",
     "+adv+cmx": "+ adversarial + cut-mixed",
     "split": "split: half clean, half cut-mixed, one pass",
-}
-#: What the arm "+ adversarial" is changed in.
-VARIANTS = {
-    "plain": "MoCo-v2",
-    "+adv": "+ adversarial: ε and step 1, weight 1, the auxiliary batch-norms",
-    "eps-2": "ε and step 2",
-    "eps-4": "ε and step 4",
-    "eps-8": "ε and step 8",
-    "weight-0.25": "weight α1 = 0.25",
-    "main-bn": "trained through the main batch-norms",
-    "aux-generation": "made through the auxiliary batch-norms",
 }
 
 
@@ -263,25 +240,6 @@ def arms(name: str, plain: str) -> str:
     return table(rows, *header)
 
 
-def attacks() -> str:
-    """One seed: what happens to the adversarial arm if one field of the attack is another."""
-    found = result(ATTACKS)
-    base = _runs(found, "plain", found["epochs"])
-    rows = []
-    for arm, title in VARIANTS.items():
-        runs = _runs(found, arm, found["epochs"])
-        if runs:
-            rows.append(
-                (
-                    title,
-                    f"{found['rates'][arm]:g}",
-                    _pair(runs),
-                    "" if arm == "plain" else _change(runs, base),
-                )
-            )
-    return table(rows, "arm", "rate", f"{found['epochs']} epochs", "change")
-
-
 def _runs(found: dict[str, Any], arm: str, epochs: int) -> dict[int, dict[str, float]]:
     return {
         run["seed"]: run for run in found["runs"] if (run["arm"], run["epochs"]) == (arm, epochs)
@@ -304,9 +262,9 @@ def _change(runs: dict[int, dict[str, float]], base: dict[int, dict[str, float]]
     )
 
 
-def ablation(name: str) -> str:
+def ablation() -> str:
     """What `hexa reproduce ablation` stored: every scheme at equal epochs and at equal time."""
-    found = result(name)["summary"]
+    found = result(ABLATION)["summary"]
     same = {row["key"]: row for row in found if row["comparison"] == EPOCHS}
     timed = {row["key"]: row for row in found if row["comparison"] == TIME}
     base = _by_seed(same["i"])
@@ -420,102 +378,46 @@ def costs() -> str:
 
 #: Arms and data sets of benchmarks/from_weights.py, and the metrics that are shown.
 FURTHER = {
-    "start": "the start as it is",
-    "re-estimated": "its statistics re-estimated, nothing trained",
-    "plain": "SimCLR",
+    "start": "initial weights",
     "head first": "SimCLR, the head alone in the first epoch",
-    "head first, pulled": "the head first, and distillation of the start",
-    "head first, adversarial": "the head first, and adversarial",
     "adversarial": "+ adversarial",
     "cutmix": "+ cut-mixed",
     "both": "+ adversarial + cut-mixed",
-    "moco": "MoCo-v2",
-    "moco, adversarial": "MoCo-v2 + adversarial",
-    "lightly-train": "SimCLR by lightly-train, its own rate",
-    "lightly-train, our rate": "SimCLR by lightly-train, our rate",
-    "shorter": "the same for half as long, the epochs that one hard example gets",
     "random weights": "SimCLR from random weights",
+    "lightly-train, our rate": "SimCLR by lightly-train, our rate",
 }
 SETS = {
     "omniglot": ("Omniglot, 64 px: k-NN / probe", ("knn", "probe")),
     "cifar10": ("CIFAR-10, 2,000 images, 64 px: k-NN / probe", ("knn", "probe")),
-    "voc": ("VOC07 subset, 96 px: SVM mAP", ("svm mAP",)),
 }
-
-
-def from_weights() -> str:
-    rows = result(FROM_WEIGHTS)["rows"]
-
-    def cell(name: str, arm: str) -> str:
-        found = [row for row in rows if (row["data"], row["arm"]) == (name, arm)]
-        shown = (
-            " / ".join(mean_std([row["metrics"][key] for row in found]) for key in SETS[name][1])
-            if found
-            else "–"
-        )
-        return f"{shown} ({_count(found)})" if found else shown
-
-    known = {row["arm"] for row in rows}
-    body = [
-        [label, *(cell(name, arm) for name in SETS)]
-        for arm, label in FURTHER.items()
-        if arm in known
-    ]
-    return table(body, "arm (runs)", *(title for title, _ in SETS.values()))
 
 
 def equal_time() -> str:
     """With and without hard examples, and by another library, in the same time; mean and deviation over seeds."""
     rows = result(EQUAL_TIME)["rows"]
-    arms = (
-        "start",
-        "head first",
-        "shorter",
-        "adversarial",
-        "cutmix",
-        "both",
-        "moco",
-        "moco, adversarial",
-        "random weights",
-    )
-    arms += ("lightly-train", "lightly-train, our rate")
     body = []
-    for arm in arms:
-        line = [FURTHER[arm]]
+    for arm, label in FURTHER.items():
+        line = [label]
         for name, (_, metrics) in SETS.items():
-            runs = [
-                row
-                for row in rows
-                if (row["data"].removesuffix("-moco"), row["arm"]) == (name, arm)
-            ]
+            runs = [row for row in rows if (row["data"], row["arm"]) == (name, arm)]
             scores = " / ".join(mean_std([run["metrics"][key] for run in runs]) for key in metrics)
             spent = [run["cpu_seconds"] for run in runs if "cpu_seconds" in run]
             seconds = f", {statistics.mean(spent):.0f} s" if spent else ""
-            line.append(f"{scores} ({_count(runs)}{seconds})" if runs else "–")
+            line.append(f"{scores} ({len(runs)}{seconds})" if runs else "–")
         body.append(line)
     return table(body, "arm (runs, seconds of one core)", *(title for title, _ in SETS.values()))
-
-
-def few_labels() -> str:
-    """The same runs on CIFAR-10, by one SVM per class and by probes of a few labels."""
-    rows = [row for row in result(EQUAL_TIME)["rows"] if row["data"] == "cifar10"]
-    metrics = ("svm mAP", "probe top1@1", "probe top1@4", "probe top1@16")
-    body = []
-    for arm in ("start", "head first", "adversarial", "cutmix", "both"):
-        runs = [row for row in rows if row["arm"] == arm]
-        scores = (mean_std([run["metrics"][key] for run in runs]) for key in metrics)
-        body.append([f"{FURTHER[arm]} ({_count(runs)})", *scores])
-    return table(body, "arm (runs)", "SVM mAP", *(f"probe, {k} a class" for k in (1, 4, 16)))
 
 
 def strongest() -> str:
     """Where hard examples pay in the same time: rows with a gain under attack whose 95 % interval excludes 0."""
     few = _few_images_rows(searched=True)
-    digits = {(row["arm"], 17, row["seed"]): {"robust": row["metrics"]} for row in traced(ROBUST)}
+    digits = {
+        (row["arm"], 17, row["seed"]): {"robust": row["metrics"]} for row in result(ROBUST)["rows"]
+    }
     weak, strong = (
         {
             "clean": ("robust", "top1"),
-            **{f"attack of {grey}": ("robust", f"robust@{grey}") for grey in levels},
+            **{f"PGD, ε = {grey}": ("robust", f"robust@{grey}") for grey in levels},
         }
         for levels in ((2, 4), (8, 16))
     )
@@ -585,8 +487,81 @@ def strongest() -> str:
     return table(body, *head)
 
 
-def hardened(*before: tuple[str, str]) -> str:
-    """Robust copies beside their start, as changes from it, by the recipe as it is, and as it was `before`."""
+def hardened() -> str:
+    """Robust copies by the recipe `teacher` and their start: clean accuracy, and robust accuracy by APGD."""
+    rows = result(HARDENED_APGD)["rows"]
+    (start,) = (row for row in rows if row["arm"] == "start")
+    runs = [row for row in rows if row["arm"] != "start"]
+    body = []
+    for name, seeds in (("the start", [start]), (f"`teacher` ({len(runs)} seeds)", runs)):
+        cells = []
+        for metric in ("knn", "probe"):
+            values = [row["metrics"][metric] for row in seeds]
+            change = ""
+            if seeds is runs:
+                change = f" ({_paired_change([one - start['metrics'][metric] for one in values])})"
+            cells.append(f"{statistics.fmean(values):.1f}{change}")
+        smallest = [row["smallest_epsilon"] for row in seeds]
+        cells += [withstood(smallest, epsilon) for epsilon in (1, 2, 4)]
+        body.append((name, *cells))
+    attacks = (f"APGD, ε = {epsilon}/255" for epsilon in (1, 2, 4))
+    return table(body, "", "k-NN", "linear head", *attacks)
+
+
+def withstood(smallest: Sequence[Sequence[float | None]], epsilon: float) -> str:
+    """Robust accuracy in percent, ± half of its 95 % interval over images and seeds, from one list of a seed."""
+    outcomes = [[one is None or one > epsilon for one in seed] for seed in smallest]
+    mean, half = over_images_and_seeds(outcomes)
+    return f"{mean:.1f} ± {half:.1f}" if mean else "0.0"
+
+
+def over_images_and_seeds(outcomes: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Mean in percent of [seeds, images] outcomes, and half of its 95 % interval.
+
+    √(seeds² + images²): Student's t of the seeds' means, and 1.96 standard errors over images of the images' means,
+    since all seeds share their images. Of one seed, over images alone.
+    """
+    table = 100 * np.asarray(outcomes, dtype=np.float64)
+    images = 1.96 * table.mean(0).std(ddof=1) / math.sqrt(table.shape[1])
+    seeds = half_width(table.mean(1)) if len(table) > 1 else 0.0
+    return float(table.mean()), math.hypot(images, seeds)
+
+
+def hardened_photographs() -> str:
+    """`hexa harden` by its defaults on photographs: each run by its verdict and by images that it did not see."""
+    rows = result(PHOTOGRAPHS)["rows"]
+    (start,) = (row for row in rows if row["arm"] == "start")
+    runs = [row for row in rows if row["arm"] != "start"]
+    body = []
+    groups = [(f"seed {row['seed']}", [row]) for row in runs]
+    if len(runs) > 2:  # two seeds do not tell how much seeds differ
+        groups.append((f"all {len(runs)} seeds", runs))
+    for name, seeds in groups:
+        cells = []
+        for measure in ("k-NN", "linear probe"):
+            before = np.asarray(start["right"][measure], dtype=np.float64)
+            changes = [np.asarray(row["right"][measure]) - before for row in seeds]
+            mean, half = over_images_and_seeds(changes)
+            cells.append(f"{mean:+.1f} ± {half:.1f}".replace("-", "−"))
+        smallest = [row["smallest_epsilon"] for row in seeds]
+        cells += [withstood(smallest, epsilon) for epsilon in (1, 2)]
+        body.append((name, *cells))
+    for row in runs:
+        said = row["comparison"]
+        cells = [
+            f"{said['changes'][name][0]:+.1f} ± {said['changes'][name][1]:.1f}".replace("-", "−")
+            for name in ("k-NN", "linear probe")
+        ]
+        for epsilon in (1, 2):
+            name = f"APGD of ε = {epsilon}"
+            cells.append(f"{said[name][1]:.1f} ± {said['changes'][name][1]:.1f}")
+        body.append((f"verdict of seed {row['seed']} ({said['attacked']} attacked)", *cells))
+    attacks = (f"APGD, ε = {epsilon}/255" for epsilon in (1, 2))
+    return table(body, "", "k-NN, change", "linear probe, change", *attacks)
+
+
+def hardened_before(*before: tuple[str, str]) -> str:
+    """Robust copies and their start, as changes from it, by the recipe as it is, and as it was `before`."""
     body = []
     for name, recipe in ((HARDENED, "`teacher`"), *before):
         rows = result(name)["rows"]
@@ -614,29 +589,6 @@ def adapted_now() -> str:
     return table([(row["data"], *_adaptation(row)) for row in rows], "images", *_ADAPTATION)
 
 
-def adapted() -> str:
-    """What it said by other recipes in ten minutes or thirty."""
-    recipes = {
-        "27-adapt-sets": "160 px",
-        "27-adapt-groceries-224": "by Muon",
-        "26-adapt-muon-60m": "by Muon",
-        "26-adapt-muon": "by Muon",
-        "26-adapt-adamw": "by AdamW",
-        "26-adapt-repeating": "by AdamW, loaded",
-        "26-adapt-not-repeating": "by AdamW, drawn",
-        "26-adapt-sets": "without repeats",
-        "26-adapt-sets-30m": "without repeats",
-        "25-adapt-sets": "by SGD",
-        "25-adapt-sets-30m": "by SGD",
-    }
-    body = [
-        (row["data"], recipe, "yes" if row["labelled"] else "no", *_adaptation(row))
-        for file, recipe in recipes.items()
-        for row in result(f"2026-11-{file}.json")["rows"]
-    ]
-    return table(body, "images", "recipe", "labels", *_ADAPTATION)
-
-
 _ADAPTATION = ("seconds", "verdict", "kept", "k-NN, in truth", "linear probe, in truth")
 
 
@@ -654,29 +606,96 @@ def _adaptation(row: dict[str, Any]) -> tuple[str, ...]:
     return f"{row['seconds']:,}", said, row["kept"], *shown
 
 
-def adapted_seeds() -> str:
-    """What `hexa adapt` changed in ten minutes on the hands, over seeds, by the recipe and by the one before."""
-    runs = {
-        name: result(f"2026-11-26-adapt-hands-{name}.json")["rows"] for name in ("muon", "adamw")
-    }
-    seeds = [row["seed"] for row in runs["muon"]]
-    assert seeds == [row["seed"] for row in runs["adamw"]]
-    measures = (
-        "k-NN",
-        "linear probe",
-        "1 label per class",
-        "4 labels per class",
-        "16 labels per class",
+def expected() -> str:
+    """The README's table: what was better, worse or no different. Intervals are over seeds and images."""
+    hardened = [row for row in result(HARDENED_APGD)["rows"] if row["arm"] != "start"]
+    found = withstood([row["smallest_epsilon"] for row in hardened], 1)
+    count = f"{hardened[0]['images']} images, {len(hardened)} seeds"
+    what = "hardening (recipe `teacher`), CIFAR-10 at 64 px"
+    robust = (what, f"APGD of ε = 1/255: better 0.0 → {found}", count, HARDENED_APGD)
+    body = [*_adapted_sets(), robust]
+    name = "HEXA-MoCo compared with MoCo-v2, CIFAR-10"
+    runs = {arm: _runs(result(MOCO), arm, 20) for arm in ("plain", "+adv")}
+    plain, hard = ([run["knn"] for run in runs[arm].values()] for arm in ("plain", "+adv"))
+    change = _over_images(plain, hard, 10_000)
+    body.append(
+        (f"{name}, 20 epochs each", f"k-NN: worse {change}", "10,000 images, 3 seeds", MOCO)
     )
-    points = {
-        name: [[row["change, half"][one][0] for one in measures] for row in rows]
-        for name, rows in runs.items()
-    }
-    pairs = zip(points["muon"], points["adamw"], strict=True)
-    apart = [[mine - theirs for mine, theirs in zip(*pair, strict=True)] for pair in pairs]
-    named = {"by Muon": points["muon"], "by AdamW": points["adamw"], "Muon − AdamW": apart}
-    body = [(name, *map(_paired_change, zip(*found, strict=True))) for name, found in named.items()]
-    return table(body, f"change from the start ({len(seeds)} seeds)", *measures)
+    few = _few_images_rows(searched=True)
+    seeds = sorted(seed for arm, _, seed in few if arm == "+adversarial")
+    measures = {"clean, linear head: worse": "top1", "PGD of ε = 4/255: better": "robust@4"}
+    for title, metric in measures.items():
+        plain, hard = (
+            [few[arm, 400, seed]["robust"][metric] for seed in seeds]
+            for arm in ("plain", "+adversarial")
+        )
+        found = f"{title} {_over_images(plain, hard, 1000)}"
+        body.append(
+            (
+                f"{name} (2,000 images), equal time",
+                found,
+                f"1,000 images, {len(seeds)} seeds",
+                FEW_IMAGES,
+            )
+        )
+    return table(body, "what", "result on held-out images", "n", "file of `benchmarks/`")
+
+
+def _adapted_sets() -> list[tuple[str, str, str, str]]:
+    """Rows of `expected` on `hexa adapt`."""
+    rows = [row for file in HANDS for row in result(file)["rows"]]
+    body = []
+    for data, title in (
+        ("hands", "hands that sign digits"),
+        ("omniglot", "handwritten characters"),
+    ):
+        runs = [row for row in rows if row["data"] == data]
+        points = [row["change, half"]["k-NN"][0] for row in runs]
+        images = statistics.fmean(row["change, half"]["k-NN"][1] for row in runs)
+        start, end = (
+            statistics.fmean(row[of]["k-NN"] for row in runs) for of in ("start", "result")
+        )
+        half = math.hypot(images, _half(points))
+        found = f"k-NN: better {start:.1f} → {end:.1f} (+{end - start:.1f} ± {half:.1f})"
+        count = f"{runs[0]['judged']:,} images, {len(runs)} seeds"
+        body.append((f"`hexa adapt`, {title}", found, count, HANDS[0]))
+    kept = [row["change, half"]["k-NN"][0] for row in rows if row["kept"] == "start"]
+    found = f"{min(kept):+.1f} to {max(kept):+.1f}".replace("-", "−")
+    what = "`hexa adapt`, groceries, faces, objects, CIFAR-10"
+    return [
+        *body,
+        (
+            what,
+            f"k-NN: no significant gain ({found}); initial weights kept",
+            "1,500 images, 2 seeds",
+            HANDS[0],
+        ),
+    ]
+
+
+def _over_images(plain: Sequence[float], hard: Sequence[float], count: int) -> str:
+    """Means in percent, and their change ± half of its 95 % interval over seeds and `count` images of either arm."""
+    a, b = statistics.fmean(plain), statistics.fmean(hard)
+    images = 1.96 * math.sqrt((a * (100 - a) + b * (100 - b)) / count)
+    half = math.hypot(images, _half([y - x for x, y in zip(plain, hard, strict=True)]))
+    return f"{a:.1f} → {b:.1f} ({b - a:+.1f} ± {half:.1f})".replace("-", "−")
+
+
+def adapted_hands() -> str:
+    """What `hexa adapt` changed on the hands: each seed on held-out images, then the mean of seeds."""
+    rows = [row for file in HANDS for row in result(file)["rows"] if row["data"] == "hands"]
+    measures = ("k-NN", "linear probe")
+    body = []
+    for row in sorted(rows, key=lambda row: row["seed"]):
+        cells = [
+            f"{row['start'][name]:.1f} → {row['result'][name]:.1f} "
+            f"({row['change, half'][name][0]:+.1f} ± {row['change, half'][name][1]:.1f})"
+            for name in measures
+        ]
+        body.append((f"seed {row['seed']}, ± over images", *cells))
+    changes = [[row["change, half"][name][0] for row in rows] for name in measures]
+    body.append((f"mean, ± over {len(rows)} seeds", *map(_paired_change, changes)))
+    return table(body, f"held-out images ({rows[0]['judged']})", *measures)
 
 
 def hardened_growing() -> str:
@@ -697,6 +716,23 @@ def hardened_growing() -> str:
     )
 
 
+def coverage() -> str:
+    """How often intervals hold, and which gains they show."""
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in result(COVERAGE)["rows"]:
+        if row["decides"]:
+            images = f"{row['labelled']:,}" + ", in groups" * (row["group"] > 1)
+            cells.setdefault((images, str(row["classes"])), []).append(row)
+    rows = []
+    for place, (equal, *gains) in cells.items():
+        found = [f"{row['truth']:.1f} points: {100 * row['better']:.0f} %" for row in gains]
+        covered = f"{100 * equal['covered']:.1f} %"
+        wrong = f"{50 * (equal['better'] + equal['worse']):.1f} %"  # both sides are alike
+        rows.append((*place, covered, wrong, ", ".join(found)))
+    header = ("labelled images", "classes", "intervals hold", "wrong “better”", "gains found")
+    return table(rows, *header)
+
+
 def start_by_size() -> str:
     """The start's accuracy on clean images, by image size."""
     rows = result("2026-11-25-start-by-size.json")["rows"]
@@ -712,13 +748,18 @@ def hardened_objects() -> str:
         result(f"2026-11-25-harden-objects-{end}.json")["table"] for end in ("smaller", "muon")
     )
     rows = [(*row, other[-1]) for row, other in zip(found["rows"], before["rows"], strict=True)]
-    return table(rows, *found["header"], "difference by views of 160 px")
+    return table(_by_pgd(rows), *found["header"], "difference by views of 160 px")
 
 
 def hardened_clothes() -> str:
     """The table of one run of `hexa harden` on photographs of clothes."""
     found = result("2026-11-26-harden-clothes-two-cores.json")["table"]
-    return table(found["rows"], *found["header"])
+    return table(_by_pgd(found["rows"]), *found["header"])
+
+
+def _by_pgd(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Rows whose first cell names the attack of these runs."""
+    return [[row[0].replace("attack of ε", "PGD, ε"), *row[1:]] for row in rows]
 
 
 def hardened_sets() -> str:
@@ -741,7 +782,7 @@ def hardened_sets() -> str:
             body.append(
                 (
                     "",
-                    name,
+                    f"PGD, ε = {radius}",
                     f"{said[name][1]} → {said[name][2]} ({said[name][3]})",
                     f"{held:.1f}" if kept else "–",
                 )
@@ -840,20 +881,20 @@ def robust_arms() -> str:
     """The demo's arms under attack, and MoCo-v2 for as long."""
     body = []
     for arm, label in ROBUST_ARMS.items():
-        runs = [row for row in traced(ROBUST) if row["arm"] == arm]
+        runs = [row for row in result(ROBUST)["rows"] if row["arm"] == arm]
         scores = (
             mean_std([run["metrics"][key] for run in runs])
             for key in ("top1", "robust@8", "robust@16", "knn")
         )
         seconds = f"{statistics.mean(run['cpu_seconds'] for run in runs):.0f} s"
-        body.append([f"{label} ({_count(runs)})", str(runs[0]["epochs"]), seconds, *scores])
+        body.append([f"{label} ({len(runs)})", str(runs[0]["epochs"]), seconds, *scores])
     head = (
         "arm (seeds)",
         "epochs",
         "one core",
         "clean",
-        "attack of 8",
-        "attack of 16",
+        "PGD, ε = 8",
+        "PGD, ε = 16",
         "k-NN, clean",
     )
     return table(body, *head)
@@ -877,15 +918,15 @@ def _few_images_rows(*, searched: bool = False) -> dict[tuple[str, int, int], di
     return {key: row for key, row in kept.items() if ("rate" in row) == searched}
 
 
-def few_images(arms: Mapping[str, str], columns: Mapping[str, tuple[str, str]]) -> str:
-    """2,000 images for many epochs, at equal time: means and deviations over seeds."""
+def few_images() -> str:
+    """2,000 images for many epochs, at equal time, under attack: means and deviations over seeds."""
     scored = [row for row in result(FEW_IMAGES)["rows"] if "held_out" not in row]
     rows = [
         {"rate": 1.0 if row["arm"].startswith("SimCLR") else 0.03} | row for row in scored
     ]  # else the recipe's
     places = sorted({(row["length"], row["rate"]) for row in rows})
     body = []
-    for (length, rate), (arm, label) in itertools.product(places, arms.items()):
+    for (length, rate), (arm, label) in itertools.product(places, FEW_IMAGES_ARMS.items()):
         runs = [
             row for row in rows if (row["length"], row["rate"], row["arm"]) == (length, rate, arm)
         ]
@@ -893,14 +934,14 @@ def few_images(arms: Mapping[str, str], columns: Mapping[str, tuple[str, str]]) 
             continue
         scores = (
             mean_std([run[protocol][metric] for run in runs])
-            for protocol, metric in columns.values()
+            for protocol, metric in FEW_IMAGES_UNDER_ATTACK.values()
         )
         spent = [run["cpu_seconds"] for run in runs if "cpu_seconds" in run]
         seconds = f"{statistics.mean(spent):.0f} s" if spent else "–"
         body.append(
             [f"{label} ({len(runs)})", f"{rate:g}", str(runs[0]["epochs"]), seconds, *scores]
         )
-    return table(body, "arm (seeds)", "rate", "epochs", "one core", *columns)
+    return table(body, "arm (seeds)", "rate", "epochs", "one core", *FEW_IMAGES_UNDER_ATTACK)
 
 
 def few_images_rates() -> str:
@@ -909,9 +950,7 @@ def few_images_rates() -> str:
     found = {(row["length"], row["arm"], row["rate"]): row["held_out"] for row in rows}
     rates = sorted({row["rate"] for row in rows})
     body = []
-    for length, arm in itertools.product(
-        sorted({row["length"] for row in rows}), FEW_IMAGES_ATTACKS
-    ):
+    for length, arm in itertools.product(sorted({row["length"] for row in rows}), FEW_IMAGES_ARMS):
         cells = []
         for rate in rates:
             scores = found.get((length, arm, rate))
@@ -920,7 +959,7 @@ def few_images_rates() -> str:
             )
             cells.append(f"{scores['knn']['top1']:.1f}; {under}" if scores else "–")
         if any(cell != "–" for cell in cells):
-            body.append([f"{length:,}", FEW_IMAGES_ATTACKS[arm], *cells])
+            body.append([f"{length:,}", FEW_IMAGES_ARMS[arm], *cells])
     return table(body, "the time of … plain epochs", "arm", *(f"rate {rate:g}" for rate in rates))
 
 
@@ -931,7 +970,7 @@ def scratch() -> str:
     for arm in dict.fromkeys(row["arm"] for row in rows):
         of = [row for row in rows if row["arm"] == arm]
         for part, label in (
-            ("robust", f"{arm} ({_count(of)})"),
+            ("robust", f"{arm} ({len(of)})"),
             ("aux", "its second set of batch-norms"),
         ):
             cells = []
@@ -984,9 +1023,9 @@ def scratch_rates() -> str:
     )
 
 
-def semi_supervised(name: str) -> str:
+def semi_supervised() -> str:
     """A few labels: means and deviations over seeds, of the arms that have a run."""
-    rows = [row for row in result(name)["rows"] if "held_out" not in row]
+    rows = result(SEMI)["rows"]
     columns = sorted({(row["labels"], row["start"] != "random") for row in rows})
     body = []
     for arm in dict.fromkeys(row["arm"] for row in rows):
@@ -997,7 +1036,7 @@ def semi_supervised(name: str) -> str:
                 row for row in rows if (row["arm"], row["labels"], row["start"] != "random") == key
             ]
             line.append(
-                f"{mean_std([row['top1'] for row in found])} ({_count(found)})" if found else "–"
+                f"{mean_std([row['top1'] for row in found])} ({len(found)})" if found else "–"
             )
         body.append(line)
     names = (
@@ -1007,13 +1046,12 @@ def semi_supervised(name: str) -> str:
     return table(body, "arm", *names)
 
 
-def _mean_changes(changes: Sequence[Sequence[float]], lost: bool = False) -> str:
+def _mean_changes(changes: Sequence[Sequence[float]]) -> str:
     """The paired change in each measure, a row a seed: the mean ± half its 95 % interval, and how many seeds.
 
-    † marks what does not differ from 0 with 95 % confidence, which a single seed never does. lost: runs among them
-    cannot be traced to a commit, which ‡ marks.
+    † marks what does not differ from 0 with 95 % confidence, which a single seed never does.
     """
-    return f"{' / '.join(map(_paired_change, zip(*changes, strict=True)))} ({len(changes)}){'‡' * lost}"
+    return f"{' / '.join(map(_paired_change, zip(*changes, strict=True)))} ({len(changes)})"
 
 
 def _paired_change(values: Sequence[float]) -> str:
@@ -1029,16 +1067,6 @@ def _half(values: Sequence[float]) -> float:
     return half_width(values) if len(values) > 1 else math.inf
 
 
-def _count(runs: Sequence[Mapping[str, Any]]) -> str:
-    """How many runs, with ‡ where one can't be traced to a commit."""
-    return f"{len(runs)}{'‡' * any(run['commit'] in UNRESOLVED for run in runs)}"
-
-
-def traced(name: str) -> list[dict[str, Any]]:
-    """The rows of a result whose commit is in the repository and clean: what claims may rest on."""
-    return [row for row in result(name)["rows"] if row["commit"] not in UNRESOLVED]
-
-
 def goals() -> str:
     """Of each goal: which hard example, from which weights, at which cost, and what it changed."""
 
@@ -1046,14 +1074,6 @@ def goals() -> str:
         record = result(name)
         epochs = record["epochs_at_equal_time"][arm] if timed else record["epochs"]
         return _change(_runs(record, arm, epochs), _runs(record, "plain", record["epochs"]))
-
-    def schemes(key: str) -> str:
-        same = {
-            row["key"]: row
-            for row in result(ABLATIONS["dcluster"])["summary"]
-            if row["comparison"] == EPOCHS
-        }
-        return _change(_by_seed(same[key]), _by_seed(same["i"])) + "‡"  # 4 of the 22 runs
 
     def further(data: str, arm: str, plain: str, *metrics: str) -> str:
         rows = [
@@ -1063,9 +1083,8 @@ def goals() -> str:
         ]
         runs = {(row["arm"], row["seed"]): row["metrics"] for row in rows}
         seeds = [seed for name, seed in runs if name == arm and (plain, seed) in runs]
-        lost = any(row["commit"] in UNRESOLVED for row in rows if row["seed"] in seeds)
         return _mean_changes(
-            [[runs[arm, s][m] - runs[plain, s][m] for m in metrics] for s in seeds], lost
+            [[runs[arm, s][m] - runs[plain, s][m] for m in metrics] for s in seeds]
         )
 
     both, first = "k-NN / probe", "head first"
@@ -1078,8 +1097,6 @@ def goals() -> str:
             paper(MOCO, "+cmx", False),
         ),
         ("", "MoCo-v2 + adversarial", "20 epochs each", both, paper(MOCO, "+adv", False)),
-        ("", "DeepCluster-v2, six crops, + adversarial", "2 epochs each", both, schemes("ii")),
-        ("", "DeepCluster-v2, six crops, + all three", "2 epochs each", both, schemes("vi")),
         (
             "more in a given time, CIFAR-10",
             "MoCo-v2 + cut-mixed",
@@ -1093,7 +1110,6 @@ def goals() -> str:
     for goal, data, arm, plain, metrics in (
         ("weights carried far, Omniglot", "omniglot", "adversarial", first, ("knn", "probe")),
         ("", "omniglot", "cutmix", first, ("knn", "probe")),
-        ("", "omniglot-moco", "moco, adversarial", "moco", ("knn", "probe")),
         (
             "weights carried to small photographs, CIFAR-10",
             "cifar10",
@@ -1102,30 +1118,10 @@ def goals() -> str:
             ("knn", "probe"),
         ),
         ("", "cifar10", "cutmix", first, ("knn", "probe")),
-        (
-            "few labels, those runs",
-            "cifar10",
-            "adversarial",
-            first,
-            ("probe top1@1", "probe top1@4", "probe top1@16"),
-        ),
-        ("", "cifar10", "cutmix", first, ("probe top1@1", "probe top1@4", "probe top1@16")),
-        ("weights near their images, VOC07 subset", "voc", "adversarial", "shorter", ("svm mAP",)),
-        ("", "voc", "cutmix", "shorter", ("svm mAP",)),
     ):
-        method = "MoCo-v2" if plain == "moco" else "SimCLR"
         kind = "cut-mixed" if arm == "cutmix" else "adversarial"
-        what = {1: "SVM mAP", 2: both, 3: "probe of 1 / 4 / 16 a class"}[len(metrics)]
         change = further(data, arm, plain, *metrics)
-        rows.append(
-            (
-                goal,
-                f"{method} + {kind}",
-                "3 epochs each" if plain == "shorter" else "equal time",
-                what,
-                change,
-            )
-        )
+        rows.append((goal, f"SimCLR + {kind}", "equal time", both, change))
     one_rate, searched = _few_images_rows(), _few_images_rows(searched=True)
 
     def of_few(
@@ -1165,7 +1161,7 @@ def goals() -> str:
             change = of_few(one_rate, arm, length, ("knn", "top1"), ("probe", "top1"))
             rows.append((goal, f"MoCo-v2{kind}", when, both, change))
             goal = ""
-    attacked = traced(ROBUST)
+    attacked = result(ROBUST)["rows"]
 
     def under_attack(plain: str) -> str:
         seeds = {row["seed"]: row["metrics"] for row in attacked if row["arm"] == plain}
@@ -1179,7 +1175,7 @@ def goals() -> str:
         )
 
     places = tuple(("robust", metric) for metric in ("top1", "robust@1", "robust@2", "robust@4"))
-    what = "linear head: clean / under attack of 1 / 2 / 4 grey levels"
+    what = "linear head: clean / PGD within 1 / 2 / 4 grey levels"
     change = of_few(one_rate, "+adversarial", 400, *places, beside=241)
     rows.append(
         (
@@ -1199,7 +1195,7 @@ def goals() -> str:
         rows.append(
             ("", f"MoCo-v2 + adversarial{when}", "equal time, best of four rates", what, change)
         )
-    what = "linear head: clean / under attack of 8 / of 16 grey levels"
+    what = "linear head: clean / PGD within 8 / 16 grey levels"
     rows.append(
         (
             "robustness, digits",
@@ -1212,55 +1208,6 @@ def goals() -> str:
     rows.append(
         ("", "MoCo-v2 + adversarial, from half-way", "equal time", what, under_attack("longer"))
     )
-    few = {
-        (row["arm"], row["start"], row["seed"]): row
-        for row in result(SEMI)["rows"]
-        if row["labels"] == 20
-    }
-
-    def beside(arm: str) -> str:
-        pairs = [(row, few["fixmatch", *key]) for (name, *key), row in few.items() if name == arm]
-        starts = [
-            [pair for pair in pairs if pair[0]["start"] == start] for start in ("random", "moco-v2")
-        ]
-        changes = [
-            [ours["top1"] - theirs["top1"] for ours, theirs in by_seed]
-            for by_seed in zip(*starts, strict=True)
-        ]
-        return _mean_changes(changes, any(row["commit"] in UNRESOLVED for row in few.values()))
-
-    what = "accuracy, from random weights / from MoCo-v2's"
-    for goal, kind, arm in (
-        (
-            "twenty labels and many images, digits",
-            "adversarial instead of RandAugment",
-            "adversarial instead",
-        ),
-        ("", "RandAugment + adversarial", "fixmatch + adversarial"),
-    ):
-        rows.append((goal, f"FixMatch, {kind}", "equal steps", what, beside(arm)))
-    scored = [
-        row
-        for row in result(SEMI_CIFAR)["rows"]
-        if "held_out" not in row and row["start"] == "moco-v2"
-    ]
-    what, instead = (
-        "accuracy, from MoCo-v2's weights",
-        "FixMatch, adversarial instead of RandAugment",
-    )
-    for labels in (40, 250):
-        top1 = {(row["arm"], row["seed"]): row["top1"] for row in scored if row["labels"] == labels}
-        change = _mean_changes(
-            [
-                [top1[arm, seed] - top1["fixmatch", seed]]
-                for arm, seed in top1
-                if arm == "adversarial instead"
-            ],
-            lost=any(row["commit"] in UNRESOLVED for row in scored),
-        )
-        rows.append(
-            (f"{labels} labels and many images, CIFAR-10", instead, "equal steps", what, change)
-        )
     return table(rows, "goal", "hard example", "compared at", "measured by", "change (seeds)")
 
 
@@ -1351,29 +1298,6 @@ def the_paper() -> str:
     return paper.page(result(PAPER)).partition("\n\n")[2]
 
 
-def survived() -> str:
-    """What tests/torture and benchmarks/fuzz.py counted: hostile inputs and faults by group."""
-    found = result(TORTURE)
-    machine = f", {found['cores']} cores, torch {found['torch']}" if "torch" in found else ""
-    parts = [f"Counted on {found['date']}, commit `{found['commit'][:7]}`{machine}:\n"]
-    for kind, *header in (
-        ("input", "hostile input", "tried", "survived"),
-        ("fault", "fault", "tried", "nothing lost"),
-    ):
-        counts = [
-            (one["group"], one["tried"], one["survived"])
-            for one in found["groups"]
-            if one["kind"] == kind
-        ]
-        counts.append(
-            ("**all**", sum(count[1] for count in counts), sum(count[2] for count in counts))
-        )
-        parts.append(
-            table([(name, f"{tried:,}", f"{kept:,}") for name, tried, kept in counts], *header)
-        )
-    return "\n".join(parts)
-
-
 def floors() -> str:
     """The packages as floors, the highest first; the command line stands outside the picture."""
     lines = ["   ".join(floor) for floor in reversed(FLOORS[:-1])]
@@ -1416,30 +1340,28 @@ GENERATED: dict[str, Callable[[], str]] = {
     "protocols": protocol_table,
     "matrix": matrix,
     "moco": lambda: arms(MOCO, "MoCo-v2"),
-    "from-weights": from_weights,
     "equal-time": equal_time,
-    "few-labels": few_labels,
     "goals": goals,
     "strongest": strongest,
     "usb": usb,
-    "semi-supervised": lambda: semi_supervised(SEMI),
-    "semi-supervised-cifar10": lambda: semi_supervised(SEMI_CIFAR),
-    "few-images": lambda: few_images(FEW_IMAGES_ARMS, FEW_IMAGES_SCORES),
+    "semi-supervised": semi_supervised,
     "few-images-rates": few_images_rates,
-    "few-images-attacks": lambda: few_images(FEW_IMAGES_ATTACKS, FEW_IMAGES_UNDER_ATTACK),
+    "few-images-attacks": few_images,
     "robust-arms": robust_arms,
     "scratch": scratch,
     "scratch-rates": scratch_rates,
     "hardened": hardened,
     "hardened-before": partial(
-        hardened, (HARDENED_ADAMW, "by AdamW"), (HARDENED_PLAIN, "by AdamW, without other contrast")
+        hardened_before,
+        (HARDENED_ADAMW, "by AdamW"),
+        (HARDENED_PLAIN, "by AdamW, without other contrast"),
     ),
     "hardened-by": partial(hardened_by, HARDENED_BY),
     "hardened-two-steps": partial(hardened_by, "2026-11-25-harden-two-steps.json"),
     "hardened-growing": hardened_growing,
-    "adapted": adapted,
     "adapted-now": adapted_now,
-    "adapted-seeds": adapted_seeds,
+    "adapted-hands": adapted_hands,
+    "expected": expected,
     "hardened-objects": hardened_objects,
     "hardened-clothes": hardened_clothes,
     "hardened-sets": hardened_sets,
@@ -1453,17 +1375,15 @@ GENERATED: dict[str, Callable[[], str]] = {
     "rules-without-labels": rules_without_labels,
     "paper": the_paper,
     "dcluster": lambda: arms(DCLUSTER, "DeepCluster-v2"),
-    "ablation-moco": lambda: ablation(ABLATIONS["moco"]),
-    "ablation-dcluster": lambda: ablation(ABLATIONS["dcluster"]),
+    "ablation-moco": ablation,
     "simclr": lambda: arms(SIMCLR, "SimCLR"),
-    "attacks": attacks,
     "every-method": every_method,
     "by-protocol": by_protocol,
     "by-detection": by_detection,
     "costs": costs,
-    "survived": survived,
     "published-gains": published_gains,
     "floors": floors,
+    "coverage": coverage,
 }
 
 

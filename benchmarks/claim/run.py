@@ -175,7 +175,9 @@ def measured(
         return scores | fine_tuned(unit, run, scored, smoke)
     few = score("probe", run, scored, shots=[1, 16])
     scores |= {f"labels{count}": few[f"top1@{count}"] for count in (1, 16)}
-    attacked = score("robust", run, scored, images=20 if smoke else 1000, epsilons=[2.0])
+    attacked = score(
+        "robust", run, scored, preset="pgd", images=20 if smoke else 1000, epsilons=[2.0]
+    )
     return scores | {"robust2": attacked["robust@2"]}
 
 

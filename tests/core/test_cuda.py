@@ -313,7 +313,7 @@ def test_hard_examples_take_no_more_memory(device: str) -> None:
     [
         ("knn", {}, 0.5),
         ("probe", {}, 0.5),
-        ("robust", {"images": 100, "epsilons": [4.0], "steps": 3, "restarts": 1}, 3.0),
+        ("robust", {"images": 100, "epsilons": [4.0], "steps": 3, "targets": 1}, 3.0),
         ("robust", {"images": 60, "preset": "corruptions"}, 3.0),
     ],
 )

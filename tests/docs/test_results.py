@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
 
-from docs.generated import ROOT, UNRESOLVED, _mean_changes, strongest
+from docs.generated import ROOT, _mean_changes, over_images_and_seeds, strongest
 from hexa.runtime.packages import source_hash
 
 
@@ -51,11 +53,8 @@ def is_here(commit: str) -> bool:
 
 
 def test_every_commit_that_a_result_names_is_clean_and_in_this_branch() -> None:
-    """But for a list of older ones."""
     lost = {commit for commit, _ in NAMED if not is_here(commit)}
-    assert lost - UNRESOLVED == set(), "run it again from a clean commit of this branch"
-    assert UNRESOLVED - lost == set(), "benchmarks/unresolved.json names what no result has"
-    assert len(UNRESOLVED) <= 15, "nothing is added to benchmarks/unresolved.json"
+    assert lost == set(), "run it again from a clean commit of this branch"
 
 
 def test_a_commit_that_is_not_here_is_found() -> None:
@@ -80,6 +79,21 @@ def test_a_change_has_its_interval_and_a_mark_where_that_includes_0(values: list
     low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     said = f"{sum(values) / len(values):+.1f} ± {(high - low) / 2:.1f}{'†' * bool(low <= 0 <= high)} ({len(values)})"
     assert _mean_changes([[value] for value in values]) == said.replace("-", "−")
+
+
+def test_intervals_are_over_images_and_seeds() -> None:
+    """Of equal seeds it is that of images, of equal images that of seeds, and of both the root of the sum of squares."""
+    right = np.arange(400) < 100
+    error = 100 * right.std(ddof=1) / 20
+    assert over_images_and_seeds([right]) == pytest.approx((25.0, 1.96 * error))
+    assert over_images_and_seeds([right] * 3) == pytest.approx((25.0, 1.96 * error))
+    levels = np.array([0.2, 0.3, 0.4])
+    low, high = stats.ttest_1samp(100 * levels, 0).confidence_interval(0.95)
+    of_seeds = (high - low) / 2
+    found = over_images_and_seeds([[level] * 400 for level in levels])
+    assert found == pytest.approx((30.0, of_seeds))
+    both = over_images_and_seeds([right + level for level in levels])
+    assert both == pytest.approx((55.0, math.hypot(of_seeds, 1.96 * error)))
 
 
 def test_one_seed_shows_nothing() -> None:

@@ -157,7 +157,7 @@ def test_the_demo_prints_its_table_and_replaces_nothing(
         "sklearn.datasets.load_digits", lambda **_: tuple(values[::3] for values in every)
     )
     monkeypatch.setitem(
-        demo.PROTOCOLS, "robust", {"epsilons": (8, 16), "steps": 1, "restarts": 1, "images": 20}
+        demo.PROTOCOLS, "robust", {"epsilons": (8, 16), "steps": 1, "targets": 1, "images": 20}
     )
     small = {
         "network.widths": [4, 8],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,22 @@ from hexa.data import open_source
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.attack import (
-    LOSSES,
     Attack,
+    margin,
     projected_gradient,
     random_starts,
     smallest_radius,
     together,
 )
-from hexa.evaluation.auto_attack import auto_attack, least_move
+from hexa.evaluation.auto_attack import (
+    apgd,
+    apgd_name,
+    ascend,
+    auto_attack,
+    least_move,
+    likely_class,
+    targeted_dlr,
+)
 from hexa.evaluation.corruptions.kinds import KINDS, corrupt
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocols.probe import fit_probe
@@ -95,15 +102,21 @@ def test_an_attack_equals_the_loop_over_images(radius: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "attacks", [random_starts(20, 2.5, 1, ["cross-entropy"]), auto_attack(20, 1, 1)[2:3]]
+    "attacks",
+    [
+        random_starts(20, 2.5, 1, ["cross-entropy"]),
+        apgd(20, 1)[:1],
+        apgd(20, 1)[1:],
+        auto_attack(20, 1, 1)[2:3],
+    ],
 )
 def test_a_linear_classifier_falls_at_its_margin(attacks: list[Attack]) -> None:
     """|w·x + b| / ‖w‖₁ is how far all pixels have to be moved, where none is near the end of its range."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(12, generator=generator).double()
     images = 0.4 + 0.2 * torch.rand(40, 3, 2, 2, generator=generator).double()
-    margin = (images.flatten(1) - 0.5) @ weight
-    labels = (margin > 0).long()
+    own = (images.flatten(1) - 0.5) @ weight
+    labels = (own > 0).long()
 
     def scores(x: Tensor) -> Tensor:
         own = (x.flatten(1) - 0.5) @ weight
@@ -112,7 +125,7 @@ def test_a_linear_classifier_falls_at_its_margin(attacks: list[Attack]) -> None:
     radii = [0.005, 0.01, 0.02, 0.04]
     streams = [Stream(0).child(number) for number in range(40)]
     found = smallest_radius(scores, images, labels, radii, attacks, streams)
-    needed = margin.abs() / weight.abs().sum()
+    needed = own.abs() / weight.abs().sum()
     expected = [
         min((radius for radius in radii if radius > need), default=math.inf)
         for need in needed.tolist()
@@ -155,7 +168,7 @@ def test_the_least_move_is_that_of_linear_programming() -> None:
 
 @pytest.mark.parametrize(
     "attacks",
-    [random_starts(3, 2.5, 2, ["cross-entropy"]), auto_attack(5, 2, 20)],
+    [random_starts(3, 2.5, 2, ["cross-entropy", "margin"]), auto_attack(5, 2, 20)],
     ids=["pgd", "autoattack"],
 )
 def test_what_is_drawn_for_an_image_does_not_depend_on_its_batch(attacks: list[Attack]) -> None:
@@ -207,20 +220,118 @@ def test_attacks_find_what_torchattacks_finds(name: str, radius: float) -> None:
     assert int((found & ~expected).sum()) <= (10 if name == "Square" else 1)
 
 
-def test_the_margin_finds_what_a_cross_entropy_without_a_slope_does_not() -> None:
-    """Scores times 10,000: the cross-entropy is 0 in single precision, and so is its gradient."""
-    network, images, labels = draw(40)
-    network, images = network.float(), images.float()
-    streams = [Stream(0).child(number) for number in range(40)]
-    fallen = functools.partial(smallest_radius, lambda x: 1e4 * network(x), images, labels, [0.03])
-    found = {name: fallen(random_starts(10, 2.5, 1, [name]), streams) for name in LOSSES}
-    plain = smallest_radius(
-        network, images, labels, [0.03], random_starts(10, 2.5, 1, ["margin"]), streams
+def apgd_of_one(
+    scores: nn.Module, image: Tensor, label: int, start: Tensor, radius: float, stops: bool
+) -> tuple[Tensor, bool]:
+    """The view of the largest cross-entropy in 100 steps of APGD, and whether one was misclassified: algorithm 1 in
+    whole percents of the steps, counted as the authors' code does. stops: at a view that is misclassified.
+    """
+    checkpoints = [0, 22]
+    while checkpoints[-1] < 100:
+        checkpoints.append(checkpoints[-1] + max(checkpoints[-1] - checkpoints[-2] - 3, 6))
+
+    def project(x: Tensor) -> Tensor:
+        return (image + (x - image).clamp(-radius, radius)).clamp(0, 1)
+
+    x = project(start)
+    before = best = x
+    best_slope = slope = torch.zeros_like(x)
+    size, largest, found = 2 * radius, -math.inf, False
+    values: list[float] = []
+    at_check = (size, -math.inf)  # the step size and the largest value at the last checkpoint
+    for number in range(101):
+        leaf = x.detach().requires_grad_()
+        logits = scores(leaf[None])
+        value = F.cross_entropy(logits, torch.tensor([label]))
+        (slope,) = torch.autograd.grad(value, leaf)
+        values.append(value.item())
+        found |= int(logits.argmax()) != label
+        if found and stops:
+            return x, True
+        if values[-1] > largest:
+            best, best_slope, largest = x, slope, values[-1]
+        if number == 0:
+            at_check = (-1.0, largest)  # it counts as halved: there is nothing to compare with
+        elif number in checkpoints:
+            last = checkpoints[checkpoints.index(number) - 1]
+            risen = sum(values[k + 1] > values[k] for k in range(last, number))
+            old = size
+            if risen <= 0.75 * (number - last) or at_check == (size, largest):
+                size, x, slope = size / 2, best, best_slope
+            at_check = (old if size == old else -1.0, largest)
+        z = project(x + size * slope.sign())
+        ahead = z if number == 0 else project(x + 0.75 * (z - x) + 0.25 * (x - before))
+        before, x = x, ahead
+    return best, found
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_apgd_equals_the_loop_over_images(stops: bool) -> None:
+    scores, images, labels = draw(16)
+    radius = 0.012
+    noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(2)).double() * 2 - 1
+    start = images + radius * noise
+
+    def aim(views: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        logits = scores(views)
+        loss = F.cross_entropy(logits, labels[rows], reduction="none")
+        return loss, (logits.argmax(1) != labels[rows]) & stops
+
+    views, enough = ascend(aim, images, radius, start, 100)
+    expected = [
+        apgd_of_one(scores, image, int(label), at, radius, stops)
+        for image, label, at in zip(images, labels, start, strict=True)
+    ]
+    torch.testing.assert_close(
+        views, torch.stack([view for view, _ in expected]), atol=1e-12, rtol=0
     )
-    assert found["margin"].tolist() == plain.tolist()
-    assert int(found["cross-entropy"].isinf().sum()) > int(plain.isinf().sum()) + 5
-    logits, known = torch.tensor([[1.0, 5.0, 2.0], [3.0, 0.0, 1.0]]), torch.tensor([0, 0])
-    assert LOSSES["margin"](logits, known).tolist() == [4.0, -2.0]
+    assert 3 < sum(found for _, found in expected) < 14
+    assert enough.tolist() == [found and stops for _, found in expected]
+
+
+def test_targets_are_the_highest_other_classes() -> None:
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(20, 6, generator=generator)
+    labels = torch.randint(6, (20,), generator=generator)  # mostly not the highest
+    images = torch.arange(20.0)[:, None, None, None]
+
+    def scores(x: Tensor) -> Tensor:
+        return table[x[:, 0, 0, 0].long()]
+
+    for row, label in enumerate(labels.tolist()):
+        others = sorted(set(range(6)) - {label}, key=lambda c: -float(table[row, c]))
+        for number in range(5):
+            found = likely_class(scores, images, labels, number)
+            assert found is not None
+            assert int(found[row]) == others[number]
+    assert likely_class(scores, images, labels, 5) is None
+
+
+@pytest.mark.parametrize(("classes", "targets"), [(2, 1), (3, 2), (10, 3)])
+def test_attacks_aim_at_no_more_classes_than_there_are(classes: int, targets: int) -> None:
+    weight = torch.randn(12, classes, generator=torch.Generator().manual_seed(0)).double()
+    images = torch.rand(20, 3, 2, 2, generator=torch.Generator().manual_seed(1)).double()
+
+    def scores(x: Tensor) -> Tensor:
+        return x.flatten(1) @ weight
+
+    labels = scores(images).argmax(1)
+    streams = [Stream(0).child(number) for number in range(20)]
+    alone = [bool(attack(scores, images, labels, 1.0, streams).all()) for attack in apgd(10, 3)]
+    assert alone[1:] == [number < targets for number in range(3)]
+    assert f"{targets} target" in apgd_name(10, 3, classes)
+    found = smallest_radius(scores, images, labels, [1.0], apgd(10, 3), streams)
+    assert found.tolist() == [1.0] * 20
+
+
+def test_losses_of_scores() -> None:
+    logits = torch.tensor([[1.0, 5.0, 2.0, 4.0, -3.0], [3.0, 0.0, 1.0, 2.0, 0.5]])
+    labels, targets = torch.tensor([0, 0]), torch.tensor([3, 2])
+    expected = [(4 - 1) / (5 - (2 + 1) / 2), (1 - 3) / (3 - (1 + 0.5) / 2)]
+    assert targeted_dlr(logits, labels, targets).tolist() == pytest.approx(expected)
+    few = targeted_dlr(logits[:, :3], labels, torch.tensor([1, 2]))
+    assert few.tolist() == [4.0, -2.0]  # nothing to divide by
+    assert margin(logits, labels).tolist() == [4.0, -1.0]
 
 
 @pytest.mark.parametrize(("count", "width"), [(60, 8), (20, 40)])
@@ -233,10 +344,10 @@ def test_the_head_is_the_probe_as_one_layer(count: int, width: int) -> None:
 def test_an_evaluation_tells_each_image_and_its_mean() -> None:
     backbone = random_backbone(SMALL, 8)
     result = evaluate(
-        "robust", backbone, "digits", images=60, epsilons="4,1", steps=2, restarts=1, **QUIET
+        "robust", backbone, "digits", images=60, epsilons="4,1", steps=2, targets=1, **QUIET
     )
     metrics, details = result["metrics"], result["details"]
-    assert result["protocol"] == "robust/pgd2x1-eps1,4-images=60"
+    assert result["protocol"] == "robust/apgd2+apgd2t1-eps1,4-images=60"
     smallest = details["smallest_epsilon"]
     assert len(smallest) == len(details["positions"]) == 60
     assert set(smallest) <= {0.0, 1.0, 4.0, None}
@@ -246,6 +357,11 @@ def test_an_evaluation_tells_each_image_and_its_mean() -> None:
         low, high = details["intervals"][name]
         assert low < metrics[name] < high
     assert metrics["top1"] > metrics["robust@1"] > metrics["robust@4"]
+    assert (details["attack"], details["images"]) == ("APGD-CE and APGD-T (2 steps, 1 target)", 60)
+    low, high = details["intervals"]["robust@4"]
+    note = next(note for note in result["notes"] if details["attack"] in note)
+    assert "on 60 images" in note
+    assert f"robust@4 {low:.1f} to {high:.1f} %" in note
     # the same images for every seed, whatever the size of a batch
     other = QUIET | {"epsilons": [1], "steps": 1, "extraction_batch": 17, "seed": 1}
     assert (
@@ -263,6 +379,7 @@ def test_an_evaluation_tells_each_image_and_its_mean() -> None:
             {"steps": 2, "losses": "cross-entropy,margin"},
             "pgd2x2-eps2-images=30-losses=cross-entropy,margin",
         ),
+        ("apgd", {"steps": 2, "targets": 2}, "apgd2+apgd2t2-eps2-images=30"),
         (
             "pgd",
             {"steps": 2, "restarts": 1, "head": "aff", "head_epochs": 1, "head_steps": 1},
@@ -288,7 +405,7 @@ def test_unattacked_images_score_as_in_the_probe(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         "hexa.evaluation.protocols.robust.together", lambda device, pixels: 2048 // pixels
     )
-    robust = evaluate("robust", backbone, "digits", epsilons=[0.5], steps=1, restarts=1, **QUIET)
+    robust = evaluate("robust", backbone, "digits", epsilons=[0.5], steps=1, targets=1, **QUIET)
     assert robust["metrics"]["top1"] == pytest.approx(
         evaluate("probe", backbone, "digits", **QUIET)["metrics"]["top1"]
     )
@@ -344,9 +461,9 @@ def test_corrupted_images_are_scored_one_kind_after_the_other() -> None:
 
 def test_a_row_has_clean_corrupted_and_attacked_images() -> None:
     backbone = random_backbone(SMALL, 8)
-    options = {"images": 40, "epsilons": 2, "steps": 1, "restarts": 1}
+    options = {"images": 40, "epsilons": 2, "steps": 1, "targets": 1}
     row = evaluate("robust", backbone, "digits", corruptions=True, **options, **QUIET)
-    assert row["protocol"] == "robust/pgd1x1-eps2-images=40-corruptions=True"
+    assert row["protocol"] == "robust/apgd1+apgd1t1-eps2-images=40-corruptions=True"
     attacked = evaluate("robust", backbone, "digits", **options, **QUIET)["metrics"]
     alone = evaluate("robust", backbone, "digits", preset="corruptions", images=40, **QUIET)
     assert row["metrics"] == alone["metrics"] | attacked
@@ -404,13 +521,13 @@ def test_options_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
             {"head_epochs": 3},
             "head_epochs: not for head slf; leave it out, or give head alf or aff",
         ),
-        ({"preset": "corruptions", "aspect": "keep"}, "--preset pgd"),
+        ({"preset": "corruptions", "aspect": "keep"}, "--preset apgd"),
     ):
         with pytest.raises(UserError, match=said):
             evaluate("robust", random_backbone(SMALL, 8), "digits", **options, **QUIET)
 
 
-@pytest.mark.parametrize("preset", ["pgd", "corruptions"])
+@pytest.mark.parametrize("preset", ["apgd", "corruptions"])
 def test_no_readable_test_image_is_one_line(preset: str, tmp_path: Path) -> None:
     files = [
         f"{part}/{label}/{number}.png"

@@ -55,7 +55,7 @@ PROTOCOLS: list[tuple[str, dict[str, Any], str]] = [
     ("probe", {}, ""),
     ("linear", {"preset": "cifar", "epochs": 1}, ""),
     ("fine-tune", {"epochs": 1, "learning_rates": [0.001]}, ""),
-    ("robust", {"epsilons": 1, "steps": 1, "restarts": 1}, ""),
+    ("robust", {"epsilons": 1, "steps": 1, "targets": 1}, ""),
 ]
 
 

@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +17,20 @@ from hexa.adaptation import wording
 from hexa.adaptation.choice import SPARE
 from hexa.adaptation.command import AdaptRequest, Outcome, Trained
 from hexa.adaptation.plan import NATIVE_SHARE, Given, Plan
-from hexa.adaptation.robustness import CLEAN, Shown, Side, attack_all, decide, lost, table
+from hexa.adaptation.robustness import (
+    CLEAN,
+    Rows,
+    Shown,
+    Side,
+    attack_all,
+    attack_of,
+    crossed,
+    decide,
+    difference,
+    halves_of,
+    lost_by,
+    table,
+)
 from hexa.comparison.extraction import common, features_of as extracted, images_per_second
 from hexa.comparison.labelled import Judge, can_judge, groups_note, labels_of
 from hexa.comparison.leakage import apart
@@ -41,16 +55,18 @@ _LEAST = 1000
 _SMALLEST = 3 / 7
 #: Share of the time for attacks in the verdict.
 _JUDGING = 0.16
-#: Forward passes that attacking an image takes if the result withstands everything.
-_PASSES = 280
+#: Forward passes that attacking an image takes, of 560 if the result withstands everything.
+_PASSES = 400
 #: Bounds on the number of attacked images.
 _ATTACKED = (24, 500)
 #: Bounds on the number of images that clean accuracy is measured on.
 _JUDGED = (200, 2000)
 #: Factor by which the share of a state that costs too much is cut.
 _BACK = 0.85
-#: States that are tried, at most.
+#: States that one half of the labels tries, at most.
 _TRIED = 5
+#: States that are scored; rarely more, if both halves step back several times.
+_SCORED = 7
 #: Smallest share that is tried.
 _NEAREST = 1 / 16
 #: Share without labels: it has 6 to 40 % of what the end loses and 68 to 88 % of its robustness at ε = 1.
@@ -63,6 +79,14 @@ _OF_TWO = 0.75
 _STEPS, _STEP_SIZE = "hard_examples.adversarial.steps", "hard_examples.adversarial.step_size"
 #: Seconds to write the results, which are not measured.
 _END = 5.0
+
+
+def _check(name: str, value: object, meaning: str, low: float, high: float) -> None:
+    """Raise UserError unless this is a number from `low` to `high`; Python callers may give anything."""
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else None
+    if number is None or not low <= number <= high:
+        given = value if number is None else f"{number:g}"
+        raise UserError(f"{name} {given} is {meaning}; give one from {low:g} to {high:g}")
 
 
 @dataclass(frozen=True)
@@ -79,14 +103,8 @@ class HardenRequest(AdaptRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.25 <= self.strength <= 64:
-            raise UserError(
-                f"--strength {self.strength:g} is a radius in grey levels of 255; give one from 0.25 to 64"
-            )
-        if not 0 <= self.price <= 100:
-            raise UserError(
-                f"--price {self.price:g} is in points of accuracy; give one from 0 to 100"
-            )
+        _check("--strength", self.strength, "a radius in grey levels of 255", 0.25, 64)
+        _check("--price", self.price, "in points of accuracy", 0, 100)
         if "hard_examples.adversarial.epsilon" in self.fields:
             raise UserError(
                 "--hard_examples.adversarial.epsilon is given to hexa harden by --strength; give that one"
@@ -121,7 +139,7 @@ class HardenRequest(AdaptRequest):
         def others(size: int, seconds: float) -> float:
             """Seconds for all but training at this size, where --time is this many seconds."""
             at = costs.score(given.used(size))
-            clean = (2 + _TRIED) * at + 3 * costs.read
+            clean = (1 + _SCORED) * at + 3 * costs.read
             if at_native(size, seconds):
                 clean += costs.score(native)
             attacked = max(_JUDGING * seconds, _ATTACKED[0] * _PASSES * at)
@@ -227,12 +245,22 @@ class HardenRequest(AdaptRequest):
                 sides[share] = Side.of(network, extracted(network, images, how, device)[0], judge)
             return sides[share]
 
-        share = (
-            _UNTOLD
-            if judge is None
-            else at_price(self.price, lambda share: lost(before, side(share)))
-        )
-        after, tried = side(share), len(sides) if judge else 1
+        def cost(half: Rows, share: float) -> float:
+            return lost_by(before, side(share), half)
+
+        within = True
+        if judge is None:
+            shares = [_UNTOLD]
+            share = _UNTOLD
+            after = side(share)
+        else:
+            halves = halves_of(judge)
+            shares = [at_price(self.price, functools.partial(cost, half)) for half in halves]
+            both = zip(halves, shares, strict=True)
+            within = all(cost(half, one) <= self.price for half, one in both)
+            share = mean_share(shares, halves)
+            values = crossed([side(one) for one in shares], halves)
+            after = replace(side(share), values=values)
         count = np.clip(
             _JUDGING * self.seconds * images_per_second(start, device) / _PASSES, *_ATTACKED
         )
@@ -250,13 +278,14 @@ class HardenRequest(AdaptRequest):
             rows = [
                 [f"{name} at {at} px, % ↑", f"{own.mean(name):.1f}", "", ""] for name in own.values
             ]
-        attacked = (
-            f"{len(shown.places)} of the {len(images):,} images were corrupted, and attacked by PGD"
-        )
+        attack = attack_of(judge) | {"images": len(shown.places)}
+        attacked = f"{attack['name']} of {len(shown.places)} images"
         notes.append(
-            f"{attacked}; stronger attacks find more (hexa evaluate robust --preset autoattack)"
+            f"{len(shown.places)} of the {len(images):,} images were corrupted, and attacked by {attack['name']}; "
+            "stronger attacks find more (hexa evaluate robust)"
         )
-        better, verdict = decide(before, after, self.price, tried, f" at {size} px", at_own)
+        where = f" at {size} px"
+        better, verdict = decide(before, after, self.price, within, attacked, where, at_own)
         if share < 1:
             why = (
                 "without labels to tell what it costs,"
@@ -264,14 +293,25 @@ class HardenRequest(AdaptRequest):
                 else f"for --price {self.price:g}"
             )
             notes.append(f"{why} the result is {share:.4g} of the way from the start to the end")
+        if len(set(shares)) > 1:
+            notes.append(
+                "clean accuracy of each half of the labels is that of the weights that the other half chose, "
+                f"{' and '.join(f'{one:.4g}' for one in shares)} of the way"
+            )
         record: dict[str, Any] = {
             "images": len(images),
             "attacked": len(shown.places),
+            "attack": attack,
             "share": share,
+            "chosen": shares,
+            "within price": within,
             "size": size,
         }
         record |= {name: [before.mean(name), after.mean(name)] for name in before.values}
-        made, winner = table(before, after, size, tried), after.backbone if better else native
+        changes = {name: difference(before, after, name) for name in before.values}
+        record["changes"] = {name: [d.points, min(d.half, 100.0)] for name, d in changes.items()}
+        made = table(before, after, size)
+        winner = after.backbone if better else native
         return Outcome(
             winner,
             verdict,
@@ -315,6 +355,15 @@ def at_price(price: float, cost: Callable[[float], float]) -> float:
     share = math.sqrt(price / cost(1.0)) if cost(1.0) > price else 1.0
     shares = [max(_NEAREST, share * _BACK**steps) for steps in range(_TRIED - 1)]
     return next((one for one in shares if cost(one) <= price), shares[-1])
+
+
+def mean_share(shares: Sequence[float], halves: Sequence[Rows]) -> float:
+    """The share whose loss is the mean over images of the loss at the share that the other half of them chose.
+
+    Losses grow roughly with the square of the way, so it is the root of the mean square.
+    """
+    others = [len(halves[1]), len(halves[0])]
+    return math.sqrt(np.average(np.square(shares), weights=others))
 
 
 def drawn(trained: Trained, progress: Progress) -> tuple[Source, list[str]]:

@@ -34,12 +34,11 @@ def margin(logits: Tensor, labels: Tensor) -> Tensor:
 
     Its gradient does not vanish where the classifier is certain, as that of the cross-entropy does.
     """
-    return (
-        logits.scatter(1, labels[:, None], -torch.inf).amax(1)
-        - logits.gather(1, labels[:, None])[:, 0]
-    )
+    others = logits.scatter(1, labels[:, None], -torch.inf)
+    return others.amax(1) - logits.gather(1, labels[:, None])[:, 0]
 
 
+#: What `projected_gradient` may raise, by name.
 LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "margin": margin}
 
 
@@ -56,21 +55,20 @@ def projected_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Images [B, C, H, W] within `radius` of `images`, and whether each is misclassified, bool [B].
 
-    x_t+1 = clip(Π(x_t + step · sign ∂ℓ/∂x(x_t))), x_0 = start, with the loss ℓ, Π onto the box |x − image| ≤ radius and
-    clip to [0, 1] (Madry et al. 2018, arXiv 1706.06083). All of x_0 … x_steps count: an image stays at the first that
-    is misclassified, and costs no further pass; where it does not stop, for training, it is x_steps, which nobody looks
-    at. Lengths are in the unit of pixels.
+    x_t+1 = clip(Π(x_t + step · sign ∂ℓ/∂x(x_t))), x_0 = start, with the loss ℓ, Π onto the box |x − image| ≤ radius
+    and clip to [0, 1] (Madry et al. 2018, arXiv 1706.06083). All of x_0 … x_steps count: an image
+    stays at the first that is misclassified, and costs no further pass; if it does not stop, for training, it is
+    x_steps, which nobody looks at. Lengths are in the unit of pixels.
     """
-    low, high = (images - radius).clamp_(min=0), (images + radius).clamp_(max=1)
+    low = (images - radius).clamp_(min=0)
+    high = (images + radius).clamp_(max=1)
     moved = start.clamp(low, high)
     wrong = torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    rows = torch.arange(
-        len(images), device=images.device
-    )  # of images that are still classified correctly
+    # places of images that are still classified correctly.
+    rows = torch.arange(len(images), device=images.device)
     for number in range(steps + stops):
-        views = (
-            moved[rows].contiguous(memory_format=torch.channels_last).requires_grad_(number < steps)
-        )
+        views = moved[rows].contiguous(memory_format=torch.channels_last)
+        views.requires_grad_(number < steps)
         with torch.set_grad_enabled(number < steps):
             logits = scores(views)
             value = loss(logits, labels[rows]).sum()
@@ -81,9 +79,8 @@ def projected_gradient(
             break
         (gradient,) = torch.autograd.grad(value, views)
         rows = rows[goes_on]
-        moved[rows] = torch.clamp(
-            views.detach()[goes_on] + step * gradient[goes_on].sign(), low[rows], high[rows]
-        )
+        ahead = views.detach()[goes_on] + step * gradient[goes_on].sign()
+        moved[rows] = torch.clamp(ahead, low[rows], high[rows])
     return moved, wrong
 
 
@@ -101,9 +98,8 @@ def random_starts(
         number: int, s: Scores, x: Tensor, y: Tensor, radius: float, streams: Streams
     ) -> Tensor:
         start = x + radius * noise(x, streams, number)
-        return projected_gradient(
-            s, x, y, start, radius, relative_step * radius / steps, steps, every[number]
-        )[1]
+        step = relative_step * radius / steps
+        return projected_gradient(s, x, y, start, radius, step, steps, every[number])[1]
 
     return [partial(attack, number) for number in range(len(every))]
 

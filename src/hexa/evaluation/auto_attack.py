@@ -3,54 +3,121 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from hexa.evaluation.attack import Attack, Loss, Scores, Streams, cross_entropy, margin, noise
+from hexa.evaluation.attack import Attack, Scores, Streams, cross_entropy, margin, noise
 from hexa.evaluation.corruptions.per_image import PerImage
 
-#: Square's share of the pixels at first, and the queries of 10,000 after which it halves (Andriushchenko et al. 2020,
-#: section 4.1 and its code).
-_SHARE, _HALVES = 0.8, (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+#: Square's share of the pixels at first.
+_SHARE = 0.8
+#: Square's queries, of 10,000, after which it halves (Andriushchenko et al. 2020, section 4.1 and its code).
+_HALVES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+#: APGD's first checkpoint as a share of the steps, and by how much the distances between checkpoints shrink, down to
+#: the last (algorithm 1).
+_FIRST_CHECK = 0.22
+_CLOSER = 0.03
+_LAST_CHECK = 0.06
+#: Share of steps since the last checkpoint that must raise the loss, or APGD halves the step size.
+_RISES = 0.75
+#: Weight of the new step in APGD's momentum.
+_MOMENTUM = 0.75
+
+#: Views [b, C, H, W] and their places in the batch -> what an ascent raises [b], and whether a view is enough, bool [b].
+Aim = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def apgd(steps: int, targets: int) -> list[Attack]:
+    """APGD on the cross-entropy, then on the targeted DLR loss against each of the most likely other classes."""
+    return [
+        partial(apgd_ce, steps=steps),
+        *(partial(apgd_t, steps=steps, number=number) for number in range(targets)),
+    ]
+
+
+def apgd_name(steps: int, targets: int, classes: int) -> str:
+    """The name of `apgd` for this number of classes, such as APGD-CE and APGD-T (20 steps, 3 targets)."""
+    used = min(targets, classes - 1)
+    return f"APGD-CE and APGD-T ({steps} steps, {used} target{'s' if used != 1 else ''})"
 
 
 def auto_attack(steps: int, targets: int, queries: int) -> list[Attack]:
-    """APGD on the cross-entropy; targeted APGD and FAB, each against the most likely other classes; Square."""
-
-    def untargeted(s: Scores, x: Tensor, y: Tensor, radius: float, streams: Streams) -> Tensor:
-        return auto_pgd(s, x, y, radius, x + radius * noise(x, streams, 0), steps, cross_entropy)
-
-    def targeted(
-        fab: bool, number: int, s: Scores, x: Tensor, y: Tensor, radius: float, streams: Streams
-    ) -> Tensor:
-        with torch.no_grad():
-            logits = s(x.contiguous(memory_format=torch.channels_last))
-        if number >= logits.shape[1] - 1:
-            return torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        # the target goes through beside the label, as the attack leaves out images on its way
-        both = torch.stack(
-            [y, logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)[:, number]], 1
-        )
-        if fab:
-            return fast_adaptive_boundary(s, x, both, radius, steps)
-        return auto_pgd(
-            s, x, both, radius, x + radius * noise(x, streams, 1 + number), steps, targeted_dlr
-        )
-
-    at_targets = [
-        partial(targeted, fab, number) for fab in (False, True) for number in range(targets)
-    ]
-    return [untargeted, *at_targets, partial(square_attack, queries=queries)]
+    """`apgd`, FAB against the same targets, and Square."""
+    boundary = [partial(fab_t, steps=steps, number=number) for number in range(targets)]
+    return [*apgd(steps, targets), *boundary, partial(square_attack, queries=queries)]
 
 
-def targeted_dlr(logits: Tensor, both: Tensor) -> Tensor:
-    """(z_t − z_y) / (z_π1 − (z_π3 + z_π4) / 2), [B], for labels and targets `both` [B, 2] (section 4.1).
+def apgd_ce(
+    scores: Scores, images: Tensor, labels: Tensor, radius: float, streams: Streams, steps: int
+) -> Tensor:
+    """Attack by APGD on the cross-entropy, from a random point."""
+    start = images + radius * noise(images, streams, 0)
+
+    def loss(logits: Tensor, rows: Tensor) -> Tensor:
+        return cross_entropy(logits, labels[rows])
+
+    return auto_pgd(scores, images, labels, radius, start, steps, loss)
+
+
+def apgd_t(
+    scores: Scores,
+    images: Tensor,
+    labels: Tensor,
+    radius: float,
+    streams: Streams,
+    steps: int,
+    number: int,
+) -> Tensor:
+    """Attack by APGD on the targeted DLR loss, from a random point. number: 0 is the most likely other class."""
+    targets = likely_class(scores, images, labels, number)
+    if targets is None:
+        return torch.zeros(len(images), dtype=torch.bool, device=images.device)
+    start = images + radius * noise(images, streams, 1 + number)
+
+    def loss(logits: Tensor, rows: Tensor) -> Tensor:
+        return targeted_dlr(logits, labels[rows], targets[rows])
+
+    return auto_pgd(scores, images, labels, radius, start, steps, loss)
+
+
+def fab_t(
+    scores: Scores,
+    images: Tensor,
+    labels: Tensor,
+    radius: float,
+    streams: Streams,
+    steps: int,
+    number: int,
+) -> Tensor:
+    """Attack by FAB against one class. number: 0 is the most likely other class."""
+    targets = likely_class(scores, images, labels, number)
+    if targets is None:
+        return torch.zeros(len(images), dtype=torch.bool, device=images.device)
+    both = torch.stack([labels, targets], 1)
+    return fast_adaptive_boundary(scores, images, both, radius, steps)
+
+
+@torch.no_grad()
+def likely_class(scores: Scores, images: Tensor, labels: Tensor, number: int) -> Tensor | None:
+    """The other class with the highest score of each image [B], or the one `number` below it; None if there is none."""
+    logits = scores(images.contiguous(memory_format=torch.channels_last))
+    if number >= logits.shape[1] - 1:
+        return None
+    others = logits.scatter(1, labels[:, None], -torch.inf)
+    return others.argsort(1, descending=True)[:, number]
+
+
+def targeted_dlr(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """(z_t − z_y) / (z_π1 − (z_π3 + z_π4) / 2), [B] (section 4.1).
 
     z_π1 ≥ z_π2 ≥ … are the sorted scores: scaled scores give the same. With fewer than four classes nothing divides.
     """
-    label, target = logits.gather(1, both).unbind(1)
+    label = logits.gather(1, labels[:, None])[:, 0]
+    target = logits.gather(1, targets[:, None])[:, 0]
     if logits.shape[1] < 4:
         return target - label
     top = logits.topk(4).values
@@ -64,81 +131,140 @@ def auto_pgd(
     radius: float,
     start: Tensor,
     steps: int,
-    loss: Loss,
+    loss: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """Whether images [B, C, H, W] are misclassified on the way from `start` within `radius`, bool [B] (algorithm 1).
+    """Attack images [B, C, H, W] by APGD; True for those misclassified on the way from `start`, bool [B].
 
-    z = Π(x_k + η·sign ∂ℓ/∂x), x_k+1 = Π(x_k + ¾·(z − x_k) + ¼·(x_k − x_k−1)), with η = 2·radius at first. At
-    checkpoints, which grow closer, η is halved and x goes back to where ℓ was largest, for images whose ℓ rose in at
-    most three quarters of the steps since the last one, or whose largest ℓ is the same and η, too. labels: [B], or
-    labels and targets [B, 2], as `loss` takes them.
+    loss: class scores [b, K] and places in the batch [b] -> what the attack raises, [b].
     """
-    wrong = torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    rows = torch.arange(
-        len(images), device=images.device
-    )  # of images that are still classified correctly
-    low, high = (images - radius).clamp(min=0), (images + radius).clamp(max=1)
-    view = start.clamp(low, high)
-    none = torch.zeros(len(images), device=images.device, dtype=images.dtype)
-    now = {
-        "view": view,
-        "before": view,
-        "best": view,
-        "slope": torch.zeros_like(view),
-        "best slope": view,
-    }
-    now |= {"low": low, "high": high, "labels": labels, "step": none + 2 * radius, "risen": none}
-    now |= {
-        "value": none - torch.inf,
-        "largest": none - torch.inf,
-        "checked": none - torch.inf,
-        "halved": none + 1,
-    }
-    length, since = max(int(0.22 * steps), 1), 0
+
+    def aim(views: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        logits = scores(views)
+        return loss(logits, rows), logits.argmax(1) != labels[rows]
+
+    return ascend(aim, images, radius, start, steps)[1]
+
+
+@dataclass
+class _Climb:
+    """What APGD knows of each image that it still moves, [b] or [b, C, H, W]."""
+
+    #: Place in the batch.
+    row: Tensor
+    view: Tensor
+    #: The view before `view`.
+    before: Tensor
+    #: Gradient at `view`.
+    slope: Tensor
+    #: Loss at `view`.
+    loss: Tensor
+    best_view: Tensor
+    best_slope: Tensor
+    best_loss: Tensor
+    #: `best_loss` at the last checkpoint.
+    checked_loss: Tensor
+    step_size: Tensor
+    #: Whether the last checkpoint halved the step size.
+    halved: Tensor
+    #: Steps since the last checkpoint that raised the loss.
+    rises: Tensor
+
+    def of(self, kept: Tensor) -> _Climb:
+        """The images of `kept`, bool [b]."""
+        return _Climb(**{field.name: getattr(self, field.name)[kept] for field in fields(self)})
+
+    def look(self, views: Tensor, loss: Tensor, slope: Tensor) -> None:
+        """Take the loss [b] and its gradient at the view."""
+        self.rises = self.rises + (loss > self.loss)
+        self.loss = loss
+        self.slope = slope
+        best = loss > self.best_loss
+        self.best_loss = torch.where(best, loss, self.best_loss)
+        self.best_view = torch.where(_wide(best), views, self.best_view)
+        self.best_slope = torch.where(_wide(best), slope, self.best_slope)
+
+    def check(self, length: int) -> None:
+        """Halve the step size and go back to the best view, where the last `length` steps were of little use."""
+        few = self.rises <= _RISES * length
+        stuck = ~self.halved & (self.checked_loss >= self.best_loss)
+        self.halved = few | stuck
+        self.step_size = torch.where(self.halved, self.step_size / 2, self.step_size)
+        self.view = torch.where(_wide(self.halved), self.best_view, self.view)
+        self.slope = torch.where(_wide(self.halved), self.best_slope, self.slope)
+        self.begin_check()
+
+    def begin_check(self) -> None:
+        """Count from here to the next checkpoint."""
+        self.checked_loss = self.best_loss
+        self.rises = torch.zeros_like(self.rises)
+
+    def move(self, low: Tensor, high: Tensor, momentum: float) -> None:
+        """Take a step within the box."""
+        ahead = self.view + _wide(self.step_size) * self.slope.sign()
+        ahead = torch.clamp(ahead, low[self.row], high[self.row])
+        moved = self.view + momentum * (ahead - self.view)
+        moved = moved + (1 - momentum) * (self.view - self.before)
+        self.before = self.view
+        self.view = torch.clamp(moved, low[self.row], high[self.row])
+
+
+def ascend(
+    aim: Aim, images: Tensor, radius: float, start: Tensor, steps: int
+) -> tuple[Tensor, Tensor]:
+    """Return the view with the largest loss of each image [B, C, H, W], and whether one was enough, bool [B].
+
+    z = Π(x_k + η·sign ∂ℓ/∂x), x_k+1 = Π(x_k + ¾·(z − x_k) + ¼·(x_k − x_k−1)), with η = 2·radius at first (algorithm 1).
+    At checkpoints, which grow closer, η is halved and x goes back to where ℓ was largest, for images whose ℓ rose in at
+    most three quarters of the steps since the last one, or whose largest ℓ is the same and η, too. What is enough is
+    not moved further: its view is the last one.
+    """
+    low = (images - radius).clamp(min=0)
+    high = (images + radius).clamp(max=1)
+    found = start.clamp(low, high)
+    enough = torch.zeros(len(images), dtype=torch.bool, device=images.device)
+    none = torch.zeros(len(images), dtype=images.dtype, device=images.device)
+    climb = _Climb(
+        row=torch.arange(len(images), device=images.device),
+        view=found,
+        before=found,
+        slope=torch.zeros_like(found),
+        loss=none + torch.inf,
+        best_view=found,
+        best_slope=torch.zeros_like(found),
+        best_loss=none - torch.inf,
+        checked_loss=none,
+        step_size=none + 2 * radius,
+        halved=torch.ones_like(enough),
+        rises=none,
+    )
+    found = found.clone()
+    length = max(int(_FIRST_CHECK * steps), 1)
+    since = 0
     for number in range(steps + 1):
-        views = now["view"].detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+        views = climb.view.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
         with torch.enable_grad():
-            logits = scores(views)
-            values = loss(logits, now["labels"])
-        (slope,) = torch.autograd.grad(values.sum(), views)
-        right = logits.argmax(1) == (now["labels"] if labels.ndim == 1 else now["labels"][:, 0])
-        wrong[rows] = ~right
-        values = values.detach()
-        now["risen"] = now["risen"] + (values > now["value"])
-        grown = values > now["largest"]
-        now |= {
-            "value": values,
-            "slope": slope,
-            "largest": torch.where(grown, values, now["largest"]),
-        }
-        wide = grown[:, None, None, None]
-        now |= {"best": torch.where(wide, views.detach(), now["best"])}
-        now |= {"best slope": torch.where(wide, slope, now["best slope"])}
-        rows, now = rows[right], {name: value[right] for name, value in now.items()}
-        if number == steps or not len(rows):
+            loss, done = aim(views, climb.row)
+        (slope,) = torch.autograd.grad(loss.sum(), views)
+        climb.look(views.detach(), loss.detach(), slope)
+        found[climb.row] = torch.where(_wide(done), views.detach(), climb.best_view)
+        enough[climb.row] = done
+        climb = climb.of(~done)
+        if number == steps or not len(climb.row):
             break
         if number == 0:
-            now |= {"risen": torch.zeros_like(now["risen"]), "checked": now["largest"]}
-        elif (since := since + 1) == length:
-            halve = (now["risen"] <= 0.75 * length) | (now["halved"] == 0) & (
-                now["checked"] >= now["largest"]
-            )
-            back = halve[:, None, None, None]
-            now |= {
-                "step": torch.where(halve, now["step"] / 2, now["step"]),
-                "halved": halve.to(now["step"].dtype),
-            }
-            now |= {"view": torch.where(back, now["best"], now["view"]), "checked": now["largest"]}
-            now |= {"slope": torch.where(back, now["best slope"], now["slope"])}
-            now["risen"] = torch.zeros_like(now["risen"])
-            length, since = max(length - max(int(0.03 * steps), 1), max(int(0.06 * steps), 1)), 0
-        view, share = now["view"], 0.75 if number else 1.0
-        ahead = torch.clamp(
-            view + now["step"][:, None, None, None] * now["slope"].sign(), now["low"], now["high"]
-        )
-        moved = view + share * (ahead - view) + (1 - share) * (view - now["before"])
-        now |= {"before": view, "view": torch.clamp(moved, now["low"], now["high"])}
-    return wrong
+            climb.begin_check()
+        elif since == length:
+            climb.check(length)
+            length = max(length - max(int(_CLOSER * steps), 1), max(int(_LAST_CHECK * steps), 1))
+            since = 0
+        climb.move(low, high, _MOMENTUM if number else 1.0)
+        since += 1
+    return found, enough
+
+
+def _wide(values: Tensor) -> Tensor:
+    """Values [b] for pixels, [b, 1, 1, 1]."""
+    return values[:, None, None, None]
 
 
 def fast_adaptive_boundary(

@@ -54,8 +54,8 @@ def digits_moco_v2() -> Experiment:
 
     Command: hexa pretrain digits-moco-v2
 
-    Expected: k-NN 95.7 ± 0.6 %, a probe of all labels 98.6 ± 0.2 %, attacked within 8 and 16 grey levels 86.8 ± 1.9 and
-    46.0 ± 5.1 % (five seeds; untrained k-NN: 83.3; raw pixels: 95.3).
+    Expected: k-NN 95.7 ± 0.6 %, a probe of all labels 98.6 ± 0.2 %, under PGD within 8 and 16 grey levels (450 images)
+    86.8 ± 1.9 and 46.0 ± 5.1 % (five seeds; untrained k-NN: 83.3; raw pixels: 95.3).
 
     Cost: a minute of a core without AVX-512.
     """
@@ -68,8 +68,8 @@ def digits_hexa_moco() -> Experiment:
 
     Command: hexa pretrain digits-hexa-moco
 
-    Expected: k-NN 95.6 ± 0.4 %, a probe of all labels 98.4 ± 0.3 %, attacked within 8 and 16 grey levels 89.3 ± 1.0 and
-    57.8 ± 5.4 % (plain: 86.8 and 46.0; five seeds).
+    Expected: k-NN 95.6 ± 0.4 %, a probe of all labels 98.4 ± 0.3 %, under PGD within 8 and 16 grey levels (450 images)
+    89.3 ± 1.0 and 57.8 ± 5.4 % (plain: 86.8 and 46.0; five seeds).
 
     Cost: a minute and a half of a core without AVX-512.
     """

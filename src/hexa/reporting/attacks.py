@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hexa.reporting import scores
 from hexa.reporting.curves import Chart, Quantity, Series, drawn
-from hexa.reporting.runs import Record, Run, is_number
+from hexa.reporting.runs import Record, Run, flatten, is_number
 
 _OVER = "ε in grey levels"
 
@@ -27,7 +27,7 @@ def charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
             if len(x) < 2 or (several and branch != "main"):
                 continue
             attack = scores.protocol(result).removesuffix(f"-branch{branch}")
-            curves = groups.setdefault(f"{attack} on {scores.data(result)}", {})
+            curves = groups.setdefault(f"{attack} on {scores.data(result)}{_images(result)}", {})
             label = name if several else branch
             place = slot if several else list({**curves, label: None}).index(label)
             curves[label] = Series(label, place, x, y)  # of repetitions, the newest
@@ -40,6 +40,12 @@ def charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
         )
         for about, curves in groups.items()
     ]
+
+
+def _images(result: Record) -> str:
+    """How many images were attacked, if the result says so."""
+    count = flatten(result).get("details.images")
+    return f", {count:,} images" if is_number(count) else ""
 
 
 def _points(result: Record) -> tuple[NDArray[np.float64], ...]:
