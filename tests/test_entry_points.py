@@ -111,10 +111,16 @@ def test_published_results_of_other_packages(installed: Added) -> None:
 
 
 def test_the_last_of_two_definitions_counts() -> None:
+    def defined(length: int) -> type[MethodConfig]:
+        class Twice(MethodConfig):
+            name: str = "twice"
+            epochs: int = length
+
+        return Twice
+
     def found() -> int:
-        for epochs in (1, 2):
-            fields = {"__annotations__": {"name": str, "epochs": int}, "name": "twice"}
-            type("Twice", (MethodConfig,), {**fields, "epochs": epochs, "__module__": __name__})
+        both = [defined(length) for length in (1, 2)]
+        assert len(both) == 2
         return choices(MethodConfig, "name", "hexa.methods")["twice"].model_fields["epochs"].default
 
     assert forked(found, seconds=600).value == 2

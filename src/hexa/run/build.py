@@ -24,7 +24,6 @@ from hexa.data.views.making import Views
 from hexa.evaluation.collective import from_main
 from hexa.nn import backbones
 from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
-from hexa.nn.depthwise import quicken
 from hexa.nn.encoder import Encoder
 from hexa.nn.trunk import Trunk
 from hexa.objective import STD, Objective
@@ -218,7 +217,7 @@ def build_method(
             if begins
             else backbones.build(experiment.network)
         )
-        method = quicken(experiment.method.build(network, setting))
+        method = experiment.method.build(network, setting)
     device = machine.device
     method = (
         precisions.place(method, device) if experiment.training.channels_last else method.to(device)
