@@ -50,7 +50,6 @@ PROTOCOLS = "2026-11-22-protocols.json"
 DETECTION = "2026-11-21-detect-voc07-subset.json"
 PAPER = "2026-11-23-paper-small/result.json"
 #: The newest count.
-TORTURE = max(path.name for path in (ROOT / "benchmarks").glob("*-torture.json"))
 WITHOUT_LABELS = "2026-11-25-without-labels.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
 ROBUST = "2026-11-25-robust-digits.json"
@@ -75,6 +74,7 @@ SEMI = "2026-11-23-semi-supervised-digits.json"
 HANDS = ("2026-11-27-adapt-sets-drawn.json",)
 FEW_IMAGES = "2026-11-23-few-images.json"
 SCRATCH = "2026-11-28-robust-scratch.json"
+COVERAGE = "2026-11-29-coverage.json"
 #: Their arms, by what they are called on the page. ε and α₁ are 1 where nothing else is said.
 FEW_IMAGES_ARMS = {
     "plain": "MoCo-v2",
@@ -716,6 +716,23 @@ def hardened_growing() -> str:
     )
 
 
+def coverage() -> str:
+    """How often intervals hold, and which gains they show."""
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in result(COVERAGE)["rows"]:
+        if row["decides"]:
+            images = f"{row['labelled']:,}" + ", in groups" * (row["group"] > 1)
+            cells.setdefault((images, str(row["classes"])), []).append(row)
+    rows = []
+    for place, (equal, *gains) in cells.items():
+        found = [f"{row['truth']:.1f} points: {100 * row['better']:.0f} %" for row in gains]
+        covered = f"{100 * equal['covered']:.1f} %"
+        wrong = f"{50 * (equal['better'] + equal['worse']):.1f} %"  # both sides are alike
+        rows.append((*place, covered, wrong, ", ".join(found)))
+    header = ("labelled images", "classes", "intervals hold", "wrong “better”", "gains found")
+    return table(rows, *header)
+
+
 def start_by_size() -> str:
     """The start's accuracy on clean images, by image size."""
     rows = result("2026-11-25-start-by-size.json")["rows"]
@@ -1281,29 +1298,6 @@ def the_paper() -> str:
     return paper.page(result(PAPER)).partition("\n\n")[2]
 
 
-def survived() -> str:
-    """What tests/torture and benchmarks/fuzz.py counted: hostile inputs and faults by group."""
-    found = result(TORTURE)
-    machine = f", {found['cores']} cores, torch {found['torch']}" if "torch" in found else ""
-    parts = [f"Counted on {found['date']}, commit `{found['commit'][:7]}`{machine}:\n"]
-    for kind, *header in (
-        ("input", "hostile input", "tried", "survived"),
-        ("fault", "fault", "tried", "nothing lost"),
-    ):
-        counts = [
-            (one["group"], one["tried"], one["survived"])
-            for one in found["groups"]
-            if one["kind"] == kind
-        ]
-        counts.append(
-            ("**all**", sum(count[1] for count in counts), sum(count[2] for count in counts))
-        )
-        parts.append(
-            table([(name, f"{tried:,}", f"{kept:,}") for name, tried, kept in counts], *header)
-        )
-    return "\n".join(parts)
-
-
 def floors() -> str:
     """The packages as floors, the highest first; the command line stands outside the picture."""
     lines = ["   ".join(floor) for floor in reversed(FLOORS[:-1])]
@@ -1387,9 +1381,9 @@ GENERATED: dict[str, Callable[[], str]] = {
     "by-protocol": by_protocol,
     "by-detection": by_detection,
     "costs": costs,
-    "survived": survived,
     "published-gains": published_gains,
     "floors": floors,
+    "coverage": coverage,
 }
 
 

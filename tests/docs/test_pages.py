@@ -257,6 +257,15 @@ def test_files_of_the_architecture_exist() -> None:
     ] == []
 
 
+def test_the_page_on_hostile_files_names_tests_that_exist_and_omits_none() -> None:
+    text = (ROOT / "docs" / "what-it-survives.md").read_text()
+    named = set(re.findall(r"`((?:tests|benchmarks)/[\w/]+\.py)`", text))
+    assert not [name for name in named if not (ROOT / name).is_file()]
+    torture = {f"tests/torture/{path.name}" for path in (ROOT / "tests/torture").glob("test_*.py")}
+    assert torture - named == {"tests/torture/test_harness.py"}
+    assert len(text.split()) <= 400
+
+
 def test_runs_of_a_readers_own_file_are_looked_at_with_trust() -> None:
     """Another test has imported the file already, which a reader's command has not."""
     for page in ("add-a-method", "add-a-hard-example"):

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hexa import cli, published, recipes
+from hexa import cli, recipes
 from hexa.config import UserError
 from hexa.training.losses import NonFiniteError
-from hexa_paper import reproduce, request, running, storage, studies, work, writing
+from hexa_paper import published, reproduce, request, running, storage, studies, work, writing
 from hexa_paper.plan import Plan
 from hexa_paper.request import Request, Target
 from hexa_paper.rows import metrics_of, rows_of
