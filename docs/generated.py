@@ -1357,6 +1357,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "scratch": scratch,
     "scratch-rates": scratch_rates,
     "hardened": hardened,
+    "hardened-photographs": hardened_photographs,
     "hardened-before": partial(
         hardened_before,
         (HARDENED_ADAMW, "by AdamW"),
