@@ -1351,6 +1351,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "scratch": scratch,
     "scratch-rates": scratch_rates,
     "hardened": hardened,
+    "hardened-photographs": hardened_photographs,
     "hardened-before": partial(
         hardened_before,
         (HARDENED_ADAMW, "by AdamW"),
