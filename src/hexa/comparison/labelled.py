@@ -292,14 +292,16 @@ def can_judge(labels: Rows | None) -> bool:
 
 def showable(images: int, groups: Rows | None = None, comparisons: int = 1) -> str:
     """A sentence on the true difference that as many images show in four of five comparisons. groups: int64 [N]."""
-    sizes = np.ones(1) if groups is None else np.bincount(groups)
-    of_an_image = float((sizes**2).sum() / sizes.sum())
-    independent = images / (1 + _ALIKE * (of_an_image - 1))
+    sizes = np.ones(images) if groups is None else np.unique(groups, return_counts=True)[1]
+    within = f" in {counted(len(sizes), 'group')}" if sizes.max() > 1 else ""
+    given = f"with {images:,} labelled images{within}"
+    if images < _FEWEST or len(sizes) < _FEWEST_GROUPS:
+        return f"{given} no difference can be shown"
+    independent = images / (1 + _ALIKE * (float((sizes**2).sum() / sizes.sum()) - 1))
     normal = statistics.NormalDist()
     reach = normal.inv_cdf(1 - 0.025 / comparisons) + normal.inv_cdf(_POWER)
     points = reach * WIDTH * _DEVIATION / math.sqrt(independent)
-    within = "" if groups is None else f" in {counted(len(sizes), 'group')}"
-    return f"with {images:,} labelled images{within} a difference of about {points:.0f} points can be shown"
+    return f"{given} a difference of about {points:.0f} points can be shown"
 
 
 def count_groups(groups: Rows) -> str:
