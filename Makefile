@@ -1,6 +1,6 @@
 # make demo   pre-trains two small networks on embedded real images and compares them (one to three minutes on two cores)
 # make test   runs the tests
-# make torture  runs every test with hostile files and faults, draws thousands more (hours), and writes the count into the documentation
+# make torture  runs every test with hostile files and faults, draws thousands more (hours), and writes the count into benchmarks/
 # make lint   checks style and types, and that the documentation builds without a broken link
 # make docs   builds the documentation into build/site
 # make dist   builds the sdist, and from it the wheel, into dist/
@@ -33,7 +33,6 @@ torture: setup-dev
 	HEXA_TORTURE_REPORT=build/torture.json $(BIN)/python -m pytest tests/torture -m '' --numprocesses logical --maxprocesses 4 --dist loadfile
 	$(BIN)/python benchmarks/fuzz.py --result build/torture.json
 	mv build/torture.json $(TORTURE) # not before: the count names a commit without changes
-	$(BIN)/python -m docs.generated
 	@echo '$(TORTURE)'
 
 lint: setup-dev docs

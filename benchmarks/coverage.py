@@ -1,122 +1,146 @@
-"""How often do the intervals of `hexa compare` hold the difference that further labelled images would show?
+"""How often do the intervals of `hexa compare` hold the true difference, and which differences do they show?
 
-    python benchmarks/coverage.py WEIGHTS DATA#SPLIT OUT.json [--sizes 64 72] [--images 6000] [--labelled 150 400 1000]
+    python benchmarks/coverage.py OUT.json [--comparisons 300] [--classes 2 20] [--labelled 100 300 1000]
 
-One network at two image sizes is a pair of backbones. Labelled sets are drawn from many images, of every set the paired
-difference and its interval; the mean over draws is the truth. Widths: 1.5 is the rule (Nadeau and Bengio), 1 the one
-before it. `series`: of every image drawn come SERIES different ones, its features with noise, as of photographs taken
-one after the other, judged as they are and as groups; the truth is the mean over draws of the latter. `some`: only
-FEW of the images that are judged are compared, as `hexa harden` attacks a few; the truth is that of all of them.
+A population of features: every class has two clusters, and two backbones see the same images with noise that they partly
+share, one of them perhaps with a stronger signal. Each comparison draws labelled images anew and goes through `Judge` and
+`difference`. The truth is the mean difference over all comparisons of a row, 0 if the backbones are equal: a cross-validated
+difference has that expectation. `groups` of four images share their class and half of their noise.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from hexa.comparison.labelled import DECIDING, Judge, labels_of, paired
-from hexa.data import open_source
-from hexa.data.sources.source import Subset
-from hexa.evaluation.features import extract
-from hexa.runtime.packages import provenance
-from hexa.weights.pretrained import load_backbone
+from hexa.comparison.labelled import DECIDING, Judge, difference
+from hexa.runtime.packages import processor_name, provenance
 
-WIDTHS = (1.0, 1.25, 1.5)
-SERIES, NOISE, FEW = 4, 0.7, 40
-WAYS = ("", "some", "as they are", "grouped")
-Pair = tuple[Tensor, Tensor]
+#: Of all draws; the factors of intervals were chosen on others.
+SEED = 2
+#: Numbers of a feature.
+WIDTH = 16
+#: Share of the noise's variance that both backbones see.
+SHARED = 0.8
+#: Images of a group, and the share of the noise's variance that they share.
+GROUP = 4
+ALIKE = 0.5
+#: Strength of the signal by the number of classes.
+STRENGTH = {2: 2.0, 20: 6.0}
+#: Factors of the second backbone's signal by the number of classes, for about 0, 3 and 8 points of the linear probe.
+GAINS = {2: (1.0, 1.13, 1.42), 20: (1.0, 1.055, 1.15)}
+#: Labelled images from which on 8 points are no longer tried.
+MANY = 1000
 
 
-def differences(
-    features: Pair, labels: NDArray[np.int64], count: int, draws: int, way: str = ""
-) -> Iterator[dict[str, tuple[float, float, float]]]:
-    """Of each draw of `count` images, by measure: difference, half its interval at a width of 1, the rule's width."""
-    series = way in WAYS[2:]
-    for draw in range(draws):
-        generator = np.random.default_rng(draw)
-        rows, several = (
-            generator.choice(len(labels), count // (SERIES if series else 1), replace=False),
-            None,
-        )
-        if series:
-            rows = np.repeat(rows, SERIES)
-            several = np.unique(rows, return_inverse=True)[1] if way == "grouped" else None
-        judge, scores = Judge(labels[rows], draw, several), []
-        for one in features:
-            x = one[rows]
-            noise = torch.from_numpy(generator.normal(size=x.shape).astype(np.float32)) * (
-                NOISE * x.std()
-            )
-            scores.append(judge.scores(x + noise if series else x))
-        first, second = scores
-        among = np.sort(generator.permutation(len(judge.judged))[: FEW if way == "some" else None])
-        width, found = judge.width_of(judge.judged[among]), {}
-        for name in DECIDING:
-            sets = None if name not in first.groups else first.groups[name][among]
-            found[name] = paired(first.right[name][among], second.right[name][among], groups=sets)
-        yield {name: (one.points, one.half, width) for name, one in found.items()}
+class Population:
+    """Labelled images as two backbones see them."""
+
+    def __init__(self, classes: int, gain: float, group: int = 1) -> None:
+        generator = np.random.default_rng(classes)
+        self.means = generator.normal(size=(classes, 2, WIDTH)) / WIDTH**0.5
+        self.gain = gain
+        self.group = group
+
+    def draw(
+        self, count: int, generator: np.random.Generator
+    ) -> tuple[list[Tensor], np.ndarray, np.ndarray | None]:
+        """Features of both backbones, labels and groups of `count` images."""
+        groups = np.repeat(np.arange(count // self.group), self.group)
+        classes = len(self.means)
+        of_group = generator.permutation(np.arange(count // self.group) % classes)
+        labels = of_group[groups]
+        cluster = generator.integers(0, 2, count // self.group)[groups]
+
+        def noise() -> np.ndarray:
+            own = generator.normal(size=(count, WIDTH))
+            if self.group == 1:
+                return own
+            common = generator.normal(size=(count // self.group, WIDTH))[groups]
+            return (1 - ALIKE) ** 0.5 * own + ALIKE**0.5 * common
+
+        signal = STRENGTH[classes] * self.means[labels, cluster]
+        shared = SHARED**0.5 * noise()
+        features = []
+        for factor in (1.0, self.gain):
+            seen = factor * signal + shared + (1 - SHARED) ** 0.5 * noise()
+            features.append(torch.from_numpy(seen.astype(np.float32)))
+        return features, labels, None if self.group == 1 else groups
+
+
+def compared(
+    population: Population, count: int, number: int
+) -> dict[str, tuple[float, float, float]]:
+    """By measure: the difference, half of its interval, and the standard deviation of an image's difference."""
+    generator = np.random.default_rng([SEED, number, count])
+    features, labels, groups = population.draw(count, generator)
+    judge = Judge(labels, number, groups)
+    judge.draws = {}
+    first, second = (judge.scores(one) for one in features)
+    found = {}
+    for name, right in first.right.items():
+        one = difference(first, second, name)
+        found[name] = (one.points, one.half, float((second.right[name] - right).std()))
+    return found
+
+
+def rows(
+    classes: int, count: int, gain: float, group: int, comparisons: int
+) -> Iterator[dict[str, Any]]:
+    """A row for each measure."""
+    population = Population(classes, gain, group)
+    found = [compared(population, count, number) for number in range(comparisons)]
+    for name in found[0]:
+        points, halves, deviation = np.array([one[name] for one in found]).T
+        truth = 0.0 if gain == 1 else float(points.mean())
+        yield {
+            "classes": classes,
+            "labelled": count,
+            "group": group,
+            "gain": gain,
+            "measure": name,
+            "decides": name == DECIDING,
+            "comparisons": comparisons,
+            "truth": truth,
+            "std": float(points.std(ddof=1)),
+            "deviation": float(deviation.mean()),
+            "half": float(halves.mean()),
+            "covered": float((abs(points - truth) <= halves).mean()),
+            "better": float((points > halves).mean()),
+            "worse": float((points < -halves).mean()),
+        }
 
 
 def main() -> None:
-    """Extract, draw, print and write."""
+    """Simulate, print and write, a row after the other."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("weights")
-    parser.add_argument("data")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--sizes", type=int, nargs=2, default=(64, 72))
-    parser.add_argument("--images", type=int, default=6000)
-    parser.add_argument("--labelled", type=int, nargs="+", default=(150, 400, 1000))
-    parser.add_argument("--draws", type=int, default=100)
+    parser.add_argument("--comparisons", type=int, default=300)
+    parser.add_argument("--classes", type=int, nargs="+", default=(2, 20))
+    parser.add_argument("--labelled", type=int, nargs="+", default=(100, 300, 1000))
     given = parser.parse_args()
-    source = open_source(given.data)
-    rows = np.sort(np.random.default_rng(0).permutation(len(source))[: given.images])
-    images = Subset(source, rows)
-    first, second = (
-        extract(load_backbone(given.weights, size=size), images)[0] for size in given.sizes
-    )
-    table = []
-    for count in given.labelled:
-        ways = {
-            way: list(differences((first, second), labels_of(images), count, given.draws, way))
-            for way in WAYS
-        }
-        for way, found in ways.items():
-            truths = ways[{"as they are": "grouped", "some": ""}.get(way, way)]
-            for name in DECIDING:
-                points, halves, rule = np.array([one[name] for one in found]).T
-                truth = float(np.mean([one[name][0] for one in truths]))
-                outside = {
-                    f"{width:g}": float((abs(points - truth) > width * halves).mean())
-                    for width in WIDTHS
-                }
-                outside |= {"rule": float((abs(points - truth) > rule * halves).mean())}
-                spread = {
-                    "truth": truth,
-                    "std": float(points.std(ddof=1)),
-                    "half": float(halves.mean()),
-                }
-                line = {
-                    "labelled": count,
-                    "series": way,
-                    "measure": name,
-                    "draws": given.draws,
-                    **spread,
-                }
-                table.append({**line, "rule": float(rule.mean()), "outside": outside})
-                print(table[-1], flush=True)
-    sizes = " ".join(map(str, given.sizes))
-    command = f"python benchmarks/coverage.py WEIGHTS DATA {given.out.name} --sizes {sizes} --images {given.images}"
-    command += f" --labelled {' '.join(map(str, given.labelled))} --draws {given.draws}"
-    given.out.write_text(
-        json.dumps({"command": command, **provenance(), "rows": table}, indent=1) + "\n"
-    )
+    made_by = {**provenance(), "device": processor_name(), "torch": torch.__version__}
+    made: list[dict[str, Any]] = []
+    for count, classes, group in itertools.product(given.labelled, given.classes, (1, GROUP)):
+        gains = GAINS[classes][: 2 if count >= MANY else None]
+        for gain in gains if group == 1 else (1.0,):
+            made += rows(classes, count, gain, group, given.comparisons)
+            print(made[-1], flush=True)
+            command = (
+                f"python benchmarks/coverage.py {given.out.name} --comparisons {given.comparisons}"
+            )
+            command += f" --classes {' '.join(map(str, given.classes))}"
+            command += f" --labelled {' '.join(map(str, given.labelled))}"
+            result = {"command": command, **made_by, "rows": made}
+            given.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

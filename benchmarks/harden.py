@@ -66,8 +66,8 @@ def photographs(voc: Path, work: Path) -> tuple[str, dict[str, str]]:
         (work / folder).mkdir(parents=True, exist_ok=True)
         if not (link := work / folder / file.name).exists():
             link.symlink_to(file.resolve())
-    return f"folder:{work / 'photos'}", {
-        name: f"folder:{work / name}" for name in ("chosen", "final")
+    return f"folder:{work / 'photos'},links=follow", {
+        name: f"folder:{work / name},links=follow" for name in ("chosen", "final")
     }
 
 

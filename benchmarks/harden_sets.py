@@ -85,7 +85,7 @@ def scores(
 
     def measure(protocol: str, **options: Any) -> dict[str, Any]:
         metrics: dict[str, Any] = evaluate(
-            protocol, backbone, f"folder:{layout}", **options, **how
+            protocol, backbone, f"folder:{layout},links=follow", **options, **how
         )["metrics"]
         return metrics
 

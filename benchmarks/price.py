@@ -27,12 +27,12 @@ from hexa.adaptation.robustness import Side
 from hexa.comparison.extraction import Extraction, features_of
 from hexa.comparison.labelled import (
     DECIDING,
+    MEASURES,
     NEIGHBOURS,
     Difference,
     Judge,
     labels_of,
     paired,
-    percent,
 )
 from hexa.config import UserError
 from hexa.data import open_source
@@ -147,10 +147,8 @@ def main() -> None:
             mine, others = order[: len(order) // 2], order[len(order) // 2 :]
             judge = Judge(labels[mine], draw)
             sides = [Side.of(start, features[share][mine], judge) for share in SHARES]
-            both = [
-                np.mean([percent(side.values[name]) for name in DECIDING], axis=0) for side in sides
-            ]
-            told = [paired(one, both[0], 1, judge.width) for one in both]
+            both = [np.mean([side.values[name] for name in MEASURES], axis=0) for side in sides]
+            told = [paired(one, both[0], DECIDING) for one in both]
             truth = np.array([further(features[share], labels, mine, others) for share in SHARES])
             row = {"run": Path(run).name, "draw": draw, "shares": SHARES, "truth": truth[0] - truth}
             row |= {name: np.array([getattr(one, name) for one in told]) for name in JUDGED}

@@ -31,7 +31,7 @@ from PIL import Image
 import hexa
 from hexa.comparison import unlabelled
 from hexa.comparison.extraction import Extraction, passes_of
-from hexa.comparison.labelled import DECIDING, Judge, paired
+from hexa.comparison.labelled import MEASURES, Judge, paired
 from hexa.data import open_source
 from hexa.data.sources.source import Subset
 from hexa.nn.backbones import NetworkConfig
@@ -310,13 +310,13 @@ def main() -> None:
             row = (
                 shown
                 | {"free": free[key]}
-                | {n: 100 * float(r.mean()) for n, r in right[key].items()}
+                | {n: float(r.mean()) for n, r in right[key].items()}
                 | provenance()
             )
             record["states"] = [
                 one for one in record["states"] if {k: one[k] for k in shown} != shown
             ] + [row]
-            print(name, family, state, {n: round(row[n], 1) for n in DECIDING}, flush=True)
+            print(name, family, state, {n: round(row[n], 1) for n in MEASURES}, flush=True)
         sizes = {
             (one["family"], one["state"]): one["size"]
             for one in record["states"]
@@ -329,7 +329,7 @@ def main() -> None:
         ]
         for a, b in itertools.permutations(features, 2):
             if a[0] == b[0]:
-                found = {n: paired(right[a][n], right[b][n]) for n in DECIDING}
+                found = {n: paired(right[a][n], right[b][n], n) for n in MEASURES}
                 row = {
                     "set": name,
                     "family": a[0],

@@ -50,7 +50,6 @@ PROTOCOLS = "2026-11-22-protocols.json"
 DETECTION = "2026-11-21-detect-voc07-subset.json"
 PAPER = "2026-11-23-paper-small/result.json"
 #: The newest count.
-TORTURE = max(path.name for path in (ROOT / "benchmarks").glob("*-torture.json"))
 WITHOUT_LABELS = "2026-11-25-without-labels.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
 ROBUST = "2026-11-25-robust-digits.json"
@@ -75,6 +74,7 @@ SEMI = "2026-11-23-semi-supervised-digits.json"
 HANDS = ("2026-11-27-adapt-sets-drawn.json",)
 FEW_IMAGES = "2026-11-23-few-images.json"
 SCRATCH = "2026-11-28-robust-scratch.json"
+COVERAGE = "2026-11-29-coverage.json"
 #: Their arms, by what they are called on the page. ε and α₁ are 1 where nothing else is said.
 FEW_IMAGES_ARMS = {
     "plain": "MoCo-v2",
@@ -613,7 +613,16 @@ def expected() -> str:
     count = f"{hardened[0]['images']} images, {len(hardened)} seeds"
     what = "hardening (recipe `teacher`), CIFAR-10 at 64 px"
     robust = (what, f"APGD of ε = 1/255: better 0.0 → {found}", count, HARDENED_APGD)
-    body = [*_adapted_sets(), robust]
+    photographs = [row for row in result(PHOTOGRAPHS)["rows"] if row["arm"] != "start"]
+    smallest = [row["smallest_epsilon"] for row in photographs]
+    (start,) = (row for row in result(PHOTOGRAPHS)["rows"] if row["arm"] == "start")
+    right = np.asarray(start["right"]["k-NN"], dtype=np.float64)
+    changes = [np.asarray(row["right"]["k-NN"]) - right for row in photographs]
+    lost = "{:+.1f} ± {:.1f}".format(*over_images_and_seeds(changes)).replace("-", "−")
+    found = f"APGD of ε = 1/255: better, {withstood(smallest, 1)}; clean k-NN: worse, {lost}"
+    count = f"{len(smallest[0])} / {len(right):,} images, {len(photographs)} run"
+    harden = ("`hexa harden`, Caltech-101, 12 min", found, count, PHOTOGRAPHS)
+    body = [*_adapted_sets(), harden, robust]
     name = "HEXA-MoCo compared with MoCo-v2, CIFAR-10"
     runs = {arm: _runs(result(MOCO), arm, 20) for arm in ("plain", "+adv")}
     plain, hard = ([run["knn"] for run in runs[arm].values()] for arm in ("plain", "+adv"))
@@ -714,6 +723,23 @@ def hardened_growing() -> str:
     return table(
         [(f"ε grows ({len(grows)} seeds; change from ε that stays)", *cells)], "", *HARDENED_SCORES
     )
+
+
+def coverage() -> str:
+    """How often intervals hold, and which gains they show."""
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in result(COVERAGE)["rows"]:
+        if row["decides"]:
+            images = f"{row['labelled']:,}" + ", in groups" * (row["group"] > 1)
+            cells.setdefault((images, str(row["classes"])), []).append(row)
+    rows = []
+    for place, (equal, *gains) in cells.items():
+        found = [f"{row['truth']:.1f} points: {100 * row['better']:.0f} %" for row in gains]
+        covered = f"{100 * equal['covered']:.1f} %"
+        wrong = f"{50 * (equal['better'] + equal['worse']):.1f} %"  # both sides are alike
+        rows.append((*place, covered, wrong, ", ".join(found)))
+    header = ("labelled images", "classes", "intervals hold", "wrong “better”", "gains found")
+    return table(rows, *header)
 
 
 def start_by_size() -> str:
@@ -1281,29 +1307,6 @@ def the_paper() -> str:
     return paper.page(result(PAPER)).partition("\n\n")[2]
 
 
-def survived() -> str:
-    """What tests/torture and benchmarks/fuzz.py counted: hostile inputs and faults by group."""
-    found = result(TORTURE)
-    machine = f", {found['cores']} cores, torch {found['torch']}" if "torch" in found else ""
-    parts = [f"Counted on {found['date']}, commit `{found['commit'][:7]}`{machine}:\n"]
-    for kind, *header in (
-        ("input", "hostile input", "tried", "survived"),
-        ("fault", "fault", "tried", "nothing lost"),
-    ):
-        counts = [
-            (one["group"], one["tried"], one["survived"])
-            for one in found["groups"]
-            if one["kind"] == kind
-        ]
-        counts.append(
-            ("**all**", sum(count[1] for count in counts), sum(count[2] for count in counts))
-        )
-        parts.append(
-            table([(name, f"{tried:,}", f"{kept:,}") for name, tried, kept in counts], *header)
-        )
-    return "\n".join(parts)
-
-
 def floors() -> str:
     """The packages as floors, the highest first; the command line stands outside the picture."""
     lines = ["   ".join(floor) for floor in reversed(FLOORS[:-1])]
@@ -1388,9 +1391,9 @@ GENERATED: dict[str, Callable[[], str]] = {
     "by-protocol": by_protocol,
     "by-detection": by_detection,
     "costs": costs,
-    "survived": survived,
     "published-gains": published_gains,
     "floors": floors,
+    "coverage": coverage,
 }
 
 

@@ -16,6 +16,7 @@ import pytest
 import hexa
 from hexa import recipes
 from hexa.cli import fields
+from hexa.cli.complaints import complaint
 from hexa.cli.declare import COMMANDS
 from hexa.config import Config
 from hexa.measure import doctor
@@ -344,3 +345,11 @@ def test_a_time_chooses_the_length(
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "under torchrun give --epochs" in says(*begin, "--time", "1m", status=2).err
     assert len(trained) == 1
+
+
+def test_a_memory_limit_below_what_torch_needs_is_one_line() -> None:
+    text = "libtorch_cpu.so: failed to map segment from shared object"
+    status, line = complaint(ImportError(text))
+    assert status == 2
+    assert "ulimit -v" in line
+    assert complaint(ImportError("no module of this name"))[0] == 0

@@ -13,7 +13,7 @@ from hexa.cli.declare import (
     JSON,
     PLAN,
     SEED,
-    TRUST,
+    TRUST_IMAGES,
     Fields,
     Given,
     command,
@@ -128,7 +128,7 @@ def reproduce(given: Given, extra: Fields) -> int:
     ),
     DATA_OF_RUN,
     option("--out FILE", ".png or .svg", required=True),
-    TRUST,
+    TRUST_IMAGES,
     SEED,
     description="hard-examples: views beside the hard examples made of them. view-space: clean, adversarial and mixed "
     "views in two dimensions. neighbours, clusters: which images a backbone finds similar.",
@@ -148,7 +148,15 @@ def figure(given: Given, extra: Fields) -> None:
     elif given.kind in OF_FEATURES:
         target = named(target, given.seed)
     with progress_bar() as progress:
-        path = run(given.kind, target, given.data, out, seed=given.seed, progress=progress)
+        path = run(
+            given.kind,
+            target,
+            given.data,
+            out,
+            seed=given.seed,
+            opens_own=given.trust,
+            progress=progress,
+        )
     say(f"written to {path}")
 
 

@@ -250,8 +250,8 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     assert "learning: the whole network, in the first pass the head alone" in told.out
     assert "for medical-grey (--domain names another kind), 8 px\n" in told.out
     assert (
-        f"{photos}/test (120 images), independent unless --groups is given; 120 in the comparison\n"
-        in told.out
+        f"{photos}/test (120 images), independent unless --groups is given; with 120 labelled images "
+        "a difference of about 10 points can be shown\n" in told.out
     )
     assert re.search(
         r"length: about [\d.]+ passes \(epochs\) in batches of 32, by muon at 0.012, 1 min 40 s in all\n",
@@ -272,7 +272,10 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
         says(*inside, f"--labelled={same}").out
         for same in (f"{photos}#test", f"{photos}/train/../test")
     )
-    assert ", 120 of which are among the images to learn from; 120 in the comparison\n" in told
+    assert (
+        ", 120 of which are among the images to learn from; with 120 labelled images a difference of "
+        "about 10 points can be shown\n" in told
+    )
     assert (
         told.count("labels: those of the images themselves, which it learns from, independent") == 1
     )

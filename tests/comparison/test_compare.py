@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from hexa.data import open_source
 from hexa.evaluation.split import draw_classes
 from hexa.evaluation.supervised import tuned
 from hexa.runtime.random import Stream
-from hexa.weights.pretrained import load_backbone
+from hexa.weights.pretrained import load_backbone, save_backbone
 from tests.conftest import Says
 
 RANDOM = "random:small-resnet-8-8-16"
@@ -50,10 +51,12 @@ def test_the_command_names_the_better_backbone_and_writes_a_page(
 ) -> None:
     out = tmp_path / "compared"
     given = ["compare", RANDOM, "pixels:8", "--data", f"folder:{folder / 'photos'}", "--size", "8"]
-    said = says(
+    told = says(
         *given, "--labelled", f"folder:{folder / 'labelled'}", "--time", "60s", "--out", out
-    ).out
-    assert f"pixels:8 is better than {RANDOM}: k-NN" in said
+    )
+    said = told.out
+    assert f"pixels:8 is better than {RANDOM}: linear probe" in said
+    assert "with 85 labelled images a difference of about 12 points can be shown" in told.err
     assert "left out: 1 near-duplicate of other labelled images" in said
     assert "of --data" not in said  # neither backbone learned from these
     record = json.loads((out / "compare.json").read_text())
@@ -91,12 +94,11 @@ def test_the_same_backbone_is_not_better_than_itself_and_sizes_are_told_apart() 
         )
     )
     assert found.verdict.best is None
-    assert (
-        "pixels:8 (1) is not significantly better than pixels:8 (2): k-NN" in found.verdict.sentence
-    )
+    assert "pixels:8 (1) is not significantly better than pixels:8 (2)" in found.verdict.sentence
     assert "each at its own image size: 8, 4 px; for one, hexa compare --size N" in found.notes
     assert [side.size for side in found.sides] == [8, 8, 4]
-    assert found.verdict.pairs[1].better == -1
+    assert found.verdict.pairs[0].differences[labelled.DECIDING].points == 0
+    assert found.verdict.pairs[1].differences["k-NN"].sign == -1
 
 
 def test_backbones_are_named_by_the_ends_of_their_paths() -> None:
@@ -135,12 +137,12 @@ def test_fine_tuning_is_a_measure_that_does_not_decide(
     )
     found = compare(replace(request, fine_tune=True))
     assert found.verdict.sentence == plain.verdict.sentence
-    assert reads == 2 * [len(found.images) - len(part) for part in found.judge.parts]
+    assert reads == 2 * [len(found.images) - len(part) for part in found.judge.splits[0]]
     for side, before in zip(found.sides, plain.sides, strict=True):
         assert side.backbone.content_hash() == before.backbone.content_hash()  # a copy was trained
         assert all(
             (side.scores.right[name] == before.scores.right[name]).all()
-            for name in labelled.DECIDING
+            for name in labelled.MEASURES
         )
         assert len(side.scores.right["fine-tuning"]) == len(found.images)
         assert (side.scores.groups["fine-tuning"] == found.images.groups()).all()
@@ -195,11 +197,8 @@ def test_mistakes_are_one_line(given: dict[str, object], said: str, folder: Path
 
 def side(name: str, knn: float, probe: float) -> verdict.Side:
     """Right for the first of 1,000 images by each measure."""
-    right = dict(
-        zip(
-            labelled.DECIDING, (np.arange(1000) < 10 * share for share in (knn, probe)), strict=True
-        )
-    )
+    shares = zip(labelled.MEASURES, (knn, probe), strict=True)
+    right = {name: 100.0 * (np.arange(1000) < 10 * share) for name, share in shares}
     return verdict.Side(
         name, load_backbone("pixels:4"), torch.zeros(1, 1), labelled.Scores(right, {})
     )
@@ -212,33 +211,27 @@ def side(name: str, knn: float, probe: float) -> verdict.Side:
         (
             [side("A", 80.2, 80), side("B", 80, 90), side("C", 80, 90)],
             None,
-            "B is not significantly better than C: k-NN 80.0 against 80.0 % (+0.0 ± 0.3 points), ",
+            "B is not significantly better than C: linear probe 90.0 against 90.0 % (+0.0 ± 0.3 points)",
         ),
         (
             [side("A", 80, 90), side("B", 79.8, 80), side("C", 79.9, 90)],
             None,
-            "% (+0.0 ± 0.3 points); it is better than B",
+            "; it is better than B",
         ),
         (
             [side("A", 70, 90), side("B", 90, 95), side("C", 60, 80)],
             1,
-            "than A and C: against A: k-NN 70.0 → 90.0 %",
+            "than A and C: against A: linear probe 90.0 → 95.0 %",
         ),
-        # the closest loses by one measure, the other by both
         (
-            [side("A", 80, 80), side("B", 80, 90), side("C", 60, 70)],
+            [side("A", 70, 90), side("B", 60, 95)],
             1,
-            "B is better than A and C: against A: ",
+            "B is better than A: linear probe 90.0 → 95.0 %",
         ),
         (
             [side("A", 70, 90), side("B", 80, 90)],
-            1,
-            "B is better than A (k-NN alone): k-NN 70.0 → 80.0 %",
-        ),
-        (
-            [side("A", 70, 90), side("B", 80, 80)],
             None,
-            "the measures contradict each other: k-NN 70.0 → 80.0 %",
+            "these labels show no significant difference: linear probe 90.0 → 90.0 %",
         ),
     ],
 )
@@ -357,6 +350,29 @@ def test_images_of_groups_do_not_judge_each_other(folder: Path, tmp_path: Path) 
         (tmp_path / "visits.csv").write_text(table)
         with pytest.raises(UserError, match=said):
             compare(told)
+
+
+def test_images_without_a_group_are_counted(folder: Path, tmp_path: Path, says: Says) -> None:
+    files = sorted((folder / "labelled").glob("*/*.png"))
+    lines = [f"{one.parent.name}/{one.name},{place % 3}" for place, one in enumerate(files)]
+    (tmp_path / "visits.csv").write_text("\n".join(["path,group", *lines[7:]]))
+    source = open_source(f"folder:{folder / 'labelled'}")
+    labelled.take_groups(source, str(tmp_path / "visits.csv"))
+    (said,) = (note for note in source.notes() if "--groups" in note)
+    assert f"no group for 7 of {len(files)} images" in said
+
+
+def test_a_backbone_whose_path_is_not_text(folder: Path, tmp_path: Path, says: Says) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.safetensors")
+    saved = save_backbone(load_backbone(RANDOM), tmp_path / "plain.safetensors")
+    saved.rename(path)
+    out = ["--out", tmp_path / "page", "--size", "8", "--time", "20s"]
+    images = ["--data", f"folder:{folder / 'labelled'}"]
+    said = says("compare", path, "pixels:8", *images, *out).out
+    assert "udcff.safetensors" in said
+    record = json.loads((tmp_path / "page" / "compare.json").read_text())
+    assert "udcff.safetensors" in record["backbones"][0]["name"]
+    assert "udcff.safetensors" in (tmp_path / "page" / "compare.html").read_text()
 
 
 def test_labelled_images_that_are_all_alike_stay(tmp_path: Path) -> None:

@@ -7,7 +7,19 @@ import pytest
 import torch
 from scipy import stats
 
-from hexa.comparison.labelled import DECIDING, SHOTS, Judge, Scores, decide, paired
+from hexa.comparison.labelled import (
+    DECIDING,
+    MEASURES,
+    SHOTS,
+    SPLITS,
+    WIDTH,
+    Judge,
+    Scores,
+    difference,
+    over_draws,
+    paired,
+    showable,
+)
 from hexa.config import UserError
 from hexa.evaluation.protocols.probe import fit_probe
 
@@ -23,7 +35,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 
 def test_votes_are_those_of_the_other_folds_and_images_of_their_own_class_alone_only_vote() -> None:
-    judge, x = Judge(LABELS), unit(FEATURES.numpy().astype(np.float64))
+    judge, x = Judge(LABELS, splits=1), unit(FEATURES.numpy().astype(np.float64))
     assert judge.judged.tolist() == list(range(78))
     assert sorted(np.concatenate(judge.parts)) == list(range(78))
     expected = []
@@ -33,17 +45,32 @@ def test_votes_are_those_of_the_other_folds_and_images_of_their_own_class_alone_
         others = [other for other in range(79) if other not in part]
         for other in sorted(others, key=lambda other: -x[image] @ x[other])[:15]:
             votes[LABELS[other]] += np.exp(x[image] @ x[other] / 0.07)
-        expected.append(votes.argmax() == LABELS[image])
+        expected.append(100 * (votes.argmax() == LABELS[image]))
     assert judge.scores(FEATURES).right["k-NN"].tolist() == expected
 
 
+def test_outcomes_are_means_over_random_splits() -> None:
+    judge = Judge(LABELS)
+    assert len(judge.splits) == SPLITS > 1
+    for split in judge.splits:
+        assert sorted(np.concatenate(split)) == judge.judged.tolist()
+    assert not np.array_equal(judge.splits[0][0], judge.splits[1][0])
+    found = judge.scores(FEATURES).right
+    for measure in MEASURES:
+        times = found[measure] * SPLITS / 100
+        assert np.allclose(times, times.round())
+        assert len(np.unique(times.round())) > 2
+    assert (found["k-NN"] == judge.scores(FEATURES, judge.probes(FEATURES)).right["k-NN"]).all()
+
+
 def test_the_probe_is_fitted_to_the_other_folds() -> None:
-    judge, y = Judge(LABELS), torch.from_numpy(LABELS)
+    judge, y = Judge(LABELS, splits=1), torch.from_numpy(LABELS)
     found = judge.scores(FEATURES).right["linear probe"]
     part = judge.parts[0]
     rest = np.setdiff1d(np.arange(79), part)
-    scores = fit_probe(FEATURES[rest], y[rest], 5).scores(FEATURES[part])
-    assert found[np.isin(judge.judged, part)].tolist() == (scores.argmax(1) == y[part]).tolist()
+    scores = fit_probe(FEATURES[rest], y[rest], 5, by_loss=True).scores(FEATURES[part])
+    right = 100 * (scores.argmax(1) == y[part])
+    assert found[np.isin(judge.judged, part)].tolist() == right.tolist()
 
 
 def test_few_labels_are_nearest_means_of_classes_that_have_more() -> None:
@@ -66,7 +93,7 @@ def test_few_labels_are_nearest_means_of_classes_that_have_more() -> None:
 @pytest.mark.parametrize("comparisons", [1, 6])
 def test_intervals_are_those_of_the_paired_t_test(comparisons: int) -> None:
     before, after = 100 * DRAW.random((2, 5))
-    found = paired(before, after, comparisons)
+    found = over_draws(before, after, comparisons)
     test = stats.ttest_rel(after, before).confidence_interval(1 - 0.05 / comparisons)
     assert [found.points - found.half, found.points + found.half] == pytest.approx(
         [test.low, test.high]
@@ -78,67 +105,78 @@ def test_intervals_are_those_of_the_paired_t_test(comparisons: int) -> None:
 def test_intervals_of_images_hold_half_an_image_more_in_each_cell(
     won: int, lost: int, comparisons: int
 ) -> None:
-    before, after = np.arange(50) < lost, (np.arange(50) >= lost) & (np.arange(50) < won + lost)
-    found, n = paired(before, after, comparisons), 52
+    place = np.arange(50)
+    before = 100.0 * (place < lost)
+    after = 100.0 * ((place >= lost) & (place < won + lost))
+    found, n = paired(before, after, DECIDING, comparisons), 52
     wins, losses = (won + 0.5) / n, (lost + 0.5) / n
     variance = n / (n - 1) * (wins + losses - (wins - losses) ** 2)
     reach = stats.t.ppf(1 - 0.025 / comparisons, n - 1)
     assert (found.points, found.half) == pytest.approx(
-        (2 * (won - lost), 100 * reach * (variance / n) ** 0.5)
+        (2 * (won - lost), WIDTH * 100 * reach * (variance / n) ** 0.5)
     )
-    few = paired(np.zeros(19, dtype=bool), np.ones(19, dtype=bool))
+    few = paired(np.zeros(19), np.full(19, 100.0), DECIDING)
     assert (few.sign, str(few)) == (0, "+100.0, too few images or groups to tell")
 
 
 def reached(knn: float, probe: float) -> Scores:
     """Right for the first images, to these shares of 400."""
-    right = {
-        name: np.arange(400) < 400 * share
-        for name, share in zip(DECIDING, (knn, probe), strict=True)
-    }
-    return Scores(right, {}, width=1.5)
+    shares = zip(MEASURES, (knn, probe), strict=True)
+    return Scores({name: 100.0 * (np.arange(400) < 400 * share) for name, share in shares}, {})
 
 
 @pytest.mark.parametrize(
     ("other", "trials", "better"),
     [
-        (reached(0.6, 0.5), 1, 1),
+        (reached(0.5, 0.6), 1, 1),
+        (reached(0.4, 0.6), 1, 1),  # k-NN does not decide
+        (reached(0.6, 0.5), 1, 0),
         (reached(0.5, 0.4), 1, -1),
-        (reached(0.6, 0.4), 1, 0),  # they contradict each other
-        (reached(0.505, 0.5), 1, 0),
-        (reached(0.53, 0.5), 1, 1),
-        (reached(0.515, 0.5), 1, 0),  # it would be if every fold were fitted to images of its own
-        (reached(0.53, 0.5), 100, 0),  # the best of many states
+        (reached(0.5, 0.505), 1, 0),
+        (reached(0.5, 0.53), 1, 1),
+        (reached(0.5, 0.53), 100, 0),  # the best of many states
     ],
 )
-def test_better_only_where_the_measures_agree_beyond_chance(
-    other: Scores, trials: int, better: int
-) -> None:
-    assert decide(reached(0.5, 0.5), other, trials)[0] == better
+def test_the_probe_alone_decides(other: Scores, trials: int, better: int) -> None:
+    assert difference(reached(0.5, 0.5), other, DECIDING, trials).sign == better
+
+
+def test_what_labels_can_show_grows_with_their_number_and_that_of_groups() -> None:
+    def points(*given: object) -> int:
+        return int(showable(*given).partition("about ")[2].split()[0])  # type: ignore[arg-type]
+
+    assert showable(1000) == (
+        "with 1,000 labelled images a difference of about 3 points can be shown"
+    )
+    assert points(100) > points(300) > points(1000)
+    assert points(300, np.repeat(np.arange(10), 30)) > points(300, np.arange(300)) == points(300)
+    assert points(300, None, 10) > points(300)
+    assert " in 10 groups " in showable(300, np.repeat(np.arange(10), 30))
+    assert showable(300, np.repeat([5, 7, 9], 100)) == (
+        "with 300 labelled images in 3 groups no difference can be shown"
+    )
+    assert showable(12).endswith(" no difference can be shown")
 
 
 def test_images_of_a_group_neither_judge_each_other_nor_count_as_many() -> None:
     groups = np.array([*np.arange(75) % 9, 8, 8, 8, 9])  # all of class 3 are in one
-    judge = Judge(LABELS, groups=groups)
+    judge = Judge(LABELS, groups=groups, splits=1)
     assert judge.judged.tolist() == list(range(75))
     for part, rest in zip(judge.parts, judge.rests, strict=True):
         assert not {*groups[part]} & {*groups[rest]}
         assert (np.bincount(LABELS[part])[:3] > 0).all()
-    assert judge.width == pytest.approx(
-        (1 + sum(len(part) / (79 - len(part)) for part in judge.parts)) ** 0.5, rel=0.02
-    )
     assert [len(judge.draws[shots]) for shots in (1, 4)] == [5, 5]
     for drawn in (*judge.draws[1], *judge.draws[4]):
         assert not {*groups[judge.asked(drawn)]} & {*groups[drawn]}
         assert {*LABELS[drawn]} == {*LABELS[judge.asked(drawn)]} == {0, 1, 2}
     before, after = (judge.scores(FEATURES[:, kept]) for kept in (slice(4), slice(8)))
-    d = 100.0 * after.right["k-NN"] - 100.0 * before.right["k-NN"]
+    d = after.right[DECIDING] - before.right[DECIDING]
     squares = sum(
         sum(d[i] - d.mean() for i in range(75) if groups[i] == group) ** 2 for group in range(9)
     )
-    half = stats.t.ppf(1 - 0.025 / 2, 8) * (9 / 8 * squares) ** 0.5 / 75
-    half = max(half, paired(before.right["k-NN"], after.right["k-NN"], 2).half)
-    assert decide(before, after)[1]["k-NN"].half == pytest.approx(judge.width * half)
+    half = WIDTH * stats.t.ppf(1 - 0.025 / 2, 8) * (9 / 8 * squares) ** 0.5 / 75
+    half = max(half, paired(before.right[DECIDING], after.right[DECIDING], DECIDING, 2).half)
+    assert difference(before, after, DECIDING, 2).half == pytest.approx(half)
     copies = np.arange(120) // 3
     alike = torch.from_numpy(np.random.default_rng(1).normal(size=(40, 40))[copies])
     decays = [Judge(copies % 2, groups=one).probes(alike)[0].weight_decay for one in (None, copies)]
@@ -146,9 +184,11 @@ def test_images_of_a_group_neither_judge_each_other_nor_count_as_many() -> None:
 
 
 def test_few_groups_decide_nothing_and_useless_ones_are_not_used() -> None:
-    none, four, five = np.zeros(60, dtype=bool), np.arange(60) % 4, np.arange(60) % 5
-    assert str(paired(none, four == 0, groups=four)) == "+25.0, too few images or groups to tell"
-    assert paired(none, five == 0, groups=five).half == pytest.approx(20 * stats.t.ppf(0.975, 4))
+    none, four, five = np.zeros(60), np.arange(60) % 4, np.arange(60) % 5
+    few = paired(none, 100.0 * (four == 0), DECIDING, groups=four)
+    assert str(few) == "+25.0, too few images or groups to tell"
+    enough = paired(none, 100.0 * (five == 0), DECIDING, groups=five)
+    assert enough.half == pytest.approx(WIDTH * 20 * stats.t.ppf(0.975, 4))
     assert Judge(LABELS, groups=np.arange(79) % 2).scores(FEATURES).accuracy("linear probe") > 50
     useless = [Judge(LABELS, groups=groups) for groups in (np.zeros(79, np.int64), LABELS)]
     assert [(judge.groups, len(judge.judged)) for judge in useless] == [(None, 78)] * 2

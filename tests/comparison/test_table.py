@@ -11,7 +11,7 @@ from PIL import Image
 from rich.cells import cell_len
 
 from hexa.comparison import labelled
-from hexa.comparison.labelled import DECIDING, Judge
+from hexa.comparison.labelled import DECIDING, MEASURES, Judge
 from hexa.data import open_source
 from hexa.reporting.tables import shortened
 from hexa.weights.pretrained import random_backbone, save_backbone
@@ -92,16 +92,16 @@ def test_balanced_accuracies_are_means_over_classes() -> None:
     from hexa.evaluation.features import extract
 
     features = extract(backbone, source)[0][rows]
-    judge = Judge(labels)
+    judge = Judge(labels, splits=1)
     scores = judge.scores(features)
-    for measure in DECIDING:
-        right, wanted = scores.right[measure], labels[judge.judged]
+    for measure in MEASURES:
+        right, wanted = scores.right[measure] > 0, labels[judge.judged]
         answers = np.where(right, wanted, -1)
         recall = [np.mean(answers[wanted == one] == one) for one in np.unique(wanted)]
         assert scores.balanced(measure) == pytest.approx(100 * np.mean(recall))
     assert scores.majority == pytest.approx(100 * np.bincount(labels).max() / len(labels))
     assert scores.few_balanced.keys() == scores.few.keys()
-    equal = labelled.Scores(scores.right, {}, labels={DECIDING[0]: np.repeat([0, 1], 5)})
+    equal = labelled.Scores(scores.right, {}, labels={DECIDING: np.repeat([0, 1], 5)})
     assert equal.majority is None
 
 

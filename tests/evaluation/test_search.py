@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tracemalloc
 import unicodedata
 import zipfile
 from collections.abc import Callable
@@ -647,3 +648,14 @@ def test_a_small_file_cannot_fill_the_memory(suffix: str, tmp_path: Path) -> Non
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
     assert "unpack to" in said.stdout
+
+
+def test_one_long_path_does_not_make_room_for_itself_in_every_row(tmp_path: Path) -> None:
+    table = {"features": [[1.0, 0.0]] * 300, "paths": ["x" * 10**6, *["y"] * 299]}
+    pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "x.parquet")
+    tracemalloc.start()
+    found = feature_file.read(tmp_path / "x.parquet")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [len(path) for path in found.paths[:2]] == [10**6, 1]
+    assert peak < 64 << 20

@@ -114,6 +114,23 @@ def test_a_curve_goes_through_its_points() -> None:
     assert y0 + (pixels[:, 1] - bottom) / (top - bottom) * (y1 - y0) == pytest.approx(ys, rel=1e-4)
 
 
+@pytest.mark.parametrize("ys", [[94.1, 93.9], [99.9, 100.0], [0.0, 0.2], [10.0, 90.0]])
+def test_a_change_of_few_points_is_drawn_small(ys: list[float]) -> None:
+    svg = line_chart([series("a", [0.0, 1.0], ys)], "key", "epoch", "%")
+    low, high = json.loads(ElementTree.fromstring(svg).get("data-axes", ""))[4:6]
+    assert low <= min(ys) <= max(ys) <= high
+    assert high - low >= 5
+    assert low >= -0.05 * (max(ys) - min(ys)) - 0.02
+
+
+@pytest.mark.parametrize("ys", [[7.001, 7.004], [12_340.0, 12_360.0], [0.0, 1.0], [2e-5, 2.01e-5]])
+def test_no_two_ticks_have_one_text(ys: list[float]) -> None:
+    svg = line_chart([series("a", [100.0, 200.0], ys)], "key", "epoch", "")
+    texts = re.findall(r">([^<>]+)</text>", svg)
+    assert len(texts) > 8
+    assert len(set(texts)) == len(texts)
+
+
 @pytest.mark.parametrize("ys", [[0.0, 0.0], [-3e99, 4e99], [1e-30, 2e-30]])
 def test_odd_values_are_drawn_too(ys: list[float]) -> None:
     with warnings.catch_warnings():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from hexa.objective import Objective
 from hexa.ops import draws
 from hexa.reporting.gallery import automatic_gain, gallery, magnify
 from hexa.reporting.pictures import MID_GREY, Gallery
+from hexa.reporting.style import save
 from hexa.runtime.random import Stream
 from tests.laws.cases import backward
 from tests.modules import unchanged
@@ -182,3 +184,11 @@ def test_long_heads_stay_above_their_pictures() -> None:
     for ax in drawn.axes:
         assert ax.title.get_window_extent().x0 >= 0
         assert ax.title.get_window_extent().x1 <= drawn.bbox.x1
+
+
+def test_characters_that_the_font_lacks_are_no_warning(tmp_path: Path) -> None:
+    tiles = np.zeros((1, 1, 8, 8, 3), np.uint8)
+    figure = Gallery(tiles, ["\u7532\u9aa8"], [["\u0939"]], ["\U0001f980"]).draw()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert save(figure, tmp_path / "a.png").stat().st_size > 0

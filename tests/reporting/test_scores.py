@@ -51,6 +51,40 @@ def test_seeds_are_averaged_when_nothing_else_differs(make_run: MakeRun) -> None
     assert scores.over_seeds(runs[2:], ["s2", "other"]).rows == ()
 
 
+def _two_arms(make_run: MakeRun, scores_of: dict[str, list[float]], images: object) -> list[Run]:
+    return [
+        run_with(
+            make_run(f"{name}{seed}", seed=seed, batch_size=8 * len(name)),
+            {
+                "protocol": "knn",
+                "metrics": {"top1": value},
+                "data_facts": {"test": {"images": images, "fingerprint": "x"}},
+            },
+        )
+        for name, values in scores_of.items()
+        for seed, value in enumerate(values)
+    ]
+
+
+def test_two_arms_are_compared_in_pairs_of_one_seed(make_run: MakeRun) -> None:
+    runs = _two_arms(make_run, {"a": [50.0, 60.0, 70.0], "bb": [52.0, 62.1, 71.9]}, 100)
+    (said,) = scores.verdicts(runs, [run.folder.name for run in runs])
+    assert "bb0 and 2 more is better than a0 and 2 more: +2.0 ± 0.2 points" in said
+    assert "paired over 3 seeds" in said
+    assert scores.verdicts(runs[:3], ["a", "b", "c"]) == []
+
+
+def test_one_seed_each_is_compared_over_images(make_run: MakeRun) -> None:
+    runs = _two_arms(make_run, {"a": [50.0], "bb": [52.0]}, 100)
+    (said,) = scores.verdicts(runs, ["a", "bb"])
+    half = 1.96 * ((50 * 50 + 52 * 48) / 100) ** 0.5
+    assert f"bb is not shown to differ from a: +2.0 ± {half:.1f} points" in said
+    runs = _two_arms(make_run, {"c": [60.0], "dd": [52.0]}, 10_000)
+    assert "dd is worse than c: −8.0" in scores.verdicts(runs, ["c", "dd"])[0]
+    runs = _two_arms(make_run, {"e": [60.0], "ff": [52.0]}, None)
+    assert "number of test images is unknown" in scores.verdicts(runs, ["e", "ff"])[0]
+
+
 def test_an_odd_value_is_shown_as_it_is(make_run: MakeRun) -> None:
     odd = {"protocol": None, "metrics": {"top1": "n/a", "top5": None}, "seconds": "long"}
     grid = scores.evaluations([run_with(make_run(), odd)], ["run"])

@@ -16,6 +16,7 @@ from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.pictures import MID_GREY
 from hexa.run.build import Machine, build_method, setting_of
+from hexa.run.folder import note
 from hexa.run.visualize import Look, visualize
 from hexa.runtime import checkpoints
 from tests.conftest import Says
@@ -82,6 +83,23 @@ def test_columns_are_those_that_are_trained_on_and_their_sources() -> None:
     }
     heads = Look.at(tiny(**changes), "digits").gallery().heads
     assert heads == ("view", "perturbation × 64", "adversarial", "late of adversarial")
+
+
+def test_files_that_only_a_runs_configuration_names_are_opened_on_request(
+    tmp_path: Path, says: Says
+) -> None:
+    named = plain_images(tmp_path / "private", dict.fromkeys(("a.png", "b.png"), (9, 9)))
+    run = a_run(tmp_path / "run", override(tiny(), {"data": named}))
+    picture = ["--out", tmp_path / "a.png", "--num-images", "2"]
+    for command in (["visualize", run], ["figure", "hard-examples", run]):
+        found = says(*command, "--out", tmp_path / "a.png", status=2).err
+        assert f"{named}', which are opened only on request" in found
+        assert "--data" in found
+    assert not (tmp_path / "a.png").exists()
+    says("visualize", run, *picture, "--data", "digits")
+    says("visualize", run, *picture, "--trust")
+    note(named)  # as a training does
+    says("visualize", run, *picture)
 
 
 def test_mistakes_are_told_in_one_line(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from tests.torture.harness import Ended
 HOOKS = {
     "train": "hexa.run.run:_Session._train",
     "adapt": "hexa.adaptation.command:adapt",
+    "plan": "hexa.adaptation.plan:Given.costs",
+    "conclude": "hexa.adaptation.command:_conclude",
     "evaluate": "hexa.evaluation.measure:measure",
     "reproduce": "hexa_paper.work:Work.measured",
     "step": "hexa.training.trainer:Trainer._train_step",

@@ -151,6 +151,7 @@ FOLDERS: list[Case] = [
         _boxes(_DTD.format('<!ENTITY n SYSTEM "file:///etc/hostname">', "&n;")),
         _NOT_VALID,
     ),
+    ("boxes: more than a megabyte", _boxes(ANNOTATION + " " * (1 << 20)), _NOT_VALID),
     ("boxes: elements in elements", _boxes("<a>" * 200_000 + "</a>" * 200_000), _NOT_VALID),
     (
         "boxes: an unknown encoding",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors
@@ -22,11 +23,34 @@ from hexa.weights.metadata import metadata_of
 from hexa.weights.preparation import Preparation
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 from tests.pickles import Calls
+from tests.refusals import one_line
 from tests.weights.test_layouts import assert_same, stirred
 
 SMALL = NetworkConfig(
     name="small-resnet", widths=(4, 8), mean=(0.3, 0.4, 0.5), std=(0.2, 0.25, 0.3)
 )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda images: (images * 255).to(torch.uint8), "uint8; give floats in .0, 1."),
+        (lambda images: images * 255, "values from .* give pixels in .0, 1., such as images / 255"),
+        (lambda images: (images - 0.45) / 0.22, "which the backbone normalises"),
+    ],
+)
+def test_images_that_are_not_pixels_in_0_to_1_are_refused(change: Any, said: str) -> None:
+    backbone, images = random_backbone(SMALL, 16), torch.rand(2, 3, 16, 16)
+    images[0, 0, 0, 0] = 0  # one pixel is dark, one is bright
+    images[0, 1, 0, 0] = 1
+    before = backbone(images)
+    with one_line(said):
+        backbone(change(images))
+    assert torch.equal(backbone(images + 0.1 * (images > 0.5)) * 0 + before, before)
+    assert backbone(images[:0]).shape == (0, backbone.num_features)
+    exported = torch.export.export(backbone, (images,)).module()
+    assert torch.allclose(exported(images), before, atol=1e-5)
+    assert torch.jit.trace(backbone, images, check_trace=False)(images).shape == before.shape
 
 
 def run_folder(path: Path, network: NetworkConfig = SMALL, size: int = 16) -> Path:

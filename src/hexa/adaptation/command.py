@@ -27,11 +27,11 @@ from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.comparison import options
 from hexa.reporting.tables import Table
 from hexa.run.build import open_images
-from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, WINNER, is_ours, mine
+from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG, REPORT, WINNER, is_ours, mine, way_on
 from hexa.run.run import pretrain, resume
 from hexa.runtime import parsing, precision, processes
 from hexa.runtime.console import Console
-from hexa.runtime.files import write_text
+from hexa.runtime.files import describe, write_text
 from hexa.runtime.output import one_line
 from hexa.runtime.progress import Progress, ProgressBar
 from hexa.runtime.signals import Interrupted
@@ -215,7 +215,12 @@ def adapt(
     if not main:
         return record
     with mine(out):
-        return _conclude(request, experiments.load(out / CONFIG), out, record, console)
+        try:
+            return _conclude(request, experiments.load(out / CONFIG), out, record, console)
+        except (UserError, OSError) as error:
+            why = describe(error) if isinstance(error, OSError) else str(error)
+            kept = "the trained weights are kept; repeat the same command"
+            raise UserError(f"{why}; {kept if out.is_dir() else way_on(out)}") from error
 
 
 def _begin(
@@ -231,6 +236,7 @@ def _begin(
         console.print("\n".join(record["plan"]))
         if not only_plan:
             with mine(out):  # unless a training there is about to begin
+                is_ours(out)  # raises if one has begun since
                 _write(out, record)
     elif "verdict" in record:
         console.print(f"{out} is finished:")
@@ -277,6 +283,7 @@ def _planned(request: AdaptRequest, budget: Budget) -> Record:
         "plan": [*made.lines, *dict.fromkeys([*source.notes(), *judging.notes()])],
         "compared": made.compared,
         "native": made.native,
+        "fingerprints": {"--data": source.fingerprint, "--labelled": judging.fingerprint},
     }
     record["domain"] = seen.domain
     if made.experiment is None:
@@ -302,7 +309,7 @@ def _conclude(
             Trained(experiment, out, start, result, data, judging, settings, record["native"]),
             progress,
         )
-    notes = list(found.notes)
+    notes = [*found.notes, *_changed(record, data, judging)]
     done, clock = (
         int(result.info["step"]),
         experiment.training.max_seconds and not experiment.monitor.knn_every,
@@ -315,6 +322,8 @@ def _conclude(
         notes.append(
             "the images that judge were also learned from, which overstates a gain; --labelled gives others"
         )
+    if not (out / CONFIG).is_file():  # which export would make again
+        raise UserError(f"{out / CONFIG}: no such file")
     # timm would cut the edges of images off that were taken whole
     winner = found.winner.prepared(
         crop=1.0 if all_whole(transform_of(found.winner), data, judging) else None
@@ -337,6 +346,17 @@ def _conclude(
         console.print(line)
     _say_verdict(record, out, console)
     return record
+
+
+def _changed(record: Record, data: Source, judging: Source) -> list[str]:
+    """A note for --data and --labelled if their images are not those of the plan."""
+    planned = record.get("fingerprints", {})
+    sources = {"--data": data} if judging is data else {"--data": data, "--labelled": judging}
+    return [
+        f"the images of {name} changed after the plan; scores are those of the {len(one):,} current images"
+        for name, one in sources.items()
+        if planned.get(name, one.fingerprint) != one.fingerprint
+    ]
 
 
 def _say_verdict(record: Mapping[str, Any], out: Path, console: Console) -> None:
@@ -408,7 +428,7 @@ def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> Record | 
             [line for line in record["plan"] if not line.startswith("labels:")],
             record["domain"],
         )
-        _ = record["compared"], record["native"]
+        _ = record["compared"], record["native"], record.get("fingerprints", {}).values()
         theirs, ours, command = (
             options(record["request"]),
             options(request.record),

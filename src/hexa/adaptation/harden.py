@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -80,6 +81,14 @@ _STEPS, _STEP_SIZE = "hard_examples.adversarial.steps", "hard_examples.adversari
 _END = 5.0
 
 
+def _check(name: str, value: object, meaning: str, low: float, high: float) -> None:
+    """Raise UserError unless this is a number from `low` to `high`; Python callers may give anything."""
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else None
+    if number is None or not low <= number <= high:
+        given = value if number is None else f"{number:g}"
+        raise UserError(f"{name} {given} is {meaning}; give one from {low:g} to {high:g}")
+
+
 @dataclass(frozen=True)
 class HardenRequest(AdaptRequest):
     """What the user asks for."""
@@ -94,14 +103,8 @@ class HardenRequest(AdaptRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.25 <= self.strength <= 64:
-            raise UserError(
-                f"--strength {self.strength:g} is a radius in grey levels of 255; give one from 0.25 to 64"
-            )
-        if not 0 <= self.price <= 100:
-            raise UserError(
-                f"--price {self.price:g} is in points of accuracy; give one from 0 to 100"
-            )
+        _check("--strength", self.strength, "a radius in grey levels of 255", 0.25, 64)
+        _check("--price", self.price, "in points of accuracy", 0, 100)
         if "hard_examples.adversarial.epsilon" in self.fields:
             raise UserError(
                 "--hard_examples.adversarial.epsilon is given to hexa harden by --strength; give that one"

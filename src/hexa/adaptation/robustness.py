@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hexa.comparison import unlabelled
 from hexa.comparison.extraction import Tell
-from hexa.comparison.labelled import DECIDING, Difference, Judge, Measured, paired, percent
+from hexa.comparison.labelled import MEASURES, Array, Difference, Judge, over_draws, paired
 from hexa.data import Source
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.source import Subset
@@ -37,11 +37,11 @@ _ATTACKS = apgd(STEPS, TARGETS)
 #: Severity of corruptions, of five.
 _SEVERITY = 3
 #: Clean accuracy; `--price` bounds the loss of the mean of both.
-NEAREST, CLEAN = DECIDING
+NEAREST, CLEAN = MEASURES
 CORRUPTED = "corrupted images"
 ATTACKED = [f"APGD of ε = {one:g}" for one in EPSILONS]
 
-Values = dict[str, Measured]
+Values = dict[str, Array]
 Rows = NDArray[np.intp]
 
 
@@ -88,16 +88,15 @@ class Shown:
 class Side:
     """A backbone and, for each image, what it makes of it.
 
-    values: measure -> bool or percent, one per image: with labels whether, or for which share of the corruptions, it is
+    values: measure -> percent, one per image: with labels the share of the splits or corruptions in which the image is
     classified correctly; without, how far its features move, in percent of the mean distance between two images'.
-    width, groups: of the intervals of differences, as in `Scores`, by measure.
+    groups: as in `Scores`, by measure.
     """
 
     backbone: Backbone
     features: Tensor
     probes: Sequence[FittedProbe] = ()
     values: Values = field(default_factory=dict)
-    width: dict[str, float] = field(default_factory=dict)
     groups: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     @classmethod
@@ -107,18 +106,11 @@ class Side:
             return cls(backbone, features)
         probes = judge.probes(features)
         scores = judge.scores(features, probes)
-        return cls(
-            backbone,
-            features,
-            probes,
-            dict(scores.right),
-            dict.fromkeys(DECIDING, judge.width),
-            scores.groups,
-        )
+        return cls(backbone, features, probes, dict(scores.right), scores.groups)
 
     def mean(self, name: str) -> float:
         """The mean of a measure over images, in percent."""
-        return float(percent(self.values[name]).mean())
+        return float(self.values[name].mean())
 
 
 def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: Tell) -> None:
@@ -131,7 +123,7 @@ def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: T
     parts = (
         [np.arange(len(places))]
         if judge is None
-        else [np.flatnonzero(np.isin(places, p)) for p in judge.parts]
+        else [np.flatnonzero(np.isin(places, p)) for p in judge.splits[0]]
     )
     found: list[list[Values]] = [[] for _ in sides]
     for number, part in enumerate(parts):
@@ -151,7 +143,6 @@ def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: T
             unit = torch.pdist(side.features[:1000].double()).mean().item() / 100
             made = {name: moved / unit for name, moved in made.items()}
         else:
-            side.width.update(dict.fromkeys(made, judge.width_of(places)))
             side.groups.update(
                 {} if judge.groups is None else dict.fromkeys(made, judge.groups[places])
             )
@@ -171,7 +162,10 @@ def _classified(
     )
     radii, streams = [epsilon / 255 for epsilon in EPSILONS], [shown.streams[row] for row in rows]
     smallest = attack.smallest_radius(scores, x, y, radii, _ATTACKS, streams).numpy()
-    found: Values = {name: smallest > radius for name, radius in zip(ATTACKED, radii, strict=True)}
+    found: Values = {
+        name: 100 * (smallest > radius).astype(np.float64)
+        for name, radius in zip(ATTACKED, radii, strict=True)
+    }
     with torch.no_grad():
         right = [(scores(pixels).argmax(1) == y).cpu().numpy() for pixels in corrupted]
     return {CORRUPTED: 100 * np.mean(right, axis=0), **found} if right else found
@@ -210,10 +204,10 @@ def farthest(
 def lost(before: Side, after: Side) -> Difference:
     """Points of clean accuracy lost, the mean by k-NN and by the probe (docs/what-hardening-was-worth.md says why)."""
     start, end = (
-        np.mean([percent(side.values[name]) for name in DECIDING], axis=0)
-        for side in (before, after)
+        np.mean([side.values[name] for name in MEASURES], axis=0) for side in (before, after)
     )
-    return paired(end, start, 1, before.width.get(CLEAN, 1.0), before.groups.get(CLEAN))
+    # the wider of both intervals: the mean has none of its own
+    return paired(end, start, NEAREST, groups=before.groups.get(CLEAN))
 
 
 def attack_of(judge: Judge | None) -> dict[str, Any]:
@@ -293,7 +287,7 @@ def halves_of(judge: Judge) -> list[Rows]:
 
 def lost_by(before: Side, after: Side, half: Rows) -> float:
     """`lost` by these of the judged images alone."""
-    points = [percent(before.values[name]) - percent(after.values[name]) for name in DECIDING]
+    points = [before.values[name] - after.values[name] for name in MEASURES]
     return float(np.mean([one[half] for one in points]))
 
 
@@ -303,7 +297,7 @@ def crossed(chosen: Sequence[Side], halves: Sequence[Rows]) -> Values:
     What chose a side does not report it, so chance that favoured the choice is not in the report.
     """
     values: Values = {}
-    for name in DECIDING:
+    for name in MEASURES:
         values[name] = chosen[0].values[name].copy()
         values[name][halves[0]] = chosen[1].values[name][halves[0]]
     return values
@@ -311,10 +305,8 @@ def crossed(chosen: Sequence[Side], halves: Sequence[Rows]) -> Values:
 
 def difference(before: Side, after: Side, name: str) -> Difference:
     """after − before by a measure; intervals of attacks hold for all ε together."""
-    return paired(
-        before.values[name],
-        after.values[name],
-        len(ATTACKED) if name in ATTACKED else 1,
-        before.width.get(name, 1.0),
-        before.groups.get(name),
-    )
+    values = before.values[name], after.values[name]
+    count = len(ATTACKED) if name in ATTACKED else 1
+    if CLEAN not in before.values:
+        return over_draws(*values, count)
+    return paired(*values, name, count, before.groups.get(name))

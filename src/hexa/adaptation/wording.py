@@ -5,14 +5,11 @@ from __future__ import annotations
 from hexa.adaptation.choice import Choice
 from hexa.adaptation.looking import Seen
 from hexa.comparison import leakage
-from hexa.comparison.labelled import count_groups
+from hexa.comparison.labelled import count_groups, showable
 from hexa.data import Source
 from hexa.recipes.experiment import Experiment
 from hexa.reporting.tables import format_duration
 from hexa.weights.pretrained import Backbone
-
-#: Fewer labelled images than these make the plan warn.
-_FEW = 100
 
 
 def length(experiment: Experiment, passes: float, seconds: float) -> str:
@@ -86,10 +83,10 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
         if labelled is source
         else repr(labelled)
     )
-    few = ", which show only large differences: label a hundred or more" * (compared < _FEW)
     both = 0 if labelled is source else int(leakage.shared(source, labelled).sum())
     known = f", {both:,} of which are among the images to learn from" if both else ""
-    return f"labels: {whose}{in_groups(labelled)}{known}; {compared:,} in the comparison{few}"
+    can = showable(compared, labelled.groups())
+    return f"labels: {whose}{in_groups(labelled)}{known}; {can}"
 
 
 def in_groups(labelled: Source) -> str:

@@ -152,9 +152,9 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     SEED,
     JSON,
     option("--device NAME", "auto, cpu, cuda or cuda:N", default="auto"),
-    description="Every backbone at its own image size, normalisation and crop. With labels: k-NN and linear probe, "
-    "cross-validated over all labelled images, and few labels; paired differences with 95 % intervals. Without, what "
-    "can be measured, which decides nothing.",
+    description="Every backbone at its own image size, normalisation and crop. With labels: linear probe, which decides, "
+    "and k-NN, cross-validated over all labelled images, and few labels; paired differences with 95 % intervals. Without "
+    "labels, hexa prints label-free statistics and no verdict.",
 )
 @_together()
 def compare(given: Given, extra: Fields) -> None:

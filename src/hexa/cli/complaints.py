@@ -38,7 +38,10 @@ def sentence(error: Exception) -> str:
         return describe(error)
     text = " ".join(str(error).split())
     if _is_of_memory(error):
-        return f"the memory is full; lower --batch-size, or use another --device ({text[:200] or 'nothing is left'})"
+        remedy = "lower --batch-size, or use another --device"
+        if isinstance(error, ImportError):
+            remedy = "raise the limit (ulimit -v)"
+        return f"the memory is full; {remedy} ({text[:200] or 'nothing is left'})"
     return text
 
 
@@ -59,5 +62,12 @@ def _is_of_memory(error: Exception) -> bool:
     """torch says it of a GPU by a type of its own, of the CPU by a RuntimeError; sizes that overflow are the same."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    said = ("can't allocate memory", "Storage size calculation overflowed", "would overflow")
+    if isinstance(error, ImportError):  # of a library, where ulimit -v is low
+        return "failed to map segment" in str(error)
+    said = (
+        "can't allocate memory",
+        "can't start new thread",
+        "calculation overflowed",
+        "would overflow",
+    )
     return isinstance(error, RuntimeError) and any(words in str(error) for words in said)

@@ -138,6 +138,9 @@ GROUPS = option(
 JSON = flag("--json", "print JSON")
 PLAN = flag("--plan", "print the plan with its cost, run nothing")
 TRUST = flag("--trust", "import the Python file that the run names as the source of its method")
+TRUST_IMAGES = flag(
+    "--trust", "open the images and import the Python file that the run's configuration names"
+)
 COUNT = whole(1, 10**6)
 IMAGES = option(
     "--images N",

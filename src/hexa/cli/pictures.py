@@ -9,7 +9,7 @@ from hexa.cli.declare import (
     DATA_OF_RUN,
     DOMAINS,
     SEED,
-    TRUST,
+    TRUST_IMAGES,
     Fields,
     Given,
     command,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     option("--domain NAME", "for a recipe: " + DOMAINS),
     option("--out FILE.png", required=True),
     option("--num-images N", "rows of the picture; 8 if not given", type=whole(1, 256), default=8),
-    TRUST,
+    TRUST_IMAGES,
     option("--gain X", "how many times the perturbation is magnified", type=positive),
     SEED,
     open=True,
@@ -60,6 +60,7 @@ def visualize(given: Given, extra: Fields) -> None:
     skipped: list[str] = []
     notes: list[str] = []
     how = {name: getattr(given, name) for name in ("num_images", "seed", "gain")}
+    how["opens_own"] = given.trust
     with progress_bar() as progress:
         path = run(target, given.data, out, problems=skipped, notes=notes, progress=progress, **how)
     left = f"{len(skipped)} images could not be read and were skipped: {some(skipped, '; ')}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from hexa.comparison.extraction import (
     passes_of,
 )
 from hexa.comparison.verdict import Side, Verdict, few_name
-from hexa.config import UserError, some
+from hexa.config import UserError, some, whole_characters
 from hexa.data import Source, draw_part, open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.collective import from_main
@@ -185,7 +186,10 @@ def _learned_from(backbone: Backbone, images: Source) -> bool:
 
 def _names(given: Sequence[str | Path | Backbone]) -> list[str]:
     """Backbones by as much of the ends of their paths as tells them apart; equal ones are numbered."""
-    full = [one.network_config.name if isinstance(one, Backbone) else str(one) for one in given]
+    full = [
+        one.network_config.name if isinstance(one, Backbone) else whole_characters(str(one))
+        for one in given
+    ]
     return told_apart([name if ":" in name else Path(name) for name in full])
 
 
@@ -242,6 +246,10 @@ def of_backbones(
     judged = labelled.can_judge(judging.classes)
     rows, twins, notes = from_main(chosen)
     images = Subset(judging, rows)
+    if judged:
+        can = labelled.showable(len(rows), images.groups(), trials * math.comb(len(several), 2))
+        progress(can, 0, 1)
+        progress(can, 1, 1)
     found, free = list[tuple[Tensor, Tensor]](), dict[str, dict[str, float]]()
     for name, backbone in backbones.items():
         tell = functools.partial(progress, f"{name}, {backbone.image_size} px")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,26 @@ from hexa.runtime.random import Stream
 if TYPE_CHECKING:
     from hexa.evaluation.protocols.probe import FittedProbe
 
-#: Neighbours that vote, folds of the cross-validation, labelled images per class of the few-label probe, draws of each.
-NEIGHBOURS, FOLDS, SHOTS, DRAWS = 15, 5, (1, 2, 4, 8, 16), 5
+#: Neighbours that vote.
+NEIGHBOURS = 15
+#: Folds of a cross-validation.
+FOLDS = 5
+#: Random splits into folds that an image's outcome is averaged over.
+SPLITS = 3
+#: Labelled images per class of the few-label probe.
+SHOTS = (1, 2, 4, 8, 16)
+#: Draws of each number of labelled images per class.
+DRAWS = 5
+#: Factor of intervals over cross-validated images, by which they hold 95 % of true differences
+#: (docs/decisions/0026-intervals-of-cross-validation.md), and that of k-NN, which a draw of images changes more.
+WIDTH = 1.1
+_WIDTHS = {"k-NN": 1.25}
+#: Standard deviation in points of an image's difference between two related backbones.
+_DEVIATION = 35.0
+#: Correlation of the differences of two images of a group.
+_ALIKE = 0.3
+#: Probability with which a difference is to be shown.
+_POWER = 0.8
 #: Fewer judged images decide nothing: differences of so few are far from normal.
 _FEWEST = 20
 #: Differences of two pseudo-images, half an image in each cell of the table of right and wrong. Without them, where few
@@ -37,14 +56,11 @@ _FEWEST = 20
 _ADDED = np.array([-100, 100]) / math.sqrt(2)
 #: Fewer groups decide nothing, since their few sums may agree by chance.
 _FEWEST_GROUPS = 5
-#: The measures that decide, by the names that tables use.
-DECIDING = ("k-NN", "linear probe")
+#: The measures of single images, by the names that tables use.
+MEASURES = (NEAREST, DECIDING) = ("k-NN", "linear probe")
 
-Right = NDArray[np.bool_]
 Rows = NDArray[np.int64]
 Array = NDArray[np.float64]
-#: bool, right or not, or percentages.
-Measured = NDArray[np.generic]
 
 
 @dataclass(frozen=True)
@@ -76,70 +92,84 @@ class Difference:
 class Scores:
     """How many labelled images a backbone classifies correctly.
 
-    right: measure -> bool [M], whether each of the M judged images is classified correctly. few: labels per class ->
-    accuracy in percent, one per draw. groups: measure -> int64 [M], of the judged images, where they are known. width:
-    by how much intervals over images are wider than those of independent ones. labels: measure -> int64 [M], of the
-    judged images. few_balanced: like few, the balanced accuracy.
+    right: measure -> [M], the share in percent of the splits in which each of the M judged images is classified
+    correctly. few: labels per class -> accuracy in percent, one per draw. groups: measure -> int64 [M], of the judged
+    images, if they are known. labels: measure -> int64 [M], of the judged images. few_balanced: like few, the balanced
+    accuracy.
     """
 
-    right: dict[str, Right]
-    few: dict[int, NDArray[np.float64]]
+    right: dict[str, Array]
+    few: dict[int, Array]
     groups: dict[str, Rows] = field(default_factory=dict)
-    width: float = 1.0
     labels: dict[str, Rows] = field(default_factory=dict)
-    few_balanced: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    few_balanced: dict[int, Array] = field(default_factory=dict)
 
     def accuracy(self, measure: str) -> float:
         """In percent."""
-        return 100 * float(self.right[measure].mean())
+        return float(self.right[measure].mean())
 
     def balanced(self, measure: str) -> float:
         """Balanced accuracy in percent."""
-        return balanced_accuracy(self.right[measure], self.labels[measure])
+        return balanced_accuracy(self.right[measure] / 100, self.labels[measure])
 
     @property
     def majority(self) -> float | None:
         """Share of the most frequent class in percent; None if the judged images are equally many of every class."""
-        labels = self.labels.get(DECIDING[0])
+        labels = self.labels.get(DECIDING)
         if labels is None or len(set(np.unique(labels, return_counts=True)[1].tolist())) == 1:
             return None
         return majority_class(labels)
 
 
 class Judge:
-    """Labelled images, split once by the seed, so that backbones are compared image by image and draw by draw.
+    """Labelled images, split by the seed, so that backbones are compared image by image and draw by draw.
 
-    Every image of a class of two or more is judged once, by the images of the other folds; those of classes of one only
-    take part in the vote. Images of one group don't judge each other, unless fewer than two classes were judged then:
-    `groups` is None where they are not used. width: of intervals over all judged images, see `width_of`.
+    Every image of a class of two or more is judged once in each split, by the images of the other folds; those of
+    classes of one only take part in the vote. Images of one group don't judge each other, unless fewer than two classes
+    were judged then: `groups` is None where they are not used. parts: the folds of the first split, then of the others.
     """
 
-    def __init__(self, labels: Rows, seed: int = 0, groups: Rows | None = None) -> None:
+    def __init__(
+        self, labels: Rows, seed: int = 0, groups: Rows | None = None, splits: int = SPLITS
+    ) -> None:
         """labels, groups: int64 [N]. Raises UserError if there are not two classes with two images each."""
         stream = Stream(seed).child("comparison")
         self.labels, self.seed, counts = labels, seed, np.bincount(labels)
-        self.groups, self.parts = groups, folds(labels, FOLDS, stream, groups)
-        if groups is not None:
-            judged = {label for part in self.parts for label in np.unique(labels[part])}
-            if min(len(judged), len(np.unique(groups))) < 2:
-                self.groups, self.parts = None, folds(labels, FOLDS, stream)
         if (counts > 1).sum() < 2:
             given = f"{int((counts > 1).sum())} of {int((counts > 0).sum())} classes have two labelled images or more"
             raise UserError(f"{given}, and a comparison needs two such classes; label more images")
-        self.judged = np.sort(np.concatenate(self.parts))
+
+        def split(groups: Rows | None) -> None:
+            self.groups = groups
+            #: Random splits, each a list of folds.
+            self.splits = [
+                folds(labels, FOLDS, stream.child("split", number), groups)
+                for number in range(splits)
+            ]
+            judged = [np.concatenate([*parts, labels[:0]]) for parts in self.splits]
+            #: int64 [M], the images that are judged in every split.
+            self.judged = np.sort(functools.reduce(np.intersect1d, judged))
+
+        split(groups)
+        if groups is not None:
+            judged_classes = len(np.unique(labels[self.judged]))
+            if min(judged_classes, len(np.unique(groups))) < 2:
+                split(None)
+        self.parts = list(itertools.chain(*self.splits))
         #: int64 [N], the group of each image, its own where groups are not used.
         self._alone = np.arange(len(labels)) if self.groups is None else self.groups
         self.rests = [
             np.flatnonzero(~np.isin(self._alone, self._alone[part])) for part in self.parts
         ]
-        self.width = self.width_of(self.judged)
         self.draws: dict[int, list[Rows]] = {}
         pools, least = (
             [np.arange(len(labels))] * DRAWS,
             max(2, (counts > 1).sum() / 2),
         )  # fewer classes tell little
         if self.groups is not None:
-            pools = [rest[np.isin(labels[rest], labels[self.judged])] for rest in self.rests]
+            pools = [
+                rest[np.isin(labels[rest], labels[self.judged])] for rest in self.rests[:DRAWS]
+            ]
         for shots, (number, pool) in itertools.product(SHOTS, enumerate(pools)):
             rows = pool[np.bincount(labels[pool])[labels[pool]] > shots]
             if len(np.unique(labels[rows])) >= least:
@@ -150,23 +180,18 @@ class Judge:
                     self.draws.setdefault(shots, []).append(drawn)
         self.draws = {shots: draws for shots, draws in self.draws.items() if len(draws) > 1}
 
-    def width_of(self, images: Rows) -> float:
-        """By how much intervals over these of the judged images are wider than those of independent ones.
-
-        √(1 + Σ n_test / n_train) over the folds, 1.5 for all of five equal ones: each is judged by most of the same
-        images (Nadeau and Bengio, 2003). n_test counts `images` alone, since for few of them what the draw of those
-        that were learned from adds is small beside what their own draw does.
-        """
-        tested = [int(np.isin(part, images).sum()) for part in self.parts]
-        return math.sqrt(1 + sum(n / len(rest) for n, rest in zip(tested, self.rests, strict=True)))
-
     def asked(self, drawn: Rows) -> NDArray[np.bool_]:
         """bool [N], the images that a draw of few labels judges: of its classes, and of none of its groups."""
         return np.isin(self.labels, self.labels[drawn]) & ~np.isin(self._alone, self._alone[drawn])
 
     def probes(self, features: Tensor) -> list[FittedProbe]:
-        """A probe for each fold, of features [N, D] of the others. Its weight decay is chosen in the first fold."""
+        """A probe for each fold, of features [N, D] of the others.
+
+        The weight decay is chosen in the first fold, by loss: a choice by right answers would differ between draws of
+        a hundred images, and so would accuracies.
+        """
         from hexa.evaluation.protocols.probe import (
+            ENOUGH,
             WEIGHT_DECAYS,
             fit_probe,
         )  # scipy.optimize: a plan does without
@@ -176,15 +201,16 @@ class Judge:
         for rest in self.rests:
             # chosen once, for all of them: in each fold it would take six times as long
             decays = (made[0].weight_decay,) if made else WEIGHT_DECAYS
-            fit = functools.partial(fit_probe, weight_decays=decays, seed=self.seed)
             groups = None if self.groups is None else self.groups[rest]
-            made.append(fit(features[rest], wanted[rest], classes, groups=groups))
+            fit = functools.partial(fit_probe, enough=ENOUGH, seed=self.seed, by_loss=True)
+            x, y = features[rest], wanted[rest]
+            made.append(fit(x, y, classes, weight_decays=decays, groups=groups))
         return made
 
     def scores(self, features: Tensor, probes: Sequence[FittedProbe] | None = None) -> Scores:
         """The scores of features [N, D]. probes: of these features, fitted before."""
         wanted, classes = torch.from_numpy(self.labels), int(self.labels.max()) + 1
-        right = {measure: np.zeros(len(wanted), dtype=np.bool_) for measure in DECIDING}
+        times = {measure: np.zeros(len(wanted)) for measure in MEASURES}
         for part, rest, probe in zip(
             self.parts, self.rests, probes or self.probes(features), strict=True
         ):
@@ -192,19 +218,18 @@ class Judge:
                 features[rest], wanted[rest], features[part], NEIGHBOURS, num_classes=classes
             )
             for measure, scored in zip(
-                DECIDING, (votes, probe.scores(features[part])), strict=True
+                MEASURES, (votes, probe.scores(features[part])), strict=True
             ):
-                right[measure][part] = (scored.argmax(1) == wanted[part]).numpy()
+                times[measure][part] += (scored.argmax(1) == wanted[part]).numpy()
         few, few_balanced = dict[int, Array](), dict[int, Array]()
         for shots, draws in self.draws.items():
             reached = np.array([self._nearest_mean(features, drawn) for drawn in draws])
             few[shots], few_balanced[shots] = reached.T
         return Scores(
-            {measure: row[self.judged] for measure, row in right.items()},
+            {name: 100 * row[self.judged] / len(self.splits) for name, row in times.items()},
             few,
-            {} if self.groups is None else dict.fromkeys(right, self.groups[self.judged]),
-            self.width,
-            dict.fromkeys(right, self.labels[self.judged]),
+            {} if self.groups is None else dict.fromkeys(times, self.groups[self.judged]),
+            dict.fromkeys(times, self.labels[self.judged]),
             few_balanced,
         )
 
@@ -226,67 +251,57 @@ class Judge:
 
 
 def paired(
-    before: Measured,
-    after: Measured,
-    comparisons: int = 1,
-    width: float = 1.0,
-    groups: Rows | None = None,
+    before: Array, after: Array, measure: str, comparisons: int = 1, groups: Rows | None = None
 ) -> Difference:
-    """after − before in percentage points, d paired by image or by draw: mean d ± width · t · s / √n.
+    """after − before in percentage points, d paired by image: mean d ± w · t · s / √n, w by measure.
 
-    bool [M], right or not, with two pseudo-images of ±100 / √2 in s and n (Agresti and Min, 2005, but centred on the
-    images' own mean); or percentages, one per image or draw. t is Student's for n − 1 degrees of freedom at a
-    confidence of 1 − 0.05 / `comparisons` (Bonferroni), so that all intervals hold together with 95 %. Under 20
-    images the interval is infinite. groups: [M]; the sums of d − mean d over each of the G may widen it, by
-    √(G / (G − 1) · Σ sum²) / M instead of s / √n and G − 1 degrees of freedom (cluster-robust; Cameron & Miller 2015),
-    and under five groups it is infinite.
+    before, after: [M], in percent. s and n are with two pseudo-images of ±100 / √2 (Agresti and Min, 2005), but centred
+    on the images' own mean. t is Student's for n − 1 degrees of freedom at a confidence of 1 − 0.05 / `comparisons`
+    (Bonferroni), so that all intervals hold together with 95 %. Under 20 images the interval is infinite. groups: [M];
+    the sums of d − mean d over each of the G may widen it, by √(G / (G − 1) · Σ sum²) / M instead of s / √n and G − 1
+    degrees of freedom (cluster-robust; Cameron & Miller 2015), and under five groups it is infinite.
     """
-    d, by_image = percent(after) - percent(before), before.dtype == np.bool_
-    sums = (
-        d
-        if groups is None
-        else np.bincount(np.unique(groups, return_inverse=True)[1], d - d.mean())
-    )
-    if len(d) < (_FEWEST if by_image else 2) or (groups is not None and len(sums) < _FEWEST_GROUPS):
-        return Difference(float(d.mean()), math.inf)
-    half = half_width(np.append(d, _ADDED) if by_image else d, comparisons)
+    d = after - before
+    points = float(d.mean())
+    many_groups = groups is None or len(np.unique(groups)) >= _FEWEST_GROUPS
+    if len(d) < _FEWEST or not many_groups:
+        return Difference(points, math.inf)
+    half = half_width(np.append(d, _ADDED), comparisons)
     if groups is not None:
+        sums = np.bincount(np.unique(groups, return_inverse=True)[1], d - points)
         half = max(half, half_width(sums * len(sums) / len(d), comparisons))
-    return Difference(float(d.mean()), width * half)
+    return Difference(points, _WIDTHS.get(measure, WIDTH) * half)
 
 
-def percent(values: Measured) -> NDArray[np.float64]:
-    """Right or not, bool [M], as 0 or 100; accuracies in percent as they are."""
-    return (100.0 if values.dtype == np.bool_ else 1.0) * values.astype(np.float64)
+def over_draws(before: Array, after: Array, comparisons: int = 1) -> Difference:
+    """after − before in percentage points, paired by draw, with Student's interval."""
+    d = after - before
+    return Difference(float(d.mean()), half_width(d, comparisons))
 
 
 def difference(start: Scores, other: Scores, measure: str, comparisons: int = 1) -> Difference:
-    """other − start by a measure of single images, with the interval of their width and groups; see `paired`."""
-    return paired(
-        start.right[measure],
-        other.right[measure],
-        comparisons,
-        start.width,
-        start.groups.get(measure),
-    )
-
-
-def decide(
-    start: Scores, other: Scores, comparisons: int = 1
-) -> tuple[int, Mapping[str, Difference]]:
-    """Whether `other` is better (1), worse (−1), or neither (0), and the paired differences that say so.
-
-    Better: of the deciding measures one or more differ from 0, with intervals for all `comparisons` of two backbones
-    together, and none is below it; worse: the opposite.
-    """
-    found = {name: difference(start, other, name, comparisons * len(DECIDING)) for name in DECIDING}
-    signs = {difference.sign for difference in found.values()} - {0}
-    return (signs.pop() if len(signs) == 1 else 0), found
+    """other − start by a measure of single images; see `paired`."""
+    groups = start.groups.get(measure)
+    return paired(start.right[measure], other.right[measure], measure, comparisons, groups)
 
 
 def can_judge(labels: Rows | None) -> bool:
     """Whether there are two classes or more with two images each."""
     return labels is not None and int((np.unique(labels, return_counts=True)[1] > 1).sum()) > 1
+
+
+def showable(images: int, groups: Rows | None = None, comparisons: int = 1) -> str:
+    """A sentence on the true difference that as many images show in four of five comparisons. groups: int64 [N]."""
+    sizes = np.ones(images) if groups is None else np.unique(groups, return_counts=True)[1]
+    within = f" in {counted(len(sizes), 'group')}" if sizes.max() > 1 else ""
+    given = f"with {images:,} labelled images{within}"
+    if images < _FEWEST or len(sizes) < _FEWEST_GROUPS:
+        return f"{given} no difference can be shown"
+    independent = images / (1 + _ALIKE * (float((sizes**2).sum() / sizes.sum()) - 1))
+    normal = statistics.NormalDist()
+    reach = normal.inv_cdf(1 - 0.025 / comparisons) + normal.inv_cdf(_POWER)
+    points = reach * WIDTH * _DEVIATION / math.sqrt(independent)
+    return f"{given} a difference of about {points:.0f} points can be shown"
 
 
 def count_groups(groups: Rows) -> str:
@@ -310,9 +325,11 @@ def take_groups(source: Source, spec: str | None) -> None:
     if spec is not None:
         labels_of(source)  # raises where groups would have no use
         numbers: dict[str, int] = {}
-        given = enumerate(groups_of(spec, source, "--groups"))
+        given = groups_of(spec, source, "--groups")
+        source.ungrouped = given.count(None)
         number = [
-            -1 - row if name is None else numbers.setdefault(name, row) for row, name in given
+            -1 - row if name is None else numbers.setdefault(name, row)
+            for row, name in enumerate(given)
         ]
         source.grouped = np.unique(number, return_inverse=True)[1]
         if source.grouped.max() + 1 == len(source):

@@ -19,7 +19,7 @@ from torch.nn import functional
 from hexa.comparison import unlabelled, verdict
 from hexa.comparison.compare import Comparison
 from hexa.comparison.extraction import Extraction
-from hexa.comparison.labelled import DECIDING
+from hexa.comparison.labelled import NEAREST
 from hexa.comparison.verdict import Side
 from hexa.config import whole_characters
 from hexa.data.views.evaluation import EvaluationTransform
@@ -141,7 +141,7 @@ def _classes(comparison: Comparison, pair: tuple[Side, Side]) -> Table:
     labels, rows = judge.labels[judge.judged], []
     for label in np.unique(labels):
         before, after = (
-            100 * float(one.right[DECIDING[0]][labels == label].mean()) for one in (first, second)
+            float(one.right[NEAREST][labels == label].mean()) for one in (first, second)
         )
         name = class_name(comparison.images, label)
         rows.append((after - before, name, before, after, int((labels == label).sum())))

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hexa.comparison.extraction import Extraction, images_per_second, seconds_to_read
-from hexa.comparison.labelled import FOLDS, Judge, Right, Rows, labels_of
+from hexa.comparison.labelled import FOLDS, Array, Judge, Rows, labels_of
 from hexa.comparison.verdict import Side
 from hexa.data import Source
 from hexa.data.sources.source import Subset
@@ -59,18 +59,18 @@ def drawn(
 
 def scored(
     side: Side, images: Source, how: Extraction, progress: Progress
-) -> tuple[Right, Rows, Rows | None]:
-    """bool [M], whether each of the M judged images is classified correctly by a network tuned on the other folds; and
-    int64 [M], their labels, and their groups, if any.
+) -> tuple[Array, Rows, Rows | None]:
+    """[M], 100 or 0, whether each of the M judged images is classified correctly by a network tuned on the other folds;
+    and int64 [M], their labels, and their groups, if any.
 
     Every side learns by `PLAN` from the same random crops and flips, with batch-norms whose running statistics follow
     by a tenth a step or faster.
     """
     device, judge = (
         precisions.pick_device(how.device),
-        Judge(labels_of(images), how.seed, images.groups()),
+        Judge(labels_of(images), how.seed, images.groups(), splits=1),
     )
-    backbone, right = copy.deepcopy(side.backbone), np.zeros(len(images), dtype=np.bool_)
+    backbone, right = copy.deepcopy(side.backbone), np.zeros(len(images))
     for module in backbone.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
             module.momentum = max(module.momentum, _MOMENTUM)
@@ -95,14 +95,14 @@ def scored(
         _, network, head = tuned(task, fit, test, PLAN, stream, label, score_every=PLAN.epochs)
         with torch.no_grad():
             scores = head(extract(network, test, **task.extraction)[0].to(device))
-        right[part] = scores.argmax(1).cpu().numpy() == judge.labels[part]
+        right[part] = 100 * (scores.argmax(1).cpu().numpy() == judge.labels[part])
     groups = None if judge.groups is None else judge.groups[judge.judged]
     return right[judge.judged], judge.labels[judge.judged], groups
 
 
 def measured(
     sides: Sequence[Side], images: Source, how: Extraction, left: float, progress: Progress
-) -> tuple[list[tuple[Right, Rows, Rows | None]], str]:
+) -> tuple[list[tuple[Array, Rows, Rows | None]], str]:
     """The result of `scored` for every side, in order, and a note on images and time.
 
     left: seconds; if they do not suffice for 50 images, nothing is fine-tuned and the list is empty.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.comparison import labelled, unlabelled
-from hexa.comparison.labelled import DECIDING, Difference, Scores
+from hexa.comparison.labelled import DECIDING, MEASURES, Difference, Scores
 from hexa.config import UserError
 from hexa.data import Source
 from hexa.reporting.tables import Table, counted, shortened
@@ -75,7 +75,7 @@ class Verdict:
 
 
 def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
-    """By k-NN and linear probe; intervals hold for all pairs, both measures and `trials` together.
+    """By the linear probe; intervals hold for all pairs and `trials` together.
 
     trials: how many states a side was chosen from by the same labels.
     """
@@ -87,23 +87,18 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
             raise UserError(
                 f"{first.name} and {second.name} are to be compared by labels, but were not judged by any"
             )
-        better, differences = labelled.decide(mine, theirs, count)
-        further = {
-            name: labelled.difference(mine, theirs, name, count)
-            for name in mine.right
-            if name not in DECIDING
-        }
+        differences = {name: labelled.difference(mine, theirs, name, count) for name in mine.right}
         few = {
-            few_name(shots): labelled.paired(mine.few[shots], theirs.few[shots], count)
+            few_name(shots): labelled.over_draws(mine.few[shots], theirs.few[shots], count)
             for shots in mine.few
         }
-        pairs.append(Pair(a, b, better, {**differences, **further, **few}))
+        pairs.append(Pair(a, b, differences[DECIDING].sign, {**differences, **few}))
     every = range(len(sides))
     beaten = [{_other(pair, place) for pair in pairs if pair.winner == place} for place in every]
     best = next((place for place in every if len(beaten[place]) == len(sides) - 1), None)
     unbeaten = [place for place in every if not any(place in others for others in beaten)]
     highest = (
-        max(unbeaten or every, key=lambda place: sides[place].reached(DECIDING[0]))
+        max(unbeaten or every, key=lambda place: sides[place].reached(DECIDING))
         if best is None
         else best
     )
@@ -115,21 +110,15 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
     against = [
         pair for pair in pairs if {pair.first, pair.second} in [{highest, one} for one in others]
     ]
-    nearest = min(against, key=lambda pair: abs(pair.differences[DECIDING[0]].points))
+    nearest = min(against, key=lambda pair: abs(pair.differences[DECIDING].points))
     several = f"against {sides[_other(nearest, highest)].name}: " if len(others) > 1 else ""
     names = _listed([sides[place].name for place in others])
     if best is not None:
-        by = {name for pair in against for name in DECIDING if pair.differences[name].sign}
-        alone = f" ({by.pop()} alone)" if len(by) == 1 else ""
-        said = f"{sides[best].name} is better than {names}{alone}: {several}{_scores(sides, nearest, best)}"
-    elif len(sides) == 2:
-        contradict = len({nearest.differences[name].sign for name in DECIDING} - {0}) > 1
-        begin = (
-            "the measures contradict each other"
-            if contradict
-            else "these labels show no significant difference"
+        said = (
+            f"{sides[best].name} is better than {names}: {several}{_scores(sides, nearest, best)}"
         )
-        said = f"{begin}: {_scores(sides, nearest, 1)}"
+    elif len(sides) == 2:
+        said = f"these labels show no significant difference: {_scores(sides, nearest, 1)}"
     else:
         said = f"{sides[highest].name} is not significantly better than {names}: {several}"
         said += _scores(sides, nearest, highest)
@@ -161,7 +150,7 @@ def constant_note(side: Side, images: Source) -> str:
     poor = [name for name in scores.right if scores.accuracy(name) <= scores.majority]
     if not poor:
         return ""
-    label = int(np.bincount(scores.labels[DECIDING[0]]).argmax())
+    label = int(np.bincount(scores.labels[DECIDING]).argmax())
     frequent = images.class_names[label] if images.class_names else str(label)
     return (
         f"{_listed(poor)} of {side.name}: not above the share of the most frequent class, {frequent} "
@@ -256,12 +245,12 @@ def _other(pair: Pair, place: int) -> int:
 
 
 def _scores(sides: Sequence[Side], pair: Pair, place: int) -> str:
-    """The deciding measures of the side at this place against the other of the pair; → leads from first to second."""
+    """The measures of the side at this place against the other of the pair; → leads from first to second."""
     turn, between = (
         (1, "{1:.1f} → {0:.1f} %") if place == pair.second else (-1, "{0:.1f} against {1:.1f} %")
     )
     side, other, parts = sides[place], sides[_other(pair, place)], []
-    for name in DECIDING:
+    for name in reversed(MEASURES):
         found = pair.differences[name]
         shown = Difference(turn * found.points, found.half)
         parts.append(

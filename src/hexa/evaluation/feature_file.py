@@ -40,8 +40,8 @@ Array = NDArray[Any]
 _SHARE = 4
 #: Files that unpack to more than this many times their size, and to more bytes than this, are refused.
 _RATIO, _SMALL = 50, 256 * 1024**2
-#: Rows of a Parquet file that are unpacked at a time.
-_BATCH = 256
+#: Rows of a Parquet file that are unpacked at a time; one if the first has more bytes than the file may have in all.
+_BATCH = 16
 #: Characters of an array's header, and of the text of its origin, at most.
 _HEADER, _ORIGIN = 10_000, 100_000
 #: Shapes of one row, and types, of the optional arrays.
@@ -269,7 +269,8 @@ def _column(name: str, column: pyarrow.Array) -> Any:
     if column.null_count:
         raise _Other(f"the column '{name}' has rows without a value")
     if name == "paths":
-        return np.array([str(one) for one in column.to_pylist()], dtype=np.str_)
+        # objects: an array of characters would give every row the length of the longest
+        return np.array([str(one) for one in column.to_pylist()], dtype=object)
     if name == "previews":
         return column.to_pylist()
     if name == "features":
@@ -291,7 +292,7 @@ def _checked(path: Path, arrays: dict[str, Any]) -> FeatureFile:
     given = f"features are {features.dtype} of shape {features.shape}"
     if features.dtype.kind != "f" or features.ndim != 2 or not features.shape[1]:
         raise _Other(f"{given}; expected floats of shape [N, D]")
-    if names.dtype.kind not in "US" or names.shape != features.shape[:1]:
+    if names.dtype.kind not in "USO" or names.shape != features.shape[:1]:
         raise _Other(
             f"{given}, and paths {names.dtype} of shape {names.shape}; expected a text for each row"
         )

@@ -166,10 +166,10 @@ def accuracies(scores: Tensor, labels: Tensor) -> dict[str, float]:
     return {**topk_accuracy(scores, labels), "balanced_accuracy": balanced}
 
 
-def balanced_accuracy(right: NDArray[np.bool_], labels: Labels) -> float:
+def balanced_accuracy(right: NDArray[np.bool_ | np.float64], labels: Labels) -> float:
     """Mean over the classes of the share of their images that are classified correctly, in percent.
 
-    right: bool [N]; labels: int64 [N], of the same images. A constant answer has 100 / number of classes, however
+    right: bool or a share [N]; labels: int64 [N], of the same images. A constant answer has 100 / number of classes, however
     many images are of one class.
     """
     of_class = np.bincount(labels)

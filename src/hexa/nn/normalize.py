@@ -48,7 +48,7 @@ def _numbers(name: str, values: object, above: float, channels: int | None) -> C
 class Normalize(nn.Module):
     """x = (u − mean_c) / std_c for pixels u in [0, 1], [B, C, S, S]; not saved in checkpoints (F1).
 
-    Raises UserError for another number of channels, which one channel would be broadcast to.
+    Raises UserError for another number of channels, which one channel would be broadcast to, and for integers.
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
@@ -63,4 +63,8 @@ class Normalize(nn.Module):
         if pixels.ndim != 4 or pixels.shape[1] != channels:
             given = f"images of shape {list(pixels.shape)} for a network of {channels} channels"
             raise UserError(f"{given}; give [B, {channels}, S, S], or set network.channels")
+        if not pixels.dtype.is_floating_point:  # the scale would be rounded to integers
+            raise UserError(
+                f"images are {pixels.dtype}; give floats in [0, 1], such as images.float() / 255"
+            )
         return torch.addcmul(self.shift.to(pixels.dtype), pixels, self.scale.to(pixels.dtype))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from collections.abc import Sequence
 from html import escape
@@ -13,13 +14,15 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import Formatter, MaxNLocator
 from numpy.typing import NDArray
 
 from hexa.reporting.runs import MOST_QUANTITIES, Record, Run, is_number
 from hexa.reporting.style import COLOURS, INK, MUTED, RULE, style
 from hexa.reporting.tables import NOTHING, Table, format_number, told_apart
 
+#: Percentage points that a y axis of percentages covers at least, so that 0.2 points do not look like a fall.
+_LEAST = 5.0
 POINTS = 160
 """Points drawn of a longer curve: the mean of each stretch, on its range."""
 WIDTH, HEIGHT = 380, 226
@@ -271,14 +274,35 @@ def _axes(ax: Axes, series: Sequence[Series], x_label: str, y_label: str, from_z
     ax.margins(x=0 if any(one.x[0] < one.x[-1] for one in series) else 0.05, y=0.06)
     if from_zero:
         ax.set_ylim(bottom=min(0.0, *(one.y.min() for one in series)))
+    elif y_label == "%":
+        low, high = ax.get_ylim()
+        missing = max(0.0, _LEAST - (high - low))
+        low = max(min(low - missing / 2, 100 - _LEAST), min(low, 0.0))
+        ax.set_ylim(low, max(high, low + _LEAST))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
+        axis.set_major_formatter(_Ticks())
     ax.tick_params(left=False, bottom=False, labelcolor=MUTED, labelsize=11)
     ax.spines["left"].set_visible(False)
     ax.grid(True, axis="y")
     ax.set_xlabel(x_label, color=MUTED, fontsize=11)
     ax.set_title(y_label, color=MUTED, fontsize=11, loc="left", x=-0.1)
+
+
+class _Ticks(Formatter):
+    """Numbers at ticks in as few digits as tell them apart."""
+
+    def __call__(self, value: float, pos: int | None = None) -> str:
+        return _tick(value)
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        texts = [_tick(value) for value in values]
+        places = np.unique(values)
+        if len(set(texts)) == len(places):
+            return texts
+        step = float(np.diff(places).min())
+        decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+        return [f"{value:,.{decimals}f}" for value in values]
 
 
 def _tick(value: float) -> str:

@@ -71,6 +71,7 @@ def render(runs: Sequence[Run], makers: Makers | None = None) -> str:
         "evaluation": scores.evaluations(runs, names),
         "seeds": scores.over_seeds(runs, names),
         "few": scores.few_labels(runs, names),
+        "verdicts": scores.verdicts(runs, names),
         "differences": comparison.differences(runs, names),
         "environments": comparison.other_environments(runs, names),
         "published": references.tables(runs, names),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,19 +30,76 @@ def evaluations(runs: Sequence[Run], names: Sequence[str]) -> Table:
 
 def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Table:
     """Mean ± std over runs that differ by their seed alone, one column per arm; empty if no experiment was repeated."""
+    arms = _arms(runs, names)
+    if len(arms) == len(runs):
+        return Table()
+    members = [[runs[number] for number in numbers] for numbers in arms.values()]
+    return _side_by_side(members, tuple(arms))
+
+
+def _arms(runs: Sequence[Run], names: Sequence[str]) -> dict[str, list[int]]:
+    """The numbers of the runs that differ by their seed alone, by a name for them."""
     arms: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
         fields = {path: value for path, value in run.config.items() if path != "seed"}
         key = json.dumps(fields, sort_keys=True, default=str) if run.config else f"run {number}"
         arms.setdefault(key, []).append(number)
-    if len(arms) == len(runs):
-        return Table()
-    header = tuple(
-        names[m[0]] + (f" and {len(m) - 1} more" if len(m) > 1 else "") for m in arms.values()
-    )
-    return _side_by_side(
-        [[runs[number] for number in members] for members in arms.values()], header
-    )
+    return {
+        names[m[0]] + (f" and {len(m) - 1} more" if len(m) > 1 else ""): m for m in arms.values()
+    }
+
+
+def verdicts(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
+    """A sentence on the difference in top-1 accuracy for each evaluation of two arms; none for other numbers of arms.
+
+    Arms that share two seeds or more are compared in pairs of one seed. Otherwise the interval is over test images,
+    which results do not store one by one, so that it is not paired.
+    """
+    arms = _arms(runs, names)
+    if len(arms) != 2:
+        return []
+    said = []
+    for (named, images, _), cells in _collected([[run] for run in runs], _top1):
+        scores = [
+            {runs[number].config.get("seed"): cells[number][-1] for number in arm if cells[number]}
+            for arm in arms.values()
+        ]
+        if all(scores):
+            said.append(f"{named} on {images}: {_difference(list(arms), scores)}")
+    return said
+
+
+def _top1(result: Record) -> dict[str, tuple[float, Any]]:
+    """The top-1 accuracy and the number of test images."""
+    value = result["metrics"].get("top1")
+    images = flatten(result).get("data_facts.test.images")
+    return {"top1": (float(value), images)} if is_number(value) else {}
+
+
+def _difference(names: Sequence[str], scores: Sequence[dict[Any, tuple[float, Any]]]) -> str:
+    """Say how the top-1 accuracy of the second arm differs, with its 95 % interval. scores: of both arms, by seed."""
+    first, second = scores
+    seeds = [seed for seed in first if seed in second]
+    if len(seeds) > 1:
+        gains = [second[seed][0] - first[seed][0] for seed in seeds]
+        gain, half = statistics.fmean(gains), half_width(gains)
+        how = f"paired over {len(seeds)} seeds"
+    else:
+        (before, images), (after, _) = next(iter(first.values())), next(iter(second.values()))
+        gain = after - before
+        if (
+            not is_number(images)
+            or images < 1
+            or not 0 <= min(before, after) <= max(before, after) <= 100
+        ):
+            return f"the number of test images is unknown, so that a difference of {gain:+.1f} points shows nothing"
+        spread = before * (100 - before) + after * (100 - after)
+        half = 1.96 * math.sqrt(spread / images)
+        how = f"over {images:,} test images, not paired; one seed each does not show the chance of training"
+    better = "better" if gain > half else "worse" if gain < -half else "not shown to differ"
+    points = f"{gain:+.1f} ± {half:.1f} points".replace("-", "−")
+    compared = f"than {names[0]}" if abs(gain) > half else f"from {names[0]}"
+    return f"{names[1]} is {better} {compared}: {points} of top-1 accuracy (95 % interval {how})"
 
 
 def few_labels(runs: Sequence[Run], names: Sequence[str]) -> Table:

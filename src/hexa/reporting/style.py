@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -99,5 +100,8 @@ def save(figure: Figure, path: Path | str) -> Path:
         options["metadata"] = {"Date": None}
     for text in figure.findobj(Text):  # names of files and classes may hold anything
         text.set_text(printable(text.get_text()))
-    with style(), matplotlib.rc_context({"svg.hashsalt": "hexa"}):
+    with style(), matplotlib.rc_context({"svg.hashsalt": "hexa"}), warnings.catch_warnings():
+        # characters that the font lacks are drawn as boxes
+        warnings.filterwarnings("ignore", message=r"Glyph \d+ ")
+        warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
         return write_whole(path, lambda file: figure.savefig(file, **options))

@@ -8,9 +8,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from hexa.config import UserError
+from hexa.data.loading.store import UnreadableImages
 from hexa.data.loading.workers import WorkerEnded
+from hexa.data.sources.source import digest
 from hexa.runtime import checkpoints, parsing, rendezvous
-from hexa.runtime.files import describe, sweep
+from hexa.runtime.files import cache_folder, describe, sweep
 from hexa.runtime.lock import locked
 from hexa.training import trackers
 from hexa.training.journal import ENVIRONMENT, METRICS
@@ -31,6 +33,18 @@ BEST = "best.safetensors"
 LOCK = ".lock"
 #: Seconds that a killed process may take to be gone.
 PATIENCE = 5.0
+
+
+def note_of(data: str) -> Path:
+    """The file in the user's cache folder that exists if a training of this user opened the source `data`."""
+    return cache_folder() / "sources" / digest(data)
+
+
+def note(data: str) -> None:
+    """Make `note_of` exist, if the cache folder can be written."""
+    with suppress(OSError):
+        note_of(data).parent.mkdir(parents=True, exist_ok=True)
+        note_of(data).touch()
 
 
 @contextmanager
@@ -110,9 +124,14 @@ def _noted(folder: Path, name: str) -> object:
 
 @contextmanager
 def stopping_well(folder: Path) -> Iterator[None]:
-    """Report a full disk, or a worker that ended, in one line that says how to continue."""
+    """Report a full disk, images that are gone, or a worker that ended, in one line that says how to continue."""
     try:
         yield
+    except UnreadableImages as error:
+        if not checkpoints.checkpoints(folder / CHECKPOINTS):  # nothing is lost
+            raise
+        remedy = "if they were removed during the run, put them back"
+        raise UserError(f"{error}; {remedy}; {way_on(folder)}") from error
     except (WorkerEnded, OSError) as error:
         raise UserError(
             f"{describe(error) if isinstance(error, OSError) else error}; {way_on(folder)}"
@@ -121,10 +140,14 @@ def stopping_well(folder: Path) -> Iterator[None]:
 
 def way_on(folder: Path) -> str:
     """How to continue a run that was stopped from outside."""
+    if not folder.exists():
+        return f"the run stops; {folder} is gone; if you moved it, continue with its new path"
     if not (folder / CONFIG).is_file():
         return f"the run stops; {folder} has nothing to continue from"
     saved = checkpoints.checkpoints(folder / CHECKPOINTS)
     last = f"its last checkpoint is {saved[-1]}" if saved else "it has no checkpoint yet"
     if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > rendezvous.restarts():
         return f"the run stops; {last}; torchrun starts it again"
-    return f"the run stops; {last}; go on with: hexa resume {folder}"
+    adapts = (folder / ADAPTATION).is_file()
+    command = "the same command" if adapts else f"hexa resume {folder}"
+    return f"the run stops; {last}; go on with: {command}"

@@ -43,6 +43,7 @@ from hexa.run.folder import (
     REPORT,
     is_ours,
     mine,
+    note,
     stopping_well,
     way_on,
 )
@@ -237,6 +238,7 @@ class _Session:
             # first, since it identifies the owner of the folder
             after = step if self.resumed else None
             write_environment(folder, trainer.device, self.machine.precision, after, data)
+            note(self.experiment.data)
             if not self.resumed:
                 # the journal of a run that ended before its first checkpoint
                 (folder / METRICS).unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from hexa.core import Batch, Method
 from hexa.data import Source, open_source
 from hexa.data.loading.workers import alike
 from hexa.data.sources.decode import DecodeError
+from hexa.data.sources.opening import SOURCES
 from hexa.data.views.crops import cut_crops
 from hexa.data.views.making import Views
 from hexa.objective import Objective
@@ -36,7 +38,8 @@ from hexa.run.build import (
     setting_of,
     settled,
 )
-from hexa.runtime import checkpoints
+from hexa.run.folder import note_of
+from hexa.runtime import checkpoints, paths
 from hexa.runtime.progress import Progress, silent
 from hexa.runtime.random import Stream
 
@@ -52,6 +55,7 @@ def visualize(
     gain: float | None = None,
     num_images: int = 8,
     seed: int = 0,
+    opens_own: bool = True,
     problems: list[str] | None = None,
     notes: list[str] | None = None,
     progress: Progress = silent,
@@ -60,13 +64,14 @@ def visualize(
 
     target: a run folder, whose newest checkpoint is taken, or a recipe's name or an experiment, with random weights.
     data: a source; None for the experiment's own. Returns `out`, written atomically.
+    opens_own: see Look.at.
     gain, num_images, seed, problems: see Look.gallery. notes: takes in sentences on the images. progress: told of
     stages.
     Raises UserError: an unknown target or source, a run without an intact checkpoint, or whose method is in a file that
     has not been imported.
     """
     progress("opening the images", 0, 0)
-    look = Look.at(target, data)
+    look = Look.at(target, data, opens_own)
     if notes is not None:
         notes += look.source.notes()
     progress("making hard examples", 0, 0)
@@ -94,8 +99,15 @@ class Look:
 
     @classmethod
     def at(cls, target: Path | str | Experiment, data: str | None, opens_own: bool = True) -> Look:
-        """Open a target, with the images of `data` or its own. Raises UserError as `visualize` does."""
+        """Open a target, with the images of `data` or its own. Raises UserError as `visualize` does.
+
+        opens_own: if false, files that only a run's configuration names are not opened, unless a training of this user
+        opened them: a stranger may have written it.
+        """
         experiment, folder = _experiment_of(target)
+        opens_own = opens_own or folder is None
+        if not opens_own and data is None and not is_known(experiment.data):
+            raise own_images(folder, experiment.data)
         # on whatever device there is, uncompiled, with the hard examples that are trained on and their sources only
         wanted = needed(experiment.hard_examples)
         training = experiment.training.model_copy(
@@ -221,6 +233,19 @@ def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | 
         return plugins.experiment_of(target), None
     except UserError as error:
         raise UserError(f"'{target}' is neither a run folder nor a recipe: {error}") from None
+
+
+def is_known(data: str) -> bool:
+    """True for sources without a path, such as digits, and those that this user has trained on."""
+    return paths.parts(data).body in SOURCES or note_of(data).exists()
+
+
+def own_images(run: object, data: str) -> UserError:
+    """The error for images that only a run's configuration names."""
+    named = f"its configuration names the images '{data}', which are opened only on request"
+    return UserError(
+        f"{run}: {named}; add --data {shlex.quote(data)}, or --trust if the run is yours"
+    )
 
 
 def _own_source(experiment: Experiment) -> Source | None:

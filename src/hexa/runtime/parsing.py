@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import stat
 from importlib import resources
@@ -18,6 +17,8 @@ from hexa.config import UserError, reason
 MOST_YAML, MOST_JSON = 256 * 1024, 16 * 1024**2
 _DEPTH = 50
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+#: Seconds of the longest duration, a hundred years; plans count steps in 64 bits.
+_MOST_SECONDS = 36500 * 86400
 
 
 def check(path: Path, most: int, within: Path | None = None) -> None:
@@ -165,8 +166,9 @@ def seconds_of(given: str | float) -> float:
     text = str(given) if isinstance(given, str) else f"{given}s"
     part = r"(\d+(?:\.\d*)?)\s*([smhd])"
     seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(part, text))
-    if re.sub(part, "", text).strip() or not 0 < seconds < math.inf:
+    if re.sub(part, "", text).strip() or not 0 < seconds <= _MOST_SECONDS:
         raise UserError(
-            f"--time must be a number > 0 followed by s, m, h or d, such as 30m or 1h30m; got {given}"
+            "--time must be a number > 0 followed by s, m, h or d, such as 30m or 1h30m, "
+            f"and at most 36500d; got {given}"
         )
     return seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
 import unicodedata
@@ -29,30 +30,43 @@ def weights(text: str) -> tuple[Path, str | None]:
 
 
 class Named(NamedTuple):
-    """The parts of a source's name, `SOURCE,max_value=N#SPLIT`. source: with the option, without the split."""
+    """The parts of a source's name, `SOURCE,max_value=N,links=follow#SPLIT`.
+
+    source: with the options, without the split. body: without both.
+    """
 
     source: str
     body: str
     max_value: int | None
     split: str | None
+    follows_links: bool = False
 
 
 def parts(spec: str) -> Named:
-    """The parts of a source's name. What names a file or folder as it stands has neither split nor option.
+    """The parts of a source's name. What names a file or folder as it stands has neither split nor options.
 
-    Raises UserError for a max_value that is not an integer above 0.
+    Raises UserError for a max_value that is not an integer above 0, and for links that are not `follow`.
     """
     source, mark, end = spec.rpartition("#")
     split: str | None = end
     # no split has such a name, but a pattern, a folder or an option may
     if not mark or _is_there(spec) or re.search(r"[/\\*?{},=]", end):
         source, split = spec, None
-    option = None if _is_there(source) else re.fullmatch(r"(.*),max_value=(.*)", source)
-    if option is None:
-        return Named(source, source, None, split)
-    if not re.fullmatch(r"0*[1-9]\d{0,17}", option[2], re.ASCII):
-        raise UserError(f"data '{spec}': max_value must be an integer above 0, got '{option[2]}'")
-    return Named(source, option[1], int(option[2]), split)
+    body = source
+    options: dict[str, str] = {}
+    while not _is_there(body):
+        option = re.fullmatch(r"(.*),(max_value|links)=(.*)", body)
+        if option is None:
+            break
+        body = option[1]
+        options[option[2]] = option[3]
+    most = options.get("max_value")
+    if most is not None and not re.fullmatch(r"0*[1-9]\d{0,17}", most, re.ASCII):
+        raise UserError(f"data '{spec}': max_value must be an integer above 0, got '{most}'")
+    links = options.get("links")
+    if links not in (None, "follow"):
+        raise UserError(f"data '{spec}': links must be follow, got '{links}'")
+    return Named(source, body, int(most) if most else None, split, links is not None)
 
 
 def _is_there(source: str) -> bool:
@@ -88,6 +102,52 @@ def folder(spec: str, path: Path) -> Path:
         remedy = f"did you mean '{path.parent / near[0]}'?" if near else "give the path of a folder"
         raise UserError(f"data '{spec}': {problem}: {path}; {remedy}")
     return path
+
+
+class Inside:
+    """The folder of a data set, which must contain its files once links are resolved.
+
+    Only a name that ends with `,links=follow` follows links out of the folder. Names that lead out without a link,
+    such as ../x.jpg in a list, are never followed.
+    """
+
+    def __init__(self, spec: str, root: Path, *others: Path) -> None:
+        """spec: the source's name. others: further folders that may contain its files."""
+        self.spec = spec
+        self.root = os.path.abspath(root)
+        self.places = [Path(os.path.realpath(place)) for place in (root, *others)]
+        if self.places[0].parent.name == "snapshots":  # the hub's client links to what it downloads
+            self.places.append(self.places[0].parent.parent / "blobs")
+        self.follows_links = parts(spec).follows_links
+        self._holds_folder = functools.cache(self._holds)
+
+    def check(self, files: Iterable[str], whose: str) -> None:
+        """Raise UserError, naming the first file that is not inside. whose: what names the files."""
+        for file in files:
+            if os.path.abspath(file) == self.root:  # the user named it
+                continue
+            in_folder = self._holds_folder(os.path.dirname(file))
+            if not in_folder or (os.path.islink(file) and not self._holds(file)):
+                named = f"{whose} names {file}, which is outside of the data set"
+                raise UserError(f"data '{self.spec}': {named}; {self._remedy(file)}")
+
+    def _holds(self, path: str) -> bool:
+        if self.follows_links and self._is_named_inside(path):
+            return True
+        try:
+            real = Path(os.path.realpath(path))
+        except (OSError, ValueError):  # a name that no file can have
+            return False
+        return any(real.is_relative_to(place) for place in self.places)
+
+    def _is_named_inside(self, path: str) -> bool:
+        """True unless the name leads out as it stands: then a link does."""
+        return Path(os.path.abspath(path)).is_relative_to(self.root)
+
+    def _remedy(self, file: str) -> str:
+        if not self._is_named_inside(file):
+            return "nothing is read from there: copy the file into the folder, or give its images with folder:PATH"
+        return f"to follow links that you trust, give {self.spec},links=follow"
 
 
 def check(backbones: Iterable[str], sources: Iterable[str]) -> None:

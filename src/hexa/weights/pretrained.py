@@ -9,6 +9,7 @@ from typing import Any, Unpack, cast
 
 import safetensors.torch
 import timm
+import torch
 from torch import Tensor, nn
 
 from hexa.config import UserError, nearest
@@ -37,6 +38,9 @@ from hexa.weights.preparation import Given, Preparation, of_timm
 
 WEIGHTS = "backbone.safetensors"
 
+#: Pixels in [0, 1] are within these, even if a resampling filter overshoots.
+_DARKEST, _BRIGHTEST = -1.0, 2.0
+
 
 class Backbone(nn.Module):
     """A trained network with everything needed to use it.
@@ -60,6 +64,7 @@ class Backbone(nn.Module):
         self.network, self.preparation = network, preparation
         self.mean, self.std, self.image_size = preparation.mean, preparation.std, preparation.size
         self.normalize = Normalize(mean, std)
+        self._seen = False
         self.deviations: dict[str, list[Any]] = {}
         self.network_config = network_config.model_copy(update={"mean": mean, "std": std})
         self.info: dict[str, Any] = dict(info or {})
@@ -71,7 +76,25 @@ class Backbone(nn.Module):
         self.register_load_state_dict_pre_hook(_inner_names)  # type: ignore[no-untyped-call]
 
     def forward(self, images: Tensor) -> Tensor:
-        return cast(Tensor, self.network(self.normalize(images)))
+        normalized = self.normalize(images)
+        self._check_range(images)
+        return cast(Tensor, self.network(normalized))
+
+    def _check_range(self, images: Tensor) -> None:
+        """Raise UserError for pixels far outside of [0, 1]. Looks at one image, on devices other than the CPU once.
+
+        Elsewhere than on the CPU it waits for the device. Nothing is looked at while the network is compiled or exported.
+        """
+        tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+        known = self._seen and images.device.type != "cpu"
+        if known or tracing or type(images) is not Tensor or not images.numel():
+            return
+        self._seen = True
+        low, high = (float(end) for end in torch.aminmax(images[0].detach()))
+        if low < _DARKEST or high > _BRIGHTEST:
+            given = f"the first image has values from {low:.4g} to {high:.4g}"
+            remedy = "give pixels in [0, 1], such as images / 255, which the backbone normalises"
+            raise UserError(f"{given}; {remedy}")
 
     def prepared(self, **given: Unpack[Given]) -> Backbone:
         """The same network with another preparation of images; `deviations` has {name: [before, after]}.

@@ -13,7 +13,7 @@ from hexa.data import open_source
 from hexa.reporting.pictures import Gallery
 from hexa.reporting.plots.neighbours import EmbeddedImages, class_of, clusters, nearest_neighbours
 from hexa.reporting.style import SIDE, save
-from hexa.run.visualize import Look
+from hexa.run.visualize import Look, is_known, own_images
 from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
 from hexa_paper.figures.view_space import embed_views, view_space
@@ -44,29 +44,31 @@ def figure(
     out: Path | str,
     *,
     seed: int = 0,
+    opens_own: bool = True,
     progress: Progress = silent,
 ) -> Path:
     """Write a figure as PNG or SVG, by the ending of `out`, and return its path.
 
     kind: hard-examples or view-space of a run's folder or a recipe's name; neighbours or clusters of any backbone.
-    data: a source; None for the run's own images. progress: told of stages. Raises UserError.
+    data: a source; None for the run's own images. opens_own: see Look.at. progress: told of stages. Raises UserError.
     """
     if kind in OF_VIEWS:
         if isinstance(target, Backbone):
             raise UserError(
                 f"{kind} is a figure of a method; give a run or a recipe, or take neighbours or clusters"
             )
-        return save(_of_views(kind, target, data, seed, progress), out)
+        look = partial(Look.at, target, data, opens_own)
+        return save(_of_views(kind, target, look, seed, progress), out)
     if kind in OF_FEATURES:
-        return save(_of_features(kind, target, data, seed, progress), out)
+        return save(_of_features(kind, target, data, opens_own, seed, progress), out)
     raise UserError(f"unknown figure '{kind}'; {nearest(kind, [*OF_VIEWS, *OF_FEATURES])}")
 
 
 def _of_views(
-    kind: str, target: Path | str, data: str | None, seed: int, progress: Progress
+    kind: str, target: Path | str, open_look: Callable[[], Look], seed: int, progress: Progress
 ) -> Figure:
     progress("opening the images", 0, 0)
-    look = Look.at(target, data)
+    look = open_look()
     progress("making views of them", 0, 0)
     length = f"step {look.step:,}" if look.step else "random weights"
     title = (
@@ -82,15 +84,17 @@ def _of_views(
 
 
 def _of_features(
-    kind: str, target: Target, data: str | None, seed: int, progress: Progress
+    kind: str, target: Target, data: str | None, opens_own: bool, seed: int, progress: Progress
 ) -> Figure:
     backbone = target if isinstance(target, Backbone) else load_backbone(target)
-    data = data or backbone.info.get("data")
-    if not data:
+    own = str(backbone.info.get("data") or "")
+    if not data and not own:
         raise UserError(
             "a backbone without a run has no images of its own; give some with --data SOURCE"
         )
-    source = open_source(str(data), "train", channels=len(backbone.mean))
+    if not data and not opens_own and not is_known(own):
+        raise own_images(backbone.info.get("spec", target), own)
+    source = open_source(data or own, "train", channels=len(backbone.mean))
     embedded = EmbeddedImages.of(
         backbone, source, seed=seed, progress=partial(progress, "extracting features")
     )

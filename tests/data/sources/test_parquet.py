@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +99,39 @@ def test_reading_in_parts_changes_neither_images_nor_fingerprint(
     for number, data in enumerate(images):
         if data is not None:
             assert source.encoded(number) == data
+
+
+def test_the_splits_of_a_data_set_share_half_of_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("train", "test"):
+        bomb(tmp_path / f"{name}.parquet", 1, 10)
+    most = pa.total_allocated_bytes() + (12 << 20)
+    monkeypatch.setattr("hexa.data.sources.parquet.usable_memory", lambda: 2 * most)
+    held = open_source(f"parquet:{tmp_path}")
+    with pytest.raises(UserError, match=r"test.parquet unpacks to more than"):
+        open_source(f"parquet:{tmp_path}#test")
+    assert len(held) == 10
+    del held
+    assert len(open_source(f"parquet:{tmp_path}#test")) == 10
+
+
+PEAK = """
+import resource, sys
+from hexa.data import open_source
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+before = peak()
+source = open_source(sys.argv[1])
+print(len(source), peak() - before)
+"""
+
+
+@pytest.mark.slow
+def test_reading_takes_less_than_twice_what_a_file_unpacks_to(tmp_path: Path) -> None:
+    spec = f"parquet:{bomb(tmp_path / 'train.parquet', 16, 60)}"
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, spec], capture_output=True, text=True, check=True
+    )
+    rows, taken = map(int, done.stdout.split())
+    assert rows == 60
+    assert 60 * 16 << 20 <= taken < 2 * (60 * 16 << 20)

@@ -23,6 +23,10 @@ _BLOCK = 256
 _LONGEST_SIDE = 2**14
 
 
+class UnreadableImages(UserError):
+    """More images than allowed cannot be read; in a run they were perhaps removed since its beginning."""
+
+
 class ImageStore:
     """All images of a source, decoded once.
 
@@ -116,7 +120,7 @@ def readable(
         except decoding.DecodeError as error:
             problems.append((position, str(error)))
             first = first or f"{source.paths[position]}: {error}"
-    raise UserError(
+    raise UnreadableImages(
         f"data '{source.name}': {tried} images in a row cannot be read, the first is {first}"
     )
 
@@ -133,7 +137,7 @@ def check_problems(
         many = f"{len(problems)} of {len(source)} images cannot be read, more than {100 * tolerance:g} %"
         raised = f"raise --training.max_corrupt_share above {len(problems) / len(source):.2g}"
         remedy = f"remove them, or, in training, {raised}"
-        raise UserError(f"data '{source.title}': {many}: {listed}; {remedy}")
+        raise UnreadableImages(f"data '{source.title}': {many}: {listed}; {remedy}")
 
 
 def describe_problems(source: Source, problems: Mapping[int, str], most: int = 1000) -> list[str]:

@@ -32,11 +32,12 @@ class FolderSource(Source):
         if not argument:
             raise UserError(f"data '{spec}': no such folder; give the path of a folder")
         root = paths.folder(spec, paths.location(argument))
-        inside = _folders(root)
-        splits = [name for name in inside if name.lower() in SPLIT_NAMES]
-        others = [name for name in inside if name not in splits]
+        inside = paths.Inside(spec, root)
+        names = _folders(root)
+        splits = [name for name in names if name.lower() in SPLIT_NAMES]
+        others = [name for name in names if name not in splits]
         if len(splits) > 1 and (
-            others := [name for name in others if any(_image_files(root / name, Counter()))]
+            others := [name for name in others if any(_image_files(root / name, Counter(), inside))]
         ):
             has = f"folders named as splits ({some(splits)}) and others ({some(others)})"
             remedy = f"move the others, or give one folder, such as {root / splits[0]}"
@@ -50,7 +51,7 @@ class FolderSource(Source):
         self.root = self._open_split(spec, split, folders)
         self._home = f"{self.root}{os.sep}"
         self.left_out = Counter()
-        self.paths = sorted(_image_files(self.root, self.left_out))
+        self.paths = sorted(_image_files(self.root, self.left_out, inside))
         if not self.paths:
             where = f"{self.root} or its sub-folders"
             told = f"; left out: {listed(self.left_out)}" if self.left_out else ""
@@ -89,12 +90,13 @@ def _folders(root: Path) -> list[str]:
         )
 
 
-def _image_files(root: Path, left_out: Counter[str]) -> Iterator[str]:
+def _image_files(root: Path, left_out: Counter[str], inside: paths.Inside) -> Iterator[str]:
     """The paths, relative to `root`, of all images; linked folders are visited once.
 
     left_out: counts all other files by suffix. A broken link named like an image counts as an unreadable image, which
-    is listed later.
+    is listed later. Raises UserError for links to images and folders that are not inside.
     """
+    inside.check([f"{root}{os.sep}"], "the folder")
     pending, seen = [""], {os.path.realpath(root)}
     while pending:
         prefix = pending.pop()
@@ -104,12 +106,18 @@ def _image_files(root: Path, left_out: Counter[str]) -> Iterator[str]:
                 if _is_hidden(entry.name):
                     left_out["__MACOSX" if entry.name == "__MACOSX" else "hidden"] += 1
                 elif kind == "folder":
-                    if not entry.is_symlink() or (real := os.path.realpath(entry.path)) not in seen:
-                        seen.update((real,) if entry.is_symlink() else ())
-                        pending.append(f"{prefix}{entry.name}/")
+                    if entry.is_symlink():
+                        inside.check([entry.path], "a link")
+                        real = os.path.realpath(entry.path)
+                        if real in seen:
+                            continue
+                        seen.add(real)
+                    pending.append(f"{prefix}{entry.name}/")
                 elif kind == "other":
                     left_out["special"] += 1
                 elif (reason := why_left_out(entry.name, partial(beginning, entry.path))) is None:
+                    if entry.is_symlink():
+                        inside.check([entry.path], "a link")
                     yield f"{prefix}{entry.name}"
                 else:
                     left_out[reason] += 1

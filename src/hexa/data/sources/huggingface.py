@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,15 +19,13 @@ from hexa.data.sources.parquet import half_of_memory, unpacked
 from hexa.data.sources.source import Source, by_split, digest, location, reported, sample
 from hexa.runtime import parsing
 from hexa.runtime.packages import import_extra
+from hexa.runtime.paths import Inside
 
 #: Rows read together for names and sizes; `datasets` may copy their images.
 _ROWS = 1000
 #: Files that `save_to_disk` writes, for several splits and for one.
 _SAVED = ("dataset_dict.json", "state.json")
-#: What to do about a file outside the data set, and about a line of a card that names one.
-_COPY_IT = (
-    "nothing is read from there: copy the file into the folder, or give its images with folder:PATH"
-)
+#: What to do about a line of a card that names a file outside the data set.
 _REMOVE_IT = (
     "only files inside the folder are read; remove that line, or give the images with folder:PATH"
 )
@@ -51,7 +48,7 @@ class HuggingFaceSource(Source):
         other = "hf:NAME:CONFIG names one of several configs, hf:PATH a folder"
         remedy = "give a folder that `datasets` can read" if path.exists() else other
         with reported(f"data '{spec}': cannot be read", f"; {remedy}"):
-            inside = _Inside(path, spec)
+            inside = _inside(path, spec)
             self._open(_load(name, config, spec, inside), named, split, inside)
 
     def _open(
@@ -59,7 +56,7 @@ class HuggingFaceSource(Source):
         tables: Mapping[str, Any],
         named: Mapping[str, str],
         split: str | None,
-        inside: _Inside,
+        inside: Inside,
     ) -> None:
         if not tables:
             raise UserError(f"data '{self.name}': has no splits")
@@ -76,7 +73,7 @@ class HuggingFaceSource(Source):
         undecoded = import_extra("datasets", "hf", self.name).Image(decode=False)
         self._images = table.select_columns([image]).cast_column(image, undecoded).flatten()
         names, sizes, single = _names_and_sizes(self._images, image)
-        inside.check(single, "a row")
+        _check_files(inside, single, "a row")
         home = inside.places[0]
         self.paths = [
             _relative(name, home) or f"{self.split}/{number:08d}"
@@ -87,7 +84,7 @@ class HuggingFaceSource(Source):
             self._read_labels(tables, table, label)
         known = b"" if self.labels is None else self.labels.tobytes()
         self.fingerprint = digest(
-            *self.paths, sizes.tobytes(), known, *sample(len(self), self.encoded)
+            *self.paths, sizes.tobytes(), known, samples=sample(len(self), self.encoded)
         )
         self._read_from = [*(file["filename"] for file in table.cache_files), *single]
 
@@ -128,40 +125,23 @@ def _parse(argument: str, spec: str) -> tuple[str, str | None, dict[str, str]]:
     return name, config or None, named
 
 
-class _Inside:
-    """Where the files of a data set may be, links resolved.
+def _inside(path: Path, spec: str) -> Inside:
+    """Where the files of a data set may be: its folder, where `datasets` unpacks archives, and the hub's downloads."""
+    datasets = import_extra("datasets", "hf", f"data '{spec}'")
+    others = [Path(datasets.config.HF_DATASETS_CACHE, "downloads")]
+    if not path.exists():
+        others.append(Path(import_extra("huggingface_hub.constants", "hf", spec).HF_HUB_CACHE))
+    return Inside(spec, path, *others)
 
-    places: its folder, where `datasets` unpacks archives, and where the hub's client keeps what links in its cache of
-    downloads lead to.
-    """
 
-    def __init__(self, path: Path, spec: str) -> None:
-        datasets, self.spec = import_extra("datasets", "hf", f"data '{spec}'"), spec
-        root = path.resolve()
-        self.places = [root, Path(datasets.config.HF_DATASETS_CACHE, "downloads").resolve()]
-        if root.parent.name == "snapshots":
-            self.places.append(root.parent.parent / "blobs")
-        if not path.exists():
-            self.places.append(
-                Path(
-                    import_extra("huggingface_hub.constants", "hf", self.spec).HF_HUB_CACHE
-                ).resolve()
+def _check_files(inside: Inside, files: list[str], whose: str) -> None:
+    """Raise UserError, naming the file, unless all are inside."""
+    for file in files:
+        if "://" in file:
+            raise UserError(
+                f"data '{inside.spec}': {whose} names {file}, an address; only files are read"
             )
-
-    def check(self, files: Iterable[str], whose: str) -> None:
-        """Raise UserError, naming the file, unless all are inside."""
-        holds = functools.cache(self._holds)
-        for file in files:
-            if "://" in file:
-                raise UserError(
-                    f"data '{self.spec}': {whose} names {file}, an address; only files are read"
-                )
-            if not holds(os.path.dirname(file)) or (os.path.islink(file) and not self._holds(file)):
-                outside = f"{whose} names {file}, which is outside of the data set"
-                raise UserError(f"data '{self.spec}': {outside}; {_COPY_IT}")
-
-    def _holds(self, path: str) -> bool:
-        return any(Path(os.path.realpath(path)).is_relative_to(place) for place in self.places)
+    inside.check(files, whose)
 
 
 def _check_card(path: Path, spec: str) -> None:
@@ -190,7 +170,7 @@ def _check_card(path: Path, spec: str) -> None:
                     raise UserError(f"data '{spec}': {file} names '{named}'; {_REMOVE_IT}")
 
 
-def _check_saved(path: Path, inside: _Inside) -> None:
+def _check_saved(path: Path, inside: Inside) -> None:
     """Raise UserError where the files that `save_to_disk` left name others outside, before any is opened."""
     folders = [path]
     if (path / _SAVED[0]).is_file():
@@ -225,7 +205,7 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
 
 
-def _load(name: str, config: str | None, spec: str, inside: _Inside) -> Mapping[str, Any]:
+def _load(name: str, config: str | None, spec: str, inside: Inside) -> Mapping[str, Any]:
     """{split: table}, with the split names of the data set."""
     datasets = import_extra("datasets", "hf", f"data '{spec}'")
     path = location(name)
@@ -237,7 +217,7 @@ def _load(name: str, config: str | None, spec: str, inside: _Inside) -> Mapping[
         _check_card(path, spec)
         builder = datasets.load_dataset_builder(str(path), config)
         files = [file for split in (builder.config.data_files or {}).values() for file in split]
-        inside.check(files, "the folder")
+        _check_files(inside, files, "the folder")
         if not os.path.exists(builder.cache_dir):  # else unpacked before
             for file in (Path(file) for file in files if file.endswith(".parquet")):
                 remedy = "write it as several smaller files"

@@ -64,9 +64,9 @@ SOURCES: dict[str, Callable[[str, str | None, str], Source]] = {
 def open_source(
     spec: str, split: str | None = None, max_image_pixels: int | None = None, channels: int = 3
 ) -> Source:
-    """Open the source `spec`: NAME, NAME:ARGUMENT or a folder's path, then perhaps ,max_value=N and #SPLIT.
+    """Open the source `spec`: NAME, NAME:ARGUMENT or a folder's path, then perhaps ,max_value=N, ,links=follow and #SPLIT.
 
-    #SPLIT overrides `split`. max_value=N: see `Source.max_value`.
+    #SPLIT overrides `split`. max_value=N: see `Source.max_value`. links=follow: see `paths.Inside`.
     max_image_pixels: larger images count as unreadable; None for `decode.MAX_IMAGE_PIXELS`. channels: of
     every image, 3 for RGB; files with another number count as unreadable.
     Raises UserError, one line with a remedy: an unknown name, a folder that is missing, empty or cannot be read, an
@@ -74,7 +74,7 @@ def open_source(
     """
     if "\0" in spec:
         raise UserError(f"data {spec!r}: a name cannot contain a zero byte")
-    name, body, max_value, named = paths.parts(spec)
+    name, body, max_value, named, follows_links = paths.parts(spec)
     if named == "":
         raise UserError(
             f"data '{spec}': a split is missing after '#'; write, for example, {name}#train"
@@ -101,6 +101,8 @@ def open_source(
         ) from None
     if max_value is not None and isinstance(source, ArraySource):
         raise UserError(f"data '{spec}': its images have 8 bits; leave out max_value")
+    if follows_links and isinstance(source, ArraySource):
+        raise UserError(f"data '{spec}': its images are not files; leave out links")
     source.max_value = max_value
     if max_image_pixels is not None:
         source.max_image_pixels = max_image_pixels

@@ -28,9 +28,12 @@ from hexa.data.sources.source import (
     sample,
 )
 from hexa.runtime.memory import usable_memory
+from hexa.runtime.paths import Inside
 
 #: Rows unpacked together; one where the largest value may have more bytes than this.
 _ROWS, _LARGE = 16, 64 << 20
+#: Bytes of a row group that are joined, which takes as much again.
+_JOINED = 256 << 20
 #: Rows that are looked at to tell whether a column has images.
 _LOOKED_AT = 20
 
@@ -39,8 +42,9 @@ class ParquetSource(Source):
     """A column with the bytes of image files, in a struct or alone, and optionally a label column.
 
     A folder has train.parquet and test.parquet, or train-00000-of-00002.parquet …; a single file is one split. The
-    encoded images are kept in memory, at most as many bytes as the name says: PATH,bytes=N, or half of the machine's
-    memory. UserError if a split unpacks to more; an image of more than a gigabyte is unreadable.
+    encoded images are kept in memory, at most as many bytes as the name says: PATH,bytes=N. Without N, all Parquet
+    sources of the process, such as the splits of one, may take half of the memory together. UserError if a split
+    unpacks to more; an image of more than a gigabyte is unreadable.
     """
 
     _read_from: list[Path]
@@ -54,12 +58,16 @@ class ParquetSource(Source):
         if option is not None:
             argument = option[1]
         self._most = int(option[2]) if option else half_of_memory()
+        self._held = 0 if option else pa.total_allocated_bytes()
         root = location(argument)
         if not argument or not root.exists():
             where = f": {root}" if argument else ""
             raise UserError(f"data '{spec}': no such file or folder{where}; write parquet:PATH")
         self._example = f"parquet:{argument},bytes={2 * self._most}"
         files = _files(root, spec)
+        inside = Inside(spec, root)
+        for of_split in files.values():
+            inside.check(map(str, of_split), "the folder")
         self._read_from = self._open_split(spec, split, files)
         with reported(f"data '{spec}': cannot read {some(self._read_from)}"):
             schema = pq.read_schema(self._read_from[0])
@@ -89,7 +97,11 @@ class ParquetSource(Source):
         sizes = [chunk.nbytes for chunk in self._bytes.chunks]
         stamps = [str(_stamp(footer)) for footer in footers]
         self.fingerprint = digest(
-            str(len(table)), str(sum(sizes)), *stamps, b"".join(sample(len(self), self.encoded))
+            str(len(table)),
+            str(sum(sizes)),
+            *stamps,
+            samples=itertools.chain(sample(len(self), self.encoded), [b"\0"]),
+            separator=b"",
         )
 
     def _image_column(self, types: Mapping[str, Any]) -> str:
@@ -134,7 +146,7 @@ class ParquetSource(Source):
 
     def _parts(self, files: list[Path], columns: list[str]) -> Iterator[Any]:
         remedy = f"allow more with {self._example}"
-        return unpacked(files, columns, self._most, f"data '{self.name}'", remedy)
+        return unpacked(files, columns, self._most, f"data '{self.name}'", remedy, self._held)
 
     def _table(self, columns: list[str]) -> Any:
         """These columns of all files of the split, validated. Raises whatever pyarrow raises on damaged files."""
@@ -205,14 +217,19 @@ def half_of_memory() -> int:
 
 
 def unpacked(
-    files: list[Path], columns: list[str] | None, most: int, what: str, remedy: str
+    files: list[Path],
+    columns: list[str] | None,
+    most: int,
+    what: str,
+    remedy: str,
+    held: int = 0,
 ) -> Iterator[Any]:
-    """These columns (None: all) of the files, a table for each row group.
+    """These columns (None: all) of the files, a table for each row group, or several if that is large.
 
     A file of kilobytes can unpack to gigabytes, and claim that it does not, so a few rows are unpacked at a time and
-    counted; one, where the first is large. UserError if there are more than `most` bytes.
+    counted; one, where the first is large. UserError if there are more than `most` bytes, `held` ones included.
     """
-    left = most
+    left = most - held
     for path in files:
         file = pq.ParquetFile(path)
         empty = file.schema_arrow.empty_table()
@@ -226,14 +243,22 @@ def unpacked(
                 if max(said, _ROWS * (first.nbytes if first is not None else 0)) <= _LARGE
                 else 1
             )
-            batches = []
+            batches: list[Any] = []
+            unjoined = 0
             for batch in file.iter_batches(rows, row_groups=[number], columns=columns):
                 left -= batch.nbytes
                 if left < 0:
+                    taken = f" in addition to {held:,} that are in use" if held > most // 10 else ""
                     raise UserError(
-                        f"{what}: {path} unpacks to more than {most:,} bytes, the limit; {remedy}"
+                        f"{what}: {path} unpacks to more than {most:,} bytes, the limit{taken}; {remedy}"
                     )
+                if batches and unjoined + batch.nbytes > _JOINED:
+                    joined = pa.Table.from_batches(batches, empty.schema).combine_chunks()
+                    batches = []
+                    unjoined = 0
+                    yield joined
                 batches.append(batch)
+                unjoined += batch.nbytes
             yield pa.Table.from_batches(batches, empty.schema).combine_chunks()
 
 

@@ -95,6 +95,8 @@ class Source:
     """Channels of every image; images with another number are unreadable."""
     grouped: Labels | None = None
     """int64 [N], the group of every image as the user gave it (`--groups`); None if not given."""
+    ungrouped: int = 0
+    """Number of images for which the user's groups have no entry."""
     drawn: Drawn | None = None
     """The part that these images are (`--images`); None for whole sources."""
 
@@ -113,7 +115,7 @@ class Source:
 
         broken: how many of them could not be read, if that is known.
         """
-        notes = [self.part_note] if self.part_note else []
+        notes = self._own_notes()
         if self.left_out or broken:
             notes.append(self.counted(broken))
         if self.unfit_labels:
@@ -124,6 +126,14 @@ class Source:
             remedy = f"if {white:,} is white, give {self.name},max_value={white}"
             notes.append(f"{self.title}: {dark}, so they come out nearly black; {remedy}")
         return notes
+
+    def _own_notes(self) -> list[str]:
+        """What a part says, too: how it was drawn, and how many of its images are in no group."""
+        alone = (
+            f"--groups has no group for {self.ungrouped:,} of {len(self):,} images of {self.title}"
+        )
+        remark = f"{alone}; each of them counts as a group of its own" if self.ungrouped else ""
+        return [note for note in (self.part_note, remark) if note]
 
     def _largest(self) -> int:
         """The largest value in a sample of 16-bit images if it leaves two bits or more unused, otherwise 0."""
@@ -236,7 +246,7 @@ class Source:
         sizes = [_stamp(file).partition(" ")[0] for file in files[:: max(1, len(files) // 10_000)]]
         listed = digest(*self.paths, *sizes, *parts)
         self.fingerprint = digest(
-            listed, *sample(len(files), lambda row: decoding.read(files[row], SAMPLED_BYTES))
+            listed, samples=sample(len(files), lambda row: decoding.read(files[row], SAMPLED_BYTES))
         )
 
     def _number_labels(
@@ -327,7 +337,7 @@ class Subset(Source):
         ]
 
     def notes(self, broken: int = 0) -> list[str]:
-        own = [self.part_note] if self.part_note else []
+        own = self._own_notes()
         unread = f"{broken:,} of these {len(self):,} images cannot be read"
         return list(dict.fromkeys([*own, *([unread] if broken else []), *self.source.notes()]))
 
@@ -448,10 +458,16 @@ def _stamp(file: str | Path) -> str:
     return "absent"
 
 
-def digest(*parts: bytes | str) -> str:
-    """Sixteen hexadecimal digits of the SHA-256 of these parts."""
+def digest(*parts: bytes | str, samples: Iterable[bytes] = (), separator: bytes = b"\0") -> str:
+    """Sixteen hexadecimal digits of the SHA-256 of these parts.
+
+    samples: large parts that follow, of which only one is in memory at a time; each ends with the separator.
+    """
     hashed = hashlib.sha256()
     for part in parts:
         hashed.update(part.encode(errors="surrogateescape") if isinstance(part, str) else part)
         hashed.update(b"\0")
+    for content in samples:
+        hashed.update(content)
+        hashed.update(separator)
     return hashed.hexdigest()[:16]

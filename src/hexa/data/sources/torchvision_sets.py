@@ -15,6 +15,7 @@ from hexa.data.sources import decode as decoding
 from hexa.data.sources.source import ArraySource, Labels, Source, choose_split, location, reported
 from hexa.runtime.files import cache_folder
 from hexa.runtime.parsing import read_resource
+from hexa.runtime.paths import Inside
 
 Build = Callable[[str, str | None, str], Source]
 #: {split: arguments of torchvision's constructor}
@@ -60,6 +61,7 @@ class PhotographSource(Source):
         with reported(f"data '{spec}': the lists of {dataset} in {root} are damaged"):
             data = _download(dataset, root, arguments, spec)
             files, labels = _listed(data, listing)
+        Inside(spec, root).check(map(str, files), f"a list of {dataset}")
         self._read_from = files
         self.paths = [
             str(file.relative_to(root)) if file.is_relative_to(root) else file.name

@@ -10,6 +10,7 @@ import numpy as np
 from hexa.config import UserError, some
 from hexa.data.sources import decode as decoding, voc_boxes
 from hexa.data.sources.source import Boxes, Labels, Source, location
+from hexa.runtime.paths import Inside, parts
 
 #: Where a year's folder has its lists: files CLASS_LIST.txt with image names and 1, 0 or −1.
 _LISTS = Path("ImageSets", "Main")
@@ -30,6 +31,8 @@ class VOCSource(Source):
             self.root, self._open_split(spec, split, _lists(self.root)), spec
         )
         self.paths = [f"JPEGImages/{name}.jpg" for name in names]
+        inside = Inside(spec, location(argument))
+        inside.check((self._home + path for path in self.paths), "a list")
         if missing := [path for path in self.paths if not (self.root / path).is_file()]:
             raise UserError(
                 f"data '{spec}': {len(missing)} listed images are not in {self.root}: {some(missing)}"
@@ -46,7 +49,8 @@ class VOCSource(Source):
         root = self.root.with_name(f"VOC{year}")
         if not (root / _LISTS).is_dir():
             return None
-        source = VOCSource(str(root), split, f"voc:{root}")
+        links = ",links=follow" if parts(self.name).follows_links else ""
+        source = VOCSource(str(root), split, f"voc:{root}{links}")
         source.max_image_pixels = self.max_image_pixels
         return source
 

@@ -14,6 +14,8 @@ from hexa.data.sources.source import Boxes, Source, digest
 
 #: Sides of a JPEG are shorter than this.
 _LONGEST = 1 << 16
+#: Bytes of an annotation file, at most; published ones have ten thousand.
+_MOST_BYTES = 1 << 20
 
 
 def read(file: Path, class_names: Sequence[str]) -> Boxes:
@@ -24,7 +26,10 @@ def read(file: Path, class_names: Sequence[str]) -> Boxes:
     """
     boxes, labels, difficult = [], [], []
     try:
-        root = ElementTree.fromstring(decoding.read(file))
+        text = decoding.read(file, _MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            raise ValueError(f"larger than {_MOST_BYTES:,} bytes")
+        root = ElementTree.fromstring(text)
         height, width = (int(root.findtext(f"size/{side}", "")) for side in ("height", "width"))
         if not (0 < height < _LONGEST and 0 < width < _LONGEST):
             raise ValueError(f"an image of {width} x {height} pixels")

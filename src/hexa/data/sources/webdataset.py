@@ -30,6 +30,7 @@ from hexa.data.sources.source import (
     location,
     sample,
 )
+from hexa.runtime.paths import Inside
 
 Value = TypeVar("Value")
 _RANGE = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
@@ -58,6 +59,7 @@ class WebDatasetSource(Source):
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
         shards = _shards(argument, spec)
+        Inside(spec, _root(argument)).check(map(str, shards), "the folder")
         named = files_by_prefix(shards)
         # shards that all have the same prefix, whatever it is, are the split `train`
         groups = (
@@ -86,7 +88,7 @@ class WebDatasetSource(Source):
         sizes = [str(member.size) for _, member in self._places]
         names = digest(*self.paths, *sizes, b"" if self.labels is None else self.labels.tobytes())
         self.fingerprint = digest(
-            names, *sample(len(self), lambda index: self.encoded(index, SAMPLED_BYTES))
+            names, samples=sample(len(self), lambda index: self.encoded(index, SAMPLED_BYTES))
         )
 
     def metadata(self, kind: str, name: str) -> list[str | None]:
@@ -121,6 +123,15 @@ class WebDatasetSource(Source):
                 return file.read(min(member.size, first))
         except OSError as error:
             raise decoding.DecodeError(error.strerror or str(error)) from None
+
+
+def _root(argument: str) -> Path:
+    """The folder or file that the argument names, or the folder in which its pattern begins."""
+    place = location(argument)
+    if place.exists():
+        return place
+    fixed = re.split(r"[*?\[{]", os.path.expanduser(argument))[0]
+    return Path(os.path.dirname(fixed))
 
 
 def _shards(argument: str, spec: str) -> list[Path]:

@@ -32,7 +32,7 @@ WEIGHT_DECAYS = (10.0, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 #: Features of more numbers stay in fp32: twice as fast, and the noise of that many images is far larger.
 _LARGE = 4_000_000
 #: Held-out images that are enough to choose by, where a probe is fitted again and again: 242 classes take a minute.
-_ENOUGH = 250
+ENOUGH = 250
 #: p · (1 − p) of a likely probability: how the loss curves, up to the features' scale.
 _CURVATURE = 0.1
 
@@ -102,9 +102,16 @@ def _span(x: Array) -> tuple[Array, Array]:
 
 
 def choose_weight_decay(
-    x: Array, y: Labels, num_classes: int, candidates: Sequence[float], parts: Sequence[Labels]
+    x: Array,
+    y: Labels,
+    num_classes: int,
+    candidates: Sequence[float],
+    parts: Sequence[Labels],
+    by_loss: bool = False,
 ) -> float:
     """The candidate with the most right answers on the held-out parts; of equal ones that with the lower loss.
+
+    by_loss: the one with the lowest loss, which chance changes less if few images are held out.
 
     `candidates` go from strong to weak: each solution starts from the one before. With nothing to hold out (one label a
     class) 0.01 is used.
@@ -122,6 +129,8 @@ def choose_weight_decay(
             scores = _scores(x[part], start).astype(np.float64)
             right[number] += float((scores.argmax(1) == y[part]).sum())
             loss[number] -= float(log_softmax(scores, axis=1)[np.arange(len(part)), y[part]].sum())
+    if by_loss:
+        return float(candidates[int(loss.argmin())])
     return float(candidates[int(np.lexsort((loss, -right))[0])])
 
 
@@ -179,13 +188,15 @@ def fit_probe(
     enough: float = math.inf,
     seed: int = 0,
     groups: Labels | None = None,
+    by_loss: bool = False,
 ) -> FittedProbe:
     """Softmax regression on standardised features.
 
     Every feature is shifted and scaled to mean 0 and standard deviation 1 over the training images. The weight decay is
     the best of `weight_decays` on a held-out fifth of the training images, drawn class by class, and the
     probe is then fitted to all of them; with fewer than 50 labels per class the folds take turns, until `enough` images
-    were held out. train_x: [N, D], train_y: int64 [N]. groups: int64 [N], images of one group are held out together.
+    were held out. train_x: [N, D], train_y: int64 [N]. groups: int64 [N], images of one group are held out together. by_loss:
+    as for `choose_weight_decay`.
     """
     kind: type[np.float32 | np.float64] = np.float32 if train_x.numel() > _LARGE else np.float64
     exact = train_x.cpu().double()
@@ -207,7 +218,7 @@ def fit_probe(
             turns = (
                 max(1, int((np.cumsum([0, *map(len, parts)])[:-1] < enough).sum())) if few else 1
             )
-            decay = choose_weight_decay(x, y, num_classes, weight_decays, parts[:turns])
+            decay = choose_weight_decay(x, y, num_classes, weight_decays, parts[:turns], by_loss)
         return FittedProbe(
             mean, scale, basis, softmax_regression(x, y, num_classes, decay), decay, kind
         )
@@ -241,7 +252,7 @@ def run(task: Task, options: ProbeOptions) -> Outcome:
     """Softmax regression on features without augmentation; with few labels, mean and deviation over draws."""
     how: dict[str, Any] = {"num_classes": task.num_classes, "seed": task.seed}
     if options.shots:
-        score = functools.partial(fast_probe, enough=_ENOUGH, **how)
+        score = functools.partial(fast_probe, enough=ENOUGH, **how)
         return few_labels.over_draws(task, options.shots, options.draws, score)
     metrics = fast_probe(*extract_pair(task), **how)
     return Outcome(metrics, {"weight_decay": metrics.pop("weight_decay")})

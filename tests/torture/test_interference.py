@@ -1,0 +1,316 @@
+"""What users, other programs and the system do to a command while it runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hexa.adaptation.plan import Budget
+from hexa.cli import main
+from hexa.nn.backbones import NetworkConfig
+from hexa.training.clock import Clock
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from tests.adaptation.conftest import quick_costs
+from tests.torture.harness import Ended, Tally, forked
+from tests.torture.struck import owner_of, send
+
+Act = Callable[[], object]
+Harmed = Callable[..., Ended]
+Expected = Callable[[str], tuple[str, object]]
+NETWORK = NetworkConfig(
+    name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4)
+)
+#: Nothing depends on the clock or on the speed of the machine, and images are read in each pass.
+FIELDS = (
+    "--device=cpu",
+    "--precision=fp32",
+    "--training.tensorboard=false",
+    "--training.report=false",
+    "--training.num_workers=0",
+    "--training.resident_limit_bytes=0",
+    "--training.checkpoint_every_steps=2",
+    "--time=20m",
+    "--epochs=3",
+    "--views.size=8",
+    "--batch_size=16",
+)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights, 64 JPEGs without classes, and 30 of three classes, by which results are scored."""
+    root = tmp_path_factory.mktemp("original")
+    generator = np.random.default_rng(0)
+    for number in range(94):
+        label = number % 3
+        pixels = generator.integers(0, 120, (12, 12, 3))
+        pixels[..., label] += 100
+        folder = root / "labelled" / f"c{label}" if number >= 64 else root / "images"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number:02}.jpg")
+    save_backbone(random_backbone(NETWORK, 8, seed=5), root / "start.safetensors")
+    return root
+
+
+@pytest.fixture
+def here(original: Path, tmp_path: Path) -> Path:
+    """A copy of them."""
+    return Path(shutil.copytree(original, tmp_path / "here"))
+
+
+def words(command: str, here: Path, *more: object) -> list[object]:
+    data = [f"--data={here / 'images'}", f"--labelled={here / 'labelled'}"]
+    return [command, here / "start.safetensors", *data, *FIELDS, f"--out={here / 'run'}", *more]
+
+
+def record(run: Path) -> dict[str, Any]:
+    return dict(json.loads((run / "adapt.json").read_text()))
+
+
+def result(run: Path) -> tuple[str, object]:
+    """The weights after training, and the scores."""
+    return load_backbone(run / "backbone.safetensors").content_hash(), record(run)["table"]
+
+
+def twice() -> None:
+    send(signal.SIGINT)
+    send(signal.SIGINT)
+
+
+@pytest.fixture
+def harmed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Harmed:
+    """Runs a command in this process; before call number `call` of a function of HOOKS, `act` happens."""
+    monkeypatch.setattr("hexa.adaptation.plan.measure", quick_costs)
+    monkeypatch.setattr("hexa.adaptation.harden.images_per_second", lambda *_: 1000.0)
+
+    def run(words: list[object], act: Act | None = None, at: str = "step", call: int = 1) -> Ended:
+        with monkeypatch.context() as patch:
+            if act is not None:
+                owner, last = owner_of(at)
+                real, numbers = getattr(owner, last), itertools.count(1)
+
+                def wrapped(*arguments: Any, **named: Any) -> Any:
+                    if next(numbers) == call:
+                        act()
+                    return real(*arguments, **named)
+
+                patch.setattr(owner, last, wrapped)
+            code = main([str(word) for word in words])
+        return Ended(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, tuple[str, object]]:
+    """Results of commands that nothing happened to."""
+    return {}
+
+
+@pytest.fixture
+def expected(
+    original: Path,
+    tmp_path: Path,
+    known: dict[str, tuple[str, object]],
+    harmed: Harmed,
+) -> Expected:
+    """The result of a command that nothing happens to."""
+
+    def of(command: str) -> tuple[str, object]:
+        if command not in known:
+            place = Path(shutil.copytree(original, tmp_path / "whole"))
+            assert harmed(words(command, place)).code == 0
+            known[command] = result(place / "run")
+        return known[command]
+
+    return of
+
+
+#: What is moved away, and before which call: of a step, or of the comparison after training.
+MOVES = (
+    ("adapt", "images", "step", 4),
+    ("adapt", "run", "step", 4),
+    ("adapt", "labelled", "conclude", 1),
+    ("adapt", "run", "conclude", 1),
+    ("harden", "images", "step", 4),
+    ("harden", "run", "step", 4),
+)
+
+
+@pytest.mark.parametrize(("command", "name", "at", "call"), MOVES)
+def test_what_is_moved_during_a_run_may_be_moved_back(
+    command: str,
+    name: str,
+    at: str,
+    call: int,
+    here: Path,
+    expected: Expected,
+    harmed: Harmed,
+    tally: Tally,
+) -> None:
+    """The same command then ends with the same weights and scores; nothing is made in the place of a run folder."""
+    end = harmed(words(command, here), partial(os.rename, here / name, here / "away"), at, call)
+    left = (here / name).exists()
+    if not left:
+        os.rename(here / "away", here / name)
+    again = harmed(words(command, here))
+    told = str(here / name) in end.err and ("same command" in end.err or "its new path" in end.err)
+    same = again.code == 0 and result(here / "run") == expected(command)
+    fine = end.complaint is None and told and not left and same
+    tally.fault("files moved during a run", fine, (end, again))
+
+
+def test_a_moved_run_goes_on_where_it_is(
+    here: Path, expected: Expected, harmed: Harmed, tally: Tally
+) -> None:
+    harmed(words("adapt", here), partial(os.rename, here / "run", here / "there"))
+    end = harmed([*words("adapt", here), f"--out={here / 'there'}"])
+    same = end.code == 0 and result(here / "there") == expected("adapt")
+    tally.fault("files moved during a run", same, end)
+
+
+def more_images(here: Path) -> None:
+    shutil.copy(here / "images" / "00.jpg", here / "images" / "another.jpg")
+
+
+def fewer_labels(here: Path) -> None:
+    shutil.rmtree(here / "labelled" / "c2")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"), [("--data", more_images), ("--labelled", fewer_labels)]
+)
+def test_a_verdict_on_other_images_than_planned_says_so(
+    name: str, change: Callable[[Path], None], here: Path, harmed: Harmed, tally: Tally
+) -> None:
+    end = harmed(words("adapt", here), partial(change, here), "step", 4)
+    noted = [note for note in record(here / "run")["notes"] if "changed after the plan" in note]
+    said = len(noted) == 1 and f"images of {name} changed" in noted[0]
+    tally.fault("images changed during a run", end.code == 0 and said, (end, noted))
+
+
+def test_a_command_that_planned_while_another_trained_gives_way(
+    here: Path, harmed: Harmed, tally: Tally
+) -> None:
+    """It has found an empty folder, and finds a finished run when it wants to write."""
+    asked, left = [str(word) for word in words("adapt", here)], list[str]()
+
+    def other() -> None:
+        assert main(asked) == 0
+        left.append((here / "run" / "adapt.json").read_text())
+
+    end = harmed([*asked, "--epochs=2"], other, "plan")
+    kept = left == [(here / "run" / "adapt.json").read_text()]
+    tally.fault("two commands on one folder", end.complaint is None and kept, end)
+
+
+@pytest.mark.parametrize(
+    ("command", "at", "call"),
+    [("adapt", "step", 4), ("adapt", "conclude", 1), ("harden", "step", 4)],
+)
+def test_ctrl_c_twice(
+    command: str,
+    at: str,
+    call: int,
+    here: Path,
+    expected: Expected,
+    harmed: Harmed,
+    tally: Tally,
+) -> None:
+    end = harmed(words(command, here), twice, at, call)
+    again = harmed(words(command, here))
+    same = again.code == 0 and result(here / "run") == expected(command)
+    tally.fault(
+        "Ctrl-C twice", end.code == 130 and "Traceback" not in end.err and same, (end, again)
+    )
+
+
+def pause() -> None:
+    """Stop this process as Ctrl-Z does; a shell continues it as soon as it has stopped."""
+    os.setpgid(0, 0)  # the system ignores Ctrl-Z in groups without a parent
+    state = f"/proc/{os.getpid()}/status"
+    wait = f"until grep -q '^State:.T' {state}; do sleep 0.01; done; kill -CONT {os.getpid()}"
+    subprocess.Popen(["sh", "-c", wait], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    send(signal.SIGTSTP)
+
+
+def test_ctrl_z(here: Path, expected: Expected, harmed: Harmed, tally: Tally) -> None:
+    wanted = expected("adapt")
+    ended = forked(lambda: harmed(words("adapt", here), pause, "step", 4).code, seconds=600)
+    same = ended.value == 0 and result(here / "run") == wanted
+    tally.fault("Ctrl-Z", same, ended)
+
+
+def test_the_clock_of_the_system_may_jump(
+    here: Path,
+    expected: Expected,
+    harmed: Harmed,
+    monkeypatch: pytest.MonkeyPatch,
+    tally: Tally,
+) -> None:
+    """… back by ten years: limits on the time of a run count by another clock."""
+    real, budget, clock = time.time, Budget(60.0, time.perf_counter()), Clock(lambda: 0.0)
+
+    def jump() -> None:
+        monkeypatch.setattr(time, "time", lambda: real() - 10 * 365 * 86400)
+
+    end = harmed(words("adapt", here), jump, "step", 4)
+    same = end.code == 0 and result(here / "run") == expected("adapt")
+    counted = clock.total + 60 - budget.left
+    tally.fault("a clock that jumps", same and 0 < counted < 365 * 86400, (end, counted))
+
+
+#: What another user may not read or write, the command, its exit status and what it says.
+FORBIDDEN = (
+    ("", "embed", 2, "cannot be written"),
+    ("", "adapt", 2, "cannot be written"),
+    ("images/03.jpg", "embed", 0, "03.jpg: Permission denied"),
+    ("images", "embed", 2, "images: Permission denied"),
+    ("start.safetensors", "embed", 2, "Permission denied"),
+)
+
+
+@pytest.mark.parametrize(("name", "command", "code", "said"), FORBIDDEN)
+def test_files_that_another_user_may_not_use(
+    name: str, command: str, code: int, said: str, original: Path, harmed: Harmed, tally: Tally
+) -> None:
+    root = Path(tempfile.mkdtemp())  # tmp_path is shut to others as a whole
+    try:
+        place = Path(shutil.copytree(original, root / "here"))
+        for path in (root, place, *place.rglob("*")):
+            path.chmod(0o755)
+        (root / "out").mkdir()
+        (root / "out").chmod(0o777 if name else 0o555)
+        if name:
+            (place / name).chmod(0)
+        more = words("adapt", place)[2:] if command == "adapt" else [f"--data={place / 'images'}"]
+        asked = [command, place / "start.safetensors", *more, f"--out={root / 'out' / 'x.npz'}"]
+
+        def work() -> Ended:
+            if os.geteuid() == 0:  # who may do everything
+                os.setegid(65534)
+                os.seteuid(65534)
+            return harmed(asked)
+
+        ended = forked(work, seconds=600)
+        end = ended.value
+        fine = end is not None and end.code == code and said in end.out + end.err
+        tally.input("files of others", fine and "Traceback" not in end.err, ended)
+    finally:
+        for path in (root / "out", place / "images"):
+            path.chmod(0o755)
+        shutil.rmtree(root)
