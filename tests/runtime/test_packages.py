@@ -121,5 +121,5 @@ def test_a_copy_names_the_commit_that_it_is_told_and_what_it_holds(
         (copy / compiled / "x.pyc").touch()
     first = packages.source_hash(copy)
     assert first == packages.source_hash(package)
-    (copy / "recipes.txt").write_text("")
+    (copy / "recipes.json").write_text("")
     assert packages.source_hash(copy) != first
