@@ -14,13 +14,11 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from hexa.comparison import labelled, leakage, tuning, unlabelled, verdict
+from hexa.comparison import labelled, leakage, unlabelled, verdict
 from hexa.comparison.compare import CompareRequest, _names as names_of, compare
-from hexa.comparison.extraction import Extraction
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.split import draw_classes
-from hexa.evaluation.supervised import tuned
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import load_backbone, save_backbone
 from tests.conftest import Says
@@ -119,62 +117,9 @@ def test_little_time_looks_at_fewer_images_of_every_class() -> None:
     )
 
 
-def test_fine_tuning_is_a_measure_that_does_not_decide(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    lines = [f"{path},{place % 90}" for place, path in enumerate(open_source("digits#test").paths)]
-    (groups := tmp_path / "visits.csv").write_text("\n".join(lines))
-    request = CompareRequest(
-        backbones=(RANDOM, "pixels:8"), data="digits#test", groups=str(groups), size=8, seconds=60
-    )
-    plain = compare(request)
-    monkeypatch.setattr(tuning, "PLAN", tuning.PLAN._replace(epochs=3))
-    reads: list[int] = []
-    monkeypatch.setattr(
-        tuning,
-        "tuned",
-        lambda task, fit, *rest, **how: reads.append(len(fit)) or tuned(task, fit, *rest, **how),
-    )
-    found = compare(replace(request, fine_tune=True))
-    assert found.verdict.sentence == plain.verdict.sentence
-    assert reads == 2 * [len(found.images) - len(part) for part in found.judge.splits[0]]
-    for side, before in zip(found.sides, plain.sides, strict=True):
-        assert side.backbone.content_hash() == before.backbone.content_hash()  # a copy was trained
-        assert all(
-            (side.scores.right[name] == before.scores.right[name]).all()
-            for name in labelled.MEASURES
-        )
-        assert len(side.scores.right["fine-tuning"]) == len(found.images)
-        assert (side.scores.groups["fine-tuning"] == found.images.groups()).all()
-        assert 15 < side.reached("fine-tuning") <= 100  # chance is 10
-    assert "fine-tuning, % ↑" in [row[0] for row in verdict.table(found.sides, found.verdict).rows]
-    assert found.record["backbones"][0]["scores"]["fine-tuning"] == found.sides[0].reached(
-        "fine-tuning"
-    )
-    assert any("fine-tuning on 450 of 450 images, about" in note for note in found.notes)
-
-
-def test_fine_tuning_draws_what_fits_and_leaves_out_what_does_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        tuning, "images_per_second", lambda *_: 160.0
-    )  # a second an image and network
-    monkeypatch.setattr(tuning, "seconds_to_read", lambda *_: 0.0)
-    images, sides = open_source("digits#test"), [side("A", 80, 80), side("B", 80, 90)]
-    rows, note = tuning.drawn(sides, images, Extraction(device="cpu"), 200.0)
-    assert 90 <= len(rows) <= 110
-    assert len(np.unique(labelled.labels_of(images)[rows])) == 10
-    assert f"fine-tuning on {len(rows)} of 450 images, about {2 * len(rows) // 60} min" in note
-    assert tuning.drawn(sides, images, Extraction(device="cpu"), 99.0)[1].startswith(
-        "not fine-tuned: 50 images would"
-    )
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"data": "folder:{}/photos", "fine_tune": True}, "fine-tuning needs labels"),
         ({"data": "folder:{}/photos", "groups": "visits.csv"}, "have no labels"),
         ({"backbones": ("pixels:8",)}, "a comparison needs two backbones or more"),
         (

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from hexa.comparison.compare import CompareRequest, compare
-from hexa.comparison.tuning import PLAN
 from tests.distributed.together import run_together
 from tests.evaluation.given import QUIET
 
@@ -21,7 +20,6 @@ def compared(labels: bool) -> str:
     how: dict[str, Any] = QUIET | {
         "size": 8,
         "seconds": math.inf,
-        "fine_tune": labels,
         "num_workers": 0,
     }
     request = CompareRequest(
@@ -30,8 +28,6 @@ def compared(labels: bool) -> str:
     with pytest.MonkeyPatch.context() as patch:
         if not labels:
             patch.setattr("hexa.data.sources.source.Source.classes", None)
-        patch.setattr("hexa.comparison.tuning.PLAN", PLAN._replace(epochs=1))
-        patch.setattr("hexa.comparison.tuning.format_duration", lambda _: "a while")
         return json.dumps(compare(request).record)
 
 

@@ -22,7 +22,6 @@ from hexa.cli.declare import (
     Given,
     command,
     duration,
-    flag,
     import_networks,
     option,
     progress_bar,
@@ -140,10 +139,6 @@ def describe_protocol(given: Given, extra: Fields) -> int:
         "a common image size in pixels; each backbone's own if not given",
         type=whole(4, 4096),
     ),
-    flag(
-        "--fine-tune",
-        "also fine-tune the whole networks on the labels, cross-validated; has no part in the verdict",
-    ),
     option(
         "--out FOLDER",
         "where compare.html and compare.json go; runs/compare if not given",
@@ -169,7 +164,7 @@ def compare(given: Given, extra: Fields) -> None:
     from hexa.runtime.console import Console
 
     names = ("data", "labelled", "groups", "images", "size", "domain", "seed", "device")
-    options = {name: getattr(given, name) for name in (*names, "fine_tune")}
+    options = {name: getattr(given, name) for name in names}
     backbones = tuple(map(named, (given.backbone, *given.backbones)))
     request = CompareRequest(backbones=backbones, seconds=given.time, **options)
     with progress_bar() as progress:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hexa.comparison import labelled, leakage, tuning, unlabelled, verdict
+from hexa.comparison import labelled, leakage, unlabelled, verdict
 from hexa.comparison.extraction import (
     FEWEST,
     Extraction,
@@ -34,9 +33,6 @@ from hexa.runtime import paths, precision as precisions, processes
 from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
 
-#: Where networks are fine-tuned, the share of the time for all other measures.
-_FEATURES = 0.2
-
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest(Extraction):
@@ -54,8 +50,6 @@ class CompareRequest(Extraction):
     """Where it is stored which of these were taken together, as for `pairs.of`."""
     size: int | None = None
     """A common image size in pixels; each backbone's own if None."""
-    fine_tune: bool = False
-    """True: fine-tune every network on the labels too (`tuning`), as a measure that does not decide."""
     max_image_pixels: int | None = None
     """Larger images count as unreadable."""
 
@@ -150,10 +144,6 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
     labelled.take_groups(judging, request.groups)
     if request.labelled is not None:
         labelled.Judge(labelled.labels_of(judging))  # raises now, before the work
-    if request.fine_tune and not labelled.can_judge(judging.classes):
-        raise UserError(
-            f"fine-tuning needs labels, and {judging!r} has none that serve; give labelled images"
-        )
     named = dict(zip(_names(request.backbones), loaded, strict=True))
     found = of_backbones(
         named,
@@ -161,7 +151,6 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
         judging,
         request,
         progress,
-        fine_tune=request.fine_tune,
         learned=any(_learned_from(one, data) for one in loaded),
     )
     learned = [
@@ -203,7 +192,6 @@ def of_backbones(
     how: Extraction,
     progress: Progress = silent,
     trials: int = 1,
-    fine_tune: bool = False,
     learned: bool = True,
 ) -> Comparison:
     """Compare loaded backbones, by name; the first is what the others are compared with.
@@ -211,13 +199,9 @@ def of_backbones(
     Several processes call it alike; each extracts a share of the features, which the main one alone has in the end.
 
     judging: labelled images, or `data` itself, by whose labels, if it has any, backbones are judged. trials: how many
-    states a backbone was chosen from by these labels, which widens the intervals. fine_tune: a further measure.
+    states a backbone was chosen from by these labels, which widens the intervals.
     learned: True if a backbone learned from `data`, so that labelled images must not be among these.
     """
-    begun = time.perf_counter()
-    all_seconds = how.seconds
-    if fine_tune:
-        how = replace(how, seconds=_FEATURES * all_seconds)
     device = precisions.pick_device(how.device)
     several = list(backbones.values())
 
@@ -296,17 +280,6 @@ def of_backbones(
                 side, scores=from_main(functools.partial(judge.scores, side.features))
             )
         progress("judging", len(sides), len(sides))
-        if fine_tune:
-            left = all_seconds - (time.perf_counter() - begun)
-            tuned, note = from_main(lambda: tuning.measured(sides, images, how, left, progress))
-            notes.append(note)
-            for side, (right, labels, known) in zip(
-                sides, tuned, strict=False
-            ):  # empty where the time is too short
-                assert side.scores is not None
-                side.scores.right[tuning.MEASURE] = right
-                side.scores.labels[tuning.MEASURE] = labels
-                side.scores.groups.update({} if known is None else {tuning.MEASURE: known})
         notes += [constant for side in sides if (constant := verdict.constant_note(side, images))]
     told = ((name, backbone.info.get("note")) for name, backbone in backbones.items())
     notes += [f"{name}: {note}" for name, note in told if note]
