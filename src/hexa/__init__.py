@@ -234,7 +234,7 @@ def compare(
     backbones: each is anything `load_backbone` takes; the first is what the others are compared with. labelled: images
     to judge by, those of `data` if None and they have labels. out: a folder for compare.html and compare.json. time: to
     read images and extract features, as "90s" or "10m". options: images (compare on that many), groups ("FILE.csv" with
-    columns path and group, "column:NAME" or "key:NAME"), size, domain, seed, device, precision, num_workers, max_image_pixels: those
+    columns path and group, "column:NAME" or "key:NAME"), size, seed, device, precision, num_workers, max_image_pixels: those
     of `hexa compare`; seconds, instead of time.
     """
     from pathlib import Path

@@ -13,7 +13,6 @@ from hexa.cli.declare import (
     BACKBONES,
     COUNT,
     DATA,
-    DOMAINS,
     GROUPS,
     JSON,
     SEED,
@@ -125,7 +124,7 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     GROUPS,
     option(
         "--images N",
-        "compare on N images, drawn by the seed, evenly from the classes if there are labels (default: all)",
+        "compare on N labelled images, drawn by the seed, evenly from the classes (default: all)",
         type=COUNT,
     ),
     option(
@@ -144,13 +143,11 @@ def describe_protocol(given: Given, extra: Fields) -> int:
         "where compare.html and compare.json go; runs/compare if not given",
         default="runs/compare",
     ),
-    option("--domain NAME", "without labels: " + DOMAINS, default="photos"),
     SEED,
     JSON,
     option("--device NAME", "auto, cpu, cuda or cuda:N", default="auto"),
-    description="Every backbone at its own image size, normalisation and crop. With labels: linear probe, which decides, "
-    "and k-NN, cross-validated over all labelled images, and few labels; paired differences with 95 % intervals. Without "
-    "labels, hexa prints label-free statistics and no verdict.",
+    description="Every backbone at its own image size, normalisation and crop. Linear probe, which decides, and k-NN, "
+    "cross-validated over all labelled images, and few labels; paired differences with 95 % intervals.",
 )
 @_together()
 def compare(given: Given, extra: Fields) -> None:
@@ -163,7 +160,7 @@ def compare(given: Given, extra: Fields) -> None:
     from hexa.comparison.page import write
     from hexa.runtime.console import Console
 
-    names = ("data", "labelled", "groups", "images", "size", "domain", "seed", "device")
+    names = ("data", "labelled", "groups", "images", "size", "seed", "device")
     options = {name: getattr(given, name) for name in names}
     backbones = tuple(map(named, (given.backbone, *given.backbones)))
     request = CompareRequest(backbones=backbones, seconds=given.time, **options)

@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hexa.comparison import labelled, leakage, unlabelled, verdict
+from hexa.comparison import labelled, leakage, verdict
 from hexa.comparison.extraction import (
     FEWEST,
     Extraction,
     affordable,
     common,
     features_of,
-    passes_of,
 )
 from hexa.comparison.verdict import Side, Verdict, few_name
 from hexa.config import UserError, some, whole_characters
@@ -41,11 +40,11 @@ class CompareRequest(Extraction):
     backbones: tuple[str | Path | Backbone, ...]
     """The first is what the others are compared with."""
     data: str
-    """The images; judged by their labels if they have one each and no others are given."""
+    """The images, which are also the labelled ones if no others are given."""
     labelled: str | None = None
-    """Labelled images to judge by instead."""
+    """Labelled images to judge by; those of `data` if None."""
     images: int | None = None
-    """Images that are drawn by the seed from those that judge, or from `data` without labels; all if None."""
+    """Number of labelled images that are drawn by the seed; all if None."""
     groups: str | None = None
     """Where it is stored which of these were taken together, as for `pairs.of`."""
     size: int | None = None
@@ -78,7 +77,6 @@ class Comparison:
                 "name": side.name,
                 "size": side.size,
                 "num_features": side.features.shape[1],
-                "free": side.free,
             }
             reached = (
                 {name: side.reached(name) for name in side.scores.right} if side.scores else {}
@@ -142,8 +140,12 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
         judging = open_source(request.labelled, "train", **how)
         judging = draw_part(judging, request.images, request.seed)
     labelled.take_groups(judging, request.groups)
-    if request.labelled is not None:
-        labelled.Judge(labelled.labels_of(judging))  # raises now, before the work
+    if request.labelled is None and not labelled.can_judge(judging.classes):
+        raise UserError(
+            "without labels hexa cannot tell which backbone is better; give --labelled, images of two "
+            "classes or more with at least two images each"
+        )
+    labelled.Judge(labelled.labels_of(judging))  # raises now, before the work
     named = dict(zip(_names(request.backbones), loaded, strict=True))
     found = of_backbones(
         named,
@@ -198,7 +200,8 @@ def of_backbones(
 
     Several processes call it alike; each extracts a share of the features, which the main one alone has in the end.
 
-    judging: labelled images, or `data` itself, by whose labels, if it has any, backbones are judged. trials: how many
+    judging: labelled images, or `data` itself, by whose labels, if it has any, backbones are judged; without labels no
+    side is better, and the share of neighbourhoods that survive is all that is measured. trials: how many
     states a backbone was chosen from by these labels, which widens the intervals.
     learned: True if a backbone learned from `data`, so that labelled images must not be among these.
     """
@@ -240,15 +243,9 @@ def of_backbones(
         progress(can, 0, 1)
         progress(can, 1, 1)
     found = list[tuple[Tensor, Tensor]]()
-    free = dict[str, dict[str, float]]()
     for name, backbone in backbones.items():
         tell = functools.partial(progress, f"{name}, {backbone.image_size} px")
-        if judged:
-            found.append(features_of(backbone, images, how, device, tell))
-        else:
-            passes, positions = passes_of(backbone, images, how, device, tell)
-            found.append((passes.images, positions))
-            free[name] = from_main(functools.partial(unlabelled.measures, passes, how.seed))
+        found.append(features_of(backbone, images, how, device, tell))
     every, shared = common(found)
     shared = from_main(lambda: shared)
     if len(shared) < len(images):
@@ -258,10 +255,7 @@ def of_backbones(
         notes.append(f"{len(lost)} of {len(images):,} images cannot be read: {some(lost)}")
         images = Subset(images, shared.numpy())
     named = zip(backbones.items(), every, strict=True)
-    sides = [
-        Side(name, backbone, features, free=free.get(name, {}))
-        for (name, backbone), features in named
-    ]
+    sides = [Side(name, backbone, features) for (name, backbone), features in named]
     judge = (
         labelled.Judge(labelled.labels_of(images), how.seed, images.groups()) if judged else None
     )
