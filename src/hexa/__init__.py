@@ -211,8 +211,7 @@ def embed(backbone: str | Path | Backbone, data: str, out: str | Path, **options
     """Write the features of every image to `out`, .npz or .parquet: features [N, D] float32, labels [N], paths [N].
 
     options: `hexa.evaluation.request.EmbeddingRequest`. maps: the last feature maps [N, C, h, w] instead, to .npy or
-    .parquet. aspect: keep for whole images in their own aspect. mean, std, size, crop, interpolation: as for
-    `load_backbone`.
+    .parquet. mean, std, size, crop, interpolation: as for `load_backbone`.
     """
     from hexa.evaluation.embed import embed as run
 

@@ -77,7 +77,7 @@ def embed(
     size = loaded.image_size
     smaller = max(1, request.batch_size * 224**2 // max(224, size) ** 2)
     how: dict[str, Any] = {
-        "transform": transform_of(loaded, request.aspect),
+        "transform": transform_of(loaded),
         "batch_size": smaller if request.maps else request.batch_size,
         "device": precisions.pick_device(request.device),
         "precision": request.precision,
@@ -157,7 +157,6 @@ def _origin(
         "branch": request.branch,
         "weights": loaded.content_hash(),
         "preparation": loaded.preparation.values(),
-        "aspect": request.aspect,
         "data": f"{source.name}#{source.split}",
         "drawn": source.facts.get("drawn"),
         "folder": _folder(source),

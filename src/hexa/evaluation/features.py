@@ -14,7 +14,7 @@ from hexa.data import Source
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.loading.store import check_problems
 from hexa.data.sources.decode import DecodeError
-from hexa.data.views.evaluation import EvaluationTransform, OwnAspect
+from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.collective import in_step
 from hexa.evaluation.protocol import Part, Task
 from hexa.evaluation.transforms import transform_of
@@ -65,10 +65,6 @@ def extract(
     index = torch.cat(positions)
     known = torch.cat(labels) if labels else None
     check_finite(together, source)
-    if isinstance(transform, OwnAspect):  # batches came shape by shape
-        index, order = index.sort()
-        together = together[order]
-        known = None if known is None else known[order]
     return together, known, index
 
 

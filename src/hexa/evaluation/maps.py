@@ -56,9 +56,7 @@ def _alike(parts: Iterable[Part], precision: str, shapes: list[tuple[int, ...]])
             )
         if shapes and kept.shape[1:] != shapes[0][1:]:
             differ = f"{_shown(kept.shape)} after {_shown(shapes[0])}"
-            raise UserError(
-                f"maps of {paths[0]} are {differ}, and a file holds one shape; leave out --aspect keep"
-            )
+            raise UserError(f"maps of {paths[0]} are {differ}, and a file holds one shape")
         shapes.append(kept.shape)
         yield kept, labels, paths
 

@@ -12,7 +12,6 @@ from hexa.config import Config
 if TYPE_CHECKING:
     from hexa.weights.preparation import Given
 
-Aspect = Literal["crop", "keep"]
 Precision = Literal["auto", "fp32", "bf16"]
 
 
@@ -41,8 +40,6 @@ class ExtractionOptions(ImageOptions):
 
     branch: str = "main"
     """NAME: the batch-norms of a run; aux are those of its adversarial views, kept in its checkpoints"""
-    aspect: Aspect = "crop"
-    """NAME: crop for the centre square; keep for the whole image, batched by shape, where the network allows it"""
     device: str = "auto"
     """NAME: auto, cpu, cuda or cuda:N"""
     precision: Precision = "auto"
