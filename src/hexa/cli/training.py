@@ -81,7 +81,6 @@ def recipes(given: Given, extra: Fields) -> None:
         "--start BACKBONE",
         "weights to begin from: a run · a file · timm:NAME · python:MODULE:CALLABLE",
     ),
-    option("--pairs FILE.csv", "images that belong together: path,group · column:NAME · key:NAME"),
     IMAGES,
     option("--epochs N", "passes over the data"),
     option(
@@ -345,7 +344,6 @@ def experiment_of(given: Given, extra: Fields) -> Experiment:
 _SHORT = {
     "data": "data",
     "start": "start.weights",
-    "pairs": "pairs.of",
     "images": "images",
     "epochs": "epochs",
     "device": "training.device",

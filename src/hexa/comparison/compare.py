@@ -46,7 +46,7 @@ class CompareRequest(Extraction):
     images: int | None = None
     """Number of labelled images that are drawn by the seed; all if None."""
     groups: str | None = None
-    """Where it is stored which of these were taken together, as for `pairs.of`."""
+    """Where groups of these are stored: FILE.csv, column:NAME or key:NAME (`groups_of`)."""
     size: int | None = None
     """A common image size in pixels; each backbone's own if None."""
     max_image_pixels: int | None = None
