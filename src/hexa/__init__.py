@@ -210,8 +210,8 @@ def evaluate(
 def embed(backbone: str | Path | Backbone, data: str, out: str | Path, **options: Any) -> Path:
     """Write the features of every image to `out`, .npz or .parquet: features [N, D] float32, labels [N], paths [N].
 
-    options: `hexa.evaluation.request.EmbeddingRequest`. maps: the last feature maps [N, C, h, w] instead, to .npy or
-    .parquet. mean, std, size, crop, interpolation: as for `load_backbone`.
+    options: `hexa.evaluation.request.EmbeddingRequest`. dense: the last feature maps [N, C, h, w] as features instead,
+    to .npz. mean, std, size, crop, interpolation: as for `load_backbone`.
     """
     from hexa.evaluation.embed import embed as run
 

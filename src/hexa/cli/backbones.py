@@ -196,8 +196,8 @@ def compare(given: Given, extra: Fields) -> None:
 def embed(given: Given, extra: Fields) -> None:
     from hexa.runtime import targets
 
-    maps = hasattr(given, "maps")
-    out = targets.check(given.out, (".npy", ".parquet") if maps else (".npz", ".parquet"))
+    dense = hasattr(given, "dense")
+    out = targets.check(given.out, (".npz",) if dense else (".npz", ".parquet"))
     from hexa import named
     from hexa.evaluation.embed import embed as run
     from hexa.evaluation.request import EmbeddingRequest
@@ -205,7 +205,7 @@ def embed(given: Given, extra: Fields) -> None:
     options = _requested(EmbeddingRequest, given, extra)
     with progress_bar() as progress:
         made = run(named(given.backbone), given.data, out, progress=progress, **options)
-    what = f"{'feature maps' if maps else 'features'} (computed in {made.precision})"
+    what = f"{'dense features' if dense else 'features'} (computed in {made.precision})"
     say(
         _remark(given.backbone),
         f"note: {made.preparation}" if made.preparation else "",

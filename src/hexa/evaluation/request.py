@@ -73,10 +73,8 @@ class EvaluationRequest(ExtractionOptions):
 class EmbeddingRequest(ExtractionOptions):
     """The options of `hexa embed`."""
 
-    maps: bool = False
-    """write feature maps [N, C, h, w] instead, to .npy or .parquet"""
-    maps_precision: Literal["float32", "float16"] = "float32"
-    """NAME: float32 or float16"""
+    dense: bool = False
+    """write the last feature maps [N, C, h, w] as features instead, to .npz"""
     bare: bool = False
     """write features, labels and paths alone, without the previews and thumbnails that search uses"""
     batch_size: int = pydantic.Field(default=256, gt=0)

@@ -60,11 +60,11 @@ def parts(network: nn.Module, name: str) -> list[NetworkPart]:
 
 def last_maps(
     network: nn.Module, name: str, size: tuple[int, int], channels: int = 3
-) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """A function from normalised images [B, channels, H, W] to the last maps [B, C, h, w], and those of a blank image.
+) -> Callable[[Tensor], Tensor]:
+    """A function from normalised images [B, channels, H, W] to the last maps [B, C, h, w].
 
     Maps come from the network's `forward_features`; a transformer's tokens are laid out on the grid of its patches,
-    without prefix tokens. A network without that function is split into `parts`. size: (H, W) of the blank image.
+    without prefix tokens. A network without that function is split into `parts`. size: (H, W) of the images.
     Raises UserError for a network that has no maps of images of this size.
     """
     network = getattr(
@@ -87,7 +87,7 @@ def last_maps(
         raise UserError(
             f"{name}: {problem}; give a convolutional network or a vision transformer"
         ) from None
-    return maps, blank
+    return maps
 
 
 def _laid_out(output: Tensor, network: nn.Module, images: Tensor) -> Tensor:
