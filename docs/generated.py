@@ -50,7 +50,6 @@ PROTOCOLS = "2026-11-22-protocols.json"
 DETECTION = "2026-11-21-detect-voc07-subset.json"
 PAPER = "2026-11-23-paper-small/result.json"
 #: The newest count.
-WITHOUT_LABELS = "2026-11-25-without-labels.json"
 EQUAL_TIME = "2026-11-22-equal-time.json"
 ROBUST = "2026-11-25-robust-digits.json"
 HARDENED_APGD = "2026-11-28-harden-apgd.json"
@@ -1220,88 +1219,6 @@ def goals() -> str:
     return table(rows, "goal", "hard example", "compared at", "measured by", "change (seeds)")
 
 
-def without_labels() -> str:
-    """How often two rules for measures without labels called one of two states better, and how often wrongly."""
-    found = result(WITHOUT_LABELS)
-    free = {(row["set"], row["family"], row["state"]): row["free"] for row in found["states"]}
-    body = []
-    for family in dict.fromkeys(row["family"] for row in found["pairs"]):
-        pairs = [row for row in found["pairs"] if row["family"] == family and row["same_size"]]
-        sets = len({row["set"] for row in pairs})
-        calls = {
-            "the last rule": [row for row in pairs if _judged(free, row)],
-            "the first": [row for row in pairs if _formerly(free, row)],
-        }
-        for rule, called in calls.items():
-            better = sum(row["k-NN"][0] > row["k-NN"][1] for row in pairs)
-            wrong = sum(row["k-NN"][0] <= 0 for row in called)
-            clearly = sum(row["k-NN"][0] < -row["k-NN"][1] for row in called)
-            right = sum(row["k-NN"][0] > row["k-NN"][1] for row in called)
-            counts = (len(pairs), better, len(called), right, wrong, clearly)
-            body.append([f"{family}, {sets} data sets: {rule}", *map(str, counts)])
-    header = (
-        "pairs",
-        "better by labels",
-        "called better",
-        "of these better by labels",
-        "not above",
-        "clearly below",
-    )
-    return table(body, "states of", *header)
-
-
-def without_labels_by_set() -> str:
-    """False positives and false negatives of the last rule without labels on each data set."""
-    found = result(WITHOUT_LABELS)
-    free = {(row["set"], row["family"], row["state"]): row["free"] for row in found["states"]}
-    body = []
-    for name in dict.fromkeys(row["set"] for row in found["pairs"]):
-        pairs = [row for row in found["pairs"] if row["set"] == name and row["same_size"]]
-        called = [row for row in pairs if _judged(free, row)]
-        better = [row for row in pairs if row["k-NN"][0] > row["k-NN"][1]]
-        wrong = sum(row["k-NN"][0] <= 0 for row in called)
-        missed = sum(row not in called for row in better)
-        body.append([name, *map(str, (len(pairs), len(called), wrong, len(better), missed))])
-    return table(
-        body, "data set", "pairs", "called better", "not above", "better by labels", "not called"
-    )
-
-
-def rules_without_labels() -> str:
-    """Rules chosen on four families of networks, on the fifth."""
-    header = (
-        "family left out",
-        "calls of the others",
-        "of these not above",
-        "calls of it",
-        "not above",
-        "clearly below",
-    )
-    columns = ("left out", "calls", "wrong", "calls there", "wrong there", "clearly below there")
-    rows = result("2026-11-25-rules-without-labels.json")["rows"]
-    return table([tuple(str(row[column]) for column in columns) for row in rows], *header)
-
-
-def _judged(
-    free: Mapping[tuple[str, str, str], Mapping[str, float]], row: Mapping[str, Any]
-) -> bool:
-    """A tenth more neighbours agreed on, uniformity up by 0.3, and a tenth of the neighbourhoods kept."""
-    start, other = (free[row["set"], row["family"], row[side]] for side in ("start", "other"))
-    further = other["uniformity"] - start["uniformity"] >= 0.3
-    return row["kept"] >= 0.1 and further and other["neighbours"] >= 1.1 * start["neighbours"]
-
-
-def _formerly(
-    free: Mapping[tuple[str, str, str], Mapping[str, float]], row: Mapping[str, Any]
-) -> bool:
-    """A quarter more neighbours agreed on, and uniformity not down by more than 0.2."""
-    start, other = (free[row["set"], row["family"], row[side]] for side in ("start", "other"))
-    return (
-        other["neighbours"] >= 1.25 * start["neighbours"]
-        and other["uniformity"] >= start["uniformity"] - 0.2
-    )
-
-
 def the_paper() -> str:
     """What `hexa reproduce all` wrote, below its title."""
     return paper.page(result(PAPER)).partition("\n\n")[2]
@@ -1380,9 +1297,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "price-rules": price_rules,
     "speedrun-tracks": speedrun_tracks,
     "small-recipes": small_recipes,
-    "without-labels": without_labels,
-    "without-labels-by-set": without_labels_by_set,
-    "rules-without-labels": rules_without_labels,
     "paper": the_paper,
     "dcluster": lambda: arms(DCLUSTER, "DeepCluster-v2"),
     "ablation-moco": ablation,

@@ -210,9 +210,8 @@ def evaluate(
 def embed(backbone: str | Path | Backbone, data: str, out: str | Path, **options: Any) -> Path:
     """Write the features of every image to `out`, .npz or .parquet: features [N, D] float32, labels [N], paths [N].
 
-    options: `hexa.evaluation.request.EmbeddingRequest`. maps: the last feature maps [N, C, h, w] instead, to .npy or
-    .parquet. aspect: keep for whole images in their own aspect. mean, std, size, crop, interpolation: as for
-    `load_backbone`.
+    options: `hexa.evaluation.request.EmbeddingRequest`. dense: the last feature maps [N, C, h, w] as features instead,
+    to .npz. mean, std, size, crop, interpolation: as for `load_backbone`.
     """
     from hexa.evaluation.embed import embed as run
 
@@ -234,7 +233,7 @@ def compare(
     backbones: each is anything `load_backbone` takes; the first is what the others are compared with. labelled: images
     to judge by, those of `data` if None and they have labels. out: a folder for compare.html and compare.json. time: to
     read images and extract features, as "90s" or "10m". options: images (compare on that many), groups ("FILE.csv" with
-    columns path and group, "column:NAME" or "key:NAME"), size, fine_tune, domain, seed, device, precision, num_workers, max_image_pixels: those
+    columns path and group, "column:NAME" or "key:NAME"), size, seed, device, precision, num_workers, max_image_pixels: those
     of `hexa compare`; seconds, instead of time.
     """
     from pathlib import Path

@@ -16,7 +16,6 @@ from rich.table import Table
 from hexa.config import ConfigError
 from hexa.core import MAIN, Batch
 from hexa.data import ArraySource
-from hexa.data.loading.pairs import PairsConfig
 from hexa.objective import Objective
 from hexa.recipes.experiment import Experiment, override
 from hexa.run import build
@@ -57,7 +56,7 @@ def benchmark(
 ) -> dict[str, Any]:
     """Measure an experiment's method, network, views and batch size in every scheme, on random images of that size.
 
-    Steps and batches are those of a run, without pairs: the few images are kept on the device unless they exceed
+    Steps and batches are those of a run: the few images are kept on the device unless they exceed
     training.resident_limit_bytes. Returns {"machine", "recipe", "precision", "query_share", "schemes": {name:
     {"images_per_second", "relative_cost", "peak_memory_bytes"}}, "naive": the same for steps in which generation is a
     separate pass, "views_images_per_second", "end_to_end_images_per_second"}. relative_cost is the time over that of
@@ -217,10 +216,7 @@ class Bench:
         self.machine = machine
         self.method = build.build_method(needed, setting, machine, filled=False)
         self.images = source.images[: experiment.batch_size].to(machine.device)
-        # drawn images are in no groups
-        self.loader = build.build_loader(
-            self.experiment.model_copy(update={"pairs": PairsConfig()}), source, machine
-        )
+        self.loader = build.build_loader(self.experiment, source, machine)
         self.optimizer = build.build_optimizer(needed, self.method, self.loader.steps_per_epoch)
         batches = itertools.chain.from_iterable(map(self.loader.epoch, itertools.count()))
         self.batches = (replace(batch, step=_SETTLED + batch.step) for batch in batches)

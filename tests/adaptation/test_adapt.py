@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy import stats
 
 import hexa
 from hexa.adaptation.command import AdaptRequest, Trained, _read_record, adapt
@@ -28,7 +27,6 @@ from hexa.adaptation.wording import sizes
 from hexa.cli import main
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.evaluation.label_free import label_free
 from hexa.measure.costs import Costs
 from hexa.nn.backbones import NetworkConfig
 from hexa.recipes import experiment as experiments
@@ -428,37 +426,6 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert message in said
     assert stage in ([], ["looking at the images …"])
     assert not out.exists()
-
-
-def test_label_free_measures_are_those_of_loops() -> None:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(50, 6, generator=generator).double()
-    a, b = (x + 0.3 * torch.randn(50, 6, generator=generator) for _ in range(2))
-    found = label_free(x, a, b)
-    x, a, b = ((f.float() - x.float().mean(0)) for f in (x, a, b))
-    x, a, b = (f / f.norm(dim=1, keepdim=True) for f in (x, a, b))
-    shares = torch.linalg.svdvals(x) / torch.linalg.svdvals(x).sum()
-    assert found["rank"] == pytest.approx(float(np.exp(stats.entropy(shares.numpy()))), rel=1e-4)
-    apart = float(np.mean([(p - q).norm() ** 2 for p, q in zip(a, b, strict=True)]))
-    assert found["alignment"] == pytest.approx(-apart, rel=1e-4)
-    pairs = [
-        np.exp(-2 * float((x[i] - x[j]).norm()) ** 2)
-        for i in range(50)
-        for j in range(50)
-        if i != j
-    ]
-    assert found["uniformity"] == pytest.approx(-np.log(np.mean(pairs)), rel=1e-4)
-
-    def near(view: torch.Tensor, i: int) -> set[int]:
-        return set(
-            sorted((j for j in range(50) if j != i), key=lambda j: -float(view[i] @ x[j]))[:10]
-        )
-
-    assert found["neighbours"] == pytest.approx(
-        100 * np.mean([len(near(a, i) & near(b, i)) / 10 for i in range(50)])
-    )
-    assert label_free(x, x, x)["alignment"] == pytest.approx(0, abs=1e-6)
-    assert label_free(x, x, x)["neighbours"] == 100
 
 
 def test_what_is_seen_of_images(photos: Path) -> None:

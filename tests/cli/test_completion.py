@@ -54,7 +54,7 @@ def test_commands(blocked: Path, tmp_path: Path) -> None:
 
 def test_options(blocked: Path, tmp_path: Path) -> None:
     assert {"--data", "--out", "--images"} <= {*completions("hexa embed x --", blocked, tmp_path)}
-    assert completions("hexa compare a b --fin", blocked, tmp_path) == ["--fine-tune"]
+    assert completions("hexa compare a b --lab", blocked, tmp_path) == ["--labelled"]
     assert "--holdout" in completions("hexa evaluate knn x --ho", blocked, tmp_path)
     assert "--data" in completions("hexa reproduce table1 --da", blocked, tmp_path)
 

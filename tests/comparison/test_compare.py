@@ -14,13 +14,11 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from hexa.comparison import labelled, leakage, tuning, unlabelled, verdict
+from hexa.comparison import labelled, leakage, verdict
 from hexa.comparison.compare import CompareRequest, _names as names_of, compare
-from hexa.comparison.extraction import Extraction
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.split import draw_classes
-from hexa.evaluation.supervised import tuned
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import load_backbone, save_backbone
 from tests.conftest import Says
@@ -74,19 +72,6 @@ def test_the_command_names_the_better_backbone_and_writes_a_page(
         assert part in html
 
 
-def test_without_labels_it_says_that_it_cannot_be_told(folder: Path) -> None:
-    data = f"folder:{folder / 'photos'}"
-    found = compare(
-        CompareRequest(backbones=(RANDOM, "pixels:8", RANDOM), data=data, size=8, seconds=30)
-    )
-    assert found.verdict.best is None
-    assert "without labels it cannot be told which is better" in found.verdict.sentence
-    assert "give labelled images (--labelled)" in found.verdict.sentence
-    table = verdict.table(found.sides, found.verdict)
-    assert [len(row) for row in table.rows] == [len(table.header)] * len(table.rows)
-    assert found.verdict.pairs[1].kept == pytest.approx(100)  # the same network
-
-
 def test_the_same_backbone_is_not_better_than_itself_and_sizes_are_told_apart() -> None:
     found = compare(
         CompareRequest(
@@ -119,62 +104,10 @@ def test_little_time_looks_at_fewer_images_of_every_class() -> None:
     )
 
 
-def test_fine_tuning_is_a_measure_that_does_not_decide(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    lines = [f"{path},{place % 90}" for place, path in enumerate(open_source("digits#test").paths)]
-    (groups := tmp_path / "visits.csv").write_text("\n".join(lines))
-    request = CompareRequest(
-        backbones=(RANDOM, "pixels:8"), data="digits#test", groups=str(groups), size=8, seconds=60
-    )
-    plain = compare(request)
-    monkeypatch.setattr(tuning, "PLAN", tuning.PLAN._replace(epochs=3))
-    reads: list[int] = []
-    monkeypatch.setattr(
-        tuning,
-        "tuned",
-        lambda task, fit, *rest, **how: reads.append(len(fit)) or tuned(task, fit, *rest, **how),
-    )
-    found = compare(replace(request, fine_tune=True))
-    assert found.verdict.sentence == plain.verdict.sentence
-    assert reads == 2 * [len(found.images) - len(part) for part in found.judge.splits[0]]
-    for side, before in zip(found.sides, plain.sides, strict=True):
-        assert side.backbone.content_hash() == before.backbone.content_hash()  # a copy was trained
-        assert all(
-            (side.scores.right[name] == before.scores.right[name]).all()
-            for name in labelled.MEASURES
-        )
-        assert len(side.scores.right["fine-tuning"]) == len(found.images)
-        assert (side.scores.groups["fine-tuning"] == found.images.groups()).all()
-        assert 15 < side.reached("fine-tuning") <= 100  # chance is 10
-    assert "fine-tuning, % ↑" in [row[0] for row in verdict.table(found.sides, found.verdict).rows]
-    assert found.record["backbones"][0]["scores"]["fine-tuning"] == found.sides[0].reached(
-        "fine-tuning"
-    )
-    assert any("fine-tuning on 450 of 450 images, about" in note for note in found.notes)
-
-
-def test_fine_tuning_draws_what_fits_and_leaves_out_what_does_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        tuning, "images_per_second", lambda *_: 160.0
-    )  # a second an image and network
-    monkeypatch.setattr(tuning, "seconds_to_read", lambda *_: 0.0)
-    images, sides = open_source("digits#test"), [side("A", 80, 80), side("B", 80, 90)]
-    rows, note = tuning.drawn(sides, images, Extraction(device="cpu"), 200.0)
-    assert 90 <= len(rows) <= 110
-    assert len(np.unique(labelled.labels_of(images)[rows])) == 10
-    assert f"fine-tuning on {len(rows)} of 450 images, about {2 * len(rows) // 60} min" in note
-    assert tuning.drawn(sides, images, Extraction(device="cpu"), 99.0)[1].startswith(
-        "not fine-tuned: 50 images would"
-    )
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"data": "folder:{}/photos", "fine_tune": True}, "fine-tuning needs labels"),
+        ({"data": "folder:{}/photos"}, "give --labelled"),
         ({"data": "folder:{}/photos", "groups": "visits.csv"}, "have no labels"),
         ({"backbones": ("pixels:8",)}, "a comparison needs two backbones or more"),
         (
@@ -243,20 +176,6 @@ def test_the_sentence_is_that_of_its_pairs(
     assert said in found.sentence
 
 
-def test_without_labels_no_measure_however_high_makes_one_better() -> None:
-    """The rule that once did was wrong on other networks than those it was chosen on (docs/compare.md)."""
-    free = [dict.fromkeys(unlabelled.ARROWS, value) for value in (20.0, 90.0)]
-    features = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
-    backbone = load_backbone("pixels:4")
-    sides = [
-        verdict.Side(n, backbone, features, free=one)
-        for n, one in zip(("start", "X"), free, strict=True)
-    ]
-    found = verdict.without_labels(sides)
-    assert (found.best, found.pairs[0].winner) == (None, None)
-    assert "(share of start's neighbourhoods kept: X 100 %)" in found.sentence
-
-
 def test_many_small_classes_are_judged_by_some_of_them() -> None:
     labels = np.repeat(np.arange(500), 4)
     rows = draw_classes(labels, 200, Stream(0))
@@ -267,20 +186,18 @@ def test_many_small_classes_are_judged_by_some_of_them() -> None:
     assert np.bincount(np.repeat([0, 1, 2], [600, 300, 100])[few]).tolist() == [60, 30, 10]
 
 
-def test_classes_of_one_image_fall_back_to_what_needs_no_labels(tmp_path: Path) -> None:
+def test_labels_that_cannot_judge_are_refused(tmp_path: Path, says: Says) -> None:
     digits = load_digits()
     for place in range(40):
         (tmp_path / f"{place}").mkdir()
         Image.fromarray((digits.images[place] * 15.9).astype(np.uint8)).save(
             tmp_path / f"{place}" / "one.png"
         )
-    found = compare(
-        CompareRequest(
-            backbones=(RANDOM, "pixels:8"), data=f"folder:{tmp_path}", size=8, seconds=30
-        )
-    )
-    assert found.judge is None
-    assert "the labels are not used: fewer than two classes have two images or more" in found.notes
+    given = ["compare", RANDOM, "pixels:8", "--data", f"folder:{tmp_path}"]
+    out = tmp_path / "compared"
+    told = says(*given, "--out", out, status=2).err
+    assert "--labelled" in told
+    assert not out.exists()
 
 
 def test_labelled_images_within_the_images_are_told_by_their_files(folder: Path) -> None:
@@ -393,8 +310,3 @@ def test_labelled_images_that_are_all_alike_stay(tmp_path: Path) -> None:
     found = compare(CompareRequest(backbones=(RANDOM, learned), size=8, seconds=30, **given))
     assert len(found.images) == 40
     assert any("are among --data, where no label is used" in note for note in found.notes)
-
-
-def test_an_unknown_domain_is_refused_although_labels_decide() -> None:
-    with pytest.raises(UserError, match="unknown domain 'aeriel'; did you mean 'aerial'"):
-        CompareRequest(backbones=(RANDOM, RANDOM), data="digits", domain="aeriel")

@@ -521,7 +521,6 @@ def test_options_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
             {"head_epochs": 3},
             "head_epochs: not for head slf; leave it out, or give head alf or aff",
         ),
-        ({"preset": "corruptions", "aspect": "keep"}, "--preset apgd"),
     ):
         with pytest.raises(UserError, match=said):
             evaluate("robust", random_backbone(SMALL, 8), "digits", **options, **QUIET)

@@ -585,12 +585,9 @@ def test_feature_maps_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     for seed in range(3):
         scene(seed).save(tmp_path / f"images/{seed}.png")
-    for name in ("maps.npy", "maps.parquet"):
-        embedded(tmp_path / "images", tmp_path / name, maps=True)
-        with one_line("feature maps, and no features|has no column 'features'"):
-            Features(tmp_path / name)
-    with one_line("has no array 'features'"):
-        Features(tmp_path / "maps.images.npz")
+    embedded(tmp_path / "images", tmp_path / "dense.npz", dense=True)
+    with one_line("of shape"):
+        Features(tmp_path / "dense.npz")
 
 
 TABLES: dict[str, tuple[dict[str, Any], str]] = {

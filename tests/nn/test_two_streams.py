@@ -78,7 +78,7 @@ def test_each_stream_sees_its_channels_of_the_pixels() -> None:
     assert channels.abs().max() <= 1
     expected = torch.cat([network.lightness(channels[:, :1]), network.colour(channels[:, 1:])], 1)
     torch.testing.assert_close(network((images - mean) / std), expected, rtol=1e-4, atol=1e-5)
-    maps, _ = last_maps(network, "two", (16, 16))
+    maps = last_maps(network, "two", (16, 16))
     torch.testing.assert_close(
         maps((images - mean) / std).mean((2, 3)), expected, rtol=1e-4, atol=1e-5
     )

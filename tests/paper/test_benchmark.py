@@ -90,8 +90,8 @@ def test_steps_are_those_of_the_trainer() -> None:
     assert 0 < optimizer.param_groups[0]["lr"] <= 1e-6
 
 
-def test_batches_are_those_of_a_run_and_in_no_pairs() -> None:
-    fields = {"training.resident_limit_bytes": 0, "training.num_workers": 0, "pairs.of": "none.csv"}
+def test_batches_are_those_of_a_run() -> None:
+    fields = {"training.resident_limit_bytes": 0, "training.num_workers": 0}
     made = override(recipes.get("digits-moco-v2"), FIELDS | fields)
     bench = Bench(made, Machine.of(made), only=())
     assert not bench.loader.resident

@@ -301,9 +301,7 @@ def _conclude(
     data = open_images(experiment)
     judging = _judging(request, data, experiment)
     most = record["compared"]
-    settings = Extraction(
-        seconds=math.inf, most=most, domain=record["domain"], seed=experiment.seed
-    )
+    settings = Extraction(seconds=math.inf, most=most, seed=experiment.seed)
     settings = replace(
         settings, device=experiment.training.device, num_workers=experiment.training.num_workers
     )

@@ -13,7 +13,6 @@ from hexa.cli.declare import (
     BACKBONES,
     COUNT,
     DATA,
-    DOMAINS,
     GROUPS,
     JSON,
     SEED,
@@ -22,7 +21,6 @@ from hexa.cli.declare import (
     Given,
     command,
     duration,
-    flag,
     import_networks,
     option,
     progress_bar,
@@ -126,7 +124,7 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     GROUPS,
     option(
         "--images N",
-        "compare on N images, drawn by the seed, evenly from the classes if there are labels (default: all)",
+        "compare on N labelled images, drawn by the seed, evenly from the classes (default: all)",
         type=COUNT,
     ),
     option(
@@ -140,22 +138,16 @@ def describe_protocol(given: Given, extra: Fields) -> int:
         "a common image size in pixels; each backbone's own if not given",
         type=whole(4, 4096),
     ),
-    flag(
-        "--fine-tune",
-        "also fine-tune the whole networks on the labels, cross-validated; has no part in the verdict",
-    ),
     option(
         "--out FOLDER",
         "where compare.html and compare.json go; runs/compare if not given",
         default="runs/compare",
     ),
-    option("--domain NAME", "without labels: " + DOMAINS, default="photos"),
     SEED,
     JSON,
     option("--device NAME", "auto, cpu, cuda or cuda:N", default="auto"),
-    description="Every backbone at its own image size, normalisation and crop. With labels: linear probe, which decides, "
-    "and k-NN, cross-validated over all labelled images, and few labels; paired differences with 95 % intervals. Without "
-    "labels, hexa prints label-free statistics and no verdict.",
+    description="Every backbone at its own image size, normalisation and crop. Linear probe, which decides, and k-NN, "
+    "cross-validated over all labelled images, and few labels; paired differences with 95 % intervals.",
 )
 @_together()
 def compare(given: Given, extra: Fields) -> None:
@@ -168,8 +160,8 @@ def compare(given: Given, extra: Fields) -> None:
     from hexa.comparison.page import write
     from hexa.runtime.console import Console
 
-    names = ("data", "labelled", "groups", "images", "size", "domain", "seed", "device")
-    options = {name: getattr(given, name) for name in (*names, "fine_tune")}
+    names = ("data", "labelled", "groups", "images", "size", "seed", "device")
+    options = {name: getattr(given, name) for name in names}
     backbones = tuple(map(named, (given.backbone, *given.backbones)))
     request = CompareRequest(backbones=backbones, seconds=given.time, **options)
     with progress_bar() as progress:
@@ -204,8 +196,8 @@ def compare(given: Given, extra: Fields) -> None:
 def embed(given: Given, extra: Fields) -> None:
     from hexa.runtime import targets
 
-    maps = hasattr(given, "maps")
-    out = targets.check(given.out, (".npy", ".parquet") if maps else (".npz", ".parquet"))
+    dense = hasattr(given, "dense")
+    out = targets.check(given.out, (".npz",) if dense else (".npz", ".parquet"))
     from hexa import named
     from hexa.evaluation.embed import embed as run
     from hexa.evaluation.request import EmbeddingRequest
@@ -213,7 +205,7 @@ def embed(given: Given, extra: Fields) -> None:
     options = _requested(EmbeddingRequest, given, extra)
     with progress_bar() as progress:
         made = run(named(given.backbone), given.data, out, progress=progress, **options)
-    what = f"{'feature maps' if maps else 'features'} (computed in {made.precision})"
+    what = f"{'dense features' if dense else 'features'} (computed in {made.precision})"
     say(
         _remark(given.backbone),
         f"note: {made.preparation}" if made.preparation else "",

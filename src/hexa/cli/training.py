@@ -87,7 +87,6 @@ def recipes(given: Given, extra: Fields) -> None:
         "--start BACKBONE",
         "weights to begin from: a run · a file · timm:NAME · python:MODULE:CALLABLE",
     ),
-    option("--pairs FILE.csv", "images that belong together: path,group · column:NAME · key:NAME"),
     IMAGES,
     option("--epochs N", "passes over the data"),
     option(
@@ -362,7 +361,6 @@ def _check_recipe(spec: str) -> None:
 _SHORT = {
     "data": "data",
     "start": "start.weights",
-    "pairs": "pairs.of",
     "images": "images",
     "epochs": "epochs",
     "device": "training.device",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hexa.comparison import labelled, leakage, tuning, unlabelled, verdict
+from hexa.comparison import labelled, leakage, verdict
 from hexa.comparison.extraction import (
     FEWEST,
     Extraction,
     affordable,
     common,
     features_of,
-    passes_of,
 )
 from hexa.comparison.verdict import Side, Verdict, few_name
 from hexa.config import UserError, some, whole_characters
@@ -34,9 +32,6 @@ from hexa.runtime import paths, precision as precisions, processes
 from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
 
-#: Where networks are fine-tuned, the share of the time for all other measures.
-_FEATURES = 0.2
-
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest(Extraction):
@@ -45,17 +40,15 @@ class CompareRequest(Extraction):
     backbones: tuple[str | Path | Backbone, ...]
     """The first is what the others are compared with."""
     data: str
-    """The images; judged by their labels if they have one each and no others are given."""
+    """The images, which are also the labelled ones if no others are given."""
     labelled: str | None = None
-    """Labelled images to judge by instead."""
+    """Labelled images to judge by; those of `data` if None."""
     images: int | None = None
-    """Images that are drawn by the seed from those that judge, or from `data` without labels; all if None."""
+    """Number of labelled images that are drawn by the seed; all if None."""
     groups: str | None = None
-    """Where it is stored which of these were taken together, as for `pairs.of`."""
+    """Where groups of these are stored: FILE.csv, column:NAME or key:NAME (`groups_of`)."""
     size: int | None = None
     """A common image size in pixels; each backbone's own if None."""
-    fine_tune: bool = False
-    """True: fine-tune every network on the labels too (`tuning`), as a measure that does not decide."""
     max_image_pixels: int | None = None
     """Larger images count as unreadable."""
 
@@ -84,7 +77,6 @@ class Comparison:
                 "name": side.name,
                 "size": side.size,
                 "num_features": side.features.shape[1],
-                "free": side.free,
             }
             reached = (
                 {name: side.reached(name) for name in side.scores.right} if side.scores else {}
@@ -148,12 +140,12 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
         judging = open_source(request.labelled, "train", **how)
         judging = draw_part(judging, request.images, request.seed)
     labelled.take_groups(judging, request.groups)
-    if request.labelled is not None:
-        labelled.Judge(labelled.labels_of(judging))  # raises now, before the work
-    if request.fine_tune and not labelled.can_judge(judging.classes):
+    if request.labelled is None and not labelled.can_judge(judging.classes):
         raise UserError(
-            f"fine-tuning needs labels, and {judging!r} has none that serve; give labelled images"
+            "without labels hexa cannot tell which backbone is better; give --labelled, images of two "
+            "classes or more with at least two images each"
         )
+    labelled.Judge(labelled.labels_of(judging))  # raises now, before the work
     named = dict(zip(_names(request.backbones), loaded, strict=True))
     found = of_backbones(
         named,
@@ -161,7 +153,6 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
         judging,
         request,
         progress,
-        fine_tune=request.fine_tune,
         learned=any(_learned_from(one, data) for one in loaded),
     )
     learned = [
@@ -203,21 +194,17 @@ def of_backbones(
     how: Extraction,
     progress: Progress = silent,
     trials: int = 1,
-    fine_tune: bool = False,
     learned: bool = True,
 ) -> Comparison:
     """Compare loaded backbones, by name; the first is what the others are compared with.
 
     Several processes call it alike; each extracts a share of the features, which the main one alone has in the end.
 
-    judging: labelled images, or `data` itself, by whose labels, if it has any, backbones are judged. trials: how many
-    states a backbone was chosen from by these labels, which widens the intervals. fine_tune: a further measure.
+    judging: labelled images, or `data` itself, by whose labels, if it has any, backbones are judged; without labels no
+    side is better, and the share of neighbourhoods that survive is all that is measured. trials: how many
+    states a backbone was chosen from by these labels, which widens the intervals.
     learned: True if a backbone learned from `data`, so that labelled images must not be among these.
     """
-    begun = time.perf_counter()
-    all_seconds = how.seconds
-    if fine_tune:
-        how = replace(how, seconds=_FEATURES * all_seconds)
     device = precisions.pick_device(how.device)
     several = list(backbones.values())
 
@@ -256,15 +243,9 @@ def of_backbones(
         progress(can, 0, 1)
         progress(can, 1, 1)
     found = list[tuple[Tensor, Tensor]]()
-    free = dict[str, dict[str, float]]()
     for name, backbone in backbones.items():
         tell = functools.partial(progress, f"{name}, {backbone.image_size} px")
-        if judged:
-            found.append(features_of(backbone, images, how, device, tell))
-        else:
-            passes, positions = passes_of(backbone, images, how, device, tell)
-            found.append((passes.images, positions))
-            free[name] = from_main(functools.partial(unlabelled.measures, passes, how.seed))
+        found.append(features_of(backbone, images, how, device, tell))
     every, shared = common(found)
     shared = from_main(lambda: shared)
     if len(shared) < len(images):
@@ -274,10 +255,7 @@ def of_backbones(
         notes.append(f"{len(lost)} of {len(images):,} images cannot be read: {some(lost)}")
         images = Subset(images, shared.numpy())
     named = zip(backbones.items(), every, strict=True)
-    sides = [
-        Side(name, backbone, features, free=free.get(name, {}))
-        for (name, backbone), features in named
-    ]
+    sides = [Side(name, backbone, features) for (name, backbone), features in named]
     judge = (
         labelled.Judge(labelled.labels_of(images), how.seed, images.groups()) if judged else None
     )
@@ -296,17 +274,6 @@ def of_backbones(
                 side, scores=from_main(functools.partial(judge.scores, side.features))
             )
         progress("judging", len(sides), len(sides))
-        if fine_tune:
-            left = all_seconds - (time.perf_counter() - begun)
-            tuned, note = from_main(lambda: tuning.measured(sides, images, how, left, progress))
-            notes.append(note)
-            for side, (right, labels, known) in zip(
-                sides, tuned, strict=False
-            ):  # empty where the time is too short
-                assert side.scores is not None
-                side.scores.right[tuning.MEASURE] = right
-                side.scores.labels[tuning.MEASURE] = labels
-                side.scores.groups.update({} if known is None else {tuning.MEASURE: known})
         notes += [constant for side in sides if (constant := verdict.constant_note(side, images))]
     told = ((name, backbone.info.get("note")) for name, backbone in backbones.items())
     notes += [f"{name}: {note}" for name, note in told if note]

@@ -1,4 +1,4 @@
-"""Features of a backbone for a comparison: of as many images as the time allows and, without labels, of their views."""
+"""Features of a backbone for a comparison, of as many images as the time allows."""
 
 from __future__ import annotations
 
@@ -15,24 +15,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.comparison.labelled import labels_of
-from hexa.comparison.unlabelled import Passes
 from hexa.data import Source
 from hexa.data.sources.decode import DecodeError
-from hexa.data.views.config import ViewsConfig
-from hexa.data.views.making import Views
-from hexa.evaluation.features import batches, check_finite, extract_together, share_and_gather
+from hexa.evaluation.features import extract_together
 from hexa.evaluation.split import draw_classes, draw_images
-from hexa.evaluation.transforms import transform_of
-from hexa.ops.boxes import cut_boxes, kept_share, paste
-from hexa.recipes import domains
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
-#: Fewest images of a source, fewest that are looked at however short the time, and the most that views are made of.
+#: Fewest images of a source.
 FEWEST = 10
+#: Fewest images that are looked at however short the time.
 _LEAST = 100
-MOST_VIEWS = 1000
+#: Most images that are looked at without labels.
+_MOST_UNLABELLED = 1000
 #: Told how many of how many images are done.
 Tell = Callable[[int, int], object]
 #: The share of the time that networks may take, so that a machine that becomes slower keeps to it.
@@ -47,20 +43,14 @@ class Extraction:
     """For reading images and extracting features; fewer images are looked at where that is short."""
     most: int | None = None
     """The most images that are looked at."""
-    domain: str = "photos"
-    """The preset of views."""
     seed: int = 0
-    """Draws images, folds, labels and views."""
+    """Draws images, folds and labels."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     precision: precisions.Precision = "auto"
     """auto, fp32 or bf16."""
     num_workers: int | None = None
     """Processes that decode; chosen for the machine if None."""
-
-    def __post_init__(self) -> None:
-        """Raise UserError for an unknown domain, which labels would leave unread."""
-        domains.changes(self.domain)
 
 
 def affordable(
@@ -72,15 +62,14 @@ def affordable(
 ) -> NDArray[np.int64]:
     """Positions of as many images as fit into the time; labelled ones a like share of every class.
 
-    An image costs a decoding for each backbone and two to look for its twins, and one pass through each network, or
-    four without labels. Judging and the page come on top.
+    An image costs a decoding for each backbone and two to look for its twins, and one pass through each network.
+    Judging and the page come on top.
     """
-    passes = 1 if judged else 4
-    most = len(source) if judged else min(len(source), MOST_VIEWS)
+    most = len(source) if judged else min(len(source), _MOST_UNLABELLED)
     if how.most is not None:
         most = min(most, how.most)
     if math.isfinite(how.seconds):
-        seconds = sum(passes / images_per_second(one, device) for one in backbones)
+        seconds = sum(1 / images_per_second(one, device) for one in backbones)
         seconds += (len(backbones) + 2 * judged) * seconds_to_read(source)
         most = min(most, max(_LEAST, int(_SHARE * how.seconds / seconds)))
     stream = Stream(how.seed).child("affordable")
@@ -130,54 +119,6 @@ def features_of(
         "num_workers": how.num_workers,
     }
     return extract_together(backbone, images, 1.0, progress=tell, **settings)
-
-
-def passes_of(
-    backbone: Backbone, images: Source, how: Extraction, device: torch.device, tell: Tell
-) -> tuple[Passes, Tensor]:
-    """Features of images, of two views of each and of mixtures, all made of one decoding; and positions, as above."""
-    size = backbone.image_size
-    batch = max(8, min(256, 256 * 64**2 // size**2))
-    stream = Stream(how.seed).child("comparison views")
-    fields = {
-        name.removeprefix("views."): value for name, value in domains.changes(how.domain).items()
-    }
-    views = Views(ViewsConfig(size=size, **fields))
-
-    def make(share: tuple[int, int], problems: dict[int, str]) -> tuple[Tensor, Tensor]:
-        shares = list[Tensor]()
-        # where this process has no image, others may have some
-        made = [torch.empty(0, 4 * backbone.num_features + 2)]
-        positions = [torch.empty(0, dtype=torch.int64)]
-
-        def four(pixels: Tensor) -> Tensor:
-            """Features [B, 4 D]. A batch is mixed within itself, each image with the one before it."""
-            at = stream.child(share[0] + len(shares) * share[1])
-            count = len(pixels)
-            first, second = views(pixels, at)
-            drawn = 0.2 + 0.6 * torch.rand(count, generator=at.child("shares").generator())
-            boxes = cut_boxes(drawn, size, True, at.child("boxes").generator())
-            shares.append(kept_share(boxes, size))
-            mixed = paste(pixels, torch.arange(count, device=pixels.device).roll(1), boxes)
-            return torch.cat([backbone(one) for one in (pixels, first, second, mixed)], 1)
-
-        settings: dict[str, Any] = {
-            "precision": how.precision,
-            "num_workers": how.num_workers,
-            "problems": problems,
-        }
-        settings |= {"device": device, "batch_size": batch, "tolerance": 1.0, "share": share}
-        for part, _, index in batches(backbone, four, images, transform_of(backbone), **settings):
-            made.append(torch.cat([part, shares[-1][:, None], index.roll(1)[:, None].float()], 1))
-            positions.append(index)
-            tell(int(index[-1]) + 1, len(images))
-        return torch.cat(made), torch.cat(positions)
-
-    together, positions = share_and_gather(make, images, 1.0)
-    check_finite(together, images)
-    clean, first, second, mixed = together[:, :-2].chunk(4, 1)
-    partners = torch.searchsorted(positions, together[:, -1].long())
-    return Passes(clean, first, second, mixed, partners, together[:, -2]), positions
 
 
 def common(features: Sequence[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], Tensor]:

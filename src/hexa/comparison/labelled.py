@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from hexa.config import UserError
 from hexa.data import Source
-from hexa.data.loading.pairs import groups_of
+from hexa.data.sources.groups import groups_of
 from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.protocol import balanced_accuracy, majority_class
 from hexa.evaluation.protocols.knn import knn_classify
@@ -324,11 +324,11 @@ def groups_note(judge: Judge, groups: Rows | None) -> str:
 
 
 def take_groups(source: Source, spec: str | None) -> None:
-    """Let the groups of a source be those of `spec`, as for `pairs.of`; an image in none is alone. Raises UserError."""
+    """Let the groups of a source be those of `spec` (`groups_of`); an image in none is alone. Raises UserError."""
     if spec is not None:
         labels_of(source)  # raises where groups would have no use
         numbers: dict[str, int] = {}
-        given = groups_of(spec, source, "--groups")
+        given = groups_of(spec, source)
         source.ungrouped = given.count(None)
         number = [
             -1 - row if name is None else numbers.setdefault(name, row)

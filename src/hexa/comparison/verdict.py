@@ -31,8 +31,6 @@ class Side:
     """[N, D], of the images that are readable for all backbones."""
     scores: Scores | None = None
     """Its scores by labels; None without."""
-    free: Mapping[str, float] = field(default_factory=dict)
-    """Its measures without labels; empty with them."""
 
     @property
     def size(self) -> int:
@@ -210,13 +208,6 @@ def _judged_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
 
 
 def _unlabelled_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
-    for name, arrow in unlabelled.ARROWS.items():
-        values = [side.free[name] for side in sides]
-        yield (
-            f"{name} {arrow}".strip(),
-            [f"{value:.2f}".replace("-", "−") for value in values],
-            [f"{value - values[0]:+.2f}".replace("-", "−") for value in values[1:]],
-        )
     kept = [f"{pair.kept:.0f} %" for pair in verdict.pairs if pair.first == 0]
     yield "neighbourhoods kept", ["100 %", *kept], []
 

@@ -23,8 +23,8 @@ def evaluate(
     Fits on the split `train` of `data` and scores its split `test` (or `test_data`). options: those of every protocol
     (`hexa.evaluation.request.EvaluationRequest`) and those of this protocol; deviations from its preset are recorded.
     holdout: score this share of the training images instead, drawn class by class from the seed, and fit on the rest,
-    for searches that must not touch the test split; the protocol id says so, and it also names mean, std, size, crop,
-    interpolation and aspect where they are given. out: a JSON file; a run folder collects the result in results.json
+    for searches that must not touch the test split; the protocol id says so, and it also names mean, std, size, crop
+    and interpolation where they are given. out: a JSON file; a run folder collects the result in results.json
     too. progress: called with (what is done, done, total).
 
     The processes that `hexa.runtime.processes.initialize` has joined all call it alike: each extracts a share of the

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hexa.config import UserError, whole_characters
+from hexa.config import whole_characters
 from hexa.data import Source, draw_part, open_source
 from hexa.data.loading.evaluation_stream import Look
-from hexa.evaluation import feature_file, maps as dense
+from hexa.evaluation import feature_file
 from hexa.evaluation.appearance import Appearance, appearance_of
-from hexa.evaluation.features import batches, check_finite, extract, nothing_read
-from hexa.evaluation.maps import Array
+from hexa.evaluation.features import extract
 from hexa.evaluation.request import EmbeddingRequest
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.feature_maps import last_maps
@@ -32,9 +30,9 @@ from hexa.weights.pretrained import Backbone, load_backbone
 
 @dataclass(frozen=True)
 class Embedded:
-    """What was written: features or maps of N images, and which images could not be read, a line each.
+    """What was written: features of N images, and which images could not be read, a line each.
 
-    source: whose images. notes: sentences on them. shape: (D,) for features, (C, h, w) for maps. preparation: a sentence on how
+    source: whose images. notes: sentences on them. shape: (D,), or (C, h, w) for dense features. preparation: a sentence on how
     images were prepared, unless the backbone's own file says it. precision: what the network computed in.
     """
 
@@ -61,56 +59,48 @@ def embed(
     out: .npz (arrays `features`, `labels`, `paths`) or .parquet (a list column and two more), with what `hexa search`
     needs beyond that (`feature_file`) unless `bare`. Without #split in `data`, the split train. Images that cannot be
     read are left out. options: those of `EmbeddingRequest`. images, seed: only a part, which `drawn` in the file's
-    origin describes. maps: instead the network's last feature maps [N, C, h, w], to .npy or .parquet
-    (`hexa.evaluation.maps.write`). progress: told of the images that are done. Raises UserError.
+    origin describes. dense: the network's last feature maps [N, C, h, w] as features instead, to .npz, without what
+    search needs; all are held in memory. progress: told of the images that are done. Raises UserError.
     """
     request = EmbeddingRequest.from_fields(options)
-    out = targets.check(out, (".npy", ".parquet") if request.maps else (".npz", ".parquet"))
-    if request.maps_precision != "float32" and not request.maps:
-        raise UserError("maps_precision has no effect without maps; features are float32")
+    out = targets.check(out, (".npz",) if request.dense else (".npz", ".parquet"))
     loaded = load_backbone(backbone, branch=request.branch, **request.given)
     source = open_source(data, max_image_pixels=request.max_image_pixels, channels=len(loaded.mean))
     source = draw_part(source, request.images, request.seed)
     problems: dict[int, str] = {}
     names = np.array([whole_characters(path) for path in source.paths], dtype=object)
-    # maps of larger images come in smaller batches
-    size = loaded.image_size
-    smaller = max(1, request.batch_size * 224**2 // max(224, size) ** 2)
     how: dict[str, Any] = {
-        "transform": transform_of(loaded, request.aspect),
-        "batch_size": smaller if request.maps else request.batch_size,
+        "transform": transform_of(loaded),
+        "batch_size": request.batch_size,
         "device": precisions.pick_device(request.device),
         "precision": request.precision,
         "num_workers": request.num_workers,
         "problems": problems,
         "tolerance": 1.0,
     }
-    if request.maps:
-        last, _ = last_maps(
-            loaded.network, str(backbone), (size, size), loaded.network_config.channels
-        )
-        progress("extracting feature maps", 0, 0)
-        made = batches(loaded, lambda images: last(loaded.normalize(images)), source, **how)
-        num_images, *shape = dense.write(
-            out, _parts(source, names, made), len(source), request.maps_precision
-        )
-    else:
-        tell = functools.partial(progress, "extracting features")
-        look = None if request.bare else Look(seen)
-        features, labels, positions = extract(loaded, source, progress=tell, look=look, **how)
-        write_whole(
-            out,
-            lambda file: feature_file.write(
-                file,
-                out.suffix,
-                features.numpy(),
-                None if labels is None else labels.numpy(),
-                names[positions.numpy()].astype(str),
-                None if look is None else [look.found[one] for one in positions.tolist()],
-                None if look is None else _origin(backbone, loaded, source, request),
-            ),
-        )
-        num_images, *shape = features.shape
+    forward = None
+    if request.dense:
+        size = (loaded.image_size, loaded.image_size)
+        last = last_maps(loaded.network, str(backbone), size, loaded.network_config.channels)
+        forward = lambda images: last(loaded.normalize(images))  # noqa: E731
+    tell = functools.partial(progress, "extracting features")
+    look = None if request.bare or request.dense else Look(seen)
+    features, labels, positions = extract(
+        loaded, source, progress=tell, forward=forward, look=look, **how
+    )
+    write_whole(
+        out,
+        lambda file: feature_file.write(
+            file,
+            out.suffix,
+            features.numpy(),
+            None if labels is None else labels.numpy(),
+            names[positions.numpy()].astype(str),
+            None if look is None else [look.found[one] for one in positions.tolist()],
+            None if look is None else _origin(backbone, loaded, source, request),
+        ),
+    )
+    num_images, *shape = features.shape
     left_out = tuple(
         f"{source.paths[position]}: {problems[position]}" for position in sorted(problems)
     )
@@ -122,22 +112,6 @@ def embed(
         precisions.resolve(request.precision, how["device"]),
     )
     return Embedded(out, source.title, num_images, tuple(shape), *told)
-
-
-def _parts(
-    source: Source, names: Array, made: Iterable[tuple[Tensor, Tensor | None, Tensor]]
-) -> Iterator[dense.Part]:
-    count = 0
-    for maps, labels, positions in made:
-        count += len(maps)
-        check_finite(maps, source)
-        yield (
-            maps.numpy(),
-            None if labels is None else labels.numpy(),
-            names[positions.numpy()].tolist(),
-        )
-    if not count:
-        raise nothing_read(source)
 
 
 def seen(image: Tensor) -> Appearance:
@@ -157,7 +131,6 @@ def _origin(
         "branch": request.branch,
         "weights": loaded.content_hash(),
         "preparation": loaded.preparation.values(),
-        "aspect": request.aspect,
         "data": f"{source.name}#{source.split}",
         "drawn": source.facts.get("drawn"),
         "folder": _folder(source),

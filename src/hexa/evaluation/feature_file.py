@@ -126,12 +126,11 @@ def _write_parquet(
     import pyarrow
     import pyarrow.parquet
 
-    from hexa.evaluation.maps import columns
-
     rows = pyarrow.FixedSizeListArray.from_arrays(
         pyarrow.array(features.reshape(-1)), features.shape[1]
     )
-    table = columns("features", rows, labels, paths)
+    known = {} if labels is None else {"labels": pyarrow.array(list(labels))}
+    table = pyarrow.table({"features": rows, "paths": pyarrow.array(paths), **known})
     if seen is not None:
         kept = {
             "digests": [one.digest for one in seen],

@@ -14,7 +14,7 @@ from hexa.data import Source
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.loading.store import check_problems
 from hexa.data.sources.decode import DecodeError
-from hexa.data.views.evaluation import EvaluationTransform, OwnAspect
+from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.collective import in_step
 from hexa.evaluation.protocol import Part, Task
 from hexa.evaluation.transforms import transform_of
@@ -32,6 +32,7 @@ def extract(
     transform: EvaluationTransform | None = None,
     progress: Callable[[int, int], None] | None = None,
     share: tuple[int, int] = (0, 1),
+    forward: Callable[[Tensor], Tensor] | None = None,
     **how: Any,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Features [N, D] float32, labels int64 [N] or None, and positions int64 [N], on the CPU.
@@ -39,6 +40,7 @@ def extract(
     The backbone goes to `device`, in eval mode, and stays there. Unreadable images are left out, which the positions
     show and `problems` explains. Extracted in bf16 where `precision` says so, kept in fp32. progress: called with
     (images done, of all). share: (r, n), only every n-th batch from the r-th on.
+    forward: makes the features [B, …] of pixels [B, 3, S, S]; the backbone if None.
     Raises UserError if more than the share `tolerance` of the images, or all, cannot be read, and for features that are
     not finite.
     """
@@ -50,7 +52,7 @@ def extract(
     tell = progress or (lambda done, total: None)
     tell(0, len(source))
     for of_batch, wanted, index in batches(
-        backbone, backbone, source, transform, share=share, **how
+        backbone, forward or backbone, source, transform, share=share, **how
     ):
         features.append(of_batch)
         labels += [] if wanted is None else [wanted]
@@ -65,10 +67,6 @@ def extract(
     index = torch.cat(positions)
     known = torch.cat(labels) if labels else None
     check_finite(together, source)
-    if isinstance(transform, OwnAspect):  # batches came shape by shape
-        index, order = index.sort()
-        together = together[order]
-        known = None if known is None else known[order]
     return together, known, index
 
 

@@ -127,7 +127,7 @@ def _load(
         fit=fit,
         test=test,
         class_names=class_names,
-        transform=transforms.transform_of(loaded, request.aspect),
+        transform=transforms.transform_of(loaded),
         device=device,
         precision=precisions.resolve(
             request.precision, device, None if chosen.extracts(asked.settings) else loaded
@@ -140,7 +140,7 @@ def _load(
         report=progress,
         notes=list(dict.fromkeys([*fit.notes(), *test.notes()])),
     )
-    transforms.check(task, asked.protocol, chosen, asked.settings)
+    transforms.check(task, asked.protocol, chosen)
     return task
 
 
@@ -186,9 +186,8 @@ def _result(
         if option in asked.explicit
         or pair[0] is not None  # none means: as published for the data at hand
     }
-    aspect = {"aspect": ["crop", request.aspect]} if request.aspect != "crop" else {}
     branch = {"branch": ["main", request.branch]} if request.branch != "main" else {}
-    images = task.backbone.deviations | aspect | branch
+    images = task.backbone.deviations | branch
     identity = chosen.identity(asked.preset, used) + (
         f"-holdout{request.holdout:g}" if request.holdout else ""
     )

@@ -40,8 +40,7 @@ def features_of(
         raise UserError(
             f"--like {image}: {error}; give an image, or a path in {file.path}"
         ) from None
-    aspect = origin.get("aspect")
-    pixels = transform_of(loaded, "keep" if aspect == "keep" else "crop")(decoded)
+    pixels = transform_of(loaded)(decoded)
     return loaded(unit(pixels)[None]).float().numpy()[0], seen(decoded)
 
 

@@ -12,7 +12,6 @@ from hexa.config import Config
 if TYPE_CHECKING:
     from hexa.weights.preparation import Given
 
-Aspect = Literal["crop", "keep"]
 Precision = Literal["auto", "fp32", "bf16"]
 
 
@@ -41,8 +40,6 @@ class ExtractionOptions(ImageOptions):
 
     branch: str = "main"
     """NAME: the batch-norms of a run; aux are those of its adversarial views, kept in its checkpoints"""
-    aspect: Aspect = "crop"
-    """NAME: crop for the centre square; keep for the whole image, batched by shape, where the network allows it"""
     device: str = "auto"
     """NAME: auto, cpu, cuda or cuda:N"""
     precision: Precision = "auto"
@@ -76,10 +73,8 @@ class EvaluationRequest(ExtractionOptions):
 class EmbeddingRequest(ExtractionOptions):
     """The options of `hexa embed`."""
 
-    maps: bool = False
-    """write feature maps [N, C, h, w] instead, to .npy or .parquet"""
-    maps_precision: Literal["float32", "float16"] = "float32"
-    """NAME: float32 or float16"""
+    dense: bool = False
+    """write the last feature maps [N, C, h, w] as features instead, to .npz"""
     bare: bool = False
     """write features, labels and paths alone, without the previews and thumbnails that search uses"""
     batch_size: int = pydantic.Field(default=256, gt=0)

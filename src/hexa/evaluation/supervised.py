@@ -77,7 +77,7 @@ class AugmentedImages:
         if self._keeps_rest:
             loader = self.loader
             order = epoch_order(loader.stream, epoch, len(loader.source))
-            images, _, index = loader.stored(order, None, loader.steps_per_epoch)
+            images, index = loader.stored(order, loader.steps_per_epoch)
             yield (
                 loader.views(images, loader.stream.child("last batch", epoch))[0],
                 self._labels[index],

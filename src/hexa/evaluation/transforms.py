@@ -9,55 +9,30 @@ from typing import Any
 from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.sources.decode import DecodeError
-from hexa.data.views.evaluation import EvaluationTransform, OwnAspect
-from hexa.evaluation import protocols
+from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.protocol import Protocol, Task
-from hexa.evaluation.request import Aspect
 from hexa.evaluation.split import draw_images
-from hexa.nn.feature_maps import stride
 from hexa.runtime.random import Stream
-from hexa.weights.preparation import GIVEN
 from hexa.weights.pretrained import Backbone
 
 #: Images of a source that are looked at where it does not say that all have one size.
 _LOOKED_AT = 100
 
 
-def transform_of(backbone: Backbone, aspect: Aspect = "crop") -> EvaluationTransform:
-    """How evaluation prepares images for this backbone.
-
-    aspect: crop for the centre square, keep for the whole image in its own aspect. Raises UserError for a network that
-    can't take such images.
-    """
-    if aspect == "crop":
-        return EvaluationTransform(
-            backbone.image_size, backbone.preparation.crop, backbone.preparation.interpolation
-        )
-    if backbone.preparation.origins.get("crop") == GIVEN:
-        raise UserError(
-            "crop has no effect with aspect keep, which cuts nothing; leave out one of the two"
-        )
-    config = backbone.network_config
-    pixels_for_each = stride(backbone.network, config.name, backbone.num_features, config.channels)
-    return OwnAspect(backbone.image_size, pixels_for_each, backbone.preparation.interpolation)
+def transform_of(backbone: Backbone) -> EvaluationTransform:
+    """How evaluation prepares images for this backbone."""
+    return EvaluationTransform(
+        backbone.image_size, backbone.preparation.crop, backbone.preparation.interpolation
+    )
 
 
-def check(task: Task, protocol: str, chosen: Protocol, options: Any) -> None:
+def check(task: Task, protocol: str, chosen: Protocol) -> None:
     """Raise UserError for options on the images that the protocol cannot honour."""
     resized = task.backbone.deviations.keys() & {"size", "crop", "interpolation"}
     if resized and chosen.resizes:
         raise UserError(
             f"{protocol} resizes images by options of its own; leave out {', '.join(sorted(resized))}"
         )
-    if isinstance(task.transform, OwnAspect) and "fit" not in chosen.extracts(options):
-        others = [
-            name
-            for name, other in protocols.every().items()
-            if other is not chosen
-            and any("fit" in other.extracts(preset) for preset in other.presets.values())
-        ]
-        remedy = f"leave out aspect keep, or use {', '.join(others)}"
-        raise UserError(f"{protocol} crops or resizes the images it trains on itself; {remedy}")
 
 
 def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]:
@@ -67,9 +42,6 @@ def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]
     size it is told from `looked_at` images, drawn at random.
     """
     interpolation = f"{transform.interpolation}, antialiased"
-    if isinstance(transform, OwnAspect):
-        resized = f"shorter side to {transform.size}, own aspect, multiples of {transform.stride}"
-        return {"size": transform.size, "resize": resized, "interpolation": interpolation}
     cropped = f"shorter side to {transform.short}, centre {transform.size}"
     looked_at = 0
     whole = 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -61,11 +60,11 @@ def parts(network: nn.Module, name: str) -> list[NetworkPart]:
 
 def last_maps(
     network: nn.Module, name: str, size: tuple[int, int], channels: int = 3
-) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """A function from normalised images [B, channels, H, W] to the last maps [B, C, h, w], and those of a blank image.
+) -> Callable[[Tensor], Tensor]:
+    """A function from normalised images [B, channels, H, W] to the last maps [B, C, h, w].
 
     Maps come from the network's `forward_features`; a transformer's tokens are laid out on the grid of its patches,
-    without prefix tokens. A network without that function is split into `parts`. size: (H, W) of the blank image.
+    without prefix tokens. A network without that function is split into `parts`. size: (H, W) of the images.
     Raises UserError for a network that has no maps of images of this size.
     """
     network = getattr(
@@ -88,28 +87,7 @@ def last_maps(
         raise UserError(
             f"{name}: {problem}; give a convolutional network or a vision transformer"
         ) from None
-    return maps, blank
-
-
-def stride(network: nn.Module, name: str, num_features: int, channels: int = 3) -> int:
-    """Pixels of the image per pixel of the network's last maps, for a network that takes images of any aspect.
-
-    Raises UserError for a network that does not, or has no maps.
-    """
-    patch = getattr(getattr(network, "patch_embed", None), "patch_size", 64)
-    side = patch if isinstance(patch, int) else max(patch)
-    unit = side * math.ceil(64 / side)
-    try:
-        with tried(network) as device:
-            blank = last_maps(network, name, (2 * unit, 3 * unit), channels)[1]
-            features = network(torch.zeros(1, channels, 2 * unit, 3 * unit, device=device))
-        if features.shape != (1, num_features):
-            raise ValueError(f"{features.shape[1]} features instead of {num_features}")
-    except Exception as error:  # see parts
-        raise UserError(
-            f"{name}: takes images of one aspect only ({reason(error)}); leave out aspect keep"
-        ) from None
-    return max(1, 3 * unit // blank.shape[3])
+    return maps
 
 
 def _laid_out(output: Tensor, network: nn.Module, images: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ import yaml
 
 from hexa.config import Config, ConfigError, UserError, choices, choose, nearest
 from hexa.core import HardExample, MethodConfig
-from hexa.data.loading.pairs import PairsConfig
 from hexa.data.views.making import ViewsConfig
 from hexa.nn.backbones import NetworkConfig
 from hexa.objective import ObjectiveConfig
@@ -45,7 +44,6 @@ class Experiment(Config):
     network: NetworkConfig
     start: StartConfig = StartConfig()
     views: ViewsConfig
-    pairs: PairsConfig = PairsConfig()
     method: pydantic.SerializeAsAny[MethodConfig]
     hard_examples: dict[str, pydantic.SerializeAsAny[HardExample]] = {}
     objective: ObjectiveConfig = ObjectiveConfig()

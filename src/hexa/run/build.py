@@ -16,7 +16,6 @@ from hexa.config import ConfigError, UserError
 from hexa.core import Method, Setting
 from hexa.data import Source, draw_part, open_source
 from hexa.data.loading.loaders import PretrainLoader, check_batch_size
-from hexa.data.loading.pairs import Pairs
 from hexa.data.loading.statistics import measured
 from hexa.data.loading.store import first_image
 from hexa.data.views.config import COLOURED
@@ -60,16 +59,6 @@ class Machine(NamedTuple):
 def setting_of(experiment: Experiment, data_size: int) -> Setting:
     """What a method must know to allocate its buffers. Raises ConfigError for sizes that do not fit together."""
     check_batch_size(experiment.batch_size, data_size, experiment.data)
-    if experiment.pairs.of is not None and experiment.views.total_views < 2:
-        name = experiment.method.name
-        raise ConfigError(
-            [
-                (
-                    "pairs.of",
-                    f"{name} sees one view of an image, so another can give none; leave it out",
-                )
-            ]
-        )
     experiment.schedule.check(experiment.epochs)
     if experiment.views.test_scale != 1:
         outline = backbones.outline(experiment.network)
@@ -201,7 +190,6 @@ def build_loader(experiment: Experiment, source: Source, machine: Machine) -> Pr
         num_workers=training.num_workers,
         resident_limit_bytes=training.resident_limit_bytes,
         tolerance=training.max_corrupt_share,
-        pairs=Pairs.of(experiment.pairs, source),
         sets=experiment.start.view_sets,
     )
 
@@ -324,19 +312,12 @@ def roomy_setting(experiment: Experiment, data_size: int) -> Setting:
     raise refused
 
 
-def fingerprint(experiment: Experiment, source: Source, pairs: Pairs | None = None) -> str:
-    """A hash of everything that determines the trajectory: the images, and the experiment without training and monitor.
-
-    pairs: their groups are included.
-    """
+def fingerprint(experiment: Experiment, source: Source) -> str:
+    """A hash of everything that determines the trajectory: the images, and the experiment without training and monitor."""
     others: dict[str, Any] = dict.fromkeys(("training", "monitor", "recipe", "data"), True)
-    # the paths of weights and pairs do not matter, since their digests are included
-    others |= {"start": {"weights", "crop", "interpolation"}, "pairs": {"of"}}
-    parts = [
-        *experiment.essence(others),
-        source.fingerprint,
-        *([] if pairs is None else [pairs.digest()]),
-    ]
+    # the path of weights does not matter, since their digest is included
+    others |= {"start": {"weights", "crop", "interpolation"}}
+    parts = [*experiment.essence(others), source.fingerprint]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -155,8 +155,6 @@ class _Session:
         method = build_method(self.experiment, setting, self.machine, filled=not stored)
         self._show(*settlements, *method.notes(), *branch_notes(method, setting))
         with closing(build_loader(self.experiment, source, self.machine)) as loader:
-            if loader.pairs is not None:
-                self._show(str(loader.pairs))
             trainer = self._trainer(source, held, method, loader)
             warnings = [*warnings, *(self._continue(trainer) if self.resumed else ())]
             with stopping_well(self.folder):
@@ -184,7 +182,7 @@ class _Session:
             self.machine.device,
             self.folder,
             Journal(self.folder if processes.is_main() else None, Reporter(self.console)),
-            fingerprint=fingerprint(experiment, source, loader.pairs),
+            fingerprint=fingerprint(experiment, source),
             scoring=Scoring(
                 knn,
                 experiment.monitor.knn_every,

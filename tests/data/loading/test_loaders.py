@@ -23,7 +23,6 @@ from hexa.config import UserError
 from hexa.data import ArraySource, Source, open_source
 from hexa.data.loading import evaluation_stream as stream
 from hexa.data.loading.loaders import evaluation_batches
-from hexa.data.loading.pairs import Pairs
 from hexa.data.loading.workers import WorkerEnded
 from hexa.data.sources import decode
 from hexa.data.views.config import ViewsConfig
@@ -48,8 +47,6 @@ from tests.data.image_files import exif
 from tests.evaluation.given import noise_images, plain_images
 from tests.refusals import one_line
 
-PAIRED: dict[str, Any] = {"pairs": Pairs.of_groups([str(number % 12) for number in range(50)], 0.5)}
-
 
 def test_an_epoch_shows_every_image_once_and_drops_the_rest(source: Source) -> None:
     loader = loader_of(source)
@@ -73,19 +70,19 @@ def test_an_epoch_shows_every_image_once_and_drops_the_rest(source: Source) -> N
 
 
 def test_any_step_can_be_the_first_and_come_again(source: Source) -> None:
-    loader = loader_of(source, **PAIRED)
+    loader = loader_of(source)
     whole = [batch for epoch in range(2) for batch in loader.epoch(epoch)]
     assert [batch.step for batch in whole] == [0, 1, 2, 3, 4, 5]
     again = [
         *loader.epoch(0),
         *itertools.islice(loader.epoch(1), 1),
-        *loader_of(source, **PAIRED).epoch(1, 1),
+        *loader_of(source).epoch(1, 1),
     ]
     assert all(same(left, right) for left, right in zip(whole, again, strict=True))
 
 
 def test_processes_share_a_global_batch(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"extra_crops": SMALL, **PAIRED}
+    options = {"extra_crops": SMALL}
     whole = list(loader_of(source, **options).epoch(1))
     for rank in each_process(2, monkeypatch):
         for ours, all_of_it in zip(loader_of(source, **options).epoch(1), whole, strict=True):
@@ -94,7 +91,7 @@ def test_processes_share_a_global_batch(source: Source, monkeypatch: pytest.Monk
 
 def test_workers_give_the_batches_that_no_workers_give(tmp_path: Path) -> None:
     source = photographs(tmp_path / "photographs", 50, broken=(7,))
-    options: dict[str, Any] = {"tolerance": 0.1, "extra_crops": SMALL, **PAIRED}
+    options: dict[str, Any] = {"tolerance": 0.1, "extra_crops": SMALL}
     alone, loader = loader_of(source, **options), loader_of(source, num_workers=2, **options)
     assert not loader.resident
     for epoch in range(2):

@@ -18,9 +18,9 @@ from PIL import Image
 
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.data.loading.pairs import groups_of
 from hexa.data.sources import decode as decoding, jpeg_xl, kinds
 from hexa.data.sources.decode import DecodeError, decode
+from hexa.data.sources.groups import groups_of
 from tests.conftest import Says
 from tests.data.image_files import every_format, exif, photograph, saved
 from tests.data.sources.looks import labels_of

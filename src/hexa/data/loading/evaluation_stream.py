@@ -17,14 +17,14 @@ from hexa.data.loading.store import check_problems, first_image
 from hexa.data.loading.workers import Items, Problems, alike, choose_workers
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.source import ArraySource, Source
-from hexa.data.views.evaluation import LONGEST, EvaluationTransform, OwnAspect
+from hexa.data.views.evaluation import EvaluationTransform
 
 #: Bytes of decoded images that are transformed together at most.
 _TOGETHER = 2**22
 #: Images of one kind can be stacked.
 _kind = operator.attrgetter("shape", "dtype")
-#: Images [n, C, h, w] of one shape and their positions [n], one shape after the other.
-ByShape = list[tuple[Tensor, Tensor]]
+#: Images [n, C, S, S] and their positions [n]; empty if none of a batch can be read.
+Made = list[tuple[Tensor, Tensor]]
 
 
 @dataclass
@@ -39,25 +39,22 @@ class Look:
 
 
 @dataclass
-class _EvaluationPlan(Dataset[tuple[ByShape, Problems, dict[int, Any]]]):
+class _EvaluationPlan(Dataset[tuple[Made, Problems, dict[int, Any]]]):
     source: Source
     transform: EvaluationTransform
     batch_size: int
     positions: range
     see: Callable[[Tensor], Any] | None = None
 
-    def __getitem__(self, number: int) -> tuple[ByShape, Problems, dict[int, Any]]:
-        made: dict[
-            torch.Size, tuple[list[Tensor], list[int]]
-        ] = {}  # transformed images and positions by shape
+    def __getitem__(self, number: int) -> tuple[Made, Problems, dict[int, Any]]:
+        made = list[Tensor]()  # transformed images
+        index = list[int]()  # their positions
         same: dict[int, Tensor] = {}  # decoded images of one shape by position, not yet transformed
         problems = Problems()
         seen = dict[int, Any]()
 
         def transform() -> None:
-            transformed = self.transform(torch.stack([*same.values()]))
-            images, index = made.setdefault(transformed.shape[1:], ([], []))
-            images.append(transformed)
+            made.append(self.transform(torch.stack([*same.values()])))
             index.extend(same)
             same.clear()
 
@@ -76,11 +73,8 @@ class _EvaluationPlan(Dataset[tuple[ByShape, Problems, dict[int, Any]]]):
             same[position] = image
         if same:
             transform()
-        return (
-            [(torch.cat(alike(images)), torch.tensor(index)) for images, index in made.values()],
-            problems,
-            seen,
-        )
+        batch = [(torch.cat(alike(made)), torch.tensor(index))] if made else []
+        return batch, problems, seen
 
 
 def evaluation_stream(
@@ -98,8 +92,7 @@ def evaluation_stream(
     """Batches of transformed images and their positions, in order: of all images, or `positions`, that can be read.
 
     problems: takes in what is unreadable; UserError lists it if its share of the source exceeds `tolerance`. share:
-    (r, n), only every n-th batch, starting at batch r. `OwnAspect` gets batches small enough that even strips have no
-    more pixels than `batch_size` squares, split by shape. look: what else to keep of the images.
+    (r, n), only every n-th batch, starting at batch r. look: what else to keep of the images.
     """
     if num_workers is None:
         image = first_image(source)
@@ -107,8 +100,6 @@ def evaluation_stream(
             isinstance(source, ArraySource) or image is None or image.shape[1] <= 64
         )  # cheaper than handing over
         num_workers = 0 if cheap else choose_workers(None, device)
-    if isinstance(transform, OwnAspect):
-        batch_size = max(1, batch_size // LONGEST)
     plan = _EvaluationPlan(
         source,
         transform,
@@ -119,8 +110,8 @@ def evaluation_stream(
     first, step = share
     numbers = range(first, math.ceil(len(plan.positions) / batch_size), step)
     with closing(Items(plan, numbers, device, num_workers)) as items:
-        for by_shape, unreadable, seen in items:
+        for batch, unreadable, seen in items:
             check_problems(source, problems, tolerance, *unreadable)
             if look is not None:
                 look.found.update(seen)
-            yield from by_shape
+            yield from batch

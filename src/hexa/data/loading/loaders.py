@@ -14,7 +14,6 @@ from hexa.config import ConfigError
 from hexa.core.batch import Batch
 from hexa.data.loading import store as stores, workers
 from hexa.data.loading.evaluation_stream import Look, evaluation_stream
-from hexa.data.loading.pairs import Pairs
 from hexa.data.sources.source import Source
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views
@@ -55,7 +54,7 @@ class PretrainLoader:
     UserError lists them; fewer are replaced by their neighbours and appear in `problems`. Raises UserError if the
     batch is larger than the data or not a multiple of the number of processes.
 
-    pairs: images that may give views of each other; an unreadable partner gives none. sets: epochs whose batches are
+    sets: epochs whose batches are
     drawn, None for all; later epochs repeat them. remember: makes of a batch what is to be trained on, once for all
     epochs that repeat it, while what is remembered fits into `resident_limit_bytes`.
     wait_seconds: total time the caller waited for batches (on a GPU: until they were queued).
@@ -71,14 +70,12 @@ class PretrainLoader:
         num_workers: int | None = None,
         resident_limit_bytes: float = RESIDENT_LIMIT_BYTES,
         tolerance: float = 0.01,
-        pairs: Pairs | None = None,
         sets: int | None = None,
     ) -> None:
         check_batch_size(batch_size, len(source), source.title)
         self.source = source
         self.views = views
         self.stream = stream
-        self.pairs = pairs
         self.batch_size = batch_size
         self.device = torch.device(device)
         self.tolerance = tolerance
@@ -95,15 +92,13 @@ class PretrainLoader:
         self.resident = self.store is not None
         """Whether the images are kept on the device."""
         self._problems: dict[int, str] = {} if self.store is None else self.store.problems
-        self._crops = self._crop_stream(stream, pairs)
+        self._crops = self._crop_stream(stream)
 
-    def _crop_stream(
-        self, stream: Stream, pairs: Pairs | None = None, stop: int | None = None
-    ) -> workers.CropStream | None:
+    def _crop_stream(self, stream: Stream, stop: int | None = None) -> workers.CropStream | None:
         """The crops that workers cut for the steps of a stream; None if the images are on the device."""
         if self.resident:
             return None
-        plan = workers.CropPlan(self.source, self.views, self.batch_size, stream, self.rows, pairs)
+        plan = workers.CropPlan(self.source, self.views, self.batch_size, stream, self.rows)
         return workers.CropStream(
             plan, self.device, workers.choose_workers(self._num_workers, self.device), stop
         )
@@ -127,7 +122,7 @@ class PretrainLoader:
                 began = time.perf_counter()
                 if batches is None:
                     batches = self._batches(
-                        self.stream, first // self.steps_per_epoch, step, self._crops, self.pairs
+                        self.stream, first // self.steps_per_epoch, step, self._crops
                     )
                 batch = next(batches)
                 self.wait_seconds += time.perf_counter() - began
@@ -164,18 +159,17 @@ class PretrainLoader:
         epoch: int,
         start_step: int,
         crops: workers.CropStream | None,
-        pairs: Pairs | None = None,
     ) -> Iterator[Batch]:
         """The batches of an epoch of `stream`; `crops` come from workers if the images are not on the device."""
         if crops is None:
-            order, partners = workers.order_and_partners(stream, epoch, len(self.source), pairs)
+            order = workers.epoch_order(stream, epoch, len(self.source))
         for step in range(start_step, self.steps_per_epoch):
             number = epoch * self.steps_per_epoch + step
             own = stream.child("step", number)
             if crops is None:
-                images, others, index = self.stored(order, partners, step)
-                made = self.views(images, own, self.rows, others)
-                del images, others  # not kept while the batch is used
+                images, index = self.stored(order, step)
+                made = self.views(images, own, self.rows)
+                del images  # not kept while the batch is used
             else:
                 cut, index, problems = crops.take(number)
                 stores.check_problems(self.source, self._problems, self.tolerance, *problems)
@@ -183,20 +177,13 @@ class PretrainLoader:
                 del cut
             yield Batch(made, to_device(index, self.device), own, number)
 
-    def stored(
-        self, order: Tensor, partners: Tensor | None, step: int
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The images of a step on the device, their partners if there are pairs, and the positions of the images."""
+    def stored(self, order: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """The images of a step on the device, and their positions."""
         assert self.store is not None
         first = step * self.batch_size
-        others = None
         index = self.store.stand_in[order[first + self.rows.start : first + self.rows.stop]]
-        if partners is not None:
-            second = partners[index]
-            second = torch.where(self.store.stand_in[second] == second, second, index)
-            others = self.store.take(to_device(second, self.device))
         index = to_device(index, self.device)
-        return self.store.take(index), others, index
+        return self.store.take(index), index
 
     def close(self) -> None:
         """End the workers, which otherwise end with the loader or the process."""

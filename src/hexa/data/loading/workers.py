@@ -23,7 +23,6 @@ from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hexa.config import UserError, reason
-from hexa.data.loading.pairs import Pairs
 from hexa.data.loading.store import available_cores, readable
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.source import Source
@@ -71,10 +70,7 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
     batch_size: int
     stream: Stream
     rows: slice
-    pairs: Pairs | None = None
-    _drawn: tuple[int, tuple[Tensor, Tensor | None]] = field(
-        default=(-1, (torch.empty(0), None)), repr=False
-    )
+    _drawn: tuple[int, Tensor] = field(default=(-1, torch.empty(0)), repr=False)
 
     @property
     def parts(self) -> int:
@@ -95,14 +91,13 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         problems = Problems()
         epoch, step = divmod(number, len(self.source) // self.batch_size)
         if self._drawn[0] != epoch:
-            self._drawn = (
-                epoch,
-                order_and_partners(self.stream, epoch, len(self.source), self.pairs),
-            )
-        order, partners = self._drawn[1]
+            self._drawn = (epoch, epoch_order(self.stream, epoch, len(self.source)))
+        order = self._drawn[1]
         start = step * self.batch_size
         for row, wanted in enumerate(order[start + rows.start : start + rows.stop].tolist()):
-            cut = functools.partial(self._cut, self.views, numbers[:, row], partners, problems)
+            cut = functools.partial(
+                cut_crops, self.source, views=self.views, numbers=numbers[:, row]
+            )
             position, of_image = readable(self.source, wanted, cut, problems)
             index.append(position)
             crops.append(of_image)
@@ -112,38 +107,10 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
             problems,
         )
 
-    def _cut(
-        self,
-        views: Views,
-        numbers: Tensor,
-        partners: Tensor | None,
-        problems: Problems,
-        position: int,
-    ) -> list[Tensor]:
-        """The crops of an image; later views are its partner's, if that can be read."""
-        partner = position if partners is None else int(partners[position])
-        others = None
-        if partner != position:
-            try:
-                others = cut_crops(self.source, partner, views, numbers, slice(views.own, None))
-            except decoding.DecodeError as error:
-                problems.append((partner, str(error)))
-        own = slice(None if others is None else views.own)
-        return cut_crops(self.source, position, views, numbers, own) + (others or [])
-
 
 def epoch_order(stream: Stream, epoch: int, count: int) -> Tensor:
     """The permutation of the images in an epoch, int64 [count] on the CPU."""
     return torch.randperm(count, generator=stream.child("order", epoch).generator())
-
-
-def order_and_partners(
-    stream: Stream, epoch: int, count: int, pairs: Pairs | None
-) -> tuple[Tensor, Tensor | None]:
-    """The order of the images in an epoch, and their partners if there are pairs, int64 [count]."""
-    return epoch_order(stream, epoch, count), None if pairs is None else pairs.partners(
-        stream, epoch
-    )
 
 
 class CropStream:

@@ -18,10 +18,8 @@ REDUCING_GAP = 2.0
 _LARGE = 200_000
 
 
-def cut_crops(
-    source: Source, position: int, views: Views, numbers: Tensor, some: slice = slice(None)
-) -> list[Tensor]:
-    """Decode image `position` once and cut `some` of its V views, tensors [C, S_v, S_v], uint8 or float in [0, 1].
+def cut_crops(source: Source, position: int, views: Views, numbers: Tensor) -> list[Tensor]:
+    """Decode image `position` once and cut its V views, tensors [C, S_v, S_v], uint8 or float in [0, 1].
 
     numbers: [V, P], what `views.draw` drew for this image. Equals torchvision's `resized_crop` with antialiasing plus
     flips and turns, except for large JPEGs (see REDUCING_GAP). Raises DecodeError.
@@ -29,7 +27,7 @@ def cut_crops(
     data = source.encoded(position) if source.channels == 3 else None
     full = decoding.jpeg_size(data) if data is not None and len(data) >= _LARGE else None
     if data is not None and full is not None:
-        cuts = _cuts(views, numbers, *full)[some]
+        cuts = _cuts(views, numbers, *full)
         least = min(min(high, wide) / size for _, _, high, wide, *_, size in cuts)
         shrink = next((shrink for shrink in (8, 4, 2) if least >= REDUCING_GAP * shrink), 1)
         most = source.max_image_pixels
@@ -41,7 +39,7 @@ def cut_crops(
     else:
         image = source.decode(position)
         full = (int(image.shape[1]), int(image.shape[2]))
-        cuts = _cuts(views, numbers, *full)[some]
+        cuts = _cuts(views, numbers, *full)
     scale_h = image.shape[1] / full[0]
     scale_w = image.shape[2] / full[1]
     crops = []

@@ -1,4 +1,4 @@
-"""The view of an image that evaluation sees: its centre, or the whole image at its own aspect."""
+"""The view of an image that evaluation sees: its centre."""
 
 from __future__ import annotations
 
@@ -51,28 +51,6 @@ class EvaluationTransform:
         return resize(batch, high, wide, self.interpolation)[
             :, :, top : top + self.size, left : left + self.size
         ]
-
-
-class OwnAspect(EvaluationTransform):
-    """The whole image, its shorter side resized to `size`, both sides rounded to multiples of `stride`.
-
-    Maps [C, H, W] or [B, C, H, W] to [C, h, w] or [B, C, h, w], uint8 as uint8, others as float in [0, 1]. Bilinear or
-    bicubic, antialiased. If one side is more than 16 times the other, only the middle of the image is used.
-    """
-
-    def __init__(self, size: int, stride: int, interpolation: str = "bilinear") -> None:
-        super().__init__(size, 1.0, interpolation)
-        self.stride = stride
-
-    def sides(self, height: int, width: int) -> tuple[int, int]:
-        """(h, w) after the transform."""
-        shorter = min(height, width)
-        strides = max(1, round(self.size / self.stride))
-        high, wide = (round(strides * min(side / shorter, LONGEST)) for side in (height, width))
-        return high * self.stride, wide * self.stride
-
-    def _resized(self, batch: Tensor) -> Tensor:
-        return resize(batch, *self.sides(*batch.shape[2:]), self.interpolation)
 
 
 def resize(images: Tensor, height: int, width: int, interpolation: str) -> Tensor:

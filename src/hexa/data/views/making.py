@@ -47,30 +47,23 @@ class Views:
     def __init__(self, config: ViewsConfig) -> None:
         self.config = config
         self.groups = config.groups
-        #: How many of the first views show the image itself if a partner gives the others: half, rounded up.
-        self.own = (config.total_views + 1) // 2
 
     def __call__(
         self,
         images: Tensor,
         stream: Stream,
         rows: slice | None = None,
-        partners: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """The views of `images` [B, C, H, W], uint8 or float in [0, 1]: V float32 [B, C, S_v, S_v] on their device.
 
         rows: the rows of these images in the global batch (default: all of it), so that several processes make the
-        views that one would have made. partners: images [B, C, H, W] shown by all views but the first `own` ones.
-        Pixels are float32 even under autocast.
+        views that one would have made. Pixels are float32 even under autocast.
         """
         numbers = self.draw(stream, rows or slice(0, len(images)))  # [V, B, P]
         crops: list[Tensor] = []
         with torch.autocast(images.device.type, enabled=False):
             for group, share in self.by_group(numbers):
-                count = group.count if partners is None else max(0, self.own - len(crops))
-                for shown, part in ((images, share[:count]), (partners, share[count:])):
-                    if shown is not None and len(part):
-                        crops += self._group(shown, part, group).unbind()
+                crops += self._group(images, share, group).unbind()
         return tuple(crops)
 
     def _group(self, images: Tensor, numbers: Tensor, group: Group) -> Tensor:

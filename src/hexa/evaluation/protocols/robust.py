@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from hexa.config import Config, UserError
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.source import Labels, Subset
-from hexa.data.views.evaluation import OwnAspect
 from hexa.evaluation.attack import (
     Attack,
     Scores,
@@ -164,10 +163,8 @@ def run(task: Task, options: CorruptionOptions) -> Outcome:
     """By the preset that the options belong to. Raises UserError, before the work."""
     corrupts = not isinstance(options, Attacks) or options.corruptions
     official = None
-    if corrupts and (len(task.backbone.mean) != 3 or isinstance(task.transform, OwnAspect)):
-        raise UserError(
-            "corruptions are made for square RGB images: take --preset apgd, and leave out --aspect keep"
-        )
+    if corrupts and len(task.backbone.mean) != 3:
+        raise UserError("corruptions are made for RGB images: take --preset apgd")
     if options.official is not None:
         if not corrupts:
             raise UserError(

@@ -1,0 +1,179 @@
+"""Groups of images are read as they were written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from hexa.config import UserError
+from hexa.data import ArraySource, open_source
+from hexa.data.sources import groups
+from hexa.data.sources.groups import groups_of
+from hexa.data.sources.source import Subset
+from tests.data.image_files import saved
+from tests.data.sources.test_webdataset import pack
+from tests.refusals import one_line
+
+
+def refused(said: str, *asked: Any) -> None:
+    with pytest.raises(UserError, match=said):
+        groups_of(*asked)
+
+
+def csv(folder: Path, text: str | bytes, name: str = "groups.csv") -> str:
+    (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
+    return str(folder / name)
+
+
+def together(names: Sequence[str | None]) -> list[set[int]]:
+    """For each image the images of its group; an image without a group is alone."""
+    return [
+        {other for other, group in enumerate(names) if other == image or group == name is not None}
+        for image, name in enumerate(names)
+    ]
+
+
+FIVE = ArraySource(torch.zeros(5, 3, 2, 2, dtype=torch.uint8), name="five")
+NAMES = FIVE.paths
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path,group\n{0},a\n{1},b\n{3},a\n{2},\n",
+        "{0},a,further\n{1},b,columns\n{3},a,x\n",
+        'Group,"Path"\r\na,{0}\r\na,{3}\r\nb,{1}\r\n\r\n',
+        "\ufefffile,patient\n{0},a\n{0},a\n{3},a\n",
+        '"{0}","a, and ""more"""\n{3},"a, and ""more"""\n',
+    ],
+)
+def test_csv_files_as_they_are_written(tmp_path: Path, text: str) -> None:
+    found = groups_of(csv(tmp_path, text.format(*NAMES)), FIVE)
+    assert together(found) == [{0, 3}, {1}, {2}, {0, 3}, {4}]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "{0},a\nelse.png,a\nother.png,b\n",
+            r"2 of 3 rows name images that are not in .*, such as 'else\.png'; write names like 'five/",
+        ),
+        (
+            "{0},a\n{1},a\n{0},b\n",
+            "'five/train/000000' is both in group 'a' and in 'b'; give each image one group",
+        ),
+        ("{0};a\n{1};a\n", "row 1 has only 1 column; give path and group"),
+        (b"\xff\xfe{\x000", r"is not UTF-8 \(.*\); save it as CSV in UTF-8"),
+        (b"x" * (1 << 20), "is not CSV .it has a line of 65,536 characters or more"),
+        ('"' + "\n" * 200_000, "is not CSV .field larger than field limit"),
+    ],
+)
+def test_what_is_no_table_of_these_images_is_one_line(
+    tmp_path: Path, text: str | bytes, words: str
+) -> None:
+    path = csv(tmp_path, text.format(*NAMES) if isinstance(text, str) else text)
+    with one_line(words) as caught:
+        groups_of(path, FIVE)
+    assert str(caught.value).startswith(f"--groups {path}: ")
+    assert len(str(caught.value)) < 500
+
+
+def test_what_is_no_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, words in (
+        (str(tmp_path), "is a folder; give a CSV file"),
+        (str(tmp_path / "pipe"), "is not a regular file"),
+        (str(tmp_path / "none.csv"), r"No such file.*; give FILE\.csv, column:NAME or key:NAME"),
+        ("\0", "cannot be read"),
+        ("column:patient", "data 'five': has no column 'patient': parquet sources have columns"),
+    ):
+        refused(words, name, FIVE)
+    monkeypatch.setattr(groups, "_MOST_BYTES", 10)
+    refused("20 bytes; at most 10 are read", csv(tmp_path, "x" * 20), FIVE)
+
+
+def test_names_that_several_images_have_need_metadata(tmp_path: Path) -> None:
+    source = ArraySource(torch.zeros(3, 3, 2, 2, dtype=torch.uint8))
+    source.paths = ["x.png", "x.png", "y.png"]
+    refused(
+        r"several images of .* are called 'x\.png'", csv(tmp_path, "y.png,a\nx.png,a\n"), source
+    )
+
+
+PICTURE = saved(Image.new("RGB", (4, 4)), "PNG")
+
+
+@pytest.mark.parametrize("values", [["a", "b", "a", None], [7.5, 8.0, 7.5, float("nan")]])
+def test_a_column_of_parquet(tmp_path: Path, values: list[Any]) -> None:
+    images = [{"bytes": PICTURE, "path": f"{number}.png"} for number in range(6)]
+    for number, part in enumerate(((0, 4), (4, 6))):
+        chosen = [*values, values[1], values[3]][slice(*part)]
+        table = pa.table(
+            {"image": images[slice(*part)], "patient": pa.array(chosen, pa.array(values).type)}
+        )
+        pq.write_table(table, tmp_path / f"train-{number:05d}-of-00002.parquet")
+    source = open_source(f"parquet:{tmp_path}")
+    assert together(groups_of("column:patient", source)) == [
+        {0, 2},
+        {1, 4},
+        {0, 2},
+        {3},
+        {1, 4},
+        {5},
+    ]
+    refused("has no column 'patent'; did you mean 'patient'", "column:patent", source)
+    refused("the column 'image' cannot be read as numbers or text", "column:image", source)
+
+
+def test_a_key_of_webdataset(tmp_path: Path) -> None:
+    told: list[Any] = [
+        {"patient": 3, "label": 1},
+        {"patient": "x"},
+        {"patient": 3},
+        {"patient": [3]},
+        ["patient"],
+    ]
+    files: dict[str, bytes] = {}
+    for number, value in enumerate(told):
+        files |= {
+            f"{number}.png": PICTURE,
+            f"{number}.json": json.dumps(value).encode(),
+            f"{number}.cls": b"1",
+        }
+    pack(tmp_path / "train-0.tar", files)
+    pack(
+        tmp_path / "train-1.tar",
+        {"a.png": PICTURE, "a.json": b"{", "b.json": b'{"patient": "x"}', "b.png": PICTURE},
+    )
+    source = open_source(f"webdataset:{tmp_path}")
+    assert together(groups_of("key:patient", source)) == [
+        {0, 2},
+        {1, 6},
+        {0, 2},
+        {3},
+        {4},
+        {5},
+        {1, 6},
+    ]
+    refused(r"none of its \.json files has a text or number 'place'", "key:place", source)
+    refused("has no column 'patient'", "column:patient", source)
+
+
+def test_a_part_of_a_source_is_told_what_the_whole_is(tmp_path: Path) -> None:
+    """As where the monitor holds images out: a table of all of them still serves."""
+    path = csv(
+        tmp_path, "".join(f"{name},{group}\n" for name, group in zip(NAMES, "abaab", strict=True))
+    )
+    part = Subset(FIVE, np.array([4, 2, 1]))
+    assert together(groups_of(path, part)) == [{0, 2}, {1}, {0, 2}]
