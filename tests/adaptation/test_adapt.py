@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import ANY, Mock
 
@@ -20,11 +18,8 @@ import torch
 from PIL import Image
 from scipy import stats
 
-import hexa
-from hexa.adaptation.command import AdaptRequest, Trained, _read_record, adapt
-from hexa.adaptation.looking import look
+from hexa.adaptation.command import AdaptRequest, _read_record, adapt
 from hexa.adaptation.plan import Budget
-from hexa.adaptation.wording import sizes
 from hexa.cli import main
 from hexa.config import UserError
 from hexa.data import open_source
@@ -32,7 +27,6 @@ from hexa.evaluation.label_free import label_free
 from hexa.measure.costs import Costs
 from hexa.nn.backbones import NetworkConfig
 from hexa.recipes import experiment as experiments
-from hexa.runtime.signals import Interrupted
 from hexa.weights import files, start as starts
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.adaptation.conftest import HERE
@@ -178,25 +172,6 @@ def test_killed_and_gone_on_with_it_is_the_same(
     assert tables[0] == tables[1]
 
 
-def test_as_a_library(
-    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hexa.comparison.page._maps", None)  # a page that fails costs no verdict
-    fields = {"epochs": 1, "batch_size": 64, "views.size": 8, "training.device": "cpu"}
-    options = {"labelled": f"folder:{photos}/test", "out": tmp_path / "run", **fields}
-    plan = hexa.adapt(weights, f"folder:{photos}/train", time="20m", plan=True, **options)
-    outcome = hexa.adapt(weights, f"folder:{photos}/train", time="20m", **options)
-    assert (
-        outcome["verdict"] == json.loads((tmp_path / "run" / "adapt.json").read_text())["verdict"]
-    )
-    assert hexa.adapt(weights, f"folder:{photos}/train", time="20m", **options) == outcome
-    assert outcome["plan"] == plan["plan"]
-    assert (
-        "no page of the comparison: TypeError: 'NoneType' object is not callable"
-        in outcome["notes"]
-    )
-
-
 def test_a_transformer_is_adapted_at_the_size_that_was_given(photos: Path, tmp_path: Path) -> None:
     config = NetworkConfig(
         name="vit_tiny_patch16_224", options={"depth": 1, "embed_dim": 48, "num_heads": 3}
@@ -217,17 +192,6 @@ def test_a_transformer_is_adapted_at_the_size_that_was_given(photos: Path, tmp_p
         == 0
     )
     assert load_backbone(tmp_path / "run" / "backbone.safetensors").image_size == 64
-
-
-def test_a_plan_that_lacks_its_experiment_is_one_line(
-    weights: Path, photos: Path, tmp_path: Path, says: Says
-) -> None:
-    for content in ("[]", "{}", '{"request": 3}', "not json", '{"request": {}}'):
-        (tmp_path / "adapt.json").write_text(content)
-        assert (
-            "adapt.json: cannot be read"
-            in says(*command(weights, photos, tmp_path, "--time=20m"), status=2).err
-        )
 
 
 def test_what_is_in_the_way_stays(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
@@ -279,24 +243,6 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     assert (
         told.count("labels: those of the images themselves, which it learns from, independent") == 1
     )
-
-
-def test_an_interruption_prints_the_command_that_goes_on(
-    weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
-) -> None:
-    monkeypatch.setattr(
-        "hexa.adaptation.command.pretrain", Mock(side_effect=Interrupted(2, 5, tmp_path))
-    )
-    asked = [
-        "adapt",
-        str(weights),
-        f"--data={photos}/train",
-        "--out",
-        str(tmp_path / "a run"),
-        *QUICK,
-        *FIXED,
-    ]
-    assert f"go on with: {shlex.join(['hexa', *asked])}\n" in says(*asked, status=130).err
 
 
 def test_where_the_time_is_not_enough_the_start_is_kept(
@@ -352,15 +298,6 @@ def test_plan_of_a_transformer(
     assert made.epochs >= 6
     assert record["native"] is False
     assert "learning: the last of 5 stages" in " ".join(record["plan"])
-
-
-def test_verdicts_name_the_image_sizes() -> None:
-    start, result = (random_backbone(NETWORK, size, seed=0) for size in (16, 8))
-    assert sizes(start, result) == "start at 16 px, result at 8 px"
-    assert sizes(result, result) == "at 8 px"
-    compared = Trained(Mock(), Path(), start, result, Mock(), Mock(), Mock(), native=False)
-    assert [one.image_size for one in compared.sides()] == [8, 8]
-    assert [one.image_size for one in replace(compared, native=True).sides()] == [16, 8]
 
 
 def test_the_clock_leaves_time_to_judge(
@@ -459,21 +396,6 @@ def test_label_free_measures_are_those_of_loops() -> None:
     )
     assert label_free(x, x, x)["alignment"] == pytest.approx(0, abs=1e-6)
     assert label_free(x, x, x)["neighbours"] == 100
-
-
-def test_what_is_seen_of_images(photos: Path) -> None:
-    seen, pixels = look(open_source(f"folder:{photos}/train"), 16)
-    assert (seen.count, seen.size, seen.classes, seen.grey, *pixels.shape) == (
-        200,
-        8,
-        0,
-        1.0,
-        150,
-        3,
-        16,
-        16,
-    )
-    assert look(open_source(f"folder:{photos}/test"), 8)[0].classes == 10
 
 
 def test_the_library_takes_the_same(weights: Path, photos: Path, tmp_path: Path) -> None:

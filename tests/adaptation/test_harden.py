@@ -18,14 +18,12 @@ import hexa
 from hexa import recipes
 from hexa.adaptation.command import AdaptRequest, Trained, adapt
 from hexa.adaptation.harden import (
-    _STEPS,
     HardenRequest,
     at_price,
     between,
     choose,
     mean_share,
 )
-from hexa.adaptation.plan import Given, first_draft
 from hexa.adaptation.robustness import (
     ATTACKED,
     CLEAN,
@@ -46,7 +44,7 @@ from hexa.cli import main
 from hexa.comparison import unlabelled
 from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import MEASURES, WIDTH, Judge, labels_of
-from hexa.config import ConfigError, UserError
+from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.features import extract
@@ -56,7 +54,6 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 from tests.adaptation.test_adapt import QUICK
 from tests.conftest import Says
-from tests.refusals import one_line
 
 NETWORK = NetworkConfig(
     name="small-resnet", widths=(8, 16), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4)
@@ -211,75 +208,9 @@ def test_what_cannot_be(
         assert not [*tmp_path.rglob("*.yaml")]
 
 
-@pytest.mark.parametrize("value", ["x", None, True, float("nan"), [4.0]])
-@pytest.mark.parametrize("name", ["strength", "price"])
-def test_what_is_no_number_in_python(name: str, value: Any) -> None:
-    with one_line(f"--{name} .* is (a radius|in points)"):
-        HardenRequest("timm:resnet18", "digits", **{name: value})
-
-
-@pytest.mark.parametrize("asked", [AdaptRequest, HardenRequest])
-def test_random_weights_have_nothing_to_begin_from(asked: type[AdaptRequest]) -> None:
-    with pytest.raises(
-        UserError, match="random weights have no features to begin from; give trained weights"
-    ):
-        asked("random:small-resnet-16-32", "digits")
-
-
 VIT = NetworkConfig(
     name="vit_tiny_patch16_224", options={"img_size": 16, "patch_size": 8, "depth": 2}
 )
-
-
-@pytest.mark.parametrize(("network", "optimizer"), [(NETWORK, "muon"), (VIT, "adamw")])
-def test_networks_without_convolutions_do_not_learn_by_turning_them(
-    network: NetworkConfig, optimizer: str, tmp_path: Path, says: Says
-) -> None:
-    weights = save_backbone(random_backbone(network, 16, seed=0), tmp_path / "start.safetensors")
-    said = says(
-        *command(weights, tmp_path / "run"), "--max_steps", "1", "--labelled", "digits#test"
-    ).out
-    assert f", by {optimizer} at " in said
-    assert f"name: {optimizer}" in (tmp_path / "run" / "config.yaml").read_text()
-    draft = first_draft("adapt", str(weights), "digits", 1000, {})
-    learned = draft.optimizer
-    assert draft.start.layer_decay == {"muon": 1.0, "adamw": 0.75}[optimizer]
-    assert (learned.name, learned.learning_rate) == (
-        optimizer,
-        {"muon": 0.012, "adamw": 3e-4}[optimizer],
-    )
-    given = {"optimizer.name": "adamw", "optimizer.learning_rate": 1e-5}
-    assert first_draft("adapt", str(weights), "digits", 1000, given).optimizer.learning_rate == 1e-5
-    with pytest.raises(
-        ConfigError, match=r"the recipe's, 0.012, is the angle of muon; give one for adamw"
-    ):
-        first_draft("adapt", str(weights), "digits", 1000, {"optimizer.name": "adamw"})
-
-
-@pytest.mark.parametrize(("epochs", "attack"), [(1, (1, 8.0)), (80, (2, 6.0))])
-def test_long_trainings_attack_in_two_steps(
-    epochs: int, attack: tuple[int, float], weights: Path
-) -> None:
-    asked = HardenRequest(
-        str(weights), "digits", None, 1200.0, None, {"epochs": epochs}, strength=8.0
-    )
-    record = adapt(asked, weights.parent / "run", only_plan=True)
-    planned = record["experiment"]["hard_examples"]["adversarial"]
-    assert (planned["steps"], planned["step_size"]) == attack
-    assert ("attacked in two steps" in record["plan"][-1]) == (attack[0] == 2)
-
-
-def test_by_the_clock_two_steps_leave_fewer_passes(
-    weights: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hexa.adaptation.plan.measure", lambda *_, **__: costs())
-    asked = [
-        HardenRequest(str(weights), "digits", seconds=1200.0, fields=f) for f in ({}, {_STEPS: 1})
-    ]
-    two, one = (
-        adapt(request, weights.parent / "run", only_plan=True)["experiment"] for request in asked
-    )
-    assert two["max_steps"] == pytest.approx(0.7 * one["max_steps"], rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -321,16 +252,6 @@ def test_views_are_smaller_than_what_the_result_is_for(
         views.size != views.test_size,
         sizes[2] == 0.36,
     ]  # crops show things as large as the result does
-
-
-def test_networks_of_one_size_or_few_convolutions_keep_one() -> None:
-    convolutional, vit = (random_backbone(network, 224, seed=0) for network in (NETWORK, VIT))
-    for backbone, sizes, shrinks in (
-        (convolutional, [224, 160], True),
-        (convolutional, [224], False),
-        (vit, [224, 160], False),
-    ):
-        assert Given.may_shrink(Mock(fields={}, sizes=sizes), backbone) == shrinks
 
 
 @pytest.mark.parametrize("readable", [100, 2])
@@ -395,15 +316,6 @@ def test_the_size_leaves_time_for_enough_images(
     assert choose(costs(), [128, 96, 64, 48], lambda _: seconds, side) == (
         size,
         pytest.approx(images),
-    )
-
-
-@pytest.mark.parametrize(("share", "minutes"), [(0.0, 2), (0.3, 3), (0.7, 20)])
-def test_a_short_time_names_one_that_is_enough(share: float, minutes: int) -> None:
-    plan = Given.too_short(Mock(seen="few"), 60.0, lambda seconds: 10 + share * seconds)
-    kept = "so the original weights are kept"
-    assert plan.lines[-1] == (
-        f"The time is too short to train on these images, {kept}; try --time {minutes}m."
     )
 
 

@@ -97,29 +97,6 @@ def test_values_are_looked_at_in_the_first_step_alone(monkeypatch: pytest.Monkey
     assert len(looked) == 1
 
 
-@pytest.mark.parametrize(
-    "index", [torch.arange(7), torch.arange(9), torch.arange(8)[:, None], torch.tensor(3)]
-)
-def test_an_index_of_another_length_is_refused(index: Tensor) -> None:
-    with pytest.raises(
-        UserError,
-        match=r"crops \[\[8, 3, 8, 8\], .* with an index \[.*\]; .* position of each image",
-    ):
-        batch(index=index)
-
-
-def test_crops_that_are_no_batch_of_floats_are_refused() -> None:
-    with pytest.raises(UserError, match=r"batch: crops \[\[3, 8, 8\]"):
-        batch(torch.rand(3, 8, 8), torch.arange(3))
-    with pytest.raises(
-        UserError,
-        match=r"pixels of type torch.uint8; expected floats from 0 to 1 \(divide by 255\)",
-    ):
-        batch(torch.zeros(8, 3, 8, 8, dtype=torch.uint8))
-    with pytest.raises(UserError, match=r"batch: crops \[\] with an index"):
-        Batch((), torch.arange(8), Stream(0))
-
-
 @pytest.mark.parametrize(("make", "size"), [(moco, 24), (swav, 6), (swav, 24)])
 def test_batches_of_another_size_than_said_do_not_reach_the_queue(make: Any, size: int) -> None:
     method = make()

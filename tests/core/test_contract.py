@@ -7,14 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import timm
 import torch
-import torchvision
-from torch import Tensor, nn
+from torch import Tensor
 
 from hexa.config import UserError
 from hexa.core import Example, HardExample
-from hexa.hard_examples.adversarial import Adversarial
 from hexa.methods.simclr import SimCLR
 from hexa.objective import Objective
 from hexa.runtime.random import Stream
@@ -124,35 +121,3 @@ def test_a_bank_that_no_checkpoint_would_keep(
         UserError, match=rf"SimCLR\.encoder\.{name} is a plain tensor.* self\.register_buffer"
     ):
         Case("simclr").build()
-
-
-def test_batch_norms_that_the_method_was_not_built_with() -> None:
-    with pytest.raises(
-        UserError, match=r"batch-norms of aux, .* Setting\(branches=\('main', 'aux'\)\)"
-    ):
-        Objective(Case("moco").build(), {"adversarial": Adversarial()})
-
-
-@pytest.mark.parametrize(
-    "network", [torchvision.models.resnet18(), timm.create_model("resnet10t", num_classes=7)]
-)
-def test_a_backbone_with_its_classifier(network: nn.Module) -> None:
-    with pytest.raises(
-        UserError, match=r"^the backbone ResNet ends in .*, (1000|7) scores of classes; replace it"
-    ):
-        Case("moco").build(network=network)
-
-
-@pytest.mark.parametrize(
-    ("name", "fields"),
-    [
-        ("swav", {"crops_for_assign": (0, 2)}),
-        ("deepcluster-v2", {"crops_for_assign": (2,)}),
-        ("dino", {"teacher_crops": 3}),
-    ],
-)
-def test_a_batch_without_the_views_that_a_field_names(name: str, fields: dict[str, Any]) -> None:
-    case = Case(name, fields)
-    batch = replace(case.batch(), crops=case.batch().crops[:2])
-    with pytest.raises(UserError, match=r"^views\.num_views: 2 views .*; use at least 3$"):
-        next(iter(Objective(case.build(), {}).losses(batch)))

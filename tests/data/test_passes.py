@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from hexa.config import UserError
 from hexa.core.method import Passes
 from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.views.evaluation import EvaluationTransform
@@ -103,13 +102,6 @@ def test_unreadable_images_are_left_out_and_listed(tmp_path: Path, one_size: boo
     seen = torch.cat([batch.index for batch in loader.passes(0).images()]).tolist()
     assert seen == [position for position in range(COUNT) if position not in BROKEN]
     assert [line.split(":")[0] for line in loader.problems] == ["005.png", "020.png"]
-
-
-@pytest.mark.parametrize("kind", ["views", "images"])
-def test_too_many_unreadable_images_stop_a_pass(tmp_path: Path, kind: str) -> None:
-    source = photographs(tmp_path / "photographs", COUNT, (*BROKEN, 21, 30))
-    with pytest.raises(UserError, match="images cannot be read, more than 1 %"):
-        list(getattr(loader_of(source, BATCH).passes(0), kind)())
 
 
 def test_passes_leave_the_batches_and_workers_of_training_alone(tmp_path: Path) -> None:

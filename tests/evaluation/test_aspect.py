@@ -19,9 +19,8 @@ from hexa.evaluation.protocols import svm
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.feature_maps import stride
-from hexa.weights.pretrained import load_backbone, random_backbone
-from tests.conftest import Says
-from tests.evaluation.given import QUIET, SMALL, noise_images, plain_images
+from hexa.weights.pretrained import random_backbone
+from tests.evaluation.given import QUIET, SMALL, noise_images
 from tests.modules import unchanged
 
 VIT = {"img_size": 32, "patch_size": 8, "depth": 2}
@@ -107,29 +106,3 @@ def test_strides(name: str, expected: int) -> None:
     with unchanged(network):
         assert stride(network.train(), name, network.num_features) == expected
     assert network.training
-
-
-@pytest.mark.parametrize("spec", ["pixels:8", "random:vit_tiny_patch16_224"])
-def test_networks_of_one_aspect_are_one_line(spec: str, data: str, says: Says) -> None:
-    with pytest.raises(
-        UserError, match=r"takes images of one aspect only .*; leave out aspect keep$"
-    ):
-        transform_of(load_backbone(spec), "keep")
-    assert (
-        says("evaluate", "knn", spec, "--data", data, "--aspect", "keep", status=2).err.count("\n")
-        == 1
-    )
-
-
-def test_what_has_no_meaning_is_one_line(tmp_path: Path) -> None:
-    backbone = random_backbone(SMALL, 16)
-    with pytest.raises(UserError, match="crop has no effect with aspect keep"):
-        transform_of(backbone.prepared(crop=0.5), "keep")
-    how: dict[str, Any] = {"maps": True, "aspect": "keep", "num_workers": 0}
-    mixed = plain_images(tmp_path / "mixed", {"0.png": (20, 30), "1.png": (30, 20)})
-    with pytest.raises(UserError, match="a file holds one shape; leave out --aspect keep"):
-        embed(backbone, mixed, tmp_path / "m.npy", **how)
-    alike = plain_images(tmp_path / "alike", {"0.png": (60, 20), "1.png": (60, 20)})
-    assert embed(backbone, alike, tmp_path / "m.npy", **how).shape == (8, 8, 24), (
-        "maps of one size keep their aspect"
-    )

@@ -5,14 +5,12 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 import timm
 import torch
-from torch import nn
 
 from hexa.config import UserError
 from hexa.data import open_source
@@ -23,9 +21,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.nn.feature_maps import last_maps
 from hexa.weights.external import External
 from hexa.weights.pretrained import Backbone, random_backbone
-from tests.conftest import Says
 from tests.evaluation.given import QUIET, SMALL, noise_images
-from tests.refusals import one_line
 
 VIT = NetworkConfig(
     name="vit_tiny_patch16_224",
@@ -138,19 +134,6 @@ def test_a_network_without_the_function_is_taken_apart() -> None:
         assert found(torch.rand(2, 3, 64, 64)).shape == (2, 512, 2, 2)
 
 
-@pytest.mark.parametrize(
-    "network",
-    [
-        nn.Flatten(),
-        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-        timm.create_model("resmlp_12_224"),
-    ],
-)
-def test_a_network_without_maps_is_one_line(network: nn.Module) -> None:
-    with one_line(r"^it: has no feature maps .*; give a convolutional network"):
-        last_maps(network, "it", (64, 64))
-
-
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
 def test_an_unreadable_image_is_left_out_and_nothing_is_left_of_what_fails(
     tmp_path: Path, suffix: str
@@ -193,42 +176,3 @@ def test_no_more_than_a_part_is_in_memory(tmp_path: Path, suffix: str) -> None:
     found = read(tmp_path / f"m{suffix}")
     assert found["labels"].tolist() == [[number // 4, -1] for number in range(256)]
     assert found["maps"][:, 5, 6, 7].tolist() == [number // 4 for number in range(256)]
-
-
-def test_what_does_not_fit_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small, large = np.ones((1, 2, 3, 4), np.float32), np.full((1, 2, 3, 5), 1e5, np.float32)
-    with pytest.raises(
-        UserError, match=r"maps of b are 2 × 3 × 5 after 2 × 3 × 4, and a file holds one shape"
-    ):
-        maps.write(tmp_path / "m.npy", [(small, None, ["a"]), (large, None, ["b"])], 2, "float32")
-    with pytest.raises(UserError, match="exceed float16; take float32"):
-        maps.write(tmp_path / "m.npy", [(large, None, ["b"])], 2, "float16")
-    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000}))
-    with pytest.raises(
-        UserError, match=r"1,000,000 maps of 2 × 3 × 4 take 0\.1 GB, and 0\.0 GB are free"
-    ):
-        maps.write(tmp_path / "m.npy", [(small, None, ["a"])], 10**6, "float32")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_command_says_what_it_wrote(tmp_path: Path, says: Says) -> None:
-    def embedding(words: str, status: int = 0) -> Any:
-        given = words.replace("OUT", str(tmp_path / "maps")).split()
-        return says("embed", *given, "--data", "digits#test", status=status)
-
-    told = embedding("random:small-resnet-4-8 --out OUT.npy --maps --size 16 --precision fp32").out
-    said = " ".join(told.split())
-    assert (
-        f"450 × 8 × 8 × 8 feature maps (computed in fp32) of digits#test written to {tmp_path / 'maps.npy'}"
-        in said
-    )
-    for words, problem in (
-        ("random:small-resnet-4-8 --out OUT.npy --maps --maps-precision int8", "maps_precision: "),
-        (
-            "random:small-resnet-4-8 --out OUT.npz --maps-precision float16",
-            "maps_precision has no effect without maps",
-        ),
-        ("pixels:8 --out OUT.npy --maps", "pixels:8: has no feature maps"),
-        ("random:small-resnet-4-8 --out OUT.npz --maps", "must end in .npy or .parquet"),
-    ):
-        assert problem in " ".join(embedding(words, status=2).err.split())

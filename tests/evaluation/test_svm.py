@@ -101,17 +101,6 @@ def test_presets_are_a_grid_search_of_scikit_learn(
         )
 
 
-def test_the_published_costs() -> None:
-    """F24: 26 values."""
-    assert len(svm.GOYAL_COSTS) == 26
-    assert svm.GOYAL_COSTS[0] == 1e-7
-    assert {0.5**4, 0.5**19, 1.0, 100.0} <= set(svm.GOYAL_COSTS)
-    assert (
-        svm.PROTOCOL.identity("goyal", svm.SVMOptions())
-        == "goyal-26-costs-3-folds-difficult-ignored"
-    )
-
-
 def test_pcl_draws_k_images_of_every_class_and_keeps_all_their_labels() -> None:
     _, labels = images(90, 1)
     rows = low_shot.draw_union(labels, 4, Stream(0))

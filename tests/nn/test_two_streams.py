@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pydantic
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,7 @@ from hexa.config import UserError
 from hexa.core import MAIN, Branch, Setting
 from hexa.nn.backbones import NetworkConfig, build, num_features
 from hexa.nn.encoder import Encoder
-from hexa.nn.feature_maps import last_maps, parts
+from hexa.nn.feature_maps import last_maps
 from hexa.nn.two_streams import lab
 from hexa.weights import start
 from hexa.weights.export import export
@@ -111,41 +110,3 @@ def test_a_file_of_two_streams_is_read_back_and_started_from(tmp_path: Path) -> 
     assert made.state_dict().keys() == backbone.network.state_dict().keys()
     with pytest.raises(UserError, match="the weights bring theirs"):
         start.begun(SMALL.model_copy(update={"streams": "one"}), StartConfig(weights=str(path)))
-
-
-def test_a_graph_has_the_change_of_colour_inside(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    assert (
-        export(random_backbone(SMALL, 16), "onnx", tmp_path / "two.onnx")["largest_difference"]
-        < 1e-4
-    )
-
-
-@pytest.mark.parametrize(
-    ("target", "name"), [("timm", "a.pth"), ("torchvision", "a.pth"), ("detectron2", "a.pkl")]
-)
-def test_other_libraries_have_no_such_network(tmp_path: Path, target: str, name: str) -> None:
-    backbone = random_backbone(NetworkConfig(name="resnet18", streams="lab"), 32)
-    with pytest.raises(
-        UserError, match=f"--to {target}: .*two streams; export --to safetensors or onnx"
-    ):
-        export(backbone, target, tmp_path / name)
-    assert not any(tmp_path.iterdir())
-
-
-def test_stages_are_those_of_both_streams_and_pyramids_are_refused() -> None:
-    network = build(SMALL)
-    by_name = start.stages(network)
-    assert by_name.keys() == dict(network.named_parameters()).keys()
-    assert (
-        by_name["lightness.layer2.0.conv1.weight"] == by_name["colour.layer2.0.conv1.weight"] == 2
-    )
-    with pytest.raises(UserError, match="no feature maps of several resolutions"):
-        parts(network, "two")
-
-
-def test_images_without_colours_are_refused() -> None:
-    with pytest.raises(
-        pydantic.ValidationError, match="streams: lab takes RGB images, not 1 channels; use one"
-    ):
-        NetworkConfig(name="resnet18", streams="lab", channels=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,13 @@ from typing import Any
 import pytest
 
 from hexa import recipes
-from hexa.config import UserError
 from hexa.evaluation import protocols
-from hexa_paper import begin, published, studies
+from hexa_paper import published, studies
 from hexa_paper.plan import Plan
 from hexa_paper.published import Row, Table
 from hexa_paper.request import Request, Target
 from hexa_paper.rows import rows_of
 from hexa_paper.studies import METHODS, TABLES, Arm, Measure
-from hexa_paper.work import measured_on
 
 #: By the name of its data: what a command is given.
 SOURCES = {
@@ -145,76 +142,3 @@ def test_every_cell_has_its_protocol_its_data_its_metric_and_its_value(
         assert not published.beside(result).caution
         checked += 1
     assert checked >= {"table1": 60, "table2": 70, "table3": 90, "table4": 12, "table5": 20}[name]
-
-
-@pytest.mark.parametrize("name", [f"table{number}" for number in range(1, 6)])
-def test_rows_without_an_arm_have_a_command_for_each_of_their_columns(name: str) -> None:
-    """By data, protocol and options, as the arms have them; a list of labels for its share."""
-    table = TABLES[name]
-    for row in (row for row in table.rows if studies.evaluated(row.method, name)):
-        commands = re.findall("`hexa evaluate (.*?)`", studies.evaluated(row.method, name))
-        made = set()
-        for protocol, _, *words in map(str.split, commands):
-            given = dict(zip(words[::2], words[1::2], strict=True))
-            data = {"folder:PATH/imagenet": "ImageNet", "voc:PATH/VOCdevkit": "VOC07"}.get(
-                given["--data"]
-            )
-            data = data or given["--data"].upper().replace("CIFAR", "CIFAR-")
-            found = re.search(r"(\d+)percent.txt", given.get("--list_file", ""))
-            made.add(
-                (
-                    data,
-                    protocol,
-                    given.get("--preset"),
-                    found[1] if found else given.get("--percent"),
-                )
-            )
-        expects = set()
-        for column, value in zip(table.columns, row.values, strict=True):
-            if value is not None:
-                data, protocol, options, _ = expected(name, row.method, column)
-                preset = options.get("preset") if options.get("preset") == "cifar" else None
-                share = options.get("percent")
-                expects.add((data, protocol, preset, share and str(share)))
-        assert made == expects, row.method
-
-
-def test_labels_of_table_3_are_those_of_lists(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is for table3; table1 draws no labels"):
-        studies.with_lists(studies.study("table1"), tmp_path)
-    with pytest.raises(
-        UserError, match=r"there is no 1percent\.txt; give the folder imagenet_subsets"
-    ):
-        begin("table3", "digits", label_lists=tmp_path)
-    for share in (1, 10):
-        (tmp_path / f"{share}percent.txt").write_text("n01440764_1.JPEG\n")
-    with pytest.raises(UserError, match="1 of its 1 names are not in"):
-        begin("table3", "digits", label_lists=tmp_path)
-    work = begin(
-        "table3", "folder:absent", scale="full", label_lists=tmp_path, out=tmp_path / "out"
-    )
-    files = [dict(measure.options) for measure in work.measures()]
-    assert files == [
-        {"percent": 1, "list_file": str(tmp_path / "1percent.txt")},
-        {"percent": 10, "list_file": str(tmp_path / "10percent.txt")},
-        {"percent": 100},
-    ]
-    assert work.claim["label_lists"] == [file["list_file"] for file in files[:2]]
-
-
-def test_what_stands_elsewhere_is_named_there() -> None:
-    assert set(ELSEWHERE) <= {row.method for table in published.TABLES for row in table.rows}
-    notes = " ".join(studies.study("table1", scale="full").notes)
-    assert all(name in notes for name in ("BigBiGAN", "Supervised", "random"))
-    assert "random:resnet50" in " ".join(studies.study("table5", scale="full").notes)
-
-
-def test_voc_is_found_where_it_belongs() -> None:
-    cifar, voc = "parquet:cifar10", "voc:V"
-    places = {
-        "table1": (cifar, voc),
-        **dict.fromkeys(("table2", "low-shot-curve", "table4"), (voc,)),
-    }
-    for experiment in studies.EXPERIMENTS:
-        assert measured_on(experiment, (cifar,), voc) == places.get(experiment, (cifar,))
-        assert measured_on(experiment, (cifar,), None) == (cifar,)

@@ -85,30 +85,3 @@ def test_moco_v1_is_small_with_its_own_views_and_temperature() -> None:
         0.0,
     )
     assert made.network.name == "small-resnet"
-
-
-def test_scores_are_means_and_deviations_beside_their_rows() -> None:
-    arm = {"arm": "MoCo-v2", "recipe": "r", "row": ["MoCo-v2", 200], "reason": ""}
-    scored = arm | {
-        "results": [{"epochs": 2, "seeds": [0, 1, 5], "scores": {"k-NN top-1": [40.0, 41.0, 43.5]}}]
-    }
-    failed = arm | {
-        "arm": "HEXA-MoCo",
-        "row": ["HEXA-MoCo", 200],
-        "reason": "diverged with seeds 0",
-        "results": [],
-    }
-    extra = scored | {"arm": "six crops", "row": None}
-    part = {"experiment": "table1", "method": "moco", "arms": [scored, failed, extra]}
-    page = paper.page(RECORD | {"parts": {"table1-moco": part}})
-    rows = {
-        line.split(" | ")[0].strip("| "): line
-        for line in reversed(page.partition("## Table 2")[0].splitlines())
-    }
-    assert rows["MoCo-v2"].endswith("| MoCo-v2, 3 seeds | 41.5 ± 1.8 |")
-    assert "| HEXA-MoCo, diverged with seeds 0 |" in rows["HEXA-MoCo"]
-    assert "six crops, 3 seeds | 41.5 ± 1.8 |" in page
-    assert "see the row of 200 epochs" in next(
-        s for s in page.splitlines() if s.startswith("| MoCo-v2 | 800 ")
-    )
-    assert "no --data-voc" in page.partition("## Table 4")[2].partition("## Table 5")[0]

@@ -10,7 +10,7 @@ import pytest
 
 from hexa import recipes
 from hexa.cli import fields
-from hexa.config import ConfigError, UserError
+from hexa.config import ConfigError
 from hexa.data.views.config import Crops
 from hexa.methods import SimCLRConfig
 from hexa.recipes.experiment import dump, load, override
@@ -65,26 +65,6 @@ def test_hard_examples_come_and_go_by_naming_them() -> None:
     assert override(plain, named).hard_examples["mine"].per_sample
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("method.temperture", r"method\.temperture: unknown field; did you mean 'temperature'"),
-        ("metod.temperature", r"unknown field 'metod'; did you mean 'method'"),
-        (
-            "hard_examples.adversarial.epsilom",
-            r"adversarial\.epsilom: unknown field; did you mean 'epsilon'",
-        ),
-        ("epochs.x", r"'epochs'; it has no fields"),
-        ("hard_examples.cutmx.weight", r"cutmx\.kind: unknown kind 'cutmx'; did you mean 'cutmix'"),
-        ("method.name", r"method\.name: unknown name '7'"),
-        ("epoch", r"epoch: unknown field; did you mean 'epochs'"),
-        ("hard_examples.adversarial.source", r"no hard example '7'"),
-    ],
-)
-def test_a_mistyped_field_names_the_nearest(path: str, message: str) -> None:
-    refused(message, {path: "7"}, "digits-hexa-moco")
-
-
 def test_wrong_values_name_their_field() -> None:
     refused("epochs: must be > 0, got -1", {"epochs": "-1"})
     refused(r"method\.temperature: must be a number, got 'warm'", {"method.temperature": "warm"})
@@ -98,19 +78,6 @@ def test_sources_in_a_circle_are_refused() -> None:
         "hard_examples.b.kind": "cutmix",
     }
     refused("each other", {**circle, "hard_examples.b.source": "a"})
-
-
-def test_files_that_are_none(tmp_path: Path) -> None:
-    for text, said in (
-        (None, r"mine\.yaml: No such file"),
-        ("just words", "holds no fields"),
-        ("a: [", "not YAML"),
-    ):
-        path = tmp_path / "mine.yaml"
-        if text is not None:
-            path.write_text(text)
-        with pytest.raises(UserError, match=said):
-            load(path)
 
 
 def test_another_method_comes_with_its_defaults() -> None:

@@ -85,13 +85,6 @@ def test_one_seed_each_is_compared_over_images(make_run: MakeRun) -> None:
     assert "number of test images is unknown" in scores.verdicts(runs, ["e", "ff"])[0]
 
 
-def test_an_odd_value_is_shown_as_it_is(make_run: MakeRun) -> None:
-    odd = {"protocol": None, "metrics": {"top1": "n/a", "top5": None}, "seconds": "long"}
-    grid = scores.evaluations([run_with(make_run(), odd)], ["run"])
-    assert grid.header == ("protocol", "top1", "top5")
-    assert grid.rows == (("–", "n/a", "–"),)
-
-
 def test_a_later_evaluation_of_the_same_kind_replaces_the_earlier(make_run: MakeRun) -> None:
     """A demo that is started twice appends the same evaluation; it is not a second measurement."""
     base = {"protocol": "knn", "data": "digits", "seed": 0}
@@ -106,67 +99,6 @@ def test_a_later_evaluation_of_the_same_kind_replaces_the_earlier(make_run: Make
     assert (
         scores.evaluations([run, run], ["a", "b"]).rows[0][3]
         == f"65.0 ± {statistics.stdev([60, 70]):.1f}"
-    )
-
-
-def test_a_spread_stands_beside_its_metric(make_run: MakeRun) -> None:
-    few = {
-        "protocol": "probe/few",
-        "metrics": {"top1": 91.25, "top1_std": 1.5, "top1_interval": 2.5, "odd_std": 3.0},
-    }
-    run = run_with(make_run(), few | {"deviations": {"epochs": [100, 5]}})
-    grid = scores.evaluations([run], ["run"])
-    assert dict(zip(grid.header, grid.rows[0], strict=True)) == {
-        "protocol": "probe/few",
-        "deviations": "epochs 100 → 5",
-        "top1": "91.25 ± 1.50",
-        "odd_std": "3.00",
-    }
-    assert scores.evaluations([run, run], ["a", "b"]).rows[0] == (
-        "probe/few",
-        "",
-        "top1",
-        "91.2 ± 1.5",
-        "91.2 ± 1.5",
-    )
-
-
-def test_encoders_are_told_apart_where_there_are_several(make_run: MakeRun) -> None:
-    one = {"protocol": "knn", "metrics": {"top1": 1.0}} | {
-        "backbone_facts": {"encoder": "query", "branch": "main"}
-    }
-    two = {
-        "protocol": "knn",
-        "metrics": {"top1": 2.0},
-        "backbone_facts": {"encoder": "key", "branch": "main"},
-    }
-    run = run_with(make_run(), one, two)
-    rows = scores.evaluations([run, run], ["a", "b"]).rows
-    assert [row[0] for row in rows] == ["knn (query · main)", "knn (key · main)"]
-
-
-def test_methods_meet_in_one_row_though_their_encoders_and_sources_have_other_names(
-    make_run: MakeRun,
-) -> None:
-    def run(name: str, top1: float, source: str, encoder: str, fingerprint: str = "abc") -> Run:
-        result = {
-            "protocol": "knn",
-            "metrics": {"top1": top1},
-            "data": source,
-            "data_facts": {"test": {"fingerprint": fingerprint, "known_as": "CIFAR-10"}},
-            "backbone_facts": {"encoder": encoder},
-        }
-        return run_with(make_run(name), result)
-
-    runs = [
-        run("a", 1.0, "parquet:here", "query"),
-        run("b", 2.0, "parquet:/there", "teacher"),
-        run("c", 3.0, "parquet:here", "query", "another"),
-    ]
-    rows = scores.evaluations(runs, ["a", "b", "c"]).rows
-    assert rows == (
-        ("knn", "CIFAR-10", "top1", "1.0", "2.0", "–"),
-        ("knn", "CIFAR-10", "top1", "–", "–", "3.0"),
     )
 
 

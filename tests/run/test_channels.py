@@ -100,29 +100,6 @@ def test_evaluation_sees_all_bits(data: str) -> None:
     )
 
 
-def test_images_of_several_types_are_brought_together(tmp_path: Path, data: str) -> None:
-    for number, kind in enumerate(("uint8", "float32", "uint16", "float64")):
-        values = _values(number, "float64")
-        values = (
-            (values * np.iinfo(kind).max).astype(kind)
-            if kind.startswith("u")
-            else values.astype(kind)
-        )
-        for copy in range(8):
-            np.save(tmp_path / f"{copy}{number}.npy", values)
-    source = open_source(f"folder:{tmp_path}", channels=BANDS)
-    source.paths = [path for path in source.paths if "/" not in path]
-    loader = _loader(source)
-    assert not loader.resident  # one type fits the memory of the device, several do not
-    (batch, _) = loader.epoch(0)
-    assert all(crop.dtype == torch.float32 for crop in batch.crops)
-    assert all(0 <= float(crop.min()) <= float(crop.max()) <= 1 + 1e-6 for crop in batch.crops)
-    for images, _, index in evaluation_batches(source, EvaluationTransform(SIDE), 8, num_workers=0):
-        for image, place in zip(images, index.tolist(), strict=True):
-            exact = torch.from_numpy(_values(place % 4, "float64")).permute(2, 0, 1).float()
-            torch.testing.assert_close(image, exact, atol=1 / 255, rtol=0)
-
-
 def test_every_command_takes_them(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,16 +130,6 @@ def test_every_command_takes_them(
         load_backbone(run, mean="0.1,0.2")
     assert load_backbone(run, mean="0.5").mean == (0.5,) * 5
     capsys.readouterr()
-
-
-def test_bands_that_differ_are_named_with_the_file(data: str, tmp_path: Path) -> None:
-    np.save(
-        next((tmp_path / "data" / "train" / "class0").iterdir()),
-        np.zeros((SIDE, SIDE, 3), np.uint16),
-    )
-    (problem,) = _loader(open_source(data, "train", channels=BANDS)).problems
-    assert problem.endswith("3 bands where 5 are expected (network.channels)")
-    assert problem.startswith("class0/")
 
 
 @pytest.mark.parametrize(("name", "channels"), [("resnet18", 5), ("vit_tiny_patch16_224", 1)])

@@ -19,7 +19,6 @@ from hexa.recipes.experiment import Experiment, override
 from hexa.run.run import pretrain, resume
 from hexa.run.visualize import Look
 from hexa.training.journal import METRICS
-from hexa_paper.benchmark import SCHEMES, benchmark
 from tests.end_to_end.endings import ALONE
 from tests.laws.cases import CROPS, NETWORK, SMALL, nested
 
@@ -119,35 +118,6 @@ def test_mixing_puzzles_is_refused_before_anything_is_written(name: str, tmp_pat
         assert message.startswith(f"not for {name}: its views are puzzles")
         assert not others
         assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("name", ["moco", "swav", "jigsaw"])
-def test_benchmark_covers_what_combines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hexa_paper.benchmark.LEAST_SECONDS", 0.0)
-    fields = {"batch_size": 8, "views.size": 16, "training.precision": "fp32"}
-    fields |= {"method.queue_size": 0} if name == "swav" else {}
-    measured = benchmark(experiment(name, **fields), repeats=1)
-    assert list(measured["schemes"]) == [
-        scheme for scheme in SCHEMES if name not in UNMIXABLE or "cmx" not in scheme
-    ]
-
-
-def test_benchmark_covers_terms_with_batch_norms_of_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("hexa_paper.benchmark.LEAST_SECONDS", 0.0)
-    fields = {
-        "batch_size": 8,
-        "views.size": 16,
-        "training.precision": "fp32",
-        "hard_examples.mixup.branch": "mixed",
-    }
-    assert (
-        benchmark(experiment("moco", ("mixup",), **fields), repeats=1)[
-            "end_to_end_images_per_second"
-        ]
-        > 0
-    )
 
 
 def test_a_vit_is_told_that_it_has_one_branch(tmp_path: Path) -> None:

@@ -144,15 +144,3 @@ def test_reports_and_trackers_that_fail_are_warnings(
         2,
     ]
     assert console.file.getvalue().count("No space") == 2  # type: ignore[attr-defined]
-
-
-def test_the_lines_of_a_journal_may_be_anything(copied: Path, whole: Path) -> None:
-    """Of a run that is gone on with: what isn't a line of ours is dropped."""
-    with (copied / "metrics.jsonl").open("ab") as file:
-        file.write(
-            b'{"event": "train", "step": "x"}\n{"event": "train"}\n[1]\nnull\n\xff\xfe\n'
-            + 9999 * b"["
-            + b"\n"
-        )
-    resume(copied, console=quiet())
-    assert events(copied) == [*events(whole), "resume", "end"]

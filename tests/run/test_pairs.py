@@ -17,7 +17,6 @@ from hexa.recipes.experiment import Experiment
 from hexa.run.build import setting_of
 from hexa.run.run import pretrain, resume
 from hexa.weights.pretrained import load_backbone
-from tests.conftest import Says
 from tests.run.test_every_method import experiment, stopped
 
 SAYS = Console(file=io.StringIO(), width=300)
@@ -74,31 +73,6 @@ def test_going_on_needs_the_same_pairs_wherever_they_lie(tmp_path: Path) -> None
 def test_methods_of_one_view_refuse(method: str) -> None:
     with pytest.raises(ConfigError, match=rf"pairs\.of: {method} sees one view of an image"):
         setting_of(paired("x.csv", method), 1347)
-
-
-def test_the_command_says_who_belongs_together(tmp_path: Path, says: Says) -> None:
-    arguments = [
-        "pretrain",
-        "digits-moco-v2",
-        "--epochs",
-        "1",
-        "--network.widths",
-        "[4,8]",
-        "--device",
-        "cpu",
-    ]
-    arguments += [
-        "--out",
-        str(tmp_path / "run"),
-        "--training.report",
-        "false",
-        "--monitor.knn_every",
-        "0",
-    ]
-    said = says(*arguments, "--pairs", table(tmp_path / "a.csv"), "--pairs.probability", "0.3").out
-    assert "pairs: 1,347 of 1,347 images are in 300 groups of two or more; " in " ".join(
-        said.split()
-    )
 
 
 def test_a_measured_step_reads_pairs_as_a_run_does(tmp_path: Path) -> None:

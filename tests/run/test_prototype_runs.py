@@ -17,11 +17,9 @@ from hexa.config import UserError
 from hexa.core import Batch
 from hexa.data.loading.loaders import EpochPasses
 from hexa.recipes.experiment import Experiment
-from hexa.run.build import Machine
 from hexa.run.run import pretrain, resume
 from hexa.run.visualize import visualize
 from hexa.runtime.signals import Interrupted
-from hexa_paper.benchmark import Bench
 from tests.end_to_end.endings import metric_lines
 from tests.run.test_every_method import experiment as of_every
 
@@ -67,19 +65,6 @@ def test_a_picture_of_other_images_says_if_the_own_are_needed(
         match="remembers every image it was trained on, and their source 'folder:/nowhere'",
     ):
         visualize(other, "digits#test", tmp_path / "a.png", num_images=3)
-
-
-def test_benchmark_measures_what_comes_after_the_warm_up() -> None:
-    changes = {
-        "batch_size": 8,
-        "views.size": 8,
-        "method.warmup_epochs": 20,
-        "method.num_negatives": 4,
-    }
-    made = of_every("pcl-v2", **changes)
-    bench = Bench(made, Machine.of(made))
-    for batch in (bench._next(), next(bench.batches)):
-        assert bench.method.pseudo_labels(batch, None).compared
 
 
 def test_ctrl_c_in_a_pass_between_epochs_stops_there_and_loses_nothing(

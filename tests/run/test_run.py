@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import gc
 import io
 import json
 import math
@@ -25,7 +23,6 @@ from hexa.recipes.experiment import Experiment
 from hexa.run.run import pretrain, resume
 from hexa.runtime import checkpoints
 from hexa.training.losses import NonFiniteError
-from hexa.training.trainer import Trainer
 from hexa.weights.pretrained import load_backbone
 from tests.end_to_end.endings import ALONE
 from tests.refusals import one_line
@@ -53,16 +50,6 @@ def events(folder: Path) -> list[str]:
     return [
         json.loads(line)["event"] for line in (folder / "metrics.jsonl").read_text().splitlines()
     ]
-
-
-def test_a_run_leaves_nothing_in_memory(tmp_path: Path) -> None:
-    gc.collect()
-    gc.disable()  # a notebook that trains often must not wait for the next full collection
-    try:
-        pretrain(tiny(), tmp_path / "run", console=quiet())
-        assert not [one for one in gc.get_objects() if type(one) is Trainer]
-    finally:
-        gc.enable()
 
 
 def test_a_run_describes_itself(whole: Path) -> None:
@@ -111,13 +98,6 @@ def test_a_cosine_stem_is_not_learned(tmp_path: Path) -> None:
     )
 
 
-def test_the_same_experiment_gives_the_same_weights(tmp_path: Path, whole: Path) -> None:
-    torch.manual_seed(7)  # the global generator must not matter
-    same, other = (pretrain(tiny(seed=n), tmp_path / str(n), console=quiet()) for n in (0, 1))
-    weights = load_backbone(whole).content_hash()
-    assert load_backbone(same).content_hash() == weights != load_backbone(other).content_hash()
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -157,19 +137,6 @@ def test_a_folder_that_is_taken_is_refused_with_a_remedy(tmp_path: Path) -> None
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_on_a_full_disk_resume_names_no_option_that_it_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "config.yaml").write_text("recipe: x")
-    full = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / ".lock"))
-    monkeypatch.setattr("hexa.runtime.lock.os.open", Mock(side_effect=full))
-    with pytest.raises(UserError) as caught:
-        resume(tmp_path)
-    assert "the disk is full; make room" in str(caught.value)
-    assert str(caught.value).endswith(f"go on with: hexa resume {tmp_path}")
-    assert "--" not in str(caught.value).replace(str(tmp_path), "")
-
-
 def test_resuming_a_finished_run_trains_nothing_and_keeps_what_began_it(
     copied: Path, whole: Path
 ) -> None:
@@ -202,14 +169,6 @@ def test_the_best_weights_are_exported_until_turned_off(
         != kept
         == load_backbone(run / "best.safetensors").content_hash()
     )
-
-
-def test_a_run_without_a_checkpoint_yet_starts_anew(tmp_path: Path, whole: Path) -> None:
-    experiments.dump(tiny(), tmp_path / "config.yaml")
-    (tmp_path / "metrics.jsonl").write_text('{"event": "train", "step": 5, "loss": 1.0}\n')
-    resume(tmp_path, console=quiet())
-    assert load_backbone(tmp_path).content_hash() == load_backbone(whole).content_hash()
-    assert events(tmp_path).count("train") == 5
 
 
 def test_an_edited_config_is_refused_and_no_intact_checkpoint_is_no_silent_restart(

@@ -101,18 +101,6 @@ def test_what_has_no_colours_is_not_recoloured() -> None:
     assert "views.stain" in notes[0]
 
 
-def test_crops_that_can_only_be_the_whole_image_are_told_of() -> None:
-    images = ArraySource(torch.zeros(4, 3, 40, 64, dtype=torch.uint8))
-    whole, varied = (
-        _experiment(views__magnification=(0.5, 2.0), views__size=size) for size in (80, 64)
-    )
-    (note,) = settled(whole, images)[1]
-    assert note.startswith(
-        "views.magnification: crops of the first image, 64 × 40 pixels, are all of it"
-    )
-    assert settled(varied, images) == (varied, [])
-
-
 def _member() -> str:
 
     source = ArraySource(torch.arange(3 * 64, dtype=torch.uint8).view(4, 3, 4, 4))

@@ -135,68 +135,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("file", "given", "words"),
-    [
-        ("resnet18.pt", {"network.name": "resnet50"}, "is resnet18; leave it out"),
-        ("resnet18.pt", {"network.stem": "cosine"}, "is learned; leave it out"),
-        (
-            "resnet18.pt",
-            {"network.small_stem": True},
-            r"of another shape are conv1\.weight .*; leave out what you set",
-        ),
-        (
-            "resnet18.pt#resnet50",
-            {},
-            r"it lacks layer1\.0\.conv3\.weight.*; it fits resnet18: give .*18\.pt#resnet18",
-        ),
-        (
-            "vit.safetensors",
-            {"network.options": VIT | {"depth": 3}},
-            r"it lacks blocks\.2.*; leave out what you set",
-        ),
-        (
-            "vit.pt",
-            {},
-            r"no network is recognised .*; if timm has this network, name it: .*vit\.pt#NETWORK",
-        ),
-        (
-            "vit.pt#vit_tiny_patch16_224",
-            {},
-            r"it lacks blocks\.2.*; name the network of timm that it was saved from",
-        ),
-        (
-            "cut-resnet18.pt",
-            {},
-            r"not a complete checkpoint \(.*\); give a file of weights, or copy this one again",
-        ),
-        ("cut-vit.safetensors", {}, r"not a complete safetensors file \(.*\); copy it again"),
-        (
-            "head.pt",
-            {},
-            r"has only a head \(fc\.weight, fc\.bias\); give a file with the whole network",
-        ),
-        (
-            "features.npz",
-            {},
-            r"not in a format that torch writes\); give a file of weights, or copy this one again",
-        ),
-        ("text.pt", {}, "not a checkpoint: it begins with b'hello.*; give a file of weights"),
-        ("image.pt", {}, "image.pt: not a checkpoint; give a file of weights"),
-    ],
-)
-def test_what_does_not_fit_is_one_line_that_says_what_to_do(
-    files: Path, file: str, given: dict[str, object], words: str
-) -> None:
-    with one_line(words) as raised:
-        experiment = begun(
-            files / file, "digits-moco-v2", **{k.replace(".", "__"): v for k, v in given.items()}
-        )
-        start.begun(experiment.network, experiment.start)
-    words_alone = str(raised.value).replace(str(files), "")
-    assert len(words_alone) < 650
-
-
 def test_a_norm_that_is_called_a_head_is_kept(files: Path) -> None:
     """timm's ConvNeXts have their last normalisation in `head`, beside the classifier."""
     made = load_backbone(f"{files}/convnext.pt#convnext_atto").state_dict()

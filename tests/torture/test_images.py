@@ -176,16 +176,8 @@ _SCANNED = _patched(
 
 TOO_LARGE = {
     "PNG": _png(16384, 16384),
-    "PNG of 2 ** 62 pixels": _png(2**31 - 1, 2**31 - 1),
     "JPEG": _patched(_JPEG, b"\xff\xc0", struct.pack(">HH", 65500, 65500), 5),
-    "JPEG for PIL": _patched(
-        b"\xff\xd8\xff" + _JPEG[2:], b"\xff\xc0", struct.pack(">HH", 65500, 65500), 5
-    ),
     "GIF": b"GIF89a" + struct.pack("<HHBBB", 65535, 65535, 0, 0, 0) + b",\0\0\0\0" + _GIF,
-    "GIF with a large frame": b"GIF89a"
-    + struct.pack("<HHBBB", 1, 1, 0, 0, 0)
-    + b",\0\0\0\0"
-    + _GIF,
     "WEBP": _patched(_WEBP, 26, struct.pack("<HH", 16383, 16383)),
     "BMP": _patched(_BMP, 18, struct.pack("<ii", 20000, -20000)),
     "PPM": b"P6 20000 20000 255\n" + bytes(100),
@@ -201,27 +193,15 @@ UNFOLDING = {
     "PNG and texts": _beside(
         b"".join(chunk(b"zTXt", b"key %d\0\0" % number + _TEXT) for number in range(60))
     ),
-    "PNG and profiles": _beside(chunk(b"iCCP", b"icc\0\0" + _TEXT) * 100),
-    "PNG and 20,000 empty parts": _beside(chunk(b"IDAT", b"") * 20_000),
     "PNG and too many pixels": _png(16, 16, bytes(100_000_000)),
-    "JPEG with EXIF of megabytes": _JPEG[:2]
-    + (b"\xff\xe1\xff\xffExif\0\0" + bytes(65527)) * 50
-    + _JPEG[2:],
-    "JPEG with a megabyte of nothing": _JPEG[:2] + b"\xff\xfe\0\2" + bytes(1_000_000) + _JPEG[2:],
     "JPEG of 30,000 scans": _SCANNED[:-2]
     + b"\xff\xda\0\x08\x01\x01\0\x01\x3f\0\0" * 30_000
     + b"\xff\xd9",
     "BMP of long runs": bmp_in_runs(b"\0\2\0\xff" * 4 + b"\1\1\0\0", 5_000_000, 1),
-    "PPM in many words": b"P3 300 300 255\n" + b"1 " * 270_000,
     "TIFF in 50,000 tiles": _tiff(_TILED, {324: 50_000, 325: 50_000}, rest=b"\1\0\0\0" * 50_000),
-    "TIFF of 60,000 tags": b"II*\0"
-    + struct.pack("<IH", 8, 60_000)
-    + struct.pack("<HHII", 256, 4, 1, 16) * 60_000,
     "TIFF with a tag of gigabytes": _tiff(
         {256: 16, 257: 16, 273: 8, 278: 16, 279: 256}, {273: 2**31}
     ),
-    "TIFF whose directory follows itself": _tiff({256: 16, 257: 16, 273: 8, 279: 100}, after=8),
-    "JP2 of another size inside": _patched(_JP2, _SIZ, struct.pack(">II", 20000, 20000), 6),
     "JP2 in tiles of one pixel": _patched(_JP2, _SIZ, struct.pack(">II", 1, 1), 22),
 }
 
@@ -252,16 +232,13 @@ _SQUARE = photograph(24, 24)
 _CLEAR = _SQUARE.convert("RGBA")
 _CLEAR.putalpha(0)
 READ = {
-    "behind.jpg": saved(_SQUARE, "JPEG") + b"junk" * 100,
     "called jpeg.jpg": saved(_SQUARE, "PNG"),
     "clear.PNG": saved(_CLEAR, "PNG"),
-    "exif of garbage.jpg": saved(_SQUARE, "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff"),
     "frames half.gif": saved(_SQUARE, "GIF", save_all=True, append_images=[_SQUARE.rotate(90)] * 2)[
         :-700
     ],
     "progressive.jpeg": saved(_SQUARE.convert("L"), "JPEG", progressive=True),
     "turned.jpg": saved(_SQUARE, "JPEG", exif=exif(7)),
-    "words.ppm": b"P3\n24 24 255\n" + b"7 8 9 " * 24**2,
 }
 REFUSED = {
     "checksum of the header.png": _patched(saved(_SQUARE, "PNG"), 29, b"????"),
@@ -270,11 +247,7 @@ REFUSED = {
         Image.fromarray(np.full((24, 24), np.inf, np.float32)), "TIFF"
     ),
     "half.jpg": saved(_SQUARE, "JPEG")[:400],
-    "half.png": saved(_SQUARE, "PNG")[:400],
-    "no size.png": _png(0, 0),
     "page.jpg": b"<!doctype html><title>404 Not Found</title>",
-    "start.jpg": b"\xff\xd8\xff",
-    "zeros.png": b"\x89PNG\r\n\x1a\n" + bytes(40),
 }
 SIZES = {
     "one row.png": saved(photograph(1, 3000), "PNG"),

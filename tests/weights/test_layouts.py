@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import timm
 import torch
 import torchvision
 from torch import Tensor, nn
 
-from hexa.config import UserError
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig, outline, use_small_stem
 from hexa.nn.branch_norm import convert
@@ -207,15 +205,6 @@ def test_detectron2s_pickles_hold_arrays(tmp_path: Path, protocol: int) -> None:
     assert_same(load_backbone(tmp_path / "d2.pkl")(images).detach(), features_of(network, images))
 
 
-def test_a_small_stem_in_a_safetensors_file_without_metadata(tmp_path: Path) -> None:
-    network = resnet18(small=True)
-    safetensors.torch.save_file(network.state_dict(), tmp_path / "plain.safetensors")
-    found = load_backbone(tmp_path / "plain.safetensors")
-    assert (found.network_config.small_stem, found.image_size) == (True, 32)
-    images = torch.rand(2, 3, 40, 40)
-    assert_same(found(images).detach(), features_of(network, images))
-
-
 def test_networks_of_a_family_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     outlines = {
         name: outline(NetworkConfig(name=name)) for family in NETWORKS.values() for name in family
@@ -271,24 +260,6 @@ def test_efficientnet_lite_goes_into_timms_with_tensorflows_padding() -> None:
             other.eval()(found.normalize(images)) - expected
         ).abs().max() / expected.abs().max()
     assert difference > 0.01
-
-
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "coatnet_pico_rw_224"])
-def test_any_timm_network_can_be_named(tmp_path: Path, name: str) -> None:
-    """CoAtNet's names are like Detectron2's."""
-    network = stirred(timm.create_model(name))
-    torch.save(under("module.backbone.", network, head=True), tmp_path / "t.pth")
-    with pytest.raises(UserError, match=r"t\.pth#(NETWORK|vit_tiny_patch16_224)"):
-        load_backbone(tmp_path / "t.pth")
-    with pytest.raises(UserError, match=f"did you mean '{name}"):
-        load_backbone(f"{tmp_path / 't.pth'}#{name[:-1]}")
-    backbone = load_backbone(f"{tmp_path / 't.pth'}#{name}")
-    with torch.no_grad():
-        pixels = backbone.normalize(torch.rand(1, 3, 224, 224))
-        assert_same(
-            backbone.network(pixels),
-            network.forward_head(network.forward_features(pixels), pre_logits=True),
-        )
 
 
 def test_a_further_batch_norm_set_is_dropped(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import multiprocessing
 import os
@@ -16,12 +15,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
 from torchvision.transforms.v2 import functional as reference
 
 from hexa.config import UserError
 from hexa.data import ArraySource, Source, open_source
-from hexa.data.loading import evaluation_stream as stream
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.loading.pairs import Pairs
 from hexa.data.loading.workers import WorkerEnded
@@ -30,7 +27,6 @@ from hexa.data.views.config import ViewsConfig
 from hexa.data.views.crops import cut_crops
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views
-from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from hexa.runtime.signals import Interrupts
 from tests.data.batches import (
@@ -45,7 +41,6 @@ from tests.data.batches import (
     same,
 )
 from tests.data.image_files import exif
-from tests.evaluation.given import noise_images, plain_images
 from tests.refusals import one_line
 
 PAIRED: dict[str, Any] = {"pairs": Pairs.of_groups([str(number % 12) for number in range(50)], 0.5)}
@@ -242,17 +237,6 @@ def test_too_many_unreadable_images_stop_the_run(
         list(loader_of(source, 24, num_workers=num_workers, tolerance=tolerance).epoch(0))
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "world", "message"), [(64, 1, "use at most 50"), (15, 2, "use 14")]
-)
-def test_batch_sizes_that_cannot_be(
-    monkeypatch: pytest.MonkeyPatch, batch_size: int, world: int, message: str
-) -> None:
-    monkeypatch.setattr(processes, "world_size", lambda: world)
-    with pytest.raises(UserError, match=message):
-        loader_of(array(), batch_size)
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_evaluation_shows_every_readable_image_once_in_order(
     tmp_path: Path, num_workers: int
@@ -277,49 +261,6 @@ def test_evaluation_shows_every_readable_image_once_in_order(
         )
     with pytest.raises(UserError, match="cannot be read"):
         list(evaluation_batches(source, transform, 5, num_workers=num_workers))
-
-
-@pytest.mark.parametrize("together", [1, 4000, 10**6])
-def test_images_are_transformed_together_or_alone_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
-) -> None:
-    sizes = [(20, 20)] * 5 + [(30, 20), (20, 30), (30, 20), (30, 20), (9, 9)]
-    data = noise_images(tmp_path, {f"{number}.png": size for number, size in enumerate(sizes)})
-    source, transform = open_source(data), EvaluationTransform(SIZE)
-    monkeypatch.setattr(stream, "_TOGETHER", together)
-    (images, _, _), (more, _, _) = evaluation_batches(source, transform, 8, num_workers=0)
-    expected = torch.stack([transform(source.decode(number)) for number in range(len(source))])
-    assert torch.equal((torch.cat((images, more)) * 255).round().to(torch.uint8), expected)
-
-
-def test_a_batch_of_large_images_does_not_wait_in_memory(tmp_path: Path) -> None:
-    calls: list[int] = []
-
-    class Watched(EvaluationTransform):
-        def __call__(self, images: Tensor) -> Tensor:
-            calls.append(images.numel())
-            return super().__call__(images)
-
-    data = plain_images(tmp_path, {f"{number}.png": (1600, 1000) for number in range(6)})
-    for _ in evaluation_batches(open_source(data), Watched(SIZE), 64, num_workers=0):
-        assert sum(calls) == 6 * 3 * 1600 * 1000
-        assert max(calls) <= stream._TOGETHER + 3 * 1600 * 1000
-
-
-def test_long_strips_are_left_to_workers(tmp_path: Path) -> None:
-    loader = loader_of(
-        open_source(plain_images(tmp_path, {f"{number}.png": (100_000, 1) for number in range(4)})),
-        4,
-    )
-    assert not loader.resident
-    assert [crop.shape for crop in next(loader.epoch(0)).crops] == [(4, 3, SIZE, SIZE)] * 2
-
-
-def test_evaluation_of_arrays_without_labels() -> None:
-    source = ArraySource(array().images)
-    images, labels, _ = zip(*evaluation_batches(source, EvaluationTransform(12), 20), strict=True)
-    assert ([len(batch) for batch in images], labels) == ([20, 20, 10], (None,) * 3)
-    assert torch.equal((torch.cat(images) * 255).round().to(torch.uint8), source.images)
 
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -358,17 +299,6 @@ def test_a_worker_that_dies_is_noticed_where_it_is_awaited_and_nowhere_else(tmp_
     with one_line(r"a worker process that decodes images ended .*num_workers", WorkerEnded):
         list(batches)
     loader.close()
-
-
-def test_a_forgotten_loader_ends_its_workers(tmp_path: Path) -> None:
-    before = set(multiprocessing.active_children())
-    loader = loader_of(photographs(tmp_path / "photographs", 50), num_workers=1)
-    next(loader.epoch(0))
-    workers = set(multiprocessing.active_children()) - before
-    assert len(workers) == 1
-    del loader
-    gc.collect()
-    assert not any(worker.is_alive() for worker in workers)
 
 
 def test_an_image_that_cannot_be_handed_over_ends_the_wait(

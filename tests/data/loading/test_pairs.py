@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,14 +15,11 @@ from PIL import Image
 
 from hexa.config import UserError
 from hexa.data import ArraySource, Source, open_source
-from hexa.data.loading import pairs
 from hexa.data.loading.pairs import Pairs, PairsConfig
-from hexa.data.sources.source import Subset
 from hexa.runtime.random import Stream
-from tests.data.batches import SMALL, array, flat, loader_of, photographs, same
+from tests.data.batches import SMALL, array, flat, loader_of, same
 from tests.data.image_files import saved
 from tests.data.sources.test_webdataset import pack
-from tests.refusals import one_line
 
 #: Crops and flips alone, so that what is shown can be told.
 PLAIN: dict[str, Any] = {"recipe": "crop-flip", "num_views": 2}
@@ -120,17 +115,6 @@ def test_partners_give_the_later_views_and_nothing_else_changes(
     assert drawn > 10
 
 
-def test_for_a_partner_one_more_image_is_decoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = photographs(tmp_path / "photographs")
-    found = Pairs.of_groups(GROUPS, 0.5)
-    loader, decode, decoded = loader_of(source, pairs=found), source.decode, []
-    monkeypatch.setattr(source, "decode", lambda index: decoded.append(index) or decode(index))
-    index = torch.cat([batch.index for batch in loader.epoch(0)])
-    assert len(decoded) == 48 + int((found.partners(Stream(0), 0)[index] != index).sum())
-
-
 @pytest.mark.parametrize("one_size", [True, False], ids=["resident", "workers"])
 def test_an_unreadable_partner_gives_no_view(tmp_path: Path, one_size: bool) -> None:
     found = Pairs.of_groups(["a", "b", "b", "a", "c", "c", None, None], 1.0)
@@ -170,64 +154,6 @@ NAMES = FIVE.paths
 def test_csv_files_as_they_are_written(tmp_path: Path, text: str) -> None:
     found = of(csv(tmp_path, text.format(*NAMES)), FIVE)
     assert [members(found, image) for image in range(5)] == [{0, 3}, {1}, {2}, {0, 3}, {4}]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (
-            "{0},a\nelse.png,a\nother.png,b\n",
-            r"2 of 3 rows name images that are not in .*, such as 'else\.png'; write names like 'five/",
-        ),
-        ("{0},a\n{1},b\n", "none of the 5 images of .* shares its group with another"),
-        (
-            "{0},a\n{1},a\n{0},b\n",
-            "'five/train/000000' is both in group 'a' and in 'b'; give each image one group",
-        ),
-        ("{0};a\n{1};a\n", "row 1 has only 1 column; give path and group"),
-        (b"\xff\xfe{\x000", r"is not UTF-8 \(.*\); save it as CSV in UTF-8"),
-        (b"x" * (1 << 20), "is not CSV .it has a line of 65,536 characters or more"),
-        ('"' + "\n" * 200_000, "is not CSV .field larger than field limit"),
-    ],
-)
-def test_what_is_no_table_of_these_images_is_one_line(
-    tmp_path: Path, text: str | bytes, words: str
-) -> None:
-    path = csv(tmp_path, text.format(*NAMES) if isinstance(text, str) else text)
-    with one_line(words) as caught:
-        of(path, FIVE)
-    assert str(caught.value).startswith(f"pairs.of {path}: ")
-    assert len(str(caught.value)) < 500
-
-
-def test_what_is_no_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for name, words in (
-        (str(tmp_path), "is a folder; give a CSV file"),
-        (str(tmp_path / "pipe"), "is not a regular file"),
-        (str(tmp_path / "none.csv"), r"No such file.*; give FILE\.csv, column:NAME or key:NAME"),
-        ("\0", "cannot be read"),
-        ("column:patient", "data 'five': has no column 'patient': parquet sources have columns"),
-    ):
-        refused(words, name, FIVE)
-    monkeypatch.setattr(pairs, "_MOST_BYTES", 10)
-    refused("20 bytes; at most 10 are read", csv(tmp_path, "x" * 20), FIVE)
-
-
-def test_names_that_several_images_have_need_metadata(tmp_path: Path) -> None:
-    source = ArraySource(torch.zeros(3, 3, 2, 2, dtype=torch.uint8))
-    source.paths = ["x.png", "x.png", "y.png"]
-    refused(
-        r"several images of .* are called 'x\.png'", csv(tmp_path, "y.png,a\nx.png,a\n"), source
-    )
-
-
-def test_an_effect_needs_a_cause() -> None:
-    assert Pairs.of(PairsConfig(), FIVE) is None
-    with pytest.raises(ValueError, match=r"probability has no effect without pairs\.of"):
-        PairsConfig(probability=0.3)
-    with pytest.raises(ValueError, match="less than or equal to 1"):
-        PairsConfig(of="x.csv", probability=1.5)
 
 
 PICTURE = saved(Image.new("RGB", (4, 4)), "PNG")
@@ -289,31 +215,3 @@ def test_a_key_of_webdataset(tmp_path: Path) -> None:
     ]
     refused(r"none of its \.json files has a text or number 'place'", "key:place", source)
     refused("has no column 'patient'", "column:patient", source)
-
-
-@pytest.mark.parametrize("same_size", [True, False], ids=["resident", "workers"])
-def test_images_of_16_bits_give_views_of_each_other(tmp_path: Path, same_size: bool) -> None:
-    for number in range(8):
-        shape = (9, 9 if same_size else 9 + number % 2, 4)
-        np.save(tmp_path / f"{number}.npy", np.full(shape, 1000 * number, np.uint16))
-    source = open_source(f"folder:{tmp_path}", channels=4)
-    loader = loader_of(
-        source, 8, pairs=Pairs.of_groups(["a", "a", "b", "b", "c", "c", None, None], 1.0), **PLAIN
-    )
-    assert loader.resident == same_size
-    batch = next(loader.epoch(0))
-    first, second = ((crop[:, 3, 5, 5] * 65.535).round().long() for crop in batch.crops)
-    assert first.tolist() == batch.index.tolist()
-    assert second.tolist() == [index if index > 5 else index ^ 1 for index in first.tolist()]
-
-
-def test_a_part_of_a_source_is_told_what_the_whole_is(tmp_path: Path) -> None:
-    """As where the monitor holds images out: a table of all of them still serves."""
-    path = csv(
-        tmp_path, "".join(f"{name},{group}\n" for name, group in zip(NAMES, "abaab", strict=True))
-    )
-    assert [members(of(path, Subset(FIVE, np.array([4, 2, 1]))), row) for row in range(3)] == [
-        {0, 2},
-        {1},
-        {0, 2},
-    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import pickle
 import struct
 import zlib
@@ -18,11 +17,9 @@ from PIL import Image
 
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.data.loading.store import ImageStore
-from hexa.data.sources import bands, decode
+from hexa.data.sources import bands
 from hexa.data.sources.decode import DecodeError
 from hexa.ops.photometric import unit
-from hexa.runtime import packages
 from tests.data.image_files import png, png_values, saved
 from tests.pickles import Calls
 from tests.refusals import one_line
@@ -62,15 +59,6 @@ def test_grey_is_repeated_where_rgb_is_wanted() -> None:
     made = bands.decode(_npy(values))
     assert made.shape == (3, 5, 7)
     np.testing.assert_array_equal(made[1].numpy(), values)
-
-
-def test_rgb_files_are_read_as_they_always_were() -> None:
-    for image in (
-        Image.fromarray(_values((9, 8, 3), "uint8")),
-        Image.fromarray(_values((9, 8), "uint16")),
-    ):
-        for kind in ("png", "tiff"):
-            assert torch.equal(bands.decode(saved(image, kind)), decode.decode(saved(image, kind)))
 
 
 def test_one_channel_is_grey_of_all_its_bits() -> None:
@@ -151,31 +139,7 @@ def test_what_is_no_image_is_refused_in_one_line(name: str) -> None:
         bands.decode(data, channels=4 if name == "bands first" else 1)
 
 
-def test_a_folder_counts_arrays_that_cannot_be_read(tmp_path: Path) -> None:
-    for number in range(4):
-        np.save(tmp_path / f"{number}.npy", _values((6, 6, 5), "uint16"))
-    np.save(tmp_path / "4.npy", _values((6, 6, 3), "uint16"))
-    source = open_source(f"folder:{tmp_path}", channels=5)
-    assert source.paths[0] == "0.npy"
-    assert source.decode(0).shape == (5, 6, 6)
-    with pytest.raises(DecodeError, match=r"3 bands where 5 are expected \(network.channels\)"):
-        source.decode(4)
-    with pytest.raises(UserError, match="images have 3 channels, but the network takes 5"):
-        open_source("digits", channels=5)
-
-
 # -- TIFF -------------------------------------------------------------------------------------------------------------
-
-
-def test_without_tifffile_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str, *_: Any) -> Any:
-        raise ModuleNotFoundError(name=name)
-
-    monkeypatch.setattr(packages.importlib, "import_module", absent)
-    with pytest.raises(
-        UserError, match=r"a TIFF with several bands needs the package tifffile; install it: .*tiff"
-    ):
-        bands.decode(b"II*\0", channels=4)
 
 
 def _tiff(values: Any, **options: Any) -> bytes:
@@ -207,17 +171,6 @@ def test_bands_of_tiff_are_read_exactly(layout: str, dtype: str, compression: st
     } | LAYOUTS[layout]
     data = _tiff(planes if layout in ("separate", "pages") else values, **options)
     np.testing.assert_array_equal(bands.decode(data, channels=5).numpy(), planes)
-
-
-def test_a_tiff_that_is_cut_too_large_or_of_other_bands_is_refused() -> None:
-    whole = _tiff(_values((64, 64, 4), "uint16"), photometric="minisblack", planarconfig="contig")
-    for length in range(0, len(whole) - 1, 97):
-        with pytest.raises(DecodeError):
-            bands.decode(whole[:length], channels=4)
-    with pytest.raises(DecodeError, match="64 × 64 pixels, more than the limit of 4,000"):
-        bands.decode(whole, 4000, channels=4)
-    with pytest.raises(DecodeError, match=r"4 bands where 5 are expected \(network.channels\)"):
-        bands.decode(whole, channels=5)
 
 
 def test_a_strip_that_unfolds_is_refused() -> None:
@@ -305,19 +258,6 @@ def test_values_outside_the_scale_are_refused(name: str, channels: int) -> None:
         bands.decode(_grey(values, dtype), channels=channels)
 
 
-def test_an_image_outside_the_scale_is_listed_and_changes_no_other(tmp_path: Path) -> None:
-    values = np.linspace(0.25, 1, 42).reshape(6, 7)
-    for number in range(3):
-        values[0, 0] = 1.001 if number == 1 else 1
-        (tmp_path / f"{number}.tif").write_bytes(_grey(values, "float32"))
-    store = ImageStore.of(open_source(f"folder:{tmp_path}"), torch.device("cpu"), math.inf, 0.01)
-    assert store.problems == {
-        1: "floats range from 0.268293 to 1.001; they must be between 0 and 1, or give SOURCE,max_value=N"
-    }
-    assert store.images[0].max() == 255
-    assert torch.equal(store.images[0], store.images[2])
-
-
 @pytest.mark.parametrize("bands_of", ["3 float32", "3 int32", "1 float64", "1 int8"])
 def test_types_that_are_not_read_are_named(bands_of: str) -> None:
     count, dtype = bands_of.split()
@@ -400,25 +340,6 @@ def test_twelve_bits_stored_in_sixteen_are_scaled(
         assert np.abs(grey[0].numpy() / 65535 - values / 4095).max() < 1e-5
 
 
-@pytest.mark.parametrize("wrong", ["0", "-3", "x", "", "1e3"])
-def test_a_max_value_is_an_integer_above_0(tmp_path: Path, wrong: str) -> None:
-    with one_line(f"max_value must be an integer above 0, got '{wrong}'"):
-        open_source(f"{tmp_path},max_value={wrong}")
-
-
-def test_max_value_of_arrays_and_floats(tmp_path: Path) -> None:
-    values = _twelve_bits(5)
-    np.save(tmp_path / "a.npy", values)
-    np.save(tmp_path / "b.npy", values.astype(np.float32) / 4)
-    source = open_source(f"folder:{tmp_path},max_value=4095", channels=5)
-    for place, scale in ((0, 1), (1, 4)):
-        made = source.decode(place).permute(1, 2, 0).numpy() / 65535
-        assert np.abs(made - values / scale / 4095).max() < 1e-5
-    low = open_source(f"folder:{tmp_path},max_value=4094", channels=5)
-    with pytest.raises(DecodeError, match=r"values range from \d+ to 4095, beyond max_value=4094"):
-        low.decode(0)
-
-
 def test_images_of_eight_bits_have_no_other_white(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png(png_values(2, 8), 2, 8))
     plain, scaled = (open_source(f"folder:{tmp_path}{option}") for option in ("", ",max_value=99"))
@@ -427,13 +348,3 @@ def test_images_of_eight_bits_have_no_other_white(tmp_path: Path) -> None:
     for spec, said in (("digits,max_value=9", "8 bits"), (f"{tmp_path},max_value=0", "above 0")):
         with pytest.raises(UserError, match=said):
             open_source(spec)
-
-
-@pytest.mark.parametrize(("largest", "noted"), [(16383, True), (16384, False), (300, True)])
-def test_a_note_on_dark_images_alone(tmp_path: Path, largest: int, noted: bool) -> None:
-    for number in range(3):
-        values = np.full((4, 4, 1), largest if number == 1 else 7)
-        (tmp_path / f"{number}.png").write_bytes(png(values, 0, 16))
-    notes = open_source(f"folder:{tmp_path}").notes()
-    assert bool(notes) == noted
-    assert not noted or f"is {largest:,} of 65,535" in notes[0]

@@ -11,7 +11,6 @@ import torch
 
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.data.sources.source import Subset
 from hexa.data.sources.voc_boxes import boxes_of, fingerprint_of_boxes, read
 from tests.refusals import one_line
 
@@ -53,17 +52,6 @@ def test_the_fingerprint_of_boxes_changes_with_a_box(tmp_path: Path) -> None:
     )
     file.write_text(ANNOTATION.replace("<xmax>12<", "<xmax>11<"))
     assert before != fingerprint_of_boxes(boxes_of(source))
-
-
-def test_of_a_part_of_the_images_and_of_another_year(tmp_path: Path) -> None:
-    source = open_source(f"voc:{annotated(tmp_path)}")
-    assert len(boxes_of(Subset(source, np.array([2, 0])))) == 2
-    assert source.of_year(2012, "trainval") is None  # type: ignore[attr-defined]
-    annotated(tmp_path / "later", ("train", "val", "trainval"), "VOC2012")
-    (tmp_path / "later" / "VOCdevkit" / "VOC2012").rename(tmp_path / "VOCdevkit" / "VOC2012")
-    later = source.of_year(2012, "trainval")  # type: ignore[attr-defined]
-    assert later.paths[0] == "JPEGImages/trainval0.jpg"
-    assert later.root.name == "VOC2012"
 
 
 @pytest.mark.parametrize(

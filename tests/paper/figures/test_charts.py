@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import matplotlib
@@ -43,20 +42,6 @@ def test_bars_are_as_high_as_the_means_and_whiskers_as_long_as_the_deviations() 
         assert high > 55.0
     assert "51.2 ± 1.3" in texts(figure)
     assert figure.axes[0].get_ylabel() == "top-1 (%)"
-
-
-def test_no_label_lies_over_another() -> None:
-    """The bars of the ablation have long names: those of neighbours stay apart when drawn."""
-    names = ["Std", "Std+Adv+Cmx", "Std+Adv+CmxA", "Std+Adv+Cmx+CmxA"]
-    bars = {
-        f"{name}\n(20 ep.)": [50.0 + number, 51.0 + number] for number, name in enumerate(names)
-    }
-    figure = plots.bars({"20 epochs each": bars, "equal time": bars}, y_label="top-1 (%)")
-    figure.draw_without_rendering()
-    for ax in figure.axes:
-        boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
-        assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
-        assert all(box.y0 >= 0 for box in boxes)
 
 
 def test_curves_show_means_over_their_x() -> None:

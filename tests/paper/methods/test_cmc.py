@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hexa.config import ConfigError
-from hexa.core import MAIN, Batch, Setting
+from hexa.core import MAIN, Batch
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.objective import Objective
 from hexa_paper.methods.cmc import CMC, CMCConfig
@@ -98,8 +97,3 @@ def test_black_and_white_images_are_attacked_like_others(level: float) -> None:
     assert view.isfinite().all()
     assert moved.max() == pytest.approx(1 / 255)
     assert all(p.grad is None or p.grad.isfinite().all() for p in made.parameters())
-
-
-def test_a_network_of_one_stream_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"network\.streams: CMC .*; use lab"):
-        CMCConfig().check(Setting(DATA, BATCH, num_crops=1))

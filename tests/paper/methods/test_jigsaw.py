@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hexa.config import ConfigError
-from hexa.core import MAIN, Setting
+from hexa.core import MAIN
 from hexa_paper.methods.jigsaw import Jigsaw, JigsawConfig
 from hexa_paper.ops import puzzles as tiles
-from tests.methods.setting import BATCH, DATA, batch, small
+from tests.methods.setting import BATCH, batch, small
 
 
 def jigsaw(**fields: object) -> Jigsaw:
@@ -84,12 +83,3 @@ def test_jigsaws_loss_is_cross_entropy_over_permutations_of_features_tile_by_til
         torch.testing.assert_close(embedding[0, i], head.joined(torch.cat(each)))  # type: ignore[union-attr,operator]
     expected = F.cross_entropy(embedding[0], labels.classes[0], reduction="none")
     torch.testing.assert_close(made.loss(embedding, labels)[0], expected)
-
-
-def test_too_many_permutations_are_refused_with_the_number_there_is() -> None:
-    config = JigsawConfig.model_validate({"puzzle": {"grid": 2}})
-    with pytest.raises(
-        ConfigError,
-        match=r"num_permutations: 2000 are more than the 24 orders of the tiles; use 24",
-    ):
-        config.check(Setting(DATA, BATCH, num_crops=1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,24 +72,6 @@ def test_a_list_names_the_labelled_images(tmp_path: Path) -> None:
         semi_supervised.rows_of(source, tmp_path / "none.txt")
 
 
-def test_the_published_lists_have_their_sizes(real_data: Callable[[str], Path]) -> None:
-    file = real_data("imagenet_subsets") / "1percent.txt"
-    names = file.read_text().split()
-    source = images(len(names), 0)
-    source.paths = [f"{name.split('_')[0]}/{name}" for name in reversed(names)]
-    rows = semi_supervised.rows_of(source, file)
-    assert (len(rows), rows[0]) == (12_811, 12_810)
-
-
-def test_a_share_that_cannot_be_is_reported() -> None:
-    found = semi_supervised.run(task(), SemiSupervisedOptions(percent=1, epochs=1))
-    assert any("3 of 50 images are 6.0 %, not 1 %" in note for note in found.notes)
-    assert found.effective["batch_size"] == 3
-    assert not any(
-        "%" in note for note in semi_supervised.run(task(), SemiSupervisedOptions(percent=50)).notes
-    )
-
-
 def test_from_the_outside_on_digits(tmp_path: Path) -> None:
     save_backbone(random_backbone(SMALL, 8), tmp_path / "b.safetensors")
     spec = str(tmp_path / "b.safetensors")
@@ -105,11 +86,3 @@ def test_from_the_outside_on_digits(tmp_path: Path) -> None:
     assert all_in_one["protocol"] == "semi-supervised/hexa-10%-1ep-lr0.01,0.1-batch_size=136"
     assert all_in_one["deviations"] == {"epochs": [20, 1], "batch_size": [256, 136]}
     assert more["metrics"]["top1"] > few["metrics"]["top1"] + 5
-
-
-def test_a_protocol_names_whatever_can_move_its_score() -> None:
-    some = SemiSupervisedOptions(percent=1, score_every=5)
-    assert (
-        semi_supervised.PROTOCOL.identity("hexa", some)
-        == "hexa-1%-20ep-lrpublished,published-score_every=5"
-    )
