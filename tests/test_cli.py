@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -196,15 +195,6 @@ def test_a_value_printed_by_help_can_be_given_back() -> None:
     experiment = recipes.get("digits-hexa-moco")
     changes = {field.path: fields._shown(field.value) for field in fields.of_experiment(experiment)}
     assert override(experiment, changes) == experiment
-
-
-def test_recipes_as_text_as_json_and_filtered(says: Says) -> None:
-    text = says("recipes").out
-    listed = [row["name"] for row in json.loads(says("recipes", "--json").out)]
-    assert listed == recipes.names()
-    assert all(name in text for name in listed)
-    digits = [row["name"] for row in json.loads(says("recipes", "digits", "--json").out)]
-    assert digits == [name for name in listed if "digits" in name]
 
 
 def test_a_time_chooses_the_length(

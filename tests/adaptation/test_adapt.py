@@ -26,7 +26,6 @@ from hexa.data import open_source
 from hexa.evaluation.label_free import label_free
 from hexa.measure.costs import Costs
 from hexa.nn.backbones import NetworkConfig
-from hexa.recipes import experiment as experiments
 from hexa.weights import files, start as starts
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.adaptation.conftest import HERE
@@ -269,35 +268,6 @@ def test_where_the_time_is_not_enough_the_start_is_kept(
         == 1
     )
     assert float(re.findall(r"length: about ([\d.]+) passes", said)[0]) >= 6
-
-
-@pytest.mark.parametrize(("seconds", "smaller"), [(1800.0, False), (600.0, True)])
-def test_plan_of_a_transformer(
-    seconds: float, smaller: bool, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its features at 224 px take half a second: too long for both sides, so both are compared at the result's size."""
-    options = {"depth": 4, "embed_dim": 48, "num_heads": 3}
-    vit = NetworkConfig(name="vit_tiny_patch16_224", options=options)
-    start = save_backbone(random_backbone(vit, 224, seed=5), tmp_path / "start.safetensors")
-    slow = Costs(
-        size=224, read=0.0, steps={1: 1.0, 0: 0.9}, look=0.4, again={1: (0.02, 1e4)}, memory=1e6
-    )
-    monkeypatch.setattr("hexa.adaptation.plan.measure", lambda *_, **__: slow)
-    monkeypatch.setattr("hexa.comparison.unlabelled.kept", lambda *_: np.zeros(1))
-    asked = AdaptRequest(str(start), f"folder:{photos}/train", seconds=seconds, domain="photos")
-    record = adapt(asked, tmp_path / "run", only_plan=True)
-    made = experiments.validate(record["experiment"])
-    assert (made.views.size < 224) == smaller
-    assert made.views.size % 16 == 0
-    assert (made.network.options.get("img_size", 224), made.views.test_size) == 2 * (
-        made.views.size,
-    )
-    assert (made.optimizer.name, made.start.layer_decay) == ("adamw", 0.75)
-    assert (made.start.trainable_stages, made.start.freeze_backbone) == (1, 1)
-    assert 2 <= (made.start.view_sets or 0) < made.epochs
-    assert made.epochs >= 6
-    assert record["native"] is False
-    assert "learning: the last of 5 stages" in " ".join(record["plan"])
 
 
 def test_the_clock_leaves_time_to_judge(

@@ -16,11 +16,10 @@ from PIL import Image
 
 import hexa
 from hexa import recipes
-from hexa.adaptation.command import AdaptRequest, Trained, adapt
+from hexa.adaptation.command import Trained
 from hexa.adaptation.harden import (
     HardenRequest,
     at_price,
-    between,
     choose,
     mean_share,
 )
@@ -41,7 +40,6 @@ from hexa.adaptation.robustness import (
     table,
 )
 from hexa.cli import main
-from hexa.comparison import unlabelled
 from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import MEASURES, WIDTH, Judge, labels_of
 from hexa.config import UserError
@@ -208,52 +206,6 @@ def test_what_cannot_be(
         assert not [*tmp_path.rglob("*.yaml")]
 
 
-VIT = NetworkConfig(
-    name="vit_tiny_patch16_224", options={"img_size": 16, "patch_size": 8, "depth": 2}
-)
-
-
-@pytest.mark.parametrize(
-    ("asked", "fields", "sizes"),
-    [
-        (HardenRequest, {}, (96, 160, 0.36)),
-        (HardenRequest, {"views.size": 128}, (128, 128, 1.0)),
-        (HardenRequest, {"views.test_scale": 1.0}, (96, 96, 1.0)),
-        (HardenRequest, {}, (64, 64, 1.0)),  # a ViT of 112 px
-        (AdaptRequest, {}, (160, 224, 0.5)),
-        (AdaptRequest, {"views.size": 100}, (100, 100, 0.5)),
-        (AdaptRequest, {"views.test_scale": 1.25}, (224, 280, 0.5)),
-        (AdaptRequest, {"epochs": 7}, (224, 224, 0.5)),
-    ],
-)
-def test_views_are_smaller_than_what_the_result_is_for(
-    asked: Any,
-    fields: dict[str, Any],
-    sizes: tuple[int, int, float],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(unlabelled, "kept", lambda *_: np.zeros(1))  # so no smaller result
-    change = (
-        {"options": VIT.options | {"img_size": 112}} if sizes[0] == 64 else {"widths": (16, 32)}
-    )
-    network = (VIT if sizes[0] == 64 else NETWORK).model_copy(update=change)
-    made = random_backbone(network, 112 if network.name == VIT.name else 224, seed=0)
-    start = str(save_backbone(made, tmp_path / "start.safetensors"))
-    planned = adapt(
-        asked(start, "digits", seconds=900.0, fields=fields), tmp_path / "run", only_plan=True
-    )
-    views = recipes.experiment.validate(planned["experiment"]).views
-    assert (views.size, views.test_size, round(views.scale[0], 2)) == sizes
-    said = [
-        text in " ".join(planned["plan"]) for text in ("the result is for", "crops of the images")
-    ]
-    assert said == [
-        views.size != views.test_size,
-        sizes[2] == 0.36,
-    ]  # crops show things as large as the result does
-
-
 @pytest.mark.parametrize("readable", [100, 2])
 def test_both_are_judged_at_the_result_s_size(
     readable: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -380,16 +332,6 @@ def test_halves_hold_every_image_once(grouped: bool) -> None:
     assert abs(np.bincount(of[first]) - np.bincount(of[second])).max() <= (4 if grouped else 0)
     if groups is not None:
         assert not set(groups[judge.judged[first]]) & set(groups[judge.judged[second]])
-
-
-def test_between_the_weights(weights: Path) -> None:
-    start, end = load_backbone(weights), random_backbone(NETWORK, 8, seed=6)
-    for name, value in between(start, end, 0.75).state_dict().items():
-        if value.is_floating_point():
-            torch.testing.assert_close(
-                value, 0.25 * start.state_dict()[name] + 0.75 * end.state_dict()[name]
-            )
-    assert torch.equal(between(start, end, 1.0)(x := torch.rand(2, 3, 8, 8)), end.eval()(x))
 
 
 Judged = tuple[Backbone, Side, Shown, Judge]

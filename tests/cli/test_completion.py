@@ -5,16 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from hexa import recipes
-from hexa.cli.completion import LISTED
 from hexa.cli.declare import COMMANDS
-from hexa.evaluation import protocols
-from hexa.recipes.modifiers import MODIFIERS
 
 SLOW = ("torch", "torchvision", "timm", "numpy", "sklearn", "scipy")
 
@@ -65,20 +61,3 @@ def test_names_of_recipes_and_their_modifiers(blocked: Path, tmp_path: Path) -> 
     assert found == [name for name in recipes.names() if name.startswith("digits-")]
     found = completions("hexa pretrain cifar10-simclr+sm", blocked, tmp_path)
     assert found == ["cifar10-simclr+small"]
-
-
-def test_names_of_protocols(blocked: Path, tmp_path: Path) -> None:
-    assert [*completions("hexa evaluate ", blocked, tmp_path)] == protocols.names()
-    assert completions("hexa evaluate fin", blocked, tmp_path) == ["fine-tune"]
-
-
-def test_files(blocked: Path, tmp_path: Path) -> None:
-    (tmp_path / "weights.safetensors").touch()
-    assert completions("hexa embed wei", blocked, tmp_path) == ["weights.safetensors"]
-
-
-def test_the_lists_of_recipes_are_complete() -> None:
-    """python -c "from hexa import recipes; print(*recipes.names(), sep='\\n')" prints them."""
-    listed = [(files(package) / LISTED).read_text().split() for package in ("hexa", "hexa_paper")]
-    expected = [*recipes.names(), *(f"+{name}" for name in MODIFIERS)]
-    assert sorted([*listed[0], *listed[1]]) == sorted(expected)

@@ -90,19 +90,6 @@ def test_a_batch_with_other_views_than_the_method_takes(name: str, count: int, u
         next(iter(Objective(case.build(), {}).losses(batch)))
 
 
-@pytest.mark.parametrize("change", [torch.mean, lambda loss: loss.mean(0), lambda loss: loss.T])
-def test_a_loss_of_another_shape(
-    monkeypatch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor]
-) -> None:
-    method = Case("byol", {}).build()
-    monkeypatch.setattr(
-        method, "loss", lambda *given, original=method.loss: change(original(*given))
-    )
-    said = r"BYOL\.loss gave \[.*\]; a loss for each crop and image is needed, \[V, B\] = "
-    with pytest.raises(UserError, match=said):
-        next(iter(Objective(method, {}).losses(Case("byol", {}).batch())))
-
-
 @pytest.mark.parametrize(
     ("keep", "name"),
     [(lambda x: x, "bank"), (lambda x: [x], "banks"), (lambda x: {"a": x}, "named")],

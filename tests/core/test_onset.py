@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from hexa.core import HardExample
-from hexa.hard_examples.cutmix import CutMix
 from hexa.nn.branch_norm import BranchBatchNorm
 from hexa.objective import Objective, ObjectiveConfig
 from tests.laws.cases import KINDS, Case, batch, one_step
@@ -98,36 +95,6 @@ def test_its_batch_norms_begin_as_the_main_ones_are_then() -> None:
         torch.equal(norm.aux.weight, weight) for norm, weight in zip(norms, held, strict=True)
     )
     assert not any(torch.equal(norm.aux.weight, norm.weight) for norm in norms)
-
-
-def test_a_branch_that_is_in_use_already_is_left_alone() -> None:
-    case = Case(
-        "moco",
-        {},
-        {"adversarial": {}, "cmxA": {"kind": "cutmix", "source": "adversarial", "start": 0.5}},
-    )
-    run = Run(case).steps(0, 2)
-    before = run.state()[0]
-    run.objective.losses(case.batch(2))
-    assert all(torch.equal(value, before[name]) for name, value in run.method.state_dict().items())
-
-
-def onsets(
-    hard: dict[str, HardExample], steps: int, of: Callable[[Objective, int], object]
-) -> list[object]:
-    objective = Objective(Case("moco", {}, {"adversarial": {}}).build(), hard, steps=steps)
-    return [of(objective, step) for step in range(steps)]
-
-
-@pytest.mark.parametrize("steps", [10, 30, 1000])
-@pytest.mark.parametrize("start", [0.0, 0.3, 0.7, 1.0])
-def test_it_sets_in_at_its_share_of_the_steps(steps: int, start: float) -> None:
-    there = onsets(
-        {"cutmix": CutMix(start=start)},
-        steps,
-        lambda objective, step: "cutmix" in objective.weights(step),
-    )
-    assert there == [step >= round(start * steps) for step in range(steps)]
 
 
 def test_weights_are_a_mean_over_the_terms_that_are_there() -> None:

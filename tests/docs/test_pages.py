@@ -255,11 +255,3 @@ def test_runs_of_a_readers_own_file_are_looked_at_with_trust() -> None:
         lines = [line for line in shown.splitlines() if line.startswith("hexa visualize runs/")]
         assert lines
         assert all(line.endswith(" --trust") for line in lines), lines
-
-
-def test_torchrun_on_one_machine_meets_at_a_free_port() -> None:
-    """Two jobs on a node would meet at torchrun's usual port."""
-    for file in [*PAGES, *(ROOT / "src").rglob("*.py")]:
-        for line in file.read_text().splitlines():
-            if "torchrun --n" in line:
-                assert "--nnodes" in line, f"{file.name}: {line}"

@@ -69,15 +69,6 @@ def test_an_evaluation_learns_from_a_part_and_scores_all(tmp_path: Path, says: S
     assert any("has only 1,347 images: all are used" in note for note in all_of_them["notes"])
 
 
-def test_images_held_out_are_the_same_for_every_part() -> None:
-    found = [
-        hexa.evaluate("knn", "pixels:8", "digits", holdout=0.2, images=images)["data_facts"]
-        for images in (None, 100, 50)
-    ]
-    assert len({facts["test"]["fingerprint"] for facts in found}) == 1
-    assert [facts["fit"]["images"] for facts in found[1:]] == [100, 50]
-
-
 def drawn_by_each() -> list[str]:
     return draw_part(open_source("digits", "train"), 200, 3).paths
 

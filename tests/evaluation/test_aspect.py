@@ -15,7 +15,6 @@ from hexa.data import open_source
 from hexa.evaluation import evaluate
 from hexa.evaluation.embed import embed
 from hexa.evaluation.features import extract
-from hexa.evaluation.protocols import svm
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.feature_maps import stride
@@ -67,26 +66,6 @@ def test_features_are_those_of_each_image_alone(
     np.testing.assert_allclose(
         np.load(out.path)["features"], features.numpy(), rtol=1e-4, atol=1e-5
     )
-
-
-@pytest.mark.parametrize("protocol", ["knn", "svm", "probe", "linear"])
-def test_results_name_it(data: str, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        svm, "cpu_count", lambda: 1
-    )  # no other processes, which take seconds to start
-    backbone = random_backbone(SMALL, 16)
-    given: dict[str, dict[str, Any]] = {
-        "knn": {"k": 3},
-        "svm": {"preset": "pcl"},
-        "linear": {"preset": "cifar", "epochs": 2},
-    }
-    options = ALONE | given.get(protocol, {})
-    plain = evaluate(protocol, backbone, data, **options)
-    kept = evaluate(protocol, backbone, data, aspect="keep", **options)
-    assert kept["protocol"] == plain["protocol"] + "-aspectkeep"
-    assert kept["deviations"]["aspect"] == ["crop", "keep"]
-    assert "aspect" not in plain["deviations"]
-    assert kept["transform"]["resize"] == "shorter side to 16, own aspect, multiples of 2"
 
 
 @pytest.mark.parametrize("protocol", ["linear", "fine-tune", "semi-supervised", "detect"])

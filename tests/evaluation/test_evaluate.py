@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -56,31 +55,6 @@ def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:
     assert {"encoder", "branch", "versions", "seconds", "transform"} <= found.keys()
 
 
-def test_k_above_the_images_is_capped_and_images_that_cannot_be_read_are_said(
-    tmp_path: Path,
-) -> None:
-    data = pictures(tmp_path / "fit", {"a": 3, "b": 4})
-    test = pictures(tmp_path / "other", {"a": 2, "b": 2}, shade=9)
-    (tmp_path / "other" / "b" / "1.png").write_bytes(b"broken")
-    found = evaluate("knn", "pixels:10", data, test_data=test, num_workers=0, **QUIET)
-    # of the images that could be read
-    metrics = {
-        "top1": 100.0,
-        "balanced_accuracy": 100.0,
-        "majority_class": pytest.approx(200 / 3),
-    }
-    assert (found["protocol"], found["metrics"]) == ("knn/k7-t0.07", metrics), (
-        "a top5 would say nothing"
-    )
-    assert "1 of 4 test images could not be read: b/1.png" in found["notes"]
-    assert "k = 200 exceeds the 7 labelled images; k = 7 was used" in found["notes"]
-    many = evaluate("knn", "pixels:10", data, test_data=test, k=6, num_workers=0, **QUIET)["notes"]
-    assert (
-        "k = 6 is more than a fifth of the 7 labelled images; a smaller --k suits them better"
-        in many
-    )
-
-
 def test_a_holdout_never_touches_the_test_split(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = random_backbone(SMALL, 8)
     opened: list[str] = []
@@ -129,34 +103,6 @@ def a_run(tmp_path: Path) -> Path:
     (run / "config.yaml").write_text("recipe: of-yesterday\n")
     save_backbone(random_backbone(SMALL, 8), run / "backbone.safetensors")
     return run
-
-
-def test_a_result_that_cannot_be_written_is_in_the_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, out = a_run(tmp_path), tmp_path / "full" / "result.json"
-    whole = results.write_text
-
-    def full(path: Path, text: str) -> Path:
-        if path == out:
-            raise OSError(28, "No space left on device", str(path))
-        return whole(path, text)
-
-    monkeypatch.setattr(results, "write_text", full)
-    with pytest.raises(results.NotWritten, match=r"full/result\.json: the disk is full") as caught:
-        evaluate("knn", run, "digits", out=out, **QUIET)
-    assert caught.value.result["metrics"]["top1"] > 10
-    assert json.loads((run / "results.json").read_text()) == [caught.value.result], (
-        "what can be written is"
-    )
-
-
-def test_evaluations_that_end_together_all_arrive(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    with ThreadPoolExecutor(12) as threads:
-        list(threads.map(lambda i: results.append({"number": i}, path), range(12)))
-    assert sorted(entry["number"] for entry in json.loads(path.read_text())) == list(range(12))
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_weights_that_are_no_numbers_give_no_result() -> None:

@@ -116,19 +116,6 @@ def test_what_is_scored_is_the_accuracy_of_the_classifier(
     assert outcome.metrics["top1_last"] == pytest.approx(100 * right / 30)
 
 
-class Counting(Means):
-    """Changes a buffer in evaluation too."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.norm.num_batches_tracked.add_(1)
-        return super().forward(x)
-
-
-def test_a_backbone_that_changes_is_noticed(task: Callable[..., Task]) -> None:
-    with pytest.raises(RuntimeError, match=r"backbone changed .*num_batches_tracked"):
-        linear.train(task(Counting()), LinearOptions(**QUICK))
-
-
 def test_each_image_is_decoded_once_whatever_the_epochs(
     task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:

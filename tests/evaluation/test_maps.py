@@ -9,17 +9,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet
 import pytest
-import timm
 import torch
 
-from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation import maps
 from hexa.evaluation.embed import embed
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.feature_maps import last_maps
-from hexa.weights.external import External
 from hexa.weights.pretrained import Backbone, random_backbone
 from tests.evaluation.given import QUIET, SMALL, noise_images
 
@@ -102,59 +98,6 @@ def test_tokens_lie_on_the_grid_of_their_patches(tmp_path: Path) -> None:
             np.testing.assert_allclose(
                 found[:, :, row, column], tokens[:, row * grid + column], rtol=1e-3, atol=1e-4
             )
-
-
-@pytest.mark.parametrize(
-    "name", ["swin_tiny_patch4_window7_224", "deit_tiny_distilled_patch16_224"]
-)
-def test_maps_come_as_channels_rows_and_columns(name: str) -> None:
-    network = timm.create_model(name, num_classes=0).eval()
-    images = torch.rand(1, 3, 224, 224)
-    found, blank = last_maps(network, name, (224, 224))
-    with torch.no_grad():
-        theirs = network.forward_intermediates(
-            images, indices=1, norm=True, intermediates_only=True
-        )
-        ours = found(images)
-    assert ours.shape == blank.shape == theirs[-1].shape
-    torch.testing.assert_close(ours, theirs[-1])
-
-
-def test_a_network_without_the_function_is_taken_apart() -> None:
-    import torchvision
-
-    network = torchvision.models.resnet18(weights=None).train()
-    found, blank = last_maps(External(network, "it"), "it", (64, 96))
-    network.train()
-    assert blank.shape == (1, 512, 2, 3)
-    last_maps(network, "it", (64, 64))
-    assert network.training
-    assert int(network.bn1.num_batches_tracked) == 0
-    with torch.no_grad():
-        assert found(torch.rand(2, 3, 64, 64)).shape == (2, 512, 2, 2)
-
-
-@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
-def test_an_unreadable_image_is_left_out_and_nothing_is_left_of_what_fails(
-    tmp_path: Path, suffix: str
-) -> None:
-    data = noise_images(tmp_path / "images", {f"{number}.png": (8, 8) for number in range(3)})
-    whole = np.load(
-        embed(random_backbone(SMALL, 8), data, tmp_path / "w.npy", maps=True, num_workers=0).path
-    )
-    (tmp_path / "images" / "1.png").write_bytes(b"broken")
-    made = embed(random_backbone(SMALL, 8), data, tmp_path / f"m{suffix}", maps=True, num_workers=0)
-    assert (made.num_images, len(made.left_out)) == (2, 1)
-    found = read(made.path)
-    np.testing.assert_allclose(found["maps"], whole[[0, 2]], rtol=1e-4, atol=1e-5)
-    assert found["paths"].tolist() == ["0.png", "2.png"]
-    assert "labels" not in found
-    for number in (0, 2):
-        (tmp_path / "images" / f"{number}.png").write_bytes(b"broken")
-    before = set(tmp_path.iterdir())
-    with pytest.raises(UserError, match=r"no image that can be read; \S+: "):
-        embed(random_backbone(SMALL, 8), data, tmp_path / f"n{suffix}", maps=True, num_workers=0)
-    assert set(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hexa.data import open_source
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
-from hexa.evaluation.transforms import describe, transform_of
+from hexa.evaluation.transforms import transform_of
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
-from tests.evaluation.given import QUIET, SMALL, plain_images
+from tests.evaluation.given import QUIET, SMALL
 
 KNN = QUIET | {"k": 5}
 
@@ -22,29 +21,10 @@ def file(tmp_path: Path) -> str:
     return str(tmp_path / "b.safetensors")
 
 
-def pictures(folder: Path, third: tuple[int, int] = (8, 8)) -> str:
-    return plain_images(
-        folder, {"a/0.png": (8, 8), "b/1.png": (8, 8), "a/2.png": third, "b/3.png": (8, 8)}
-    )
-
-
 def test_a_backbone_brings_its_transform() -> None:
     found = transform_of(load_backbone("random:resnet18"))
     assert vars(found) == {"size": 224, "short": 236, "interpolation": "bicubic"}
     assert vars(transform_of(random_backbone(SMALL, 16))) == vars(EvaluationTransform(16))
-
-
-def test_a_result_says_what_happened_to_the_images(tmp_path: Path) -> None:
-    digits = open_source("digits", "train")
-    whole = {"size": 8, "resize": "whole", "interpolation": "bilinear, antialiased"}
-    assert describe(EvaluationTransform(8), digits) == whole
-    assert describe(EvaluationTransform(4, 0.5), digits)["resize"] == "shorter side to 8, centre 4"
-    mixed = open_source(pictures(tmp_path / "mixed", (10, 8)), "train")
-    shares = {"whole": 75.0, "shorter side to 16, centre 14": 25.0}
-    found = {"size": 14, "resize": shares, "interpolation": "bicubic, antialiased", "looked_at": 4}
-    assert describe(EvaluationTransform(14, interpolation="bicubic"), mixed) == found
-    (tmp_path / "mixed" / "a" / "0.png").write_bytes(b"no image")
-    assert describe(EvaluationTransform(14), mixed)["looked_at"] == 3
 
 
 def test_what_is_set_is_in_the_result(file: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +11,6 @@ import torch
 from torch.nn import functional as F
 
 from hexa.data.sources.source import ArraySource
-from hexa.evaluation import evaluate
 from hexa.evaluation.protocol import Outcome, Task
 from hexa.evaluation.protocols import fine_tune
 from hexa.evaluation.protocols.fine_tune import FineTuneOptions
@@ -26,8 +24,8 @@ from hexa.evaluation.supervised import (
 )
 from hexa.ops import draws
 from hexa.runtime.random import Stream
-from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
-from tests.evaluation.given import QUIET, SMALL, task_of
+from hexa.weights.pretrained import random_backbone
+from tests.evaluation.given import SMALL, task_of
 from tests.modules import unchanged
 
 
@@ -139,17 +137,6 @@ def test_the_published_fields() -> None:
     plan = fine_tune._plan(options, 0.001)
     factors = [decayed(plan.factor, plan.decay_at, epoch, plan.epochs) for epoch in (6, 7, 13, 14)]
     assert factors == pytest.approx([1, 0.1, 0.1, 0.01])
-
-
-def test_from_the_outside_on_digits(tmp_path: Path) -> None:
-    save_backbone(random_backbone(SMALL, 8), tmp_path / "b.safetensors")
-    spec = str(tmp_path / "b.safetensors")
-    tuned = evaluate(
-        "fine-tune", spec, "digits", epochs=6, learning_rates=0.03, batch_size=16, **QUIET
-    )
-    assert tuned["protocol"] == "fine-tune/cifar-6ep-lr0.03-batch_size=16"
-    assert tuned["metrics"]["top1"] > 30  # seeds 0–2: 49, 55, 39
-    assert load_backbone(spec).content_hash() == tuned["backbone_facts"]["hash"]
 
 
 @pytest.mark.parametrize("head", ["alf", "aff"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import timm
@@ -114,23 +113,6 @@ def test_groups_side_by_side_are_those_one_after_another(
             for found in (y, made[-1][3]) if layout == "channels last" and x.ndim == 4 else ():
                 assert found.is_contiguous(memory_format=torch.channels_last)
         torch.testing.assert_close(*made)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_fixed_statistics_give_a_gpu_gradients_in_the_layout_of_the_maps(layout: str) -> None:
-    plain, x = seeded_norm().eval(), LAYOUTS[layout](images(2)).requires_grad_()
-    parts = [x, plain.weight, plain.bias]
-
-    def fixed(x: torch.Tensor, *affine: torch.Tensor) -> Any:
-        return branch_norm._FixedNorm.apply(
-            x, plain.running_mean, plain.running_var, *affine, plain.eps
-        )
-
-    torch.testing.assert_close(fixed(*parts), plain(x))
-    assert torch.autograd.gradcheck(fixed, parts)
-    assert torch.autograd.gradgradcheck(fixed, parts)
-    (gradient,) = torch.autograd.grad(fixed(*parts).sum(), x)
-    assert gradient.is_contiguous(memory_format=torch.channels_last) == (layout == "channels last")
 
 
 @pytest.mark.parametrize("groups", [1, 3])

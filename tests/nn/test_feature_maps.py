@@ -11,8 +11,6 @@ from torchvision.models._utils import IntermediateLayerGetter
 
 from hexa.nn.feature_maps import parts
 from hexa.weights.external import External
-from hexa.weights.pretrained import load_backbone
-from tests.modules import unchanged
 
 
 def maps_of(network: nn.Module, images: Tensor) -> list[Tensor]:
@@ -79,10 +77,3 @@ def test_a_network_of_anybody() -> None:
     images = torch.rand(2, 3, 32, 48)
     with torch.no_grad():
         torch.testing.assert_close(maps_of(network, images)[-1].mean((2, 3)), network(images))
-
-
-def test_small_networks_and_training_mode_is_left_as_it_was() -> None:
-    network = load_backbone("random:small-resnet-4-8-16").network.train()
-    with unchanged(network):
-        assert [part.stride for part in parts(network, "it")] == [1, 2, 4]
-    assert network.training

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.image_size import at_size, patch_side, rounded
+from hexa.nn.image_size import at_size
 from tests.refusals import one_line
 
 SMALL = {"depth": 2, "embed_dim": 24, "num_heads": 2}
@@ -90,13 +90,3 @@ def test_a_size_between_patches_stays_where_the_network_was_made_for_it() -> Non
     assert at_size(network, config, 384).network is network
     with one_line("size 385: .* has patches of 14 px; give 378 or 392"):
         at_size(network, config, 385)
-
-
-@pytest.mark.parametrize(
-    ("name", "side"),
-    [("resnet18", 1), ("vit_tiny_patch16_224", 16), ("vit_tiny_r_s16_p8_224", 32)],
-)
-def test_patches(name: str, side: int) -> None:
-    network = backbones.outline(NetworkConfig(name=name))
-    assert patch_side(network) == side
-    assert rounded(network, 100) == {1: 100, 16: 96, 32: 96}[side]

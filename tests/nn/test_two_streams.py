@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hexa.config import UserError
-from hexa.core import MAIN, Branch, Setting
 from hexa.nn.backbones import NetworkConfig, build, num_features
-from hexa.nn.encoder import Encoder
 from hexa.nn.feature_maps import last_maps
 from hexa.nn.two_streams import lab
 from hexa.weights import start
@@ -81,22 +79,6 @@ def test_each_stream_sees_its_channels_of_the_pixels() -> None:
     torch.testing.assert_close(
         maps((images - mean) / std).mean((2, 3)), expected, rtol=1e-4, atol=1e-5
     )
-
-
-def test_any_method_takes_two_streams_with_batch_norms_of_each_branch() -> None:
-    query, key = Encoder.with_twin(
-        build(SMALL), nn.Linear(16, 8), Setting(16, 4, branches=("main", "aux"))
-    )
-    crops = (torch.rand(4, 3, 16, 16, requires_grad=True),)
-    query.embed(crops, Branch("aux")).sum().backward()
-    assert all(
-        p.grad is None
-        for name, p in query.named_parameters()
-        if "bn" in name and ".aux." not in name
-    )
-    assert query.backbone.colour.bn1.aux.weight.grad is not None  # type: ignore[union-attr]
-    assert crops[0].grad.abs().sum() > 0
-    torch.testing.assert_close(key.embed(crops, MAIN), query.embed(crops, MAIN))
 
 
 def test_a_file_of_two_streams_is_read_back_and_started_from(tmp_path: Path) -> None:

@@ -153,27 +153,3 @@ def test_who_gets_which_operation() -> None:
     assert abs(float((turns < 0).float().mean()) - 0.5) < 0.05
     assert abs(10 * float(turns.abs().mean()) - 5) < 0.06
     assert abs(10 * float(turns.abs().std()) - 0.5) < 0.05
-
-
-def test_what_a_row_gets_depends_on_its_numbers_alone() -> None:
-    uniforms = torch.rand(COUNT, 4, generator=torch.Generator().manual_seed(5))
-    images = _bytes() / 255
-
-    def made(rows: slice) -> Tensor:
-        plan, out = randaugment.plan(uniforms[rows], 9.0, 0.5), images[rows].clone()
-        out[plan.rows] = randaugment.apply(out[plan.rows], plan)
-        return out
-
-    whole = made(slice(None))
-    halves = torch.cat((made(slice(0, COUNT // 2)), made(slice(COUNT // 2, COUNT))))
-    torch.testing.assert_close(halves, whole, atol=1e-6, rtol=0)
-    assert not (whole != images).flatten(1).any(1)[uniforms[:, 0] >= 0.5].any()
-    for row in range(COUNT):  # the operation by name, without a plan
-        if uniforms[row, 0] < 0.5:
-            name = list(OPERATIONS)[int(uniforms[row, 1] * 15)]
-            level = (9 + 0.5 * torch.distributions.Normal(0, 1).icdf(uniforms[row, 2])).clamp(
-                0, 10
-            )[None]
-            sign = torch.tensor([-1.0 if uniforms[row, 3] < 0.5 else 1.0])
-            expected = _ours(name, images[row : row + 1], level, sign)[0]
-            torch.testing.assert_close(whole[row], expected, atol=1e-4, rtol=0)

@@ -11,7 +11,7 @@ from hexa import cli, recipes
 from hexa.cli import fields
 from hexa.evaluation import protocols
 from hexa_paper import paper, plan
-from hexa_paper.studies import EXPERIMENTS, METHODS, PLAIN, TABLES, arms_of, shown, study
+from hexa_paper.studies import EXPERIMENTS, PLAIN, TABLES, arms_of, shown, study
 from tests.paper.conftest import RECORD, request_for
 
 #: Rows that no command makes.
@@ -55,21 +55,6 @@ def test_every_published_row_has_a_command_that_parses_or_a_reason(name: str) ->
         assert bool(commands) != (row.method in WITHOUT), line
         for command in commands:
             parsed(command, row.epochs)
-
-
-def test_commands_of_whole_studies_parse() -> None:
-    for command in re.findall("`(hexa reproduce .*?)`", paper.page(RECORD)):
-        parsed(command)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_arms_stand_beside_a_row_of_their_own_method(name: str) -> None:
-    for arm in (
-        arm for method in METHODS for place in ("cifar", "digits") for arm in arms_of(method, place)
-    ):
-        row = paper.row_of(name, arm)
-        if arm.published and row:
-            assert row.method.split(" (")[0].rstrip("†") == arm.published[0].split(" (")[0]
 
 
 def test_moco_v1_is_small_with_its_own_views_and_temperature() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from hexa.training.losses import NonFiniteError
 from hexa_paper import reproduce, running, storage, work
 from tests.evaluation.given import noise_images
 from tests.paper.conftest import costs_for
@@ -91,23 +90,3 @@ def test_a_tiny_run_writes_the_table_and_nothing_is_made_twice(
         ).is_file()
     carry_out(tmp_path / "out", images)
     assert len(calls) == 9
-
-
-def test_a_teacher_that_diverged_is_told_of(
-    tmp_path: Path, images: str, calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its student has no score, and the other arms have theirs."""
-    trained = running._pretrain
-
-    def pretrain(record: dict[str, Any], run: Path, *rest: Any) -> None:
-        trained(record, run, *rest)
-        if record["arm"] == "simclr":
-            (run / running.BACKBONE).unlink()
-            raise NonFiniteError(2, "std", 1.0, None)
-
-    monkeypatch.setattr(running, "_pretrain", pretrain)
-    found = json.loads((carry_out(tmp_path / "out", images) / storage.RESULT).read_text())
-    lost = {row["key"] for row in found["summary"] if row["diverged"]}
-    assert (lost, len(found["summary"])) == ({"simclr", "deacl"}, 3)
-    student = next(run for run in found["runs"] if run["arm"] == "deacl")
-    assert student["diverged"] == "simclr-1ep-lr0.03-seed0, its teacher, has no weights"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import Any
 
 import numpy as np
 import pytest
@@ -72,41 +71,3 @@ def test_what_missed_the_time_is_not_compared_at_equal_time() -> None:
     texts = " ".join(text.get_text() for text in drawn.findobj(Text))
     assert [part in texts for part in ("1 ep., 0.8×", "×: of the time")] == [True, True]
     assert "2 ep." in texts
-
-
-def diverge(run: dict[str, Any]) -> dict[str, Any]:
-    return run | {
-        "diverged": "step 2: the loss of 'std' is not finite",
-        "results": [],
-        "pretrain_seconds": None,
-    }
-
-
-def test_a_diverged_seed_is_named_and_the_others_are_the_mean() -> None:
-    plan, runs, _ = collected("table1", epochs=4, seeds=(0, 1, 2), rates=(0.03,))
-    runs = [
-        diverge(run) if (run["arm"], run["seed"]) == ("ii", 1) and run["epochs"] == 4 else run
-        for run in runs
-    ]
-    rows = rows_of(plan, runs)
-    row = next(row for row in rows if row["key"] == "ii" and row["comparison"] == EPOCHS)
-    assert (row["seeds"], row["diverged"]) == ([0, 2], [1])
-    values = [
-        run["results"][0]["metrics"]["top1"]
-        for run in runs
-        if (run["arm"], run["epochs"]) == ("ii", 4) and run["results"]
-    ]
-    assert list(row["scores"]["k-NN top-1"]["values"]) == values
-    assert len(values) == 2
-    notes = writing.notes_of(plan, rows, [], runs)
-    assert any(
-        "HEXA-MoCo, 4 epochs: 1 of 3 seeds diverged (1) at rate 0.03" in note for note in notes
-    )
-    page = writing.markdown(plan, rows, notes)
-    assert all(
-        one in page for one in (f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}", "1 of 3")
-    )
-    parsed = csv.DictReader(io.StringIO(writing.csv_text(rows)))
-    assert [line["diverged"] for line in parsed] == [
-        str(len(row["diverged"])) for row in rows for _ in row["scores"]
-    ]

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hexa import recipes
-from hexa.cli import fields
 from hexa.config import ConfigError
-from hexa.data.views.config import Crops
 from hexa.methods import SimCLRConfig
-from hexa.recipes.experiment import dump, load, override
+from hexa.recipes.experiment import override
 from hexa_paper.methods.jigsaw import JigsawConfig, PuzzleConfig
 
 
@@ -34,26 +31,6 @@ def test_overrides_by_text_and_by_value() -> None:
     )
     assert changed.method.queue_size == plain.method.queue_size
     assert override(plain, {"data": "folder:a: b"}).data == "folder:a: b"
-
-
-@pytest.mark.parametrize("text", ["[{count: 4, size: 16, scale: [0.05, 0.14]}]", "[]", "none"])
-def test_groups_of_crops_are_given_as_help_shows_them(text: str, tmp_path: Path) -> None:
-    changed = override(recipes.get("digits-moco-v2"), {"views.extra_crops": text})
-    assert changed.views.extra_crops == (
-        (Crops(count=4, size=16, scale=(0.05, 0.14)),) if "count" in text else ()
-    )
-    dump(changed, tmp_path / "config.yaml")
-    assert load(tmp_path / "config.yaml") == changed
-    help_text = fields.describe(fields.of_experiment(changed))
-    (line,) = (line for line in help_text.splitlines() if line.startswith("  --views.extra_crops "))
-    option, kind = line.rsplit("  (", 1)
-    asked = (
-        "size: integer or none, scale: [number, number] or none, blur_probability: number or none"
-    )
-    asked += ", solarize_probability: number or none"
-    assert kind == f"[{{count: integer, {asked}}}, …])"
-    _, given = option.split(maxsplit=1)
-    assert override(recipes.get("digits-moco-v2"), {"views.extra_crops": given}) == changed
 
 
 def test_hard_examples_come_and_go_by_naming_them() -> None:

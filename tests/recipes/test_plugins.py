@@ -56,16 +56,6 @@ def test_a_file_that_ends_the_program_is_no_success(
     assert not list(tmp_path.glob("f*"))
 
 
-def test_a_method_that_ends_the_program_is_no_success(tmp_path: Path, says: Says) -> None:
-    file = tmp_path / "mine_ends_later.py"
-    network = (
-        "class Network(nn.Module):\n    def forward(self, images):\n        raise SystemExit\n"
-    )
-    file.write_text(f"from torch import nn\n{network}")
-    words = ["embed", f"python:{file}:Network", "--data", "digits", "--out", tmp_path / "f.npz"]
-    assert "its code ended the program by sys.exit(None)" in says(*words, status=2).err
-
-
 OWN = """
 from typing import Literal
 from hexa import recipes

@@ -72,22 +72,3 @@ def test_a_command_to_be_copied_is_quoted_whole_and_runs_no_code_to_be_found(
     own = make_run("own", recipe=f"{tmp_path}/mine.py:f")
     assert comparison.command(read_run(own)).startswith("hexa pretrain --config")
     assert not list(tmp_path.glob("**/sang"))
-
-
-def test_only_differences_are_listed_by_part(make_run: MakeRun) -> None:
-    first, second = (
-        {"optimizer": {"learning_rate": 0.1, "momentum": momentum}} for momentum in (0.9, 0.8)
-    )
-    runs = [
-        read_run(run)
-        for run in (make_run("a"), make_run("b", seed=1, **first), make_run("c", **second))
-    ]
-    table = comparison.differences(runs, "abc")
-    assert table.header == ("field", "a", "b", "c")
-    assert table.rows == (
-        ("seed", "0", "1", "0"),
-        ("optimizer.learning_rate", "0.06", "0.1", "0.1"),
-        ("optimizer.momentum", "0.9", "0.9", "0.8"),
-    )
-    assert comparison.differences(runs[:1] * 2, "ab").rows == ()
-    assert comparison.differences([runs[0], Run(Path("result.json"))], "ab").rows == ()

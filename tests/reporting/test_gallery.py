@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,16 +68,6 @@ def test_columns_follow_from_the_objective() -> None:
     assert grid.tiles.shape == (5, 5, 16, 16, 3)
 
 
-def test_the_view_is_the_anchor_and_small_crops_are_shown_as_large() -> None:
-    batch = a_batch()
-    small = torch.rand(16, 3, 8, 8, generator=torch.Generator().manual_seed(2))
-    grid = gallery(objective(), replace(batch, crops=(*batch.crops, small)), num_images=4)
-    enlarged = small[:4].repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)
-    assert grid.heads == ("view", "view 2", "view 3")
-    for place, crops in enumerate((*batch.crops, enlarged)):
-        assert np.array_equal(grid.tiles[:, place], pixels(crops[:4]))
-
-
 def test_the_perturbation_is_mid_grey_where_nothing_moved() -> None:
     """Pixels at a border of [0, 1] that the attack pushes outwards stay, since it clips: mid-grey exactly there."""
     batch = a_batch()
@@ -138,13 +127,3 @@ def test_any_hard_example_gets_a_column() -> None:
     grid = gallery(objective(inverted=Inverted(kind="inverted")), batch, num_images=3)
     assert grid.heads == ("view", "inverted")
     assert np.array_equal(grid.tiles[:, 1], pixels(1 - batch.crops[0][:3]))
-
-
-def test_a_stored_gallery_is_the_same_again(tmp_path: Path) -> None:
-    grid = gallery(objective(attack=Adversarial(), mix=CutMix()), a_batch(), num_images=3)
-    path = grid.store(tmp_path / "new folder" / "grid.npz")
-    back = Gallery.load(path)
-    assert np.array_equal(back.tiles, grid.tiles)
-    assert [tuple(row) for row in back.captions] == grid.captions
-    assert (tuple(back.heads), list(back.labels)) == (grid.heads, [])
-    assert [path.name for path in path.parent.iterdir()] == ["grid.npz"]

@@ -53,14 +53,6 @@ def test_broken_lines_are_left_out_and_told(make_run: MakeRun) -> None:
     assert run.problems == [f"metrics.jsonl: 3 broken lines left out (3, 5, {len(lines)})"]
 
 
-def test_repeated_steps_of_a_resumed_run_count_once(make_run: MakeRun) -> None:
-    folder = make_run(epochs=2)
-    append(folder, {"event": "train", "step": 10, "epoch": 1.0, "loss/std": -7.0})
-    run = read_run(folder)
-    assert [line["step"] for line in run.train] == [5, 10, 15, 20]
-    assert run.train[1]["loss/std"] == -7.0
-
-
 def test_what_is_no_run_folder_is_refused(tmp_path: Path, make_run: MakeRun) -> None:
     with pytest.raises(UserError, match="no such run folder"):
         read_run(tmp_path / "nothing")

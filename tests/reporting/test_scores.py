@@ -85,23 +85,6 @@ def test_one_seed_each_is_compared_over_images(make_run: MakeRun) -> None:
     assert "number of test images is unknown" in scores.verdicts(runs, ["e", "ff"])[0]
 
 
-def test_a_later_evaluation_of_the_same_kind_replaces_the_earlier(make_run: MakeRun) -> None:
-    """A demo that is started twice appends the same evaluation; it is not a second measurement."""
-    base = {"protocol": "knn", "data": "digits", "seed": 0}
-    run = run_with(
-        make_run(),
-        base | {"metrics": {"top1": 50.0}},
-        base | {"metrics": {"top1": 60.0}},
-        base | {"metrics": {"top1": 70.0}, "seed": 1},
-        base | {"metrics": {"top1": 80.0}, "data": "other"},
-    )
-    assert [result["metrics"]["top1"] for result in scores.newest(run)] == [60.0, 70.0, 80.0]
-    assert (
-        scores.evaluations([run, run], ["a", "b"]).rows[0][3]
-        == f"65.0 ± {statistics.stdev([60, 70]):.1f}"
-    )
-
-
 def test_few_labels_are_compared_draw_by_draw(make_run: MakeRun) -> None:
     def few(draws: dict[str, list[float]], seed: int = 0) -> dict[str, object]:
         details = {labels: {"draws": scores} for labels, scores in draws.items()}

@@ -20,7 +20,7 @@ from hexa.data import ArraySource, open_source
 from hexa.data.loading.loaders import PretrainLoader, evaluation_batches
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views, ViewsConfig
-from hexa.nn.backbones import NetworkConfig, build
+from hexa.nn.backbones import NetworkConfig
 from hexa.recipes.experiment import override
 from hexa.run.run import pretrain
 from hexa.run.start import begin_from_weights
@@ -130,30 +130,6 @@ def test_every_command_takes_them(
         load_backbone(run, mean="0.1,0.2")
     assert load_backbone(run, mean="0.5").mean == (0.5,) * 5
     capsys.readouterr()
-
-
-@pytest.mark.parametrize(("name", "channels"), [("resnet18", 5), ("vit_tiny_patch16_224", 1)])
-def test_timms_networks_take_any_number(name: str, channels: int, tmp_path: Path) -> None:
-    statistics = {"mean": (0.5,) * channels, "std": (0.25,) * channels}
-    small = {"img_size": 32} if name.startswith("vit") else {}
-    config = NetworkConfig(name=name, channels=channels, options=small, **statistics)
-    backbone = random_backbone(config, 32)
-    again = load_backbone(save_backbone(backbone, tmp_path / "x.safetensors"))
-    images = torch.rand(2, channels, 32, 32)
-    assert torch.equal(again(images), backbone.eval()(images))
-    assert again.network_config == config
-    timm.create_model(name, num_classes=0, in_chans=channels, **small).load_state_dict(
-        backbone.network.state_dict()
-    )
-    made = export(backbone, "timm", tmp_path / "x.pth")
-    namespace: dict[str, Any] = {}
-    exec(made["load"], namespace)
-    torch.testing.assert_close(namespace["network"].eval()((images - 0.5) / 0.25), backbone(images))
-    if name == "resnet18":
-        stem = build(
-            NetworkConfig(name=name, small_stem=True, channels=channels, **statistics)
-        ).conv1
-        assert stem.weight.shape == (64, channels, 3, 3)
 
 
 @pytest.mark.parametrize("channels", [1, 5])

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from hexa.config import ConfigError, UserError
 from hexa.data import open_source
-from hexa.measure.costs import measure
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment
 from hexa.run.build import setting_of
@@ -73,10 +72,3 @@ def test_going_on_needs_the_same_pairs_wherever_they_lie(tmp_path: Path) -> None
 def test_methods_of_one_view_refuse(method: str) -> None:
     with pytest.raises(ConfigError, match=rf"pairs\.of: {method} sees one view of an image"):
         setting_of(paired("x.csv", method), 1347)
-
-
-def test_a_measured_step_reads_pairs_as_a_run_does(tmp_path: Path) -> None:
-    source = open_source("digits", "train")
-    assert min(measure(paired(table(tmp_path / "a.csv")), source, ()).steps.values()) > 0
-    with pytest.raises(UserError, match=r"pairs\.of .*none\.csv"):
-        measure(paired(str(tmp_path / "none.csv")), source, ())

@@ -7,7 +7,6 @@ import json
 import math
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -152,25 +151,6 @@ def test_resuming_a_finished_run_trains_nothing_and_keeps_what_began_it(
     assert len(after["resumed"]) == 1
 
 
-def test_the_best_weights_are_exported_until_turned_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hexa.run.monitor.KnnMonitor.__call__", Mock(side_effect=(90.0, 80.0)))
-    run = pretrain(
-        tiny(epochs=2, monitor__knn_every=1, monitor__keep_best="knn"),
-        tmp_path / "run",
-        console=quiet(),
-    )
-    kept = load_backbone(run).content_hash()
-    experiments.dump(tiny(epochs=2), run / "config.yaml")
-    resume(run, console=quiet())
-    assert (
-        load_backbone(run).content_hash()
-        != kept
-        == load_backbone(run / "best.safetensors").content_hash()
-    )
-
-
 def test_an_edited_config_is_refused_and_no_intact_checkpoint_is_no_silent_restart(
     copied: Path,
 ) -> None:
@@ -183,16 +163,6 @@ def test_an_edited_config_is_refused_and_no_intact_checkpoint_is_no_silent_resta
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"no checkpoint of .* is intact"):
         resume(copied, console=quiet())
-
-
-def test_a_folder_in_which_no_step_was_made_is_begun_anew(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("recipe: x")
-    (tmp_path / "metrics.jsonl").write_text('{"event": "start", "step": 0}\n')
-    with pytest.raises(UserError, match="hexa resume"):  # nothing says whose it is
-        pretrain(tiny(), tmp_path, console=quiet())
-    (tmp_path / "environment.json").write_text(json.dumps({"launcher": "here 1"}))
-    pretrain(tiny(), tmp_path, console=quiet())
-    assert (tmp_path / "backbone.safetensors").exists()
 
 
 def test_a_run_that_diverged_before_its_first_checkpoint_is_begun_anew(

@@ -19,10 +19,8 @@ from hexa.recipes import experiment as experiments
 from hexa.run.run import pretrain, resume
 from hexa.run.start import begin_from_weights
 from hexa.runtime import checkpoints
-from hexa.weights import start
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
-from tests.refusals import one_line
-from tests.run.test_start import TINY, begun
+from tests.run.test_start import TINY
 
 OWN = """
 import timm, torch
@@ -69,27 +67,6 @@ def test_code_that_the_user_names_runs_once_and_no_file_names_it(
     checkpoints.checkpoints(run / "checkpoints")[-1].unlink()
     resume(run, console=Console(file=io.StringIO()))
     assert load_backbone(run).content_hash() == whole
-
-
-def test_networks_that_code_gives_and_some_that_cannot_be_built_again(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(OWN)
-    for function, mean, size in (
-        ("fed_otherwise", 0.1, 64),
-        ("of_torchvision#resnet18", 0.485, 224),
-    ):
-        made = start.made_by_code(f"python:{tmp_path}/own.py:{function}")
-        assert (made.network_config.name, made.mean[0], made.image_size) == ("resnet18", mean, size)
-        assert not any(key.startswith("fc.") for key in made.state_dict())
-    for function, words in (
-        (
-            "unknown",
-            r"no network is recognised .*; if timm has this network, name it: python:.*unknown#NETWORK",
-        ),
-        ("unknown#resnot18", "timm has no network 'resnot18'; did you mean 'resnet18'"),
-        ("other_patches", "not the state of this network: of another shape are pos_embed"),
-    ):
-        with one_line(words):
-            begun(f"python:{tmp_path}/own.py:{function}")
 
 
 def test_a_configuration_runs_no_code() -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from hexa import recipes
-from hexa.data import open_source
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.pictures import MID_GREY
 from hexa.run.build import Machine, build_method, setting_of
 from hexa.run.folder import note
-from hexa.run.visualize import Look, visualize
+from hexa.run.visualize import Look
 from hexa.runtime import checkpoints
 from tests.conftest import Says
 from tests.evaluation.given import plain_images
@@ -51,16 +49,6 @@ def test_a_recipe_by_name(tmp_path: Path) -> None:
     assert np.abs(adversarial - view).max() == 1
 
 
-def test_the_picture_is_a_function_of_the_seed_and_the_only_file(tmp_path: Path) -> None:
-    made = [
-        visualize(tiny(), "digits", tmp_path / f"{n}.png", seed=s).read_bytes()
-        for n, s in enumerate((0, 0, 1))
-    ]
-    assert made[0] == made[1]
-    assert made[0] != made[2]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.png", "1.png", "2.png"]
-
-
 def test_a_run_shows_its_trained_method(tmp_path: Path) -> None:
     """The same configuration with all weights zero: its gradient is zero, so nothing moves."""
     trained = Look.at(a_run(tmp_path / "run", tiny()), None).gallery().tiles
@@ -68,18 +56,6 @@ def test_a_run_shows_its_trained_method(tmp_path: Path) -> None:
     assert (trained[:, 1] != MID_GREY).mean() > 0.5
     assert (dead[:, 1] == MID_GREY).all()
     assert np.array_equal(trained[:, 0], dead[:, 0])
-
-
-def test_columns_are_those_that_are_trained_on_and_their_sources() -> None:
-    changes = {
-        "hard_examples.adversarial.weight": "0",
-        "hard_examples.late.kind": "cutmix",
-        "hard_examples.late.source": "adversarial",
-        "hard_examples.unused.kind": "cutmix",
-        "hard_examples.unused.weight": "0",
-    }
-    heads = Look.at(tiny(**changes), "digits").gallery().heads
-    assert heads == ("view", "perturbation × 64", "adversarial", "late of adversarial")
 
 
 def test_files_that_only_a_runs_configuration_names_are_opened_on_request(
@@ -97,14 +73,3 @@ def test_files_that_only_a_runs_configuration_names_are_opened_on_request(
     says("visualize", run, *picture, "--trust")
     note(named)  # as a training does
     says("visualize", run, *picture)
-
-
-def test_the_views_are_those_of_the_configuration() -> None:
-    """Without flips, colours and with crops of everything, a view is the image, resized."""
-    changes = dict.fromkeys(("views.scale", "views.ratio"), "[1.0, 1.0]") | {"views.size": "8"}
-    changes["views.jitter_probability"] = "0"
-    shown = Look.at(tiny(**changes), "digits").gallery(6).tiles[:, 0]
-    source = open_source("digits", "train")
-    images = torch.stack([source.decode(i) for i in range(len(source))]).permute(0, 2, 3, 1).numpy()
-    for tile in shown:
-        assert (images == tile).all((1, 2, 3)).any()

@@ -7,7 +7,6 @@ import select
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -75,22 +74,6 @@ def test_nothing_is_left_behind_but_what_others_put_there(tmp_path: Path) -> Non
     assert (tmp_path / "empty").is_dir()  # it was there before
     with locked(tmp_path / "new" / "lock", "works"):
         shutil.rmtree(tmp_path / "new")
-
-
-def test_threads_of_one_process_keep_each_other_out(tmp_path: Path) -> None:
-    inside, most = 0, 0
-
-    def work(_: int) -> None:
-        nonlocal inside, most
-        with locked(tmp_path / "new" / "lock", "works", patience=60):
-            inside += 1
-            most = max(most, inside)
-            inside -= 1
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(work, range(8)))
-    assert most == 1
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:

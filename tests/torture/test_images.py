@@ -8,15 +8,9 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
-import numpy as np
-import pytest
-import torch
 from PIL import Image
 
-from hexa.data import open_source
-from hexa.data.loading.loaders import PretrainLoader, evaluation_batches
 from hexa.data.sources.decode import (
     MAX_IMAGE_PIXELS,
     DecodeError,
@@ -25,14 +19,10 @@ from hexa.data.sources.decode import (
     jpeg_size,
     quiet,
 )
-from hexa.data.views.evaluation import EvaluationTransform
-from hexa.data.views.making import Views, ViewsConfig
-from hexa.runtime.random import Stream
 from tests.data.image_files import (
     bmp_in_runs,
     chunk,
     every_format,
-    exif,
     photograph,
     png,
     png_values,
@@ -224,64 +214,3 @@ def test_what_unfolds_is_cheap(tally: Tally) -> None:
             not (found := complaints([data])),
             (name, found),
         )
-
-
-# -- in folders -----------------------------------------------------------------------------------------------------
-
-_SQUARE = photograph(24, 24)
-_CLEAR = _SQUARE.convert("RGBA")
-_CLEAR.putalpha(0)
-READ = {
-    "called jpeg.jpg": saved(_SQUARE, "PNG"),
-    "clear.PNG": saved(_CLEAR, "PNG"),
-    "frames half.gif": saved(_SQUARE, "GIF", save_all=True, append_images=[_SQUARE.rotate(90)] * 2)[
-        :-700
-    ],
-    "progressive.jpeg": saved(_SQUARE.convert("L"), "JPEG", progressive=True),
-    "turned.jpg": saved(_SQUARE, "JPEG", exif=exif(7)),
-}
-REFUSED = {
-    "checksum of the header.png": _patched(saved(_SQUARE, "PNG"), 29, b"????"),
-    "empty.jpg": b"",
-    "floats without bounds.tif": saved(
-        Image.fromarray(np.full((24, 24), np.inf, np.float32)), "TIFF"
-    ),
-    "half.jpg": saved(_SQUARE, "JPEG")[:400],
-    "page.jpg": b"<!doctype html><title>404 Not Found</title>",
-}
-SIZES = {
-    "one row.png": saved(photograph(1, 3000), "PNG"),
-    "large.jpg": saved(photograph(900, 1300), "JPEG"),
-}
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("resident", [True, False], ids=["in memory", "by workers"])
-def test_a_folder_of_odd_images_goes_all_the_way(
-    resident: bool, tmp_path: Path, tally: Tally
-) -> None:
-    for number, (name, data) in enumerate((READ | REFUSED | ({} if resident else SIZES)).items()):
-        (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
-        (tmp_path / "ab"[number % 2] / name).write_bytes(data)
-    source = open_source(f"folder:{tmp_path}")
-    unread = {path for path in source.paths if path.partition("/")[2] in REFUSED}
-    loader = PretrainLoader(
-        source, Views(ViewsConfig(size=16)), len(source), Stream(0), num_workers=1, tolerance=1.0
-    )
-    assert loader.resident == resident
-    for batch in loader.epoch(0):
-        assert all(
-            crop.shape == (len(source), 3, 16, 16) and crop.isfinite().all() for crop in batch.crops
-        )
-        assert not unread & {source.paths[position] for position in batch.index.tolist()}
-    loader.close()
-    assert {line.partition(": ")[0] for line in loader.problems} == unread
-    problems: dict[int, str] = {}
-    shown = evaluation_batches(
-        source, EvaluationTransform(16), 8, num_workers=1, problems=problems, tolerance=1.0
-    )
-    assert sorted([*torch.cat([index for _, _, index in shown]).tolist(), *problems]) == list(
-        range(len(source))
-    )
-    for position, path in enumerate(source.paths):
-        tally.input("odd images in folders", (position in problems) == (path in unread), path)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +14,7 @@ import pytest
 from tests.data.image_files import bitmap
 from tests.data.sources.test_torchvision_sets import pets
 from tests.data.sources.test_voc_boxes import ANNOTATION, annotated
-from tests.torture.harness import Tally, forked, look, outcome
+from tests.torture.harness import Tally, outcome
 
 #: What is tried: (its name, what makes it in a folder and returns the name of the source, what a look at it says).
 Case = tuple[str, Callable[[Path], object], str]
@@ -78,14 +76,6 @@ def _boxes(text: str) -> Callable[[Path], str]:
     return partial(_voc, lambda root: (root / "Annotations" / "trainval1.xml").write_text(text))
 
 
-def _lists(text: str, *names: str) -> Callable[[Path], str]:
-    def change(root: Path) -> None:
-        for name in names or ("cat",):
-            (root / "ImageSets" / "Main" / f"{name}_trainval.txt").write_bytes(os.fsencode(text))
-
-    return partial(_voc, change)
-
-
 def _no_lists(root: Path) -> None:
     for file in (root / "ImageSets" / "Main").glob("*_*.txt"):
         file.unlink()
@@ -107,7 +97,6 @@ def _set(
 _LAUGHS = "".join(f'<!ENTITY n{k} "{f"&n{k - 1};" * 10}">' for k in range(1, 12))
 _DTD = "<!DOCTYPE x [{}]><annotation><size>{}</size></annotation>"
 _NOT_VALID = "boxes refused: .*not a valid VOC annotation"
-_AIRCRAFT = "fgvc-aircraft-2013b/data/images_variant_trainval.txt"
 FOLDERS: list[Case] = [
     (
         "not files",
@@ -171,17 +160,3 @@ def check(group: str, spec: object, said: str, tally: Tally) -> None:
 )
 def test_folders(make: Callable[[Path], object], said: str, tmp_path: Path, tally: Tally) -> None:
     check("folders of images", make(tmp_path), said, tally)
-
-
-def test_a_folder_that_may_not_be_read(tally: Tally) -> None:
-    root = Path(tempfile.mkdtemp())  # tmp_path is shut to others as a whole
-    try:
-        _two(root)
-        root.chmod(0o755)
-        (root / "b").chmod(0)
-        found = forked(lambda: (os.geteuid() or os.seteuid(65534), look(f"folder:{root}"))[1])
-        said = re.search(rf"^refused: .*{root}/b: Permission denied$", str(found.value))
-        tally.input("folders of images", said, found)
-    finally:
-        (root / "b").chmod(0o700)
-        shutil.rmtree(root)

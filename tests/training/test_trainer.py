@@ -296,23 +296,6 @@ def test_a_run_ends_where_its_accuracy_is_reached(tmp_path: Path) -> None:
         assert again.step == 2 * STEPS
 
 
-def test_a_monitor_that_fails_is_one_warning_and_tried_again(tmp_path: Path) -> None:
-    def monitor(made: Trainer) -> float:
-        made.objective.method.eval()
-        if made.step < 3 * STEPS:
-            raise ValueError("no such\nfile")
-        return 50.0
-
-    monitored(tmp_path, monitor).run()
-    (warning,) = [line for line in metrics(tmp_path, "warning") if "monitor" in line["message"]]
-    assert warning["step"] == STEPS
-    assert (
-        warning["message"]
-        == "the k-NN monitor failed (ValueError: no such file); the run is not affected"
-    )
-    assert [line["step"] for line in metrics(tmp_path, "monitor")] == [3 * STEPS]
-
-
 @pytest.mark.parametrize(("when", "epoch"), [("before", 1), ("after", 3)])
 def test_a_run_that_is_killed_at_the_monitor_makes_up_for_it(
     tmp_path: Path, when: str, epoch: int

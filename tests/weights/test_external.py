@@ -65,11 +65,6 @@ def test_maps_are_averaged_and_normalised_as_the_network_declares(file: Path) ->
     assert backbone.content_hash() == load_backbone(f"python:{file}:maps").content_hash()
 
 
-def test_what_is_not_declared_is_imagenets(file: Path) -> None:
-    backbone = load_backbone(f"python:{file}:bare")
-    assert (backbone.image_size, backbone.num_features, backbone.mean[0]) == (224, 3, 0.485)
-
-
 def test_a_module_is_found_where_the_user_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     assert load_backbone("python:my_networks:maps").num_features == 5

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timm
 import torch
 import torchvision
 from torch import Tensor, nn
@@ -382,14 +381,6 @@ def like(network: nn.Module, padding: int) -> nn.Module:
     return other
 
 
-def test_shortcuts_of_cifar_resnets(tmp_path: Path) -> None:
-    """robustness and others call downsample shortcut, and fc linear."""
-    network = cifar_stem(1)
-    state = {k.replace("downsample", "shortcut"): v for k, v in network.state_dict().items()}
-    path = saved(under("module.", state | {"linear.weight": torch.ones(10, 512)}), tmp_path)
-    assert_features(load_backbone(path), network)
-
-
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
@@ -433,15 +424,6 @@ def test_another_patch_size_is_refused(tmp_path: Path) -> None:
     ):
         load_backbone(f"{path}#vit_small_patch16_224")
     assert_features(load_backbone(f"{path}#vit_small_patch32_224"), vit)
-
-
-def test_networks_with_a_norm_after_pooling(tmp_path: Path) -> None:
-    """As MAE and BEiT fine-tune them."""
-    options = {"global_pool": "avg", "img_size": 32}
-    network = stirred(timm.create_model("test_vit", num_classes=0, **options))
-    assert "fc_norm.weight" in network.state_dict()
-    path = saved({"model": network.state_dict()}, tmp_path)
-    assert_features(load_backbone(f"{path}#test_vit"), network)
 
 
 @pytest.mark.parametrize("content", [{}, {"state_dict": {}}, {"epoch": 1}, []])

@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
-import re
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,6 @@ from hexa.weights.foreign import foreign_state
 from hexa.weights.layouts import LAYOUTS, NETWORKS, names
 from hexa.weights.preparation import NAMES
 from hexa.weights.pretrained import load_backbone
-from tests.refusals import one_line
 
 ROOT = Path(__file__).parents[2]
 SWAV_STD = (0.228, 0.224, 0.225)
@@ -270,40 +267,3 @@ def test_a_further_batch_norm_set_is_dropped(tmp_path: Path) -> None:
     torch.save(doubled.state_dict(), tmp_path / "doubled.pth")
     assert any(".aux." in name for name in doubled.state_dict())
     assert_same(load_backbone(tmp_path / "doubled.pth")(images).detach(), expected)
-
-
-def lites() -> State:
-    own = outline(NetworkConfig(name="tf_efficientnet_lite0")).state_dict()
-    renamed = names(LAYOUTS["efficientnet_pytorch"], own).items()
-    return {theirs: torch.ones_like(own[name], device="cpu") for name, theirs in renamed}
-
-
-ALMOST = "almost a resnet18, but "
-
-
-@pytest.mark.parametrize(
-    ("make", "change", "name", "said"),
-    [
-        (distributed, lambda s: s.pop("module.layer2.0.bn1.bias"), "", "it lacks layer2.0.bn1.bias; if timm has this network"),
-        (swav, lambda s: s.update({"module.bn1.x": torch.ones(1)}), "", "unknown keys are bn1.x; if timm has this network"),
-        (distributed, lambda s: s.update({"module.bn1.bias": torch.ones(5)}), "", "are bn1.bias ([5], not [64]); if timm"),
-        (distributed, lambda s: s.pop("module.layer3.0.conv1.weight"), "", ALMOST + "it lacks layer3.0.conv1.weight"),
-        (distributed, lambda s: s.update({"module.c.weight": s.pop("module.layer3.0.conv1.weight")}), "",
-         ALMOST + "it lacks layer3.0.conv1.weight; unknown keys are c.weight"),
-        (distributed, lambda s: s.update({k: v[:2] for k, v in s.items() if v.ndim}), "", "unknown ResNet of 20 conv"),
-        (lambda *_: heads("fc."), lambda s: None, "", "has only a head (fc.0.weight"),
-        (lambda *_: {"a": torch.ones(1)}, lambda s: None, "", "no network is recognised by these key names (a); "),
-        (lambda *_: lites(), lambda s: None, "#efficientnet_lite0", "must be one of tf_efficientnet_lite0"),
-        (lambda *_: lites(), lambda s: s.update({"_blocks.3._more.weight": torch.ones(1)}), "",
-         "unknown keys are _blocks.3._more.weight"),
-        (lambda *_: lites(), lambda s: [s.pop(k) for k in [*s] if "_blocks.1" in k], "", "unknown EfficientNet"),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_is_named(
-    tmp_path: Path, make: Any, change: Callable[[State], object], name: str, said: str
-) -> None:
-    state = make(resnet18(), resnet18(7))
-    change(state)
-    torch.save(state, tmp_path / "x.pth")
-    with one_line(re.escape(said)):
-        load_backbone(f"{tmp_path / 'x.pth'}{name}")

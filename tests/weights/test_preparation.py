@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import safetensors
-import safetensors.torch
 import timm
 import torch
 from torch import Tensor
 
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD
 from hexa.weights import layouts
-from hexa.weights.preparation import NAMES, Preparation, of_timm
-from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.weights.preparation import NAMES, Preparation
+from hexa.weights.pretrained import load_backbone, random_backbone
 from tests.evaluation.given import SMALL
 
 HALF = (0.5, 0.5, 0.5)
@@ -38,23 +36,6 @@ def test_an_efficientnet_is_fed_as_timm_says(tmp_path: Path) -> None:
     origins = dict.fromkeys(NAMES, "timm's configuration of tf_efficientnet_lite0.in1k")
     assert found.preparation == Preparation(HALF, HALF, 224, 0.875, "bicubic", origins)
     assert found.normalize(torch.full((1, 3, 1, 1), 0.5)).abs().max() < 1e-6
-
-
-def test_a_file_of_ours_keeps_how_it_is_fed_and_an_old_one_is_as_it_was(tmp_path: Path) -> None:
-    save_backbone(load_backbone("random:test_vit"), tmp_path / "new.safetensors")
-    assert load_backbone(tmp_path / "new.safetensors").preparation == of_timm("test_vit")
-    backbone = random_backbone(SMALL, 16)
-    with safetensors.safe_open(
-        save_backbone(backbone, tmp_path / "b.safetensors"), framework="pt"
-    ) as file:
-        metadata = file.metadata()
-    old = {
-        name: metadata[name] for name in ("format", "network", "mean", "std", "image_size", "info")
-    }
-    safetensors.torch.save_file(backbone.network.state_dict(), tmp_path / "old.safetensors", old)
-    found = load_backbone(tmp_path / "old.safetensors")
-    assert found.preparation == backbone.preparation == Preparation(IMAGENET_MEAN, IMAGENET_STD, 16)
-    assert found.preparation.said() is None
 
 
 @pytest.mark.parametrize("given", ["0.5", 0.5, "[0.5, 0.5, 0.5]", HALF])

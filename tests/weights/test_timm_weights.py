@@ -57,11 +57,6 @@ def test_stored_weights_need_no_network(
     assert found.preparation.origins["mean"] == "timm's configuration of test_resnet.r160_in1k"
 
 
-def test_offline_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert timm_weights._answers(NOWHERE)
-
-
 def test_names_that_timm_has_changed(unreachable: None, tmp_path: Path) -> None:
     before, after = "vit_tiny_patch16_224_in21k", "vit_tiny_patch16_224.augreg_in21k"
     assert timm_weights.current(before) == after

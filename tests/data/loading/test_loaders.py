@@ -15,14 +15,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchvision.transforms.v2 import functional as reference
 
 from hexa.config import UserError
 from hexa.data import ArraySource, Source, open_source
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.loading.pairs import Pairs
 from hexa.data.loading.workers import WorkerEnded
-from hexa.data.sources import decode
 from hexa.data.views.config import ViewsConfig
 from hexa.data.views.crops import cut_crops
 from hexa.data.views.evaluation import EvaluationTransform
@@ -101,25 +99,6 @@ def test_workers_give_the_batches_that_no_workers_give(tmp_path: Path) -> None:
     loader.close()
 
 
-def test_workers_cut_what_torchvision_cuts(tmp_path: Path) -> None:
-    source = photographs(tmp_path / "photographs")
-    loader = loader_of(source, recipe="crop-flip", extra_crops=SMALL)
-    batch = next(loader.epoch(0))
-    numbers = loader.views.draw(batch.stream, slice(0, 16))
-    groups = [group for group in loader.views.config.groups for _ in range(group.count)]
-    assert [group.size for group in groups] == [16, 9, 9, 9, 12]
-    for crops, number, group in zip(batch.crops, numbers, groups, strict=True):
-        for row, position in enumerate(batch.index.tolist()):
-            image = source.decode(position)
-            box, turns = loader.views.boxes(number[row : row + 1], *image.shape[1:], group)
-            top, left, high, wide = (int(value) for value in box)
-            expected = reference.resized_crop(
-                image, top, left, high, wide, [group.size] * 2, antialias=True
-            )
-            expected = reference.hflip(expected) if turns.flip else expected
-            torch.testing.assert_close(crops[row] * 255, expected.float(), atol=1e-3, rtol=0)
-
-
 TURNED = {
     "vertical_flip_probability": 0.5,
     "quarter_turn_probability": 0.75,
@@ -171,32 +150,6 @@ def test_a_large_photograph_is_decoded_small_and_looks_thesame(
         cut_crops(large, 0, views, numbers), cut_crops(whole, 0, views, numbers), strict=True
     ):
         assert 0 < (small.float() - exact.float()).abs().mean() < 2.5
-
-
-def test_decoding_small_leaves_two_pixels_for_each_of_every_view(
-    large: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[int] = []
-    whole_again, small_again = decode.decode, decode.decode_with_pil
-    monkeypatch.setattr(decode, "decode", lambda data, most: made.append(1) or whole_again(data))
-    monkeypatch.setattr(
-        decode, "decode_with_pil", lambda data, by, most: made.append(by) or small_again(data, by)
-    )
-    for size, seed in itertools.product((8, 16, 32, 96), range(2)):
-        extra = {"count": 2, "size": size, "scale": (0.05, 0.14)}
-        views = Views(
-            ViewsConfig.model_validate({"size": 32, "scale": (0.9, 1.0), "extra_crops": [extra]})
-        )
-        numbers = views.draw(Stream(seed), slice(0, 1))
-        cut_crops(large, 0, views, numbers[:, 0])
-        gaps = []
-        for number, group in zip(
-            numbers, [views.config.groups[0]] * 2 + [views.config.groups[1]] * 2, strict=True
-        ):
-            box, _ = views.boxes(number, 1600, 1200, group)
-            gaps.append(min(int(box.height), int(box.width)) / group.size)
-        assert made[-1] == max(by for by in (1, 2, 4, 8) if by == 1 or min(gaps) / by >= 2)
-    assert set(made) == {1, 2, 4, 8}
 
 
 @pytest.mark.parametrize("one_size", [True, False], ids=["resident", "workers"])

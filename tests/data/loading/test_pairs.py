@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,8 @@ from hexa.config import UserError
 from hexa.data import ArraySource, Source, open_source
 from hexa.data.loading.pairs import Pairs, PairsConfig
 from hexa.runtime.random import Stream
-from tests.data.batches import SMALL, array, flat, loader_of, same
+from tests.data.batches import SMALL, flat, loader_of
 from tests.data.image_files import saved
-from tests.data.sources.test_webdataset import pack
 
 #: Crops and flips alone, so that what is shown can be told.
 PLAIN: dict[str, Any] = {"recipe": "crop-flip", "num_views": 2}
@@ -72,12 +70,6 @@ def test_any_other_of_the_group_is_drawn_as_often_as_the_probability_says() -> N
     assert not torch.equal(found.partners(Stream(1), 7), drawn[7])
 
 
-def test_never_and_always() -> None:
-    assert Pairs.of_groups(GROUPS, 0).partners(Stream(0), 0).tolist() == list(range(50))
-    always = Pairs.of_groups(GROUPS, 1).partners(Stream(0), 0).tolist()
-    assert [image for image in range(50) if always[image] == image] == [3, 5]
-
-
 def test_the_digest_is_of_who_belongs_together_and_not_of_names() -> None:
     renamed = [None if name is None else f"other {name}" for name in GROUPS]
     assert Pairs.of_groups(renamed, 0.5).digest() == Pairs.of_groups(GROUPS, 0.5).digest()
@@ -128,13 +120,6 @@ def test_an_unreadable_partner_gives_no_view(tmp_path: Path, one_size: bool) -> 
     assert [line.split(":")[0] for line in loader.problems] == ["03.png"]
 
 
-def test_passes_of_methods_see_each_image_alone() -> None:
-    source = array()
-    plain, paired = loader_of(source), loader_of(source, pairs=Pairs.of_groups(GROUPS, 1))
-    for left, right in zip(plain.passes(0).views(), paired.passes(0).views(), strict=True):
-        assert same(left, right)
-
-
 # -- what is read -----------------------------------------------------------------------------------------------------
 
 FIVE = ArraySource(torch.zeros(5, 3, 2, 2, dtype=torch.uint8), name="five")
@@ -180,38 +165,3 @@ def test_a_column_of_parquet(tmp_path: Path, values: list[Any]) -> None:
     ]
     refused("has no column 'patent'; did you mean 'patient'", "column:patent", source)
     refused("the column 'image' cannot be read as numbers or text", "column:image", source)
-
-
-def test_a_key_of_webdataset(tmp_path: Path) -> None:
-    told: list[Any] = [
-        {"patient": 3, "label": 1},
-        {"patient": "x"},
-        {"patient": 3},
-        {"patient": [3]},
-        ["patient"],
-    ]
-    files: dict[str, bytes] = {}
-    for number, value in enumerate(told):
-        files |= {
-            f"{number}.png": PICTURE,
-            f"{number}.json": json.dumps(value).encode(),
-            f"{number}.cls": b"1",
-        }
-    pack(tmp_path / "train-0.tar", files)
-    pack(
-        tmp_path / "train-1.tar",
-        {"a.png": PICTURE, "a.json": b"{", "b.json": b'{"patient": "x"}', "b.png": PICTURE},
-    )
-    source = open_source(f"webdataset:{tmp_path}")
-    found = of("key:patient", source)
-    assert [members(found, image) for image in range(7)] == [
-        {0, 2},
-        {1, 6},
-        {0, 2},
-        {3},
-        {4},
-        {5},
-        {1, 6},
-    ]
-    refused(r"none of its \.json files has a text or number 'place'", "key:place", source)
-    refused("has no column 'patient'", "column:patient", source)

@@ -136,14 +136,3 @@ def test_of_several_columns_one_is_chosen(tmp_path: Path) -> None:
         open_source(f"{name},image=mask")
     source = open_source(f"{name},image=mask,label=coarse#train")
     assert (labels_of(source), source.class_names) == ([0, 1, 1], ["x", "y"])
-
-
-@pytest.mark.parametrize("kind", ["words", "numbers"])
-def test_labels_that_are_plain_values(tmp_path: Path, kind: str) -> None:
-    values = [["bee", "cat"], ["ant"]] if kind == "words" else [[1, 2], [0]]
-    value = datasets.Value("string" if kind == "words" else "int32")
-    train, test = table([1, 2], label=(value, values[0])), table([3], label=(value, values[1]))
-    datasets.DatasetDict(train=train, test=test).save_to_disk(tmp_path / "set")
-    found = [open_source(f"hf:{tmp_path / 'set'}", split) for split in ("train", "test")]
-    assert [labels_of(source) for source in found] == [[1, 2], [0]]
-    assert found[0].class_names == (["ant", "bee", "cat"] if kind == "words" else None)

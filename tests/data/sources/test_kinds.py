@@ -15,7 +15,6 @@ import pytest
 import torch
 from PIL import Image
 
-from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.loading.pairs import groups_of
 from hexa.data.sources import decode as decoding, jpeg_xl, kinds
@@ -80,15 +79,6 @@ def test_pixels_of_the_extras(kind: str) -> None:
     for length in (20, len(data) // 2):
         with pytest.raises(DecodeError, match=f"cannot be read as {kind}|Unexpected end of file"):
             decode(data[:length])
-
-
-@pytest.mark.parametrize(
-    "size", [(8, 8), (256, 8), (300, 200), (1920, 1080), (3, 999), (4000, 513)]
-)
-def test_size_of_jpeg_xl_by_its_header(size: tuple[int, int]) -> None:
-    for options in ({}, {"use_container": True}):
-        data = of_plugin("JPEG XL", Image.new("RGB", size), **options)
-        assert jpeg_xl.header_of(data) == (size[1], size[0], False)
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
@@ -180,11 +170,6 @@ def test_contents_of_a_messy_folder_decide(tmp_path: Path) -> None:
     assert source.counted(2).endswith(f" 20 images; left out: 2 broken, {_REST}")
 
 
-def test_nothing_is_said_of_a_folder_of_images_alone(tmp_path: Path) -> None:
-    write_image(tmp_path / "a.png", 1)
-    assert open_source(f"folder:{tmp_path}").notes() == []
-
-
 def test_members_of_a_shard_by_their_content(tmp_path: Path) -> None:
     jpeg = saved(photograph(), "JPEG")
     members = {
@@ -213,16 +198,6 @@ def test_folders_whose_names_have_a_number_sign(tmp_path: Path, name: str) -> No
         assert open_source(spec).name == f"folder:{place}"
         assert open_source(f"{spec}#test").split == "test"
         assert open_source(open_source(spec).name, "test").split == "test"
-
-
-def test_a_number_sign_is_a_split_where_no_folder_has_the_whole_name(tmp_path: Path) -> None:
-    write_image(tmp_path / "set" / "train" / "a.png", 1)
-    write_image(tmp_path / "set" / "test" / "b.png", 2)
-    assert open_source(f"folder:{tmp_path}/set#test").paths == ["b.png"]
-    write_image(tmp_path / "set#test" / "c.png", 3)
-    assert open_source(f"folder:{tmp_path}/set#test").paths == ["c.png"]
-    with pytest.raises(UserError, match="no split 'tset'; its splits: train, test"):
-        open_source(f"folder:{tmp_path}/set#tset")
 
 
 def test_names_match_in_both_normal_forms(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -68,15 +67,6 @@ def test_numbers_of_other_kinds(
     source = open_source(f"parquet:{tmp_path}")
     assert (labels_of(source), source.class_names) == (expected, names)
     assert source.labels.dtype == np.int64
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int8(), pa.string()), pa.null()])
-def test_columns_of_nulls_are_no_labels(tmp_path: Path, kind: Any) -> None:
-    table(tmp_path / "train-0.parquet", pa.array([None, None], kind))
-    source = open_source(f"parquet:{tmp_path}")
-    assert (source.labels, source.unlabelled, source.notes()) == (None, 0, [])
-    table(tmp_path / "train-1.parquet", pa.array([1, 0]))
-    assert open_source(f"parquet:{tmp_path}").unlabelled == 2
 
 
 def test_words_in_one_split_and_numbers_in_another(tmp_path: Path) -> None:
@@ -169,22 +159,3 @@ def test_a_long_word_repeated_by_a_dictionary_is_stored_once(tmp_path: Path) -> 
     source = open_source(f"parquet:{tmp_path / 'a.parquet'}")
     assert source.class_names == [word]
     assert len(source) == rows
-
-
-def test_labels_of_hub_folders(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets", reason="the extra hf")
-    for labels, expected, names in (
-        ([True, False], [1, 0], ["False", "True"]),
-        (["b", "a"], [1, 0], ["a", "b"]),
-        ([4, 2], [4, 2], None),
-        ([0.5, 1.5], None, None),
-    ):
-        out = tmp_path / str(labels[0])
-        made = datasets.Dataset.from_dict(
-            {"image": [{"bytes": bitmap(), "path": None}] * 2, "label": labels}
-        ).cast_column("image", datasets.Image())
-        made.save_to_disk(out)
-        source = open_source(f"hf:{out}")
-        assert (labels_of(source), source.class_names) == (expected, names)
-        assert bool(source.notes()) == (expected is None)
-        assert io.BytesIO(source.encoded(0) or b"").read(2) == b"BM"

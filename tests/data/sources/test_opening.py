@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -162,26 +161,3 @@ def test_a_folder_of_parquet_files(tmp_path: Path, layout: tuple[str, str]) -> N
     assert train.paths == ["3.png", "4.png", "5.png"]
     assert (reds_of(train), reds_of(test)) == ([3, 4, 5], [6])
     assert train.fingerprint != test.fingerprint
-
-
-def test_shards_are_one_split_in_order(tmp_path: Path) -> None:
-    for number in range(3):
-        write_parquet(
-            tmp_path / "data" / f"train-0000{number}-of-00003.parquet",
-            [number * 2, number * 2 + 1],
-            [0, number],
-        )
-    source = open_source(f"parquet:{tmp_path}")
-    assert reds_of(source) == list(range(6))
-    assert labels_of(source) == [0, 0, 0, 1, 0, 2]
-    assert source.class_names is None
-
-
-def test_the_whole_of_cifar(real_data: Callable[[str], Path]) -> None:
-    test = open_source(f"parquet:{real_data('cifar10')}", "test")
-    assert len(test) == 10_000
-    assert test.class_names is not None
-    assert test.class_names[0] == "airplane"
-    assert test.labels is not None
-    assert np.bincount(test.labels).tolist() == [1000] * 10
-    assert test.decode(9_999).shape == (3, 32, 32)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 from hexa.config import UserError
 from hexa.data import open_source
@@ -79,16 +76,3 @@ def test_missing_files_are_listed(tmp_path: Path) -> None:
         boxes_of(open_source(f"voc:{root}"))
     with pytest.raises(UserError, match="voc:PATH"):
         boxes_of(open_source("digits"))
-
-
-def test_the_real_subset(real_data: Callable[[str], Path]) -> None:
-    source = open_source(f"voc:{real_data('voc2007')}/VOCdevkit", "test")
-    found = boxes_of(source)
-    for index in range(0, len(source), 50):
-        image = source.decode(index)
-        one = found[index]
-        assert one.size == tuple(image.shape[1:])
-        assert (one.boxes >= 0).all()
-        assert (one.boxes <= torch.tensor([one.size[1], one.size[0]] * 2)).all()
-        # the lists and the boxes were made apart from each other: what is there has a box
-        assert set(np.flatnonzero(source.labels[index] == 1)) <= set(one.labels.tolist())

@@ -231,22 +231,6 @@ def test_a_crop_of_fixed_magnification_has_its_pixels_whatever_the_image() -> No
     assert bool((whole.width == 10).all())
 
 
-def test_each_group_covers_its_share_of_the_area() -> None:
-    """Of large images, where boxes of whole pixels have nearly the area that was drawn."""
-    views = _views(**MULTI)
-    numbers = views.draw(Stream(0), slice(0, 2000))
-    first = 0
-    for group in views.config.groups:
-        flat = numbers[first : first + group.count].flatten(0, 1)
-        first += group.count
-        boxes, _ = views.boxes(flat, 1000, 1000, group)
-        share = (boxes.height * boxes.width).double() / 1000**2
-        assert group.scale[0] - 0.002 < share.min() < group.scale[0] + 0.01
-        assert group.scale[1] - 0.1 < share.max() < group.scale[1] + 0.002
-        if group.scale[1] < 0.5:  # where every box fits at the first try, shares are uniform
-            assert abs(share.mean() - sum(group.scale) / 2) < 0.005
-
-
 @pytest.mark.parametrize(
     ("height", "width", "size", "crop", "mode"),
     [

@@ -56,38 +56,6 @@ def test_curves_show_means_over_their_x() -> None:
     assert ax.get_xlabel() == "labelled images, k"
 
 
-def test_the_grid_has_each_cell_in_its_place() -> None:
-    cells = {
-        (epsilon, step): [10.0 * epsilon + step, 10.0 * epsilon + step + 1]
-        for epsilon in (1, 3)
-        for step in (1, 3)
-    }
-    figure = plots.attack_grid(
-        cells, label="top-1 (%)", baseline=[40.0], remark="one algorithm, seed noise"
-    )
-    ax = figure.axes[0]
-    assert ax.images[0].get_array().tolist() == [
-        [11.5, 31.5],
-        [13.5, 33.5],
-    ]  # a row a step, a column a radius
-    assert {(text.get_position()): text.get_text() for text in ax.texts}[1, 0] == "31.5 ± 0.7"
-    assert "seed noise" in texts(figure)
-    assert "without an attack: 40.0" in texts(figure)
-
-
-def test_the_study_of_beta_shows_densities_and_scores() -> None:
-    found = {(5.0, 3.0): [52.0, 54.0], (1.0, 1.0): [51.0, 50.0]}
-    figure = plots.beta_study(found, label="top-1 (%)", baseline=[49.0, 50.0])
-    left, right = figure.axes
-    lines = {str(line.get_label()): line.get_xydata() for line in left.lines}
-    assert set(lines) == {"Beta(5, 3)", "Beta(1, 1)"}
-    peak = lines["Beta(5, 3)"][lines["Beta(5, 3)"][:, 1].argmax(), 0]
-    assert peak == pytest.approx(4 / 6, abs=0.005)  # (α − 1) / (α + β − 2)
-    assert [bar.lines[0].get_ydata()[0] for bar in error_bars(right)] == [53.0, 50.5]  # type: ignore[union-attr,index]
-    assert right.lines[-1].get_ydata()[0] == 49.5  # type: ignore[index]
-    assert "no mixing: 49.5 ± 0.7" in texts(figure)
-
-
 def test_figures_are_written_as_png_and_as_svg_with_text_and_equal_ones_are_equal_files(
     tmp_path: Path,
 ) -> None:

@@ -76,14 +76,6 @@ def test_both_memories_begin_apart_and_follow_their_own_stream() -> None:
         assert torch.equal(bank.rows[others], old[others])
 
 
-def test_images_of_another_data_set_are_recognised_by_their_other_stream() -> None:
-    made, data = cmc(), replace(batch(12), known=False, index=torch.full((BATCH,), 10**6))
-    embedding, lightness, colour = halves(made, data)
-    labels = made.pseudo_labels(data, embedding.detach())
-    torch.testing.assert_close(labels.lightness.keys, colour)
-    torch.testing.assert_close(labels.colour.keys, lightness)
-
-
 @pytest.mark.parametrize("level", [0.0, 1.0])
 def test_black_and_white_images_are_attacked_like_others(level: float) -> None:
     """Where RGB → Lab has its corners, the gradient is finite, and every channel of a pixel counts."""

@@ -91,17 +91,6 @@ def test_labels_are_drawn_class_by_class_from_seed_and_draw(
         )
 
 
-def test_supervised_may_draw_too_and_its_first_draw_is_the_plain_one() -> None:
-    plain = semi_supervised.run(task(), SemiSupervisedOptions(percent=20, epochs=1, batch_size=8))
-    three = semi_supervised.run(
-        task(), SemiSupervisedOptions(percent=20, epochs=1, batch_size=8, draws=2)
-    )
-    assert three.details["draws"][0]["metrics"] == plain.metrics
-    assert set(three.metrics) == {
-        f"{name}{end}" for name in plain.metrics for end in ("", "_std", "_interval")
-    }
-
-
 def test_batches_hold_labelled_images_first_and_hide_all_other_labels() -> None:
     made = list(Batches(task(images(10, 0)), np.array([7, 2]), 4, 3, Stream(0)).steps(6))
     for batch in made:
