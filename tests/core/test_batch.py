@@ -52,9 +52,7 @@ def train(method: Any, data: Batch) -> None:
 
 
 def test_grey_images_are_not_broadcast_to_a_network_of_three_channels() -> None:
-    with pytest.raises(
-        UserError, match=r"shape \[8, 1, 8, 8\] for a network of 3 channels; give \[B, 3, S, S\]"
-    ):
+    with pytest.raises(UserError, match=r"shape \[8, 1, 8, 8\] for a network of 3 channels"):
         train(moco(), batch(torch.rand(8, 1, 8, 8)))
 
 
@@ -66,7 +64,7 @@ RISING = torch.linspace(0, 1, 8 * 3 * 8 * 8).view(8, 3, 8, 8)
     [
         (
             RISING * 255,
-            r"pixels range from 0.* to 25.*; expected 0 to 1: divide 8-bit images by 255",
+            r"pixels range from 0.* to 25.*; expected 0 to 1",
         ),
         (RISING * 4 - 1.5, "pixels range from -1.*leave normalisation to the network"),
         (torch.full((8, 3, 8, 8), torch.nan), "pixels range from nan to nan"),

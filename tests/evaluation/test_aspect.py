@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import timm
 import torch
 
 from hexa.config import UserError
@@ -17,10 +16,8 @@ from hexa.evaluation.embed import embed
 from hexa.evaluation.features import extract
 from hexa.evaluation.transforms import transform_of
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.feature_maps import stride
 from hexa.weights.pretrained import random_backbone
 from tests.evaluation.given import QUIET, SMALL, noise_images
-from tests.modules import unchanged
 
 VIT = {"img_size": 32, "patch_size": 8, "depth": 2}
 ALONE = QUIET | {"num_workers": 0}
@@ -73,15 +70,3 @@ def test_protocols_that_cut_squares_refuse(data: str, protocol: str) -> None:
     match = rf"^{protocol} crops or resizes the images it trains on itself; leave out aspect keep, or use .*knn"
     with pytest.raises(UserError, match=match):
         evaluate(protocol, random_backbone(SMALL, 16), data, aspect="keep", **ALONE)
-
-
-@pytest.mark.parametrize(("name", "expected"), [("resnet18", 32), ("vit_7", 7)])
-def test_strides(name: str, expected: int) -> None:
-    options: dict[str, Any] = {"dynamic_img_size": True} if "vit" in name else {}
-    options |= VIT | {"img_size": 28, "patch_size": 7} if name == "vit_7" else {}
-    network = timm.create_model(
-        "vit_tiny_patch16_224" if name == "vit_7" else name, num_classes=0, **options
-    )
-    with unchanged(network):
-        assert stride(network.train(), name, network.num_features) == expected
-    assert network.training

@@ -378,13 +378,11 @@ def test_official_files_are_scored_instead_of_our_own(tmp_path: Path) -> None:
     ):
         evaluate("robust", backbone, "digits", official=tmp_path, **how)
     np.save(tmp_path / "labels.npy", np.tile(test.labels[::-1], 5))
-    with pytest.raises(
-        UserError, match=r"labels\.npy holds other labels than the test images have"
-    ):
+    with pytest.raises(UserError, match=r"labels\.npy"):
         evaluate("robust", backbone, "digits", official=tmp_path, **how)
     (tmp_path / "fog.npy").write_bytes(b"")
-    with pytest.raises(UserError, match=r"fog\.npy is not an array .*; unpack CIFAR-10-C again"):
+    with pytest.raises(UserError, match=r"fog\.npy"):
         evaluate("robust", backbone, "digits", official=tmp_path, **how)
     (tmp_path / "fog.npy").unlink()
-    with pytest.raises(UserError, match=r"lacks fog\.npy; give the folder"):
+    with pytest.raises(UserError, match=r"lacks fog\.npy"):
         evaluate("robust", backbone, "digits", official=tmp_path, **how)

@@ -237,7 +237,7 @@ def test_images_that_two_files_share(planted: Path, tmp_path: Path, says: Says) 
         in said
     )
     err = says("search", *files, "--outliers", status=2).err
-    assert "give one file of features; two go with --duplicates" in err
+    assert "--duplicates" in err
     other = tmp_path / "other.npz"
     embed(random_backbone(SMALL, 32, 1), f"folder:{tmp_path / 'test'}", other, num_workers=0)
     with one_line("different backbones"):
@@ -291,7 +291,7 @@ def test_the_command(file: Path, says: Says) -> None:
     said = says("search", file, "--like", "elsewhere/7.png", "--count", "1").out
     assert "most like 7.png\n" in said
     err = says("search", file, "--duplicates", "--least", "2", status=2).err
-    assert "--least must be a similarity, from -1 to 1, got 2" in err
+    assert "--least" in err
     err = says("search", file, "--duplicates", "--outliers", status=2).err
     assert "give one of --duplicates, --outliers and --like" in err
 

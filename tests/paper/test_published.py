@@ -58,19 +58,6 @@ def test_nothing_was_published_for_it(protocol: str, known_as: str | None) -> No
     assert published.beside(result(protocol, metrics, known_as, 10_000)) is None
 
 
-def test_a_counterpart_comes_with_what_it_is_compared_with() -> None:
-    rows = published.rows_for("imagenet-hexa-moco-800")
-    assert [(row.method, row.epochs) for row in rows] == [
-        ("Supervised", None),
-        ("MoCo-v2", 800),
-        ("HEXA-MoCo", 800),
-    ]
-    assert published.rows_for("cifar10-moco-v2+adversarial") == []
-    assert published.rows_for("") == []
-    for recipe in published.COUNTERPARTS:
-        assert published.counterpart(recipe) in published.rows_for(recipe)
-
-
 @pytest.mark.parametrize(
     ("table", "method", "epochs", "first"),
     [

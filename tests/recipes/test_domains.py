@@ -45,5 +45,5 @@ def test_what_a_user_sets_wins() -> None:
 
 
 def test_an_unknown_domain_names_the_nearest() -> None:
-    with pytest.raises(UserError, match="unknown domain 'histologie'; did you mean 'histology'"):
+    with pytest.raises(UserError, match="'histology'"):
         domains.changes("histologie")

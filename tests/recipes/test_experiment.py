@@ -66,9 +66,7 @@ def test_another_method_comes_with_its_defaults() -> None:
         recipes.get("digits-moco-v2"), {"method.name": "jigsaw", "method.puzzle.grid": "2"}
     )
     assert nested.method == JigsawConfig(puzzle=PuzzleConfig(grid=2))
-    refused(
-        r"method\.name: unknown name 'simclar'; did you mean 'simclr'", {"method.name": "simclar"}
-    )
+    refused(r"method\.name: .*'simclr'", {"method.name": "simclar"})
     refused(
         r"method\.queue_size: unknown field", {"method.name": "simclr", "method.queue_size": "64"}
     )

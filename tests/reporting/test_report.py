@@ -182,17 +182,3 @@ def test_broken_files_are_told(make_run: MakeRun, tmp_path: Path) -> None:
     assert "the loss is stuck at ln(1 + K) (step 40)" in page.text
     assert "interrupted at epoch 15" in page.text
     assert charts(page)["loss"] == ["std", "adversarial", "cutmix"]
-
-
-def test_several_runs_are_compared(make_run: MakeRun, tmp_path: Path) -> None:
-    page = page_of(
-        [make_run("a"), make_run("b", seed=1), make_run("plain", hard_examples={})], tmp_path
-    )
-    drawn = charts(page)
-    assert drawn["loss/std"] == ["a", "b", "plain"]
-    assert drawn["loss/cutmix"] == ["a", "b"]
-    fields = [text for tag, text in page.texts if tag == "th"]
-    assert [part in fields for part in ("seed", "hard_examples.cutmix")] == [True, True]
-    assert "epochs" not in fields
-    assert "Mean ± standard deviation over seeds" in page.text
-    assert any(tag == "strong" for tag, _ in page.texts)

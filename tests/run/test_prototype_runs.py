@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +12,10 @@ import pytest
 from rich.console import Console
 
 from hexa import load_backbone
-from hexa.config import UserError
 from hexa.core import Batch
 from hexa.data.loading.loaders import EpochPasses
 from hexa.recipes.experiment import Experiment
 from hexa.run.run import pretrain, resume
-from hexa.run.visualize import visualize
 from hexa.runtime.signals import Interrupted
 from tests.end_to_end.endings import metric_lines
 from tests.run.test_every_method import experiment as of_every
@@ -50,21 +47,6 @@ def test_memory_is_stated_first_and_the_health_of_clusters_is_logged(
     assert [line["epoch"] for line in epochs] == ([1] if name == "pcl-v2" else [0, 1])
     assert epochs[0]["clusters/nmi_labels"] > 0
     assert ("clusters/nmi_previous" in epochs[-1]) == (name == "deepcluster-v2")
-
-
-def test_a_picture_of_other_images_says_if_the_own_are_needed(
-    run: tuple[str, Path, str], tmp_path: Path
-) -> None:
-    _, folder, _ = run
-    other = tmp_path / "moved"
-    shutil.copytree(folder, other)
-    config = other / "config.yaml"
-    config.write_text(config.read_text().replace("data: digits", "data: folder:/nowhere"))
-    with pytest.raises(
-        UserError,
-        match="remembers every image it was trained on, and their source 'folder:/nowhere'",
-    ):
-        visualize(other, "digits#test", tmp_path / "a.png", num_images=3)
 
 
 def test_ctrl_c_in_a_pass_between_epochs_stops_there_and_loses_nothing(

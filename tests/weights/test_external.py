@@ -83,12 +83,12 @@ def test_a_module_is_found_where_the_user_is(file: Path, monkeypatch: pytest.Mon
         ),
         ("python:FILE:fails", r"fails on images \(2, 3, 224, 224\): RuntimeError"),
         ("python:FILE.none.py:f", "no such file"),
-        ("python:FILE:raises", r"raises\(\) raised OSError: weights are somewhere else"),
+        ("python:FILE:raises", r"raises\(\) raised OSError"),
         (
             "python:FILE:asks",
-            r"asks\(\) raised TypeError: .* missing 1 required positional argument: 'path'",
+            r"asks\(\) raised TypeError",
         ),
-        ("python:FILE:one_mean", "mean must be numbers, one per channel, got 0.5"),
+        ("python:FILE:one_mean", "mean .* 0.5"),
         ("python:FILE:big", "size must be an integer .*'big'"),
     ],
 )

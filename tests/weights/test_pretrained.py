@@ -97,9 +97,7 @@ def test_a_file_that_runs_code_is_refused_and_runs_nothing(tmp_path: Path, name:
         (tmp_path / name).write_bytes(pickle.dumps(content))
     else:
         torch.save(content, tmp_path / name)
-    with pytest.raises(
-        UserError, match=r"would run code \(it names posix.mkdir\); if you trust it, save only its"
-    ):
+    with pytest.raises(UserError, match=r"posix.mkdir"):
         load_backbone(tmp_path / name)
     assert not (tmp_path / "was-run").exists()
 

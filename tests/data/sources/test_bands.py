@@ -91,25 +91,25 @@ TRAP = np.array([[Calls(pytest.fail, "an array was unpickled")]], object)
 REFUSED = {
     "not a number": (
         _npy(np.array([[0.5, np.nan]])),
-        "floats range from nan to nan; they must be between 0 and 1, or give SOURCE,max_value=N",
+        "from nan to nan",
     ),
     "above one": (
         _npy(np.array([[0.5, 7.0]])),
-        "floats range from 0.5 to 7; they must be between 0 and 1, or give SOURCE,max_value=N",
+        "from 0.5 to 7",
     ),
     "signed": (
         _npy(np.zeros((3, 3), np.int16)),
-        "pixels have type int16; expected uint8, uint16, or floats between 0 and 1",
+        "int16",
     ),
-    "objects": (_npy(TRAP, allow_pickle=True), "arrays of Python objects or records"),
+    "objects": (_npy(TRAP, allow_pickle=True), "objects"),
     "pickled": (
         b"\x93NUMPY\x01\x00" + pickle.dumps({"x": 1}),
-        "header of this .npy file cannot be read",
+        "header",
     ),
-    "four axes": (_npy(np.zeros((2, 2, 2, 2), np.uint8)), "the array has shape"),
-    "huge": (_header("(100000, 100000)"), "100000 × 100000 pixels, more than the limit"),
+    "four axes": (_npy(np.zeros((2, 2, 2, 2), np.uint8)), "shape"),
+    "huge": (_header("(100000, 100000)"), "100000 × 100000"),
     "cut": (_npy(np.zeros((30, 30), np.uint8))[:-1], "truncated"),
-    "code": (_header("__import__('os').getpid()"), "header of this .npy file cannot be read"),
+    "code": (_header("__import__('os').getpid()"), "header"),
     "bands first": (
         _npy(np.zeros((4, 9, 9), np.uint8)),
         r"9 bands where 4 are expected .*come last, \[H, W, C\]",

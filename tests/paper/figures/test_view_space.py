@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from hexa import cli, recipes
+from hexa import recipes
 from hexa.recipes.experiment import Experiment, override
 from hexa.run.visualize import Look
 from hexa_paper.figures.view_space import embed_views, partners
@@ -58,15 +57,3 @@ def test_view_space_is_a_projection_of_the_embeddings_and_changes_nothing(moco: 
     assert everything[:, 0].var() >= everything[:, 1].var()
     assert abs(np.corrcoef(everything.T)[0, 1]) < 1e-6
     assert np.abs(moved.adversarial - moved.clean).max() > 1e-3
-
-
-def test_every_kind_from_the_command_line(tmp_path: Path) -> None:
-    for kind, of in (
-        ("hard-examples", "digits-hexa-moco"),
-        ("view-space", "digits-hexa-moco"),
-        ("neighbours", "random:small-resnet-8-8-16"),
-        ("clusters", "random:small-resnet-8-8-16"),
-    ):
-        out = tmp_path / f"{kind}.svg"
-        assert cli.main(["figure", kind, of, "--data", "digits#test", "--out", str(out)]) == 0
-        assert out.stat().st_size > 10_000
