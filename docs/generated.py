@@ -613,7 +613,16 @@ def expected() -> str:
     count = f"{hardened[0]['images']} images, {len(hardened)} seeds"
     what = "hardening (recipe `teacher`), CIFAR-10 at 64 px"
     robust = (what, f"APGD of ε = 1/255: better 0.0 → {found}", count, HARDENED_APGD)
-    body = [*_adapted_sets(), robust]
+    photographs = [row for row in result(PHOTOGRAPHS)["rows"] if row["arm"] != "start"]
+    smallest = [row["smallest_epsilon"] for row in photographs]
+    (start,) = (row for row in result(PHOTOGRAPHS)["rows"] if row["arm"] == "start")
+    right = np.asarray(start["right"]["k-NN"], dtype=np.float64)
+    changes = [np.asarray(row["right"]["k-NN"]) - right for row in photographs]
+    lost = "{:+.1f} ± {:.1f}".format(*over_images_and_seeds(changes)).replace("-", "−")
+    found = f"APGD of ε = 1/255: better, {withstood(smallest, 1)}; clean k-NN: worse, {lost}"
+    count = f"{len(smallest[0])} / {len(right):,} images, {len(photographs)} run"
+    harden = ("`hexa harden`, Caltech-101, 12 min", found, count, PHOTOGRAPHS)
+    body = [*_adapted_sets(), harden, robust]
     name = "HEXA-MoCo compared with MoCo-v2, CIFAR-10"
     runs = {arm: _runs(result(MOCO), arm, 20) for arm in ("plain", "+adv")}
     plain, hard = ([run["knn"] for run in runs[arm].values()] for arm in ("plain", "+adv"))
@@ -1351,6 +1360,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "scratch": scratch,
     "scratch-rates": scratch_rates,
     "hardened": hardened,
+    "hardened-photographs": hardened_photographs,
     "hardened-before": partial(
         hardened_before,
         (HARDENED_ADAMW, "by AdamW"),

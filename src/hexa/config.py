@@ -93,7 +93,8 @@ def users_code(where: str) -> Iterator[None]:
 
 
 def _problems(detail: Any) -> Iterator[tuple[str, str]]:
-    path, context = ".".join(str(part) for part in detail["loc"]), detail.get("ctx", {})
+    path = ".".join(str(part) for part in detail["loc"])
+    context = detail.get("ctx", {})
     cause = context.get("error")
     if isinstance(cause, ConfigError):
         for inner, message in cause.problems:

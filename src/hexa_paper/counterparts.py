@@ -81,7 +81,9 @@ def _beside(
         for label, epochs, values in own
     ]
     for row in compared.rows:
-        label = row.method + " (repeated by the recipe)" * ((row.method, row.epochs) in repeated)
+        label = row.method + (
+            " (repeated by the recipe)" if (row.method, row.epochs) in repeated else ""
+        )
         rows.append((label, *map(text, (row.epochs, *row.values))))
     return Table(
         ("method", "epochs", *compared.columns),

@@ -68,7 +68,7 @@ def _bars(plan: Plan, rows: Sequence[Outcome], column: str, title: str) -> Figur
             }
     first = next(iter(next(iter(groups.values())))).partition("\n")[0]
     remark = f"{_SPREAD.capitalize()} {_seeds(rows)}, dots are seeds; dashed: {first}. "
-    remark += "×: of the time it is compared at. " * (not all(map(in_time, rows)))
+    remark += "×: of the time it is compared at. " if not all(map(in_time, rows)) else ""
     return plots.bars(
         groups,
         y_label=f"{column} (%)",
@@ -80,7 +80,7 @@ def _bars(plan: Plan, rows: Sequence[Outcome], column: str, title: str) -> Figur
 def _length(row: Outcome) -> str:
     """A line with the epochs of equal time, and how far from equal they are where that matters."""
     off = "" if in_time(row) else f", {row['relative_time']:.1f}×"
-    return f"\n({row['epochs']} ep.{off})" * bool(row["comparison"] != EPOCHS)
+    return f"\n({row['epochs']} ep.{off})" if row["comparison"] != EPOCHS else ""
 
 
 def _cells(plan: Plan, rows: Sequence[Outcome], column: str, title: str) -> Figure | None:

@@ -11,6 +11,8 @@ import pytest
 
 from hexa import recipes
 from hexa.cli.declare import COMMANDS
+from hexa.recipes import listing
+from hexa.recipes.modifiers import MODIFIERS
 
 SLOW = ("torch", "torchvision", "timm", "numpy", "sklearn", "scipy")
 
@@ -61,3 +63,25 @@ def test_names_of_recipes_and_their_modifiers(blocked: Path, tmp_path: Path) -> 
     assert found == [name for name in recipes.names() if name.startswith("digits-")]
     found = completions("hexa pretrain cifar10-simclr+sm", blocked, tmp_path)
     assert found == ["cifar10-simclr+small"]
+
+
+def test_listing() -> None:
+    """The files say what recipes say; `python -m hexa.recipes.listing` writes them anew."""
+    listed = listing.read()
+    assert listed.complete
+    assert listed.modifiers == MODIFIERS
+    assert listed.recipes == recipes.describe()
+
+
+@pytest.mark.parametrize("command", ["recipes moco", "pretrain cifar10-moco-v3", "recipes --json"])
+def test_recipes_without_torch(command: str, blocked: Path) -> None:
+    """Listing recipes and refusing a mistyped name import nothing slow."""
+    path = os.pathsep.join([str(blocked), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-m", "hexa", *command.split()],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == (2 if "pretrain" in command else 0)
+    assert "cifar10-moco-v2" in done.stdout + done.stderr

@@ -152,6 +152,10 @@ def test_what_labels_can_show_grows_with_their_number_and_that_of_groups() -> No
     assert points(300, np.repeat(np.arange(10), 30)) > points(300, np.arange(300)) == points(300)
     assert points(300, None, 10) > points(300)
     assert " in 10 groups " in showable(300, np.repeat(np.arange(10), 30))
+    assert showable(300, np.repeat([5, 7, 9], 100)) == (
+        "with 300 labelled images in 3 groups no difference can be shown"
+    )
+    assert showable(12).endswith(" no difference can be shown")
 
 
 def test_images_of_a_group_neither_judge_each_other_nor_count_as_many() -> None:

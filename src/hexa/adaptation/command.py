@@ -41,11 +41,9 @@ from hexa.weights.pretrained import Backbone, load_backbone
 
 #: Options that only the verdict depends on: for others it is made anew, by this number of images at most. Labels that
 #: choose the best state or end the run are an exception.
-_JUDGING, _MOST, _DECIDING = (
-    {"--labelled", "--groups", "--price"},
-    2000,
-    {"monitor.keep_best", "monitor.until"},
-)
+_JUDGING = {"--labelled", "--groups", "--price"}
+_MOST = 2000
+_DECIDING = {"monitor.keep_best", "monitor.until"}
 #: What ADAPTATION holds.
 Record = dict[str, Any]
 
@@ -147,7 +145,8 @@ class AdaptRequest:
         conclusion = f"{'it helped' if better else 'the start is kept'} "
         conclusion += f"({wording.sizes(start, result)}): {found.verdict.sentence}"
         table = verdict.table(found.sides, found.verdict)
-        winner, notes = trained.result if better else trained.start, list(found.notes)
+        winner = trained.result if better else trained.start
+        notes = list(found.notes)
         if not trained.native:
             notes.append(
                 f"there was no time to compare the start at its own {trained.start.image_size} px"
@@ -193,7 +192,8 @@ def adapt(
     )
     console = console or Console(stderr=True)
     processes.initialize(precision.pick_device(str(request.fields.get("training.device", "auto"))))
-    main, failed = processes.is_main(), True
+    main = processes.is_main()
+    failed = True
     try:
         record, has_begun = from_main(lambda: _begin(request, out, only_plan, console, budget))
         if only_plan or "verdict" in record:
@@ -269,7 +269,8 @@ def _planned(request: AdaptRequest, budget: Budget) -> Record:
     backbone = starts.of(draft.start)
     seen, pixels = look(source, backbone.image_size, limit=draft.training.max_corrupt_share)
     seen = replace(seen, domain=request.domain or seen.domain)
-    changes, judging = request.of_domain(seen.domain), _judging(request, source, draft)
+    changes = request.of_domain(seen.domain)
+    judging = _judging(request, source, draft)
     changes |= {} if judging is source else {"monitor.data": draft.monitor.data or request.labelled}
     labelled = judging if can_judge(judging.classes) else None
     given = Given(
@@ -295,9 +296,11 @@ def _conclude(
     request: AdaptRequest, experiment: Experiment, out: Path, record: Record, console: Console
 ) -> Record:
     """Compare start and result, export the winner, and write the record and the report."""
-    start, result = starts.unchanged(experiment.start), load_backbone(out / BACKBONE)
+    start = starts.unchanged(experiment.start)
+    result = load_backbone(out / BACKBONE)
     data = open_images(experiment)
-    judging, most = _judging(request, data, experiment), record["compared"]
+    judging = _judging(request, data, experiment)
+    most = record["compared"]
     settings = Extraction(
         seconds=math.inf, most=most, domain=record["domain"], seed=experiment.seed
     )
@@ -310,10 +313,8 @@ def _conclude(
             progress,
         )
     notes = [*found.notes, *_changed(record, data, judging)]
-    done, clock = (
-        int(result.info["step"]),
-        experiment.training.max_seconds and not experiment.monitor.knn_every,
-    )
+    done = int(result.info["step"])
+    clock = experiment.training.max_seconds and not experiment.monitor.knn_every
     if clock and done < 0.9 * (experiment.max_steps or 0):
         notes.append(
             f"only {done:,} of {experiment.max_steps:,} planned steps fitted: they were slower than timed"
@@ -424,16 +425,12 @@ def _read_record(out: Path, request: AdaptRequest, only_plan: bool) -> Record | 
                 record["kept"],
                 record["verdict"].upper(),
             )
-        plan, _ = (
-            [line for line in record["plan"] if not line.startswith("labels:")],
-            record["domain"],
-        )
+        plan = [line for line in record["plan"] if not line.startswith("labels:")]
+        _ = record["domain"]
         _ = record["compared"], record["native"], record.get("fingerprints", {}).values()
-        theirs, ours, command = (
-            options(record["request"]),
-            options(request.record),
-            record["request"]["command"],
-        )
+        theirs = options(record["request"])
+        ours = options(request.record)
+        command = record["request"]["command"]
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give another --out") from None
     if (

@@ -76,7 +76,8 @@ _UNTOLD = 0.5
 _LONG = 700
 #: Size of each of two steps as a share of ε.
 _OF_TWO = 0.75
-_STEPS, _STEP_SIZE = "hard_examples.adversarial.steps", "hard_examples.adversarial.step_size"
+_STEPS = "hard_examples.adversarial.steps"
+_STEP_SIZE = "hard_examples.adversarial.step_size"
 #: Seconds to write the results, which are not measured.
 _END = 5.0
 
@@ -122,9 +123,15 @@ class HardenRequest(AdaptRequest):
 
     def plan(self, given: Given) -> Plan:
         """The largest size that leaves time for enough images, up to the start's own; see `choose`."""
-        draft, source, labelled, seen = given.draft, given.source, given.labelled, given.seen
-        costs, budget, by_clock = given.costs(partly=False), given.budget, given.by_clock
-        native, spent = draft.views.size, budget.spent
+        draft = given.draft
+        source = given.source
+        labelled = given.labelled
+        seen = given.seen
+        costs = given.costs(partly=False)
+        budget = given.budget
+        by_clock = given.by_clock
+        native = draft.views.size
+        spent = budget.spent
 
         def judging(size: int, seconds: float) -> int:
             """The number of images that judge, where --time is this many seconds."""
@@ -190,15 +197,13 @@ class HardenRequest(AdaptRequest):
             given.at(size), {path: v for path, v in changes.items() if path not in self.fields}
         )
         views = experiment.views
-        result = f"; the result is for {views.test_size} px" * (views.test_size != size)
+        result = f"; the result is for {views.test_size} px" if views.test_size != size else ""
         without = (
             "labels: none: how far features move is measured, and what that costs cannot be told"
         )
-        cut, mirrored = (
-            "crops of " * (views.scale[0] < 1),
-            ", mirrored or not" * (views.flip_probability > 0),
-        )
-        changed = ", in changing contrast" * (views.jitter_probability * views.contrast > 0)
+        cut = "crops of " if views.scale[0] < 1 else ""
+        mirrored = ", mirrored or not" if views.flip_probability > 0 else ""
+        changed = ", in changing contrast" if views.jitter_probability * views.contrast > 0 else ""
         lines = (
             f"images: {seen}",
             f"method: teacher, from {draft.start.weights}: a copy learns to give views that are attacked within "
@@ -212,9 +217,12 @@ class HardenRequest(AdaptRequest):
 
     def outcome(self, trained: Trained, progress: Progress) -> Outcome:
         """The state farthest from the start at the price, beside the start at the same size."""
-        how, device, native = trained.how, precision.pick_device(trained.how.device), trained.start
+        how = trained.how
+        device = precision.pick_device(trained.how.device)
+        native = trained.start
         size = trained.result.image_size
-        start, result = native.prepared(size=size), trained.result.prepared(size=size)
+        start = native.prepared(size=size)
+        result = trained.result.prepared(size=size)
         images, notes = drawn(trained, progress)
         networks = {"start": start, "result": result}
         if trained.native and native.image_size != size:
@@ -271,9 +279,11 @@ class HardenRequest(AdaptRequest):
             judge,
             functools.partial(progress, "start and result under attack"),
         )
-        rows, at_own = list[list[str]](), ""
+        rows = list[list[str]]()
+        at_own = ""
         if len(features) > 2 and judge is not None:
-            own, at = Side.of(native, features[2], judge), native.image_size
+            own = Side.of(native, features[2], judge)
+            at = native.image_size
             at_own = f", the start at its own {at} px {own.mean(CLEAN):.1f} %"
             rows = [
                 [f"{name} at {at} px, % ↑", f"{own.mean(name):.1f}", "", ""] for name in own.values
@@ -368,12 +378,10 @@ def mean_share(shares: Sequence[float], halves: Sequence[Rows]) -> float:
 
 def drawn(trained: Trained, progress: Progress) -> tuple[Source, list[str]]:
     """Images to judge by, and notes; near-duplicates are left out where there are labels."""
-    judging, how, notes, stream = (
-        trained.judging,
-        trained.how,
-        list[str](),
-        Stream(trained.how.seed).child("judged"),
-    )
+    judging = trained.judging
+    how = trained.how
+    notes = list[str]()
+    stream = Stream(trained.how.seed).child("judged")
     if can_judge(judging.classes):
         found = draw_classes(labels_of(judging), how.most or len(judging), stream)
         rows, _ = apart(trained.data, judging, found, how, notes, progress)
@@ -388,7 +396,8 @@ def between(start: Backbone, result: Backbone, share: float) -> Backbone:
     Networks that were trained a little from the same weights lie in one valley: what is between them has something of
     both (WiSE-FT, Wortsman et al., CVPR 2022; for robustness Croce et al., CVPR 2023).
     """
-    made, end = copy.deepcopy(result), start.state_dict()
+    made = copy.deepcopy(result)
+    end = start.state_dict()
     with torch.no_grad():
         for name, value in made.state_dict().items():
             if value.is_floating_point():

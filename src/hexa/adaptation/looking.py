@@ -21,9 +21,13 @@ from hexa.weights.pretrained import Backbone
 
 #: Images that are opened, in at most this many seconds once there are as many as training needs; and the fewest images,
 #: and distinct ones, that training makes sense with.
-_SAMPLE, _SECONDS, FEWEST, _FEWEST_DISTINCT = 150, 1.0, 64, 32
+_SAMPLE = 150
+_SECONDS = 1.0
+FEWEST = 64
+_FEWEST_DISTINCT = 32
 #: A pixel is grey if its channels differ by less than this share of the range, and extreme if this near to its ends.
-_GREY, _EXTREME = 0.04, 0.15
+_GREY = 0.04
+_EXTREME = 0.15
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,15 @@ def look(source: Source, size: int, seed: int = 0, limit: float = 1 / 6) -> tupl
     order = torch.randperm(len(source), generator=Stream(seed).child("looking").generator())[
         :_SAMPLE
     ].tolist()
-    sides, grey, pages, thumbs, kept = list[int](), [], [], [], []
-    transform, begin, tried, why = EvaluationTransform(size), time.perf_counter(), 0, ""
+    sides = list[int]()
+    grey = []
+    pages = []
+    thumbs = []
+    kept = []
+    transform = EvaluationTransform(size)
+    begin = time.perf_counter()
+    tried = 0
+    why = ""
     for position in order:
         if len(sides) >= FEWEST and time.perf_counter() - begin > _SECONDS:
             break
@@ -114,7 +125,8 @@ def look(source: Source, size: int, seed: int = 0, limit: float = 1 / 6) -> tupl
 @torch.no_grad()
 def features_of(backbone: Backbone, pixels: Tensor) -> Tensor:
     """Features of images [n, C, S, S] at the size of the backbone, on the CPU."""
-    size, device = backbone.image_size, next(backbone.parameters()).device
+    size = backbone.image_size
+    device = next(backbone.parameters()).device
     same = pixels.shape[-1] == size
     small = (
         pixels

@@ -187,7 +187,8 @@ class Given:
         """Those of `sizes` at which a step fits into memory. Raises UserError if there are none."""
         sizes = [size for size in self.sizes if self.batch(costs, size, stages) is not None]
         if not sizes:
-            size, name = self.sizes[-1], self.draft.network.name
+            size = self.sizes[-1]
+            name = self.draft.network.name
             needed = costs.held + min(_LEAST_BATCH, self.draft.batch_size) * costs.bytes(
                 size, stages
             )
@@ -244,7 +245,8 @@ def first_draft(
     Raises ConfigError for another optimizer without its rate: the recipe's is the angle of Muon.
     """
     made = recipes.get(recipe)
-    optimizer, rate = fields.get("optimizer.name", "muon"), made.optimizer.learning_rate
+    optimizer = fields.get("optimizer.name", "muon")
+    rate = made.optimizer.learning_rate
     if optimizer != "muon" and "optimizer.learning_rate" not in fields:
         remedy = f"give one for {optimizer} (--optimizer.learning_rate)"
         raise ConfigError(
@@ -274,7 +276,8 @@ class _Kept:
     """Features at the start's own size."""
 
     def __call__(self, size: int) -> bool:
-        native, budget = self.costs.score(self.backbone.image_size), self.given.budget
+        native = self.costs.score(self.backbone.image_size)
+        budget = self.given.budget
         if _SEEN * native > max(_LOOKING, _LOOKING_SHARE * budget.seconds):
             return False
         used = self.given.used(size)
@@ -319,7 +322,9 @@ class _Times:
 
     def others(self, size: int) -> float:
         """For all but training on views of this size."""
-        costs, used, budget = self.costs, self.given.used(size), self.given.budget
+        costs = self.costs
+        used = self.given.used(size)
+        budget = self.given.budget
         start = costs.score(self.given.draft.views.size if self.native else used)
         scored = self.compared * (self.looks * (start + costs.score(used)) + 4 * costs.read)
         drawn = self.pictures(size) if self.draws(size) else 0.0
@@ -343,7 +348,8 @@ def _times(given: Given, costs: Costs, num_features: int) -> _Times:
 
 def plan(given: Given) -> Plan:
     """Measure, and plan."""
-    backbone, fields = starts.of(given.draft.start), given.fields
+    backbone = starts.of(given.draft.start)
+    fields = given.fields
     stages = starts.count_stages(backbone.network)
     if given.seen.domain == "photos" and stages > 1 and "start.trainable_stages" not in fields:
         # the whole network lost accuracy (docs/your-own-images.md)
@@ -391,7 +397,9 @@ def _experiment(
     given: Given, costs: Costs, times: _Times, chosen: Choice, stages: int
 ) -> Experiment:
     """The experiment that does what was chosen. stages: of the network."""
-    draft, fields, size = given.draft, given.fields, chosen.size
+    draft = given.draft
+    fields = given.fields
+    size = chosen.size
     batch = given.batch(costs, size, chosen.stages, min(draft.batch_size, _batch(chosen.images)))
     batch = batch or draft.batch_size
     per_epoch = chosen.images // batch

@@ -67,10 +67,8 @@ class Shown:
         seed: int,
     ) -> Shown:
         """`count` of the images, all of which are readable and, with a judge, judged."""
-        stream, among = (
-            Stream(seed).child("attacked"),
-            np.arange(len(images)) if judge is None else judge.judged,
-        )
+        stream = Stream(seed).child("attacked")
+        among = np.arange(len(images)) if judge is None else judge.judged
         places = among[draw_images(len(among), count, stream)]
         parts = evaluation_batches(Subset(images, places), transform_of(backbone), device=device)
         streams = [stream.child(int(place)) for place in places]
@@ -115,11 +113,9 @@ class Side:
 
 def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: Tell) -> None:
     """Add the measures under attack and corruption to sides of one image size. judge: that of their probes."""
-    places, done, size = (
-        shown.places,
-        0,
-        attack.together(shown.pixels.device, shown.pixels[0, 0].numel()),
-    )
+    places = shown.places
+    done = 0
+    size = attack.together(shown.pixels.device, shown.pixels[0, 0].numel())
     parts = (
         [np.arange(len(places))]
         if judge is None
@@ -155,12 +151,12 @@ def _classified(
     """Correct or not under attack, and the share of corruptions under which it is, by a probe that did not see these
     images. An image that falls to one attack or within a smaller ε counts as fallen within a larger one.
     """
-    x, device = shown.pixels[rows], shown.pixels.device
-    y, scores = (
-        labels.to(device),
-        nn.Sequential(side.backbone, side.probes[fold].linear().to(device)),
-    )
-    radii, streams = [epsilon / 255 for epsilon in EPSILONS], [shown.streams[row] for row in rows]
+    x = shown.pixels[rows]
+    device = shown.pixels.device
+    y = labels.to(device)
+    scores = nn.Sequential(side.backbone, side.probes[fold].linear().to(device))
+    radii = [epsilon / 255 for epsilon in EPSILONS]
+    streams = [shown.streams[row] for row in rows]
     smallest = attack.smallest_radius(scores, x, y, radii, _ATTACKS, streams).numpy()
     found: Values = {
         name: 100 * (smallest > radius).astype(np.float64)

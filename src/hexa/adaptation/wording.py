@@ -18,7 +18,7 @@ def length(experiment: Experiment, passes: float, seconds: float) -> str:
     if sets := experiment.start.view_sets:
         said += f", {sets} of them with new views, which the others repeat"
     said += f", by {experiment.optimizer.name} at {experiment.optimizer.learning_rate:g}"
-    return said + f", {format_duration(seconds)} in all" * bool(seconds)
+    return said + (f", {format_duration(seconds)} in all" if seconds else "")
 
 
 def lines(
@@ -34,14 +34,18 @@ def lines(
     stages: those of the network. share: of the start's neighbourhoods that are kept at the size of the result, if that
     was measured. native: the start's own size.
     """
-    size, used, start = experiment.views.size, experiment.views.test_size, experiment.start
+    size = experiment.views.size
+    used = experiment.views.test_size
+    start = experiment.start
     method = " + ".join(
         [experiment.method.name, *(n for n, h in experiment.hard_examples.items() if h.weight > 0)]
     )
     statistics = "kept" if start.batch_norm == "keep" else start.batch_norm
-    result = f"; the result is for {used} px" * (used != size)
-    smaller = f"; the start's own {native} px may be worth more than training gains" * (
-        used < native
+    result = f"; the result is for {used} px" if used != size else ""
+    smaller = (
+        f"; the start's own {native} px may be worth more than training gains"
+        if used < native
+        else ""
     )
     smaller = (
         f", where the start keeps {share:.0%} of its neighbourhoods"
@@ -50,9 +54,9 @@ def lines(
     )
     few = {None: "whole network", 1: f"last of {stages} stages"}
     learns = few.get(start.trainable_stages, f"last {start.trainable_stages} of {stages} stages")
-    learns += ", in the first pass the head alone" * (start.freeze_backbone == 1)
-    fewer = f", {chosen.images:,} of them trained on" * (chosen.images < seen.count)
-    guessed = " (--domain names another kind)" * (seen.domain != "photos")
+    learns += ", in the first pass the head alone" if start.freeze_backbone == 1 else ""
+    fewer = f", {chosen.images:,} of them trained on" if chosen.images < seen.count else ""
+    guessed = " (--domain names another kind)" if seen.domain != "photos" else ""
     return (
         f"images: {seen}{fewer}",
         f"method: {method}, from {start.weights}, batch-norm statistics {statistics}",

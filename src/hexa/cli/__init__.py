@@ -230,7 +230,9 @@ def _run(arguments: list[str], begun: float) -> int:
         raise UserError(
             f"{told}; quote patterns such as *.tar, and see `{parsers[name].prog} --help`"
         )
-    given.options, given.begun, given.arguments = options, begun, arguments
+    given.options = options
+    given.begun = begun
+    given.arguments = arguments
     adapted = os.path.join(
         getattr(given, "out", None) or "", "adapt.json"
     )  # which tells its verdict without images

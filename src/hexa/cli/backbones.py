@@ -84,7 +84,8 @@ def evaluate(given: Given, extra: Fields) -> None:
                 given.protocol, given.backbone, given.data, progress=progress, **options
             )
     except NotWritten as error:
-        lost, result = error, error.result
+        lost = error
+        result = error.result
     figures = " · ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items())
     say(f"{result['protocol']} on {result['data']}: {figures}")
     for table, caution in references.of_result(result):

@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
-from importlib.resources import files
 from typing import Any
 
-from hexa.entry_points import added
 from hexa.evaluation import protocols
-
-#: The file of a package that lists its recipes, and its modifiers with a plus, a line each.
-LISTED = "recipes.txt"
+from hexa.recipes import listing
 
 
 def complete(build: Callable[[str], tuple[ArgumentParser, Mapping[str, ArgumentParser]]]) -> None:
@@ -35,14 +31,11 @@ def complete(build: Callable[[str], tuple[ArgumentParser, Mapping[str, ArgumentP
 
 def _recipes(prefix: str, **_: Any) -> list[str]:
     """Names of recipes or, after a plus, the name so far with each modifier."""
-    entries = added("hexa.recipes").values()
-    packages = {"hexa", *(entry.module.partition(".")[0] for entry in entries)}
-    listed = [files(package) / LISTED for package in sorted(packages)]
-    lines = [line for file in listed if file.is_file() for line in file.read_text().split()]
-    base, plus = prefix.rpartition("+")[:2]
+    listed = listing.read()
+    base, plus, _rest = prefix.rpartition("+")
     if plus:
-        return [f"{base}{line}" for line in lines if line.startswith("+")]
-    return [line for line in lines if not line.startswith("+")]
+        return [f"{base}+{name}" for name in listed.modifiers]
+    return listed.names
 
 
 _NAMES: dict[str, Callable[..., list[str]]] = {

@@ -176,12 +176,12 @@ def import_networks() -> None:
     from hexa.runtime.console import Console
 
     said = "loading PyTorch …" * Console(stderr=True).is_terminal  # which a closed stream is not
-    print(said, end="\r" * bool(said), file=sys.stderr, flush=True)
+    print(said, end=("\r" if said else ""), file=sys.stderr, flush=True)
     gc.disable()
     try:
         import timm  # noqa: F401
     finally:
-        print(" " * len(said), end="\r" * bool(said), file=sys.stderr, flush=True)
+        print(" " * len(said), end=("\r" if said else ""), file=sys.stderr, flush=True)
         gc.freeze()  # modules stay: no collection looks at them until the end, where libraries look for what is left
         atexit.register(gc.unfreeze)
         gc.enable()

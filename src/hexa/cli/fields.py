@@ -132,7 +132,8 @@ def describe(fields: Iterable[Field], width: int = 100) -> str:
         lines += ["", f"{group or 'the run'}:"]
         for field in members:
             lines.append(
-                f"  --{field.path} {_shown(field.value)}" + f"  ({field.kind})" * bool(field.kind)
+                f"  --{field.path} {_shown(field.value)}"
+                + (f"  ({field.kind})" if field.kind else "")
             )
             lines += textwrap.wrap(
                 field.description, width, initial_indent=" " * 8, subsequent_indent=" " * 8

@@ -38,7 +38,7 @@ def check(given: Given, extra: Fields) -> int:
         verdicts.append(verdict)
         if not given.json:
             say(f"{'BROKEN' if verdict.said else 'ok':7}{verdict.meaning}")
-            say(f"       {verdict.said}" * bool(verdict.said))
+            say(f"       {verdict.said}" if verdict.said else "")
     broken = any(verdict.said for verdict in verdicts)
     if given.json:
         print(json.dumps([vars(verdict) for verdict in verdicts], indent=2))

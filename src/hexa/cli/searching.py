@@ -71,7 +71,8 @@ def search(given: Given, extra: Fields) -> None:
     if given.html is not None:
         targets.check(given.html, (".html",), "--html")
     files = [Features(path) for path in given.features]
-    first, count = files[0], given.count
+    first = files[0]
+    count = given.count
     least = given.least if given.least is not None else max(one.least for one in files)
     asked: Picture | None = None
     with progress_bar() as progress:
@@ -85,7 +86,8 @@ def search(given: Given, extra: Fields) -> None:
         else:
             found, asked = _like(first, given)
     images = sum(len(one.paths) for one in files)
-    title, summary = "Images that are least like the others", f"{images:,} images"
+    title = "Images that are least like the others"
+    summary = f"{images:,} images"
     if len(files) == 2:
         others = len({place for one in found for place in one.places[1:]})
         title = f"Images in both {given.features[0]} and {given.features[1]}"

@@ -42,15 +42,21 @@ if TYPE_CHECKING:
     JSON,
 )
 def recipes(given: Given, extra: Fields) -> None:
+    from hexa.recipes import listing
+
+    listed = listing.read()
+    rows = listed.recipes
+    if not listed.complete:
+        import_networks()
+        from hexa.recipes import describe
+
+        rows = describe()
     from rich.padding import Padding
 
-    import_networks()
     from hexa.config import UserError
-    from hexa.recipes import describe
-    from hexa.recipes.modifiers import MODIFIERS
     from hexa.runtime.console import Console
 
-    described = [row for row in describe() if given.words in row["name"]]
+    described = [row for row in rows if given.words in row["name"]]
     if not described:
         raise UserError(f"no recipe has '{given.words}' in its name; `hexa recipes` lists all")
     if given.json:
@@ -66,7 +72,7 @@ def recipes(given: Given, extra: Fields) -> None:
             # outside a terminal one line each, for grep
             console.print(Padding(text, (0, 0, 0, 2)) if console.is_terminal else f"  {text}")
     console.print("\nAny recipe takes modifiers, as in cifar10-simclr+small+adversarial:")
-    for name, text in MODIFIERS.items():
+    for name, text in listed.modifiers.items():
         console.print(f"  +{name}: {text}")
     console.print("\nhexa pretrain RECIPE --help  lists the fields of a recipe")
 
@@ -314,6 +320,8 @@ def experiment_of(given: Given, extra: Fields) -> Experiment:
         raise UserError(
             "give either a recipe or --config FILE.yaml; `hexa recipes` lists the recipes"
         )
+    if given.recipe is not None:
+        _check_recipe(given.recipe)
     import_networks()
     from hexa.cli import fields
     from hexa.recipes import domains, plugins
@@ -339,6 +347,15 @@ def experiment_of(given: Given, extra: Fields) -> Experiment:
         changes |= domains.changes(domain, changes)
     fields.check_names(changes, fields.of_experiment(experiment), getattr(given, "options", ()))
     return begin_from_weights(override(experiment, changes), changes)
+
+
+def _check_recipe(spec: str) -> None:
+    """Raise UserError for a mistyped recipe before torch is imported, if all recipes are listed."""
+    from hexa.recipes import check, listing
+
+    listed = listing.read()
+    if listed.complete and not spec.endswith(".py") and ".py:" not in spec:
+        check(spec.partition("+")[0], listed.names)
 
 
 #: Short options of `hexa pretrain` and their fields.

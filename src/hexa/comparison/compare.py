@@ -89,7 +89,9 @@ class Comparison:
             reached = (
                 {name: side.reached(name) for name in side.scores.right} if side.scores else {}
             )
-            few, balanced, few_balanced = {}, {}, {}
+            few = {}
+            balanced = {}
+            few_balanced = {}
             if side.scores:
                 few = {str(shots): draws.tolist() for shots, draws in side.scores.few.items()}
                 balanced = {name: side.scores.balanced(name) for name in side.scores.right}
@@ -212,10 +214,12 @@ def of_backbones(
     states a backbone was chosen from by these labels, which widens the intervals. fine_tune: a further measure.
     learned: True if a backbone learned from `data`, so that labelled images must not be among these.
     """
-    begun, all_seconds = time.perf_counter(), how.seconds
+    begun = time.perf_counter()
+    all_seconds = how.seconds
     if fine_tune:
         how = replace(how, seconds=_FEATURES * all_seconds)
-    device, several = precisions.pick_device(how.device), list(backbones.values())
+    device = precisions.pick_device(how.device)
+    several = list(backbones.values())
 
     def chosen() -> tuple[NDArray[np.int64], tuple[tuple[str, str], ...], list[str]]:
         """Positions of the images to look at, near-duplicates that were left out, and notes."""
@@ -236,7 +240,8 @@ def of_backbones(
         )
         if judged and not labelled.can_judge(labelled.labels_of(judging)[rows]):
             notes.append("near-duplicates stay, since too few labelled images would be left")
-            rows, twins = found, ()
+            rows = found
+            twins = ()
         if len(rows) < FEWEST:
             raise UserError(
                 f"{judging!r}: too few images to compare by; give {FEWEST} distinct ones or more"
@@ -250,7 +255,8 @@ def of_backbones(
         can = labelled.showable(len(rows), images.groups(), trials * math.comb(len(several), 2))
         progress(can, 0, 1)
         progress(can, 1, 1)
-    found, free = list[tuple[Tensor, Tensor]](), dict[str, dict[str, float]]()
+    found = list[tuple[Tensor, Tensor]]()
+    free = dict[str, dict[str, float]]()
     for name, backbone in backbones.items():
         tell = functools.partial(progress, f"{name}, {backbone.image_size} px")
         if judged:

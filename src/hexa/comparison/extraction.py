@@ -30,7 +30,9 @@ from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
 #: Fewest images of a source, fewest that are looked at however short the time, and the most that views are made of.
-FEWEST, _LEAST, MOST_VIEWS = 10, 100, 1000
+FEWEST = 10
+_LEAST = 100
+MOST_VIEWS = 1000
 #: Told how many of how many images are done.
 Tell = Callable[[int, int], object]
 #: The share of the time that networks may take, so that a machine that becomes slower keeps to it.
@@ -99,7 +101,8 @@ def seconds_to_read(source: Source, count: int = 4) -> float:
 @torch.no_grad()
 def images_per_second(backbone: Backbone, device: torch.device) -> float:
     """The speed of a forward pass at the network's own image size, measured on 8 images, or 32 on a GPU."""
-    size, count = backbone.image_size, 32 if device.type == "cuda" else 8
+    size = backbone.image_size
+    count = 32 if device.type == "cuda" else 8
     pixels = torch.rand(count, len(backbone.mean), size, size, device=device)
     precisions.place(backbone.eval(), device)
     backbone(
@@ -144,14 +147,13 @@ def passes_of(
     def make(share: tuple[int, int], problems: dict[int, str]) -> tuple[Tensor, Tensor]:
         shares = list[Tensor]()
         # where this process has no image, others may have some
-        made, positions = (
-            [torch.empty(0, 4 * backbone.num_features + 2)],
-            [torch.empty(0, dtype=torch.int64)],
-        )
+        made = [torch.empty(0, 4 * backbone.num_features + 2)]
+        positions = [torch.empty(0, dtype=torch.int64)]
 
         def four(pixels: Tensor) -> Tensor:
             """Features [B, 4 D]. A batch is mixed within itself, each image with the one before it."""
-            at, count = stream.child(share[0] + len(shares) * share[1]), len(pixels)
+            at = stream.child(share[0] + len(shares) * share[1])
+            count = len(pixels)
             first, second = views(pixels, at)
             drawn = 0.2 + 0.6 * torch.rand(count, generator=at.child("shares").generator())
             boxes = cut_boxes(drawn, size, True, at.child("boxes").generator())

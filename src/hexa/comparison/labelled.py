@@ -134,7 +134,9 @@ class Judge:
     ) -> None:
         """labels, groups: int64 [N]. Raises UserError if there are not two classes with two images each."""
         stream = Stream(seed).child("comparison")
-        self.labels, self.seed, counts = labels, seed, np.bincount(labels)
+        self.labels = labels
+        self.seed = seed
+        counts = np.bincount(labels)
         if (counts > 1).sum() < 2:
             given = f"{int((counts > 1).sum())} of {int((counts > 0).sum())} classes have two labelled images or more"
             raise UserError(f"{given}, and a comparison needs two such classes; label more images")
@@ -162,10 +164,8 @@ class Judge:
             np.flatnonzero(~np.isin(self._alone, self._alone[part])) for part in self.parts
         ]
         self.draws: dict[int, list[Rows]] = {}
-        pools, least = (
-            [np.arange(len(labels))] * DRAWS,
-            max(2, (counts > 1).sum() / 2),
-        )  # fewer classes tell little
+        pools = [np.arange(len(labels))] * DRAWS
+        least = max(2, (counts > 1).sum() / 2)  # fewer classes tell little
         if self.groups is not None:
             pools = [
                 rest[np.isin(labels[rest], labels[self.judged])] for rest in self.rests[:DRAWS]
@@ -196,20 +196,23 @@ class Judge:
             fit_probe,
         )  # scipy.optimize: a plan does without
 
-        wanted, classes = torch.from_numpy(self.labels), int(self.labels.max()) + 1
+        wanted = torch.from_numpy(self.labels)
+        classes = int(self.labels.max()) + 1
         made: list[FittedProbe] = []
         for rest in self.rests:
             # chosen once, for all of them: in each fold it would take six times as long
             decays = (made[0].weight_decay,) if made else WEIGHT_DECAYS
             groups = None if self.groups is None else self.groups[rest]
             fit = functools.partial(fit_probe, enough=ENOUGH, seed=self.seed, by_loss=True)
-            x, y = features[rest], wanted[rest]
+            x = features[rest]
+            y = wanted[rest]
             made.append(fit(x, y, classes, weight_decays=decays, groups=groups))
         return made
 
     def scores(self, features: Tensor, probes: Sequence[FittedProbe] | None = None) -> Scores:
         """The scores of features [N, D]. probes: of these features, fitted before."""
-        wanted, classes = torch.from_numpy(self.labels), int(self.labels.max()) + 1
+        wanted = torch.from_numpy(self.labels)
+        classes = int(self.labels.max()) + 1
         times = {measure: np.zeros(len(wanted)) for measure in MEASURES}
         for part, rest, probe in zip(
             self.parts, self.rests, probes or self.probes(features), strict=True
@@ -221,7 +224,8 @@ class Judge:
                 MEASURES, (votes, probe.scores(features[part])), strict=True
             ):
                 times[measure][part] += (scored.argmax(1) == wanted[part]).numpy()
-        few, few_balanced = dict[int, Array](), dict[int, Array]()
+        few = dict[int, Array]()
+        few_balanced = dict[int, Array]()
         for shots, draws in self.draws.items():
             reached = np.array([self._nearest_mean(features, drawn) for drawn in draws])
             few[shots], few_balanced[shots] = reached.T
@@ -246,7 +250,8 @@ class Judge:
             0, torch.from_numpy(place), x[drawn]
         )
         nearest = (x[asked] @ functional.normalize(means, dim=1).T).argmax(1).numpy()
-        right, labels = classes[nearest] == self.labels[asked], self.labels[asked]
+        right = classes[nearest] == self.labels[asked]
+        labels = self.labels[asked]
         return 100 * float(right.mean()), balanced_accuracy(right, labels)
 
 
@@ -292,14 +297,16 @@ def can_judge(labels: Rows | None) -> bool:
 
 def showable(images: int, groups: Rows | None = None, comparisons: int = 1) -> str:
     """A sentence on the true difference that as many images show in four of five comparisons. groups: int64 [N]."""
-    sizes = np.ones(1) if groups is None else np.bincount(groups)
-    of_an_image = float((sizes**2).sum() / sizes.sum())
-    independent = images / (1 + _ALIKE * (of_an_image - 1))
+    sizes = np.ones(images) if groups is None else np.unique(groups, return_counts=True)[1]
+    within = f" in {counted(len(sizes), 'group')}" if sizes.max() > 1 else ""
+    given = f"with {images:,} labelled images{within}"
+    if images < _FEWEST or len(sizes) < _FEWEST_GROUPS:
+        return f"{given} no difference can be shown"
+    independent = images / (1 + _ALIKE * (float((sizes**2).sum() / sizes.sum()) - 1))
     normal = statistics.NormalDist()
     reach = normal.inv_cdf(1 - 0.025 / comparisons) + normal.inv_cdf(_POWER)
     points = reach * WIDTH * _DEVIATION / math.sqrt(independent)
-    within = "" if groups is None else f" in {counted(len(sizes), 'group')}"
-    return f"with {images:,} labelled images{within} a difference of about {points:.0f} points can be shown"
+    return f"{given} a difference of about {points:.0f} points can be shown"
 
 
 def count_groups(groups: Rows) -> str:
@@ -311,10 +318,8 @@ def groups_note(judge: Judge, groups: Rows | None) -> str:
     """A note that says which labelled images judge each other. groups: int64 [N], those given, even if unused."""
     if groups is None or np.bincount(groups).max() < 2:
         return "labelled images count as independent; if they come in series, say of several visits, give --groups"
-    used, unused = (
-        "do not judge each other",
-        "count as independent, since fewer than two classes are in several groups",
-    )
+    used = "do not judge each other"
+    unused = "count as independent, since fewer than two classes are in several groups"
     return f"images of one group ({count_groups(groups)} in all) {unused if judge.groups is None else used}"
 
 

@@ -25,7 +25,8 @@ from hexa.runtime.random import Stream
 
 #: Side of the thumbnails that are compared, and the largest distance of near-duplicates: the root mean square
 #: difference of grey levels, standardised per thumbnail to mean 0 and deviation 1.
-THUMB, ALIKE = 16, 0.1
+THUMB = 16
+ALIKE = 0.1
 _CHUNK = 2048
 #: Images to learn from that near-duplicates are looked for among, at least.
 _LEARNED = 200
@@ -75,7 +76,8 @@ def shared(data: Source, judging: Source) -> NDArray[np.bool_]:
 
     All are False unless both sources store one image a file.
     """
-    mine, theirs = list(judging.files()), list(data.files())
+    mine = list(judging.files())
+    theirs = list(data.files())
     if len(mine) != len(judging) or len(theirs) != len(data):
         return np.zeros(len(judging), dtype=np.bool_)
     known = set(map(os.path.abspath, theirs))
@@ -91,7 +93,8 @@ def copies(data: Source, judging: Source, rows: NDArray[np.int64]) -> NDArray[np
     known = {sizes[row] for row in rows} if sizes else set()
     contents = {row: _content(judging, row) for row in rows.tolist()}
     wanted = set(contents.values()) - {None}
-    theirs, found = _sizes(data), dict[bytes, int]()
+    theirs = _sizes(data)
+    found = dict[bytes, int]()
     for position in range(len(data)):
         if sizes and theirs and theirs[position] not in known:
             continue
@@ -142,7 +145,8 @@ def apart(
     """
     progress("looking for near-duplicates", 0, 1)
     thumbs, found = thumbnails(Subset(judging, rows), how.num_workers)
-    places, labels = rows[found], labels_of(judging)
+    places = rows[found]
+    labels = labels_of(judging)
     same = duplicates(thumbs)
     alike = same >= 0
     drop = alike & (labels[places] == labels[places[same]])

@@ -36,9 +36,15 @@ from hexa.runtime.random import Stream
 
 #: Images whose neighbours are shown, neighbours of each, the side of a picture in pixels, and images among which those
 #: whose neighbours differ most are looked for.
-_QUERIES, _NEAREST, _TILE, _SEARCHED = 4, 6, 72, 2000
+_QUERIES = 4
+_NEAREST = 6
+_TILE = 72
+_SEARCHED = 2000
 #: Images on a map, classes that it colours, classes and duplicates that are listed, backbones that are drawn.
-_MAPPED, _COLOURED, _LISTED, _DRAWN = 800, 8, 6, 4
+_MAPPED = 800
+_COLOURED = 8
+_LISTED = 6
+_DRAWN = 4
 #: Columns that a title of a map has room for.
 _TITLE = 40
 
@@ -82,7 +88,8 @@ def write(comparison: Comparison, how: Extraction, folder: Path) -> Path:
 
 def _closest(comparison: Comparison, sides: Sequence[Side], queries: Tensor) -> Any:
     """A row for each of some images and each backbone: the image and those nearest to it, named by class if known."""
-    images, transform = comparison.images, EvaluationTransform(_TILE, 1.0)
+    images = comparison.images
+    transform = EvaluationTransform(_TILE, 1.0)
     near = [unlabelled.neighbours(side.features, _NEAREST, queries).tolist() for side in sides]
     rows = [
         [query, *nearest[row]] for row, query in enumerate(queries.tolist()) for nearest in near
@@ -138,7 +145,8 @@ def _classes(comparison: Comparison, pair: tuple[Side, Side]) -> Table:
     first, second = (side.scores for side in pair)
     if judge is None or first is None or second is None:
         return Table()
-    labels, rows = judge.labels[judge.judged], []
+    labels = judge.labels[judge.judged]
+    rows = []
     for label in np.unique(labels):
         before, after = (
             float(one.right[NEAREST][labels == label].mean()) for one in (first, second)

@@ -30,7 +30,9 @@ MEASURE = "fine-tuning"
 #: of them from the fifth pass on, and a hundredth from the eighth.
 PLAN = Plan(10, 16, torch.optim.Adamax, 0.001, 0.01, 0.1, (0.5, 0.8))
 #: Forward passes that learning from an image costs, about; the fewest images; the slowest running statistics.
-_LEARNING, _FEWEST, _MOMENTUM = 4, 50, 0.1
+_LEARNING = 4
+_FEWEST = 50
+_MOMENTUM = 0.1
 
 
 def drawn(
@@ -40,13 +42,15 @@ def drawn(
 
     A like share of every class; none if there is time for less than 50 images.
     """
-    device, labels = precisions.pick_device(how.device), labels_of(images)
+    device = precisions.pick_device(how.device)
+    labels = labels_of(images)
     each = sum(
         _LEARNING / images_per_second(side.backbone, device) + seconds_to_read(images)
         for side in sides
     )
     cost = each * PLAN.epochs * (FOLDS - 1)  # each image is learned from in all folds but one
-    least, most = min(_FEWEST, len(labels)), int(min(seconds / cost, len(labels)))
+    least = min(_FEWEST, len(labels))
+    most = int(min(seconds / cost, len(labels)))
     if most < least:
         return np.empty(
             0, np.int64
@@ -66,16 +70,16 @@ def scored(
     Every side learns by `PLAN` from the same random crops and flips, with batch-norms whose running statistics follow
     by a tenth a step or faster.
     """
-    device, judge = (
-        precisions.pick_device(how.device),
-        Judge(labels_of(images), how.seed, images.groups(), splits=1),
-    )
-    backbone, right = copy.deepcopy(side.backbone), np.zeros(len(images))
+    device = precisions.pick_device(how.device)
+    judge = Judge(labels_of(images), how.seed, images.groups(), splits=1)
+    backbone = copy.deepcopy(side.backbone)
+    right = np.zeros(len(images))
     for module in backbone.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.momentum is not None:
             module.momentum = max(module.momentum, _MOMENTUM)
     for fold, (rest, part) in enumerate(zip(judge.rests, judge.parts, strict=True), 1):
-        fit, test = Subset(images, rest), Subset(images, part)
+        fit = Subset(images, rest)
+        test = Subset(images, part)
         task = Task(
             backbone=backbone,
             fit=fit,
@@ -88,10 +92,8 @@ def scored(
             seed=how.seed,
             report=progress,
         )
-        stream, label = (
-            Stream(how.seed).child("fine-tuning", fold),
-            f"{side.name}, {MEASURE} {fold} of {FOLDS}",
-        )
+        stream = Stream(how.seed).child("fine-tuning", fold)
+        label = f"{side.name}, {MEASURE} {fold} of {FOLDS}"
         _, network, head = tuned(task, fit, test, PLAN, stream, label, score_every=PLAN.epochs)
         with torch.no_grad():
             scores = head(extract(network, test, **task.extraction)[0].to(device))

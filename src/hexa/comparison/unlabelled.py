@@ -76,7 +76,8 @@ def measures(passes: Passes, seed: int = 0) -> dict[str, float]:
 
 def _lidar(a: Tensor, b: Tensor, ridge: float = 1e-4) -> float:
     """With the two views of an image as its class; ridge: δ of Σw + δI."""
-    centre, half = (a + b).double() / 2, (a - b).double() / 2
+    centre = (a + b).double() / 2
+    half = (a - b).double() / 2
     within = 2 * half.T @ half / len(half)
     values, vectors = torch.linalg.eigh(within + ridge * torch.eye(len(within), dtype=within.dtype))
     root = vectors * values.clamp_min(ridge).rsqrt()

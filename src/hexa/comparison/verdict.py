@@ -82,7 +82,8 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
     count = trials * math.comb(len(sides), 2)
     pairs = []
     for (a, first), (b, second) in itertools.combinations(enumerate(sides), 2):
-        mine, theirs = first.scores, second.scores
+        mine = first.scores
+        theirs = second.scores
         if mine is None or theirs is None:
             raise UserError(
                 f"{first.name} and {second.name} are to be compared by labels, but were not judged by any"
@@ -170,7 +171,8 @@ def table(sides: Sequence[Side], verdict: Verdict, width: int | None = None) -> 
         names = shortened(names, max(_LEAST, min(_MOST, room)))
     first, *others = names
     measured = _judged_rows if sides[0].scores is not None else _unlabelled_rows
-    header, rows = ["", *names], [["image size, px", *(str(side.size) for side in sides)]]
+    header = ["", *names]
+    rows = [["image size, px", *(str(side.size) for side in sides)]]
     if len(sides) == 2:
         header.append(f"{others[0]} − {first}")
         rows[0].append("")
@@ -187,7 +189,9 @@ def table(sides: Sequence[Side], verdict: Verdict, width: int | None = None) -> 
 #: A row: its label, the values of all sides, and the differences of all but the first to the first, if any.
 _Row = tuple[str, list[str], list[str]]
 #: Columns of a terminal that the labels of rows take, and bounds on those of a name.
-_LABELS, _LEAST, _MOST = 30, 8, 14
+_LABELS = 30
+_LEAST = 8
+_MOST = 14
 
 
 def _judged_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
@@ -249,7 +253,9 @@ def _scores(sides: Sequence[Side], pair: Pair, place: int) -> str:
     turn, between = (
         (1, "{1:.1f} → {0:.1f} %") if place == pair.second else (-1, "{0:.1f} against {1:.1f} %")
     )
-    side, other, parts = sides[place], sides[_other(pair, place)], []
+    side = sides[place]
+    other = sides[_other(pair, place)]
+    parts = []
     for name in reversed(MEASURES):
         found = pair.differences[name]
         shown = Difference(turn * found.points, found.half)

@@ -221,7 +221,8 @@ class Method(nn.Module, ABC, Generic[Labels]):
     def __init_subclass__(cls, config: type[MethodConfig] | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
         if config is not None:
-            config.method, cls.num_views = cls, config.num_views
+            config.method = cls
+            cls.num_views = config.num_views
         for name in (
             "pseudo_labels",
             "commit",

@@ -44,23 +44,27 @@ def pairs_above(
     least -= ROUNDING
     bank = rows if others is None else others
     once = once or others is None
-    small, small_bank = rows, bank
+    small = rows
+    small_bank = bank
     if len(bank) > _MANY and rows.shape[1] > 2 * _PROJECTED:
         basis = _main_directions(bank)
-        small, small_bank = _projected(rows, basis), _projected(bank, basis)
+        small = _projected(rows, basis)
+        small_bank = _projected(bank, basis)
     found: list[tuple[Places, Places, Floats]] = [
         (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32))
     ]
     count = 0
     for top, left in _tiles(len(rows), len(bank), upper=once):
-        one, other = rows[top : top + _ROWS], bank[left : left + _COLUMNS]
+        one = rows[top : top + _ROWS]
+        other = bank[left : left + _COLUMNS]
         product = small[top : top + _ROWS] @ small_bank[left : left + _COLUMNS].T
         i, j = _entries_above(product, least)
         if small is not rows and len(i) > product.size / 200:  # cheaper than one by one
             i, j = _entries_above(one @ other.T, least)
         if once:
             later = top + i < left + j
-            i, j = i[later], j[later]
+            i = i[later]
+            j = j[later]
         cosines = np.concatenate(
             [np.empty(0, np.float32)]
             + [
@@ -151,7 +155,8 @@ def complete_groups(
         return members[place], common[place]
 
     for link in np.argsort(-similarity, kind="stable"):
-        one, other = int(group_of[first[link]]), int(group_of[second[link]])
+        one = int(group_of[first[link]])
+        other = int(group_of[second[link]])
         if one == other:
             continue
         mine, ours = group(one)

@@ -127,7 +127,8 @@ def smallest_radius(
             rows = result.isinf().nonzero()[:, 0]
             if not len(rows):
                 return result
-            here, known = images[rows.to(images.device)], labels[rows.to(labels.device)]
+            here = images[rows.to(images.device)]
+            known = labels[rows.to(labels.device)]
             wrong = attack(scores, here, known, radius, [streams[row] for row in rows.tolist()])
             result[rows[wrong.cpu()]] = radius
     return result

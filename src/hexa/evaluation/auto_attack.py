@@ -278,7 +278,8 @@ def fast_adaptive_boundary(
     misclassified goes back to x_0 by a tenth. both: labels and targets, [B, 2].
     """
     wrong = torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    rows, view = torch.arange(len(images), device=images.device), images
+    rows = torch.arange(len(images), device=images.device)
+    view = images
     for _ in range(steps):
         views = view.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
         with torch.enable_grad():
@@ -339,7 +340,8 @@ def square_attack(
     margin grows (Andriushchenko et al. 2020, arXiv 1912.00049, algorithms 1 and 2).
     """
     (channels, height, width), side = images.shape[1:], min(images.shape[2:])
-    low, high = (images - radius).clamp(min=0), (images + radius).clamp(max=1)
+    low = (images - radius).clamp(min=0)
+    high = (images + radius).clamp(max=1)
     squares, stripes = (
         PerImage([s.child(name) for s in streams], images.device) for name in ("square", "stripes")
     )
@@ -348,7 +350,8 @@ def square_attack(
         images + radius * (stripes.uniform(channels, 1, width) - 0.5).sign(), low, high
     )
     logits = scores(best.contiguous(memory_format=torch.channels_last))
-    wrong, largest = logits.argmax(1) != labels, margin(logits, labels)
+    wrong = logits.argmax(1) != labels
+    largest = margin(logits, labels)
     y, x = (torch.arange(n, device=images.device).view(1, -1) for n in (height, width))
     for number in range(1, queries):
         rows = (~wrong).nonzero()[:, 0]

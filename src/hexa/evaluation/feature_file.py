@@ -39,11 +39,13 @@ Array = NDArray[Any]
 #: The share of the memory that the unpacked arrays of a file may take; the work takes as much again.
 _SHARE = 4
 #: Files that unpack to more than this many times their size, and to more bytes than this, are refused.
-_RATIO, _SMALL = 50, 256 * 1024**2
+_RATIO = 50
+_SMALL = 256 * 1024**2
 #: Rows of a Parquet file that are unpacked at a time; one if the first has more bytes than the file may have in all.
 _BATCH = 16
 #: Characters of an array's header, and of the text of its origin, at most.
-_HEADER, _ORIGIN = 10_000, 100_000
+_HEADER = 10_000
+_ORIGIN = 100_000
 #: Shapes of one row, and types, of the optional arrays.
 _OPTIONAL: dict[str, tuple[tuple[int, ...], str]] = {
     "digests": ((DIGEST,), "u1"),
@@ -288,7 +290,8 @@ def _column(name: str, column: pyarrow.Array) -> Any:
 
 
 def _checked(path: Path, arrays: dict[str, Any]) -> FeatureFile:
-    features, names = arrays["features"], arrays["paths"]
+    features = arrays["features"]
+    names = arrays["paths"]
     given = f"features are {features.dtype} of shape {features.shape}"
     if features.dtype.kind != "f" or features.ndim != 2 or not features.shape[1]:
         raise _Other(f"{given}; expected floats of shape [N, D]")
@@ -331,7 +334,8 @@ def _check_previews(arrays: dict[str, Any], count: int) -> None:
     if ("previews" in arrays) != ("preview_ends" in arrays):
         raise _Other("'previews' and 'preview_ends' go together")
     if "previews" in arrays:
-        previews, ends = arrays["previews"], arrays["preview_ends"]
+        previews = arrays["previews"]
+        ends = arrays["preview_ends"]
         shapes = previews.dtype == np.uint8 and previews.ndim == 1 and ends.shape == (count,)
         if not shapes or ends.dtype != np.int64 or ends[0] < 0 or (np.diff(ends) < 0).any():
             raise _Other("'previews' are not what hexa embed writes")

@@ -42,8 +42,12 @@ def extract(
     Raises UserError if more than the share `tolerance` of the images, or all, cannot be read, and for features that are
     not finite.
     """
-    features, labels, positions, done = [], [], [], 0
-    transform, tell = transform or transform_of(backbone), progress or (lambda done, total: None)
+    features = []
+    labels = []
+    positions = []
+    done = 0
+    transform = transform or transform_of(backbone)
+    tell = progress or (lambda done, total: None)
     tell(0, len(source))
     for of_batch, wanted, index in batches(
         backbone, backbone, source, transform, share=share, **how
@@ -57,15 +61,14 @@ def extract(
         return torch.empty(0, backbone.num_features), None, torch.empty(0, dtype=torch.int64)
     if not features:
         raise nothing_read(source)
-    together, index, known = (
-        torch.cat(features),
-        torch.cat(positions),
-        torch.cat(labels) if labels else None,
-    )
+    together = torch.cat(features)
+    index = torch.cat(positions)
+    known = torch.cat(labels) if labels else None
     check_finite(together, source)
     if isinstance(transform, OwnAspect):  # batches came shape by shape
         index, order = index.sort()
-        together, known = together[order], None if known is None else known[order]
+        together = together[order]
+        known = None if known is None else known[order]
     return together, known, index
 
 
@@ -170,7 +173,8 @@ def share_and_gather(
     same kind of device and number of threads. make: (share, problems) -> this process's rows and positions. Raises
     UserError in all processes.
     """
-    count, problems = 1 + processes.helpers(), dict[int, str]()
+    count = 1 + processes.helpers()
+    problems = dict[int, str]()
     features, positions = in_step(
         lambda: make((processes.rank() if count > 1 else 0, count), problems)
     )

@@ -80,7 +80,8 @@ def over_draws(
     metrics: dict[str, float] = {}
     details: dict[str, Any] = {}
     for i, k in enumerate(kept):
-        scores, balanced = list[float](), list[float]()
+        scores = list[float]()
+        balanced = list[float]()
         for number in range(draws):
             task.report(f"{k} labels per class", i * draws + number, len(kept) * draws)
             rows = torch.from_numpy(
@@ -107,10 +108,8 @@ def affordable(
     """
     scarcest = min(counts, key=counts.__getitem__)
     most = counts[scarcest]
-    kept, left_out = (
-        tuple(k for k in shots if k <= most),
-        ", ".join(str(k) for k in shots if k > most),
-    )
+    kept = tuple(k for k in shots if k <= most)
+    left_out = ", ".join(str(k) for k in shots if k > most)
     said = f"class '{scarcest}' has only {most} {images}"
     if not kept or (insist and left_out):
         raise UserError(

@@ -12,7 +12,8 @@ from hexa.runtime.random import Stream
 #: Neighbours that are compared.
 NEIGHBOURS = 10
 #: Images per cluster, and the largest number of clusters.
-_PER_CLUSTER, _MOST_CLUSTERS = 20, 50
+_PER_CLUSTER = 20
+_MOST_CLUSTERS = 50
 
 
 @torch.no_grad()

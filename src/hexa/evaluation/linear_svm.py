@@ -48,7 +48,8 @@ def cross_validated(
     features: Array, positive: Mask, cost: float, folds: int, max_iterations: int, seed: int
 ) -> float:
     """Mean average precision over held-out parts, as scikit-learn splits (in order, by class) and scores them."""
-    machine, labels = _machine(cost, max_iterations, seed), np.where(positive, 1, -1)
+    machine = _machine(cost, max_iterations, seed)
+    labels = np.where(positive, 1, -1)
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         return float(
             cross_val_score(machine, features, labels, cv=folds, scoring="average_precision").mean()

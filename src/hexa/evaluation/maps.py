@@ -74,7 +74,8 @@ def _write_npy(
     header: dict[str, Any] = {}
     for maps, labels, paths in parts:
         if not header:
-            free, needed = shutil.disk_usage(Path(file.name).parent).free, most * maps[0].nbytes
+            free = shutil.disk_usage(Path(file.name).parent).free
+            needed = most * maps[0].nbytes
             if needed > free:
                 sizes = f"{needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free"
                 raise UserError(

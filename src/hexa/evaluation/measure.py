@@ -105,7 +105,8 @@ def _load(
     progress: Progress,
 ) -> Task:
     """The backbone and the images. Raises UserError for what does not fit together."""
-    request, chosen = asked.request, asked.chosen
+    request = asked.request
+    chosen = asked.chosen
     loaded = load_backbone(backbone, request.seed, request.branch, **request.given)
     device = precisions.pick_device(request.device)
     channels = len(loaded.mean)
@@ -176,7 +177,8 @@ def _result(
     asked: _Asked, task: Task, outcome: Outcome, backbone: str, data: str
 ) -> dict[str, Any]:
     """What was measured and how; all that can move a score is in the protocol id."""
-    request, chosen = asked.request, asked.chosen
+    request = asked.request
+    chosen = asked.chosen
     used = asked.settings.model_copy(update=outcome.effective)
     changes = {
         option: pair
@@ -193,7 +195,8 @@ def _result(
     if task.fit.drawn is not None and task.fit.drawn.images < task.fit.drawn.of:
         identity += f"-{len(task.fit)}-images"
     identity += "".join(f"-{name}{shown(value)}" for name, (_, value) in images.items())
-    facts, preparation = describe(task.backbone), task.backbone.said()
+    facts = describe(task.backbone)
+    preparation = task.backbone.said()
     return {
         "protocol": f"{asked.protocol}/{identity}",
         "preset": asked.preset,

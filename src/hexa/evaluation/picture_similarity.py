@@ -71,7 +71,8 @@ def _averages(start: float, stop: float) -> Floats:
 @functools.cache
 def _parts() -> tuple[Floats, Floats]:
     """Weights of rows and of columns [P, 16, 32] of the whole picture and of all parts."""
-    rows, columns = [_whole()], [_whole()]
+    rows = [_whole()]
+    columns = [_whole()]
     for share, top, left in itertools.product(_SHARES, _OFFSETS, _OFFSETS):
         free = 1 - share
         rows.append(_averages(top * free, top * free + share))

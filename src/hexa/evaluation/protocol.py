@@ -121,7 +121,8 @@ class Protocol:
 
 def deviations(published: Config, used: Config) -> dict[str, list[Any]]:
     """{option: [published, used]} for the options that differ, as JSON has them."""
-    before, after = published.model_dump(mode="json"), used.model_dump(mode="json")
+    before = published.model_dump(mode="json")
+    after = used.model_dump(mode="json")
     return {name: [before[name], value] for name, value in after.items() if value != before[name]}
 
 
@@ -194,6 +195,7 @@ def _ranks(scores: Tensor, labels: Tensor) -> Tensor:
 
 def best_and_last(curve: Curve) -> dict[str, float]:
     """Accuracies of the epoch with the best top1, as published codes report, and *_last of the last epoch (D32)."""
-    best, last = max(curve, key=lambda point: point["top1"]), curve[-1]
+    best = max(curve, key=lambda point: point["top1"])
+    last = curve[-1]
     metrics = {name: value for name, value in best.items() if name != "epoch"}
     return metrics | {f"{name}_last": value for name, value in last.items() if name != "epoch"}

@@ -287,10 +287,12 @@ def _links(
     features: Features, least: float, keepers: Places
 ) -> tuple[Places, Places, NDArray[np.floating]]:
     """All pairs of the K images at `keepers` that are duplicates, each once: places in 0 … K − 1, and similarities."""
-    rows, file = features.directions[keepers], features.file
+    rows = features.directions[keepers]
+    file = features.file
     if file.thumbnails is None or file.statistics is None:
         return pairs_above(rows, least)
-    thumbnails, colours = file.thumbnails[keepers], file.statistics[keepers, :3]
+    thumbnails = file.thumbnails[keepers]
+    colours = file.statistics[keepers, :3]
     plain, mirrored = descriptors(thumbnails, colours)
     first, second = _distinct(
         len(rows),
@@ -308,7 +310,8 @@ def _links(
     new = ~np.isin(every[0] * len(rows) + every[1], first * len(rows) + second)
     further = every[0][new], every[1][new]
     similarity = np.concatenate([similarity, aligned(thumbnails, colours, *further)])
-    first, second = np.concatenate([first, further[0]]), np.concatenate([second, further[1]])
+    first = np.concatenate([first, further[0]])
+    second = np.concatenate([second, further[1]])
     kept = similarity >= least
     return first[kept], second[kept], similarity[kept]
 
@@ -330,7 +333,8 @@ def _distinct(count: int, *pairs: tuple[Any, ...]) -> tuple[Places, Places]:
     """Each unordered pair of different places once, of pairs (first, second, …) of `count` places."""
     first = np.concatenate([one[0] for one in pairs])
     second = np.concatenate([one[1] for one in pairs])
-    low, high = np.minimum(first, second), np.maximum(first, second)
+    low = np.minimum(first, second)
+    high = np.maximum(first, second)
     keys = np.unique((low * count + high)[low < high])
     return keys // count, keys % count
 

@@ -95,7 +95,7 @@ def _labelled(data: str, split: str | None, request: EvaluationRequest, channels
         )
     if source.labels is None:
         remedy = "give two or more class folders, or a column called label"
-        where = f" in its split {source.split}" * (len(source.splits()) > 1)
+        where = f" in its split {source.split}" if len(source.splits()) > 1 else ""
         raise UserError(
             f"data '{data}' has no labels{where}, which an evaluation needs; {source.unfit_labels or remedy}"
         )
@@ -165,7 +165,9 @@ def draw_classes(labels: Labels, most: int, stream: Stream) -> Labels:
 
     Where that is too many, classes drawn at random are left out; those of one image always are.
     """
-    share, chosen, count = most / len(labels), list[Labels](), 0
+    share = most / len(labels)
+    chosen = list[Labels]()
+    count = 0
     several = [rows for rows in _shuffled(labels, stream).values() if len(rows) > 1]
     for place in np.random.default_rng(stream.child("classes").integer()).permutation(len(several)):
         if count < most:

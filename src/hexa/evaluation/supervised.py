@@ -101,7 +101,9 @@ def learn(
     factor: the epoch, 0 … epochs − 1 -> what the optimizer's rates are multiplied by. score_every: epochs between two
     scorings; the last epoch is always scored. harder: (images, labels, step from 1 on) -> what is learned from instead.
     """
-    total, curve, schedule = epochs * images_of.steps, Curve(), LambdaLR(optimizer, factor)
+    total = epochs * images_of.steps
+    curve = Curve()
+    schedule = LambdaLR(optimizer, factor)
     with closing(images_of.loader):
         for epoch in range(epochs):
             for step, (images, labels) in enumerate(

@@ -71,7 +71,8 @@ def describe(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]
         resized = f"shorter side to {transform.size}, own aspect, multiples of {transform.stride}"
         return {"size": transform.size, "resize": resized, "interpolation": interpolation}
     cropped = f"shorter side to {transform.short}, centre {transform.size}"
-    looked_at, whole = 0, 0.0
+    looked_at = 0
+    whole = 0.0
     for source in sources:
         sizes = list(_sizes(source))
         looked_at += len(sizes) if source.uniform_size is None else 0

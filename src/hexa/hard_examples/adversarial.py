@@ -20,7 +20,8 @@ Radius = Annotated[float, pydantic.Field(ge=0)]
 #: The largest ε in grey levels, a quarter of the range.
 _FARTHEST = 64
 #: The least ε in grey levels to which networks were seen to overfit, and the steps of the attack that shows it.
-_FEARED, _JUDGED_BY = 2, 10
+_FEARED = 2
+_JUDGED_BY = 10
 
 
 class Adversarial(HardExample):
@@ -86,7 +87,8 @@ class Adversarial(HardExample):
 
     def judge(self) -> Self | None:
         """Ten steps of ε / 4 in the same ball, for one sign step of 2 grey levels and more."""
-        radius, in_grey = self.epsilon, (self.norm, self.unit) == ("linf", "grey")
+        radius = self.epsilon
+        in_grey = (self.norm, self.unit) == ("linf", "grey")
         if isinstance(radius, tuple) or self.steps > 1 or radius < _FEARED or not in_grey:
             return None
         return self.but(steps=_JUDGED_BY, step_size=radius / 4, random_start=1.0, project=True)

@@ -44,9 +44,11 @@ class CutMix(HardExample):
         return () if self.branch == "source" else (self.branch,)
 
     def __call__(self, source: Example, stream: Stream) -> Example:
-        device, count = source.crops[0].device, len(source)
+        device = source.crops[0].device
+        count = len(source)
         permutation = draws.partners(count, stream).to(device, non_blocking=True)
-        views, shares = [], []
+        views = []
+        shares = []
         for number, crop in enumerate(source.crops):
             boxes = self.boxes(count, crop.shape[-1], stream.child("box", number))
             views.append(paste(crop.detach(), permutation, boxes))

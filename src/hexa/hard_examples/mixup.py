@@ -38,7 +38,8 @@ class Mixup(HardExample):
         return () if self.branch == "source" else (self.branch,)
 
     def __call__(self, source: Example, stream: Stream) -> Example:
-        device, count = source.crops[0].device, len(source)
+        device = source.crops[0].device
+        count = len(source)
         permutation = draws.partners(count, stream).to(device, non_blocking=True)
         kept = torch.stack(
             [self._shares(count, stream.child("share", n)) for n in range(len(source.crops))]

@@ -33,12 +33,14 @@ class UnMix(HardExample):
         return method.unmixable
 
     def __call__(self, source: Example, stream: Stream) -> Example:
-        device, count = source.crops[0].device, len(source)
+        device = source.crops[0].device
+        count = len(source)
         order = draws.reversed_order(count).to(device, non_blocking=True)
         generator = stream.generator()
         boxed = bool(torch.rand((), generator=generator) < self.box_probability)
         drawn = draw_beta(self.alpha, self.alpha, 1, generator)
-        views, shares = [], []
+        views = []
+        shares = []
         for crop in (crop.detach() for crop in source.crops):
             if boxed:
                 # the same numbers for every crop: boxes of one place, in proportion to the crop's size

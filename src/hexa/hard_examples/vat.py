@@ -71,10 +71,8 @@ class VAT(HardExample):
         moved = torch.stack(
             [(view - crop).abs().mean() for view, crop in zip(views, clean, strict=True)]
         )
-        branch, facts = (
-            Branch(self.branch, update=self.update_statistics),
-            {"perturbation": 255 * moved.mean()},
-        )
+        branch = Branch(self.branch, update=self.update_statistics)
+        facts = {"perturbation": 255 * moved.mean()}
         return replace(source.at(views), branch=branch, facts=facts)
 
     def _distance(

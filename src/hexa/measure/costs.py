@@ -41,7 +41,9 @@ from hexa.weights import start
 
 #: On a CPU steps are timed at this size at most, with this number of pixels in all (four times as many where one kind
 #: of step is timed: few images take longer each), and for this many seconds each.
-_SIZE, _PIXELS, _SECONDS = 128, 4 * 128**2, 0.1
+_SIZE = 128
+_PIXELS = 4 * 128**2
+_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ class Costs:
 
         The epochs in which the head learns alone cost less only if `measure` timed such steps (`partly`).
         """
-        epochs, size = experiment.epochs, experiment.views.size
+        epochs = experiment.epochs
+        size = experiment.views.size
         alone = min(epochs, experiment.start.freeze_backbone)
         an_image = alone * self.train(size, min(self.steps)) + (epochs - alone) * self.train(
             size, max(self.steps)
@@ -98,7 +101,8 @@ class Costs:
     def bytes(self, size: int, stages: int) -> float:
         """Bytes of an image in a training step: maps are kept for the stages that gradients reach."""
         head = self.steps.get(0, 0.0)
-        back, whole = self.steps[stages] - head, self.steps[max(self.steps)] - head
+        back = self.steps[stages] - head
+        whole = self.steps[max(self.steps)] - head
         return self.memory * (size / self.size) ** 2 * max(0.1, min(1.0, back / max(whole, 1e-9)))
 
     def shared(self, processes: int) -> Costs:
@@ -133,7 +137,8 @@ def measure(
 
     partly: also steps in which only the last stages learn, or the head alone.
     """
-    machine, begin = Machine.of(draft), time.perf_counter()
+    machine = Machine.of(draft)
+    begin = time.perf_counter()
     small = machine.device.type == "cpu"
     most = rounded(outline(draft.network), _SIZE)
     size = min(draft.views.size, most) if small else draft.views.size
@@ -155,7 +160,8 @@ def measure(
     with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
         method = build_method(experiment, setting_of(experiment, len(some)), machine, filled=True)
         objective = build_objective(experiment, method, machine)
-        setup, begin = time.perf_counter() - begin, time.perf_counter()
+        setup = time.perf_counter() - begin
+        begin = time.perf_counter()
         loader = build_loader(experiment, some, machine)
         if loader.resident:  # the run decodes all images first
             setup += (time.perf_counter() - begin) * len(source) / len(some)
@@ -186,11 +192,9 @@ def measure(
             train()  # not timed, nor its memory taken: the optimizer's state is made
             memory = peak_bytes(train, machine.device) / count
             held = held_bytes(machine.device)
-            steps, updates, again = (
-                dict[int, float](),
-                dict[int, float](),
-                dict[int, tuple[float, float]](),
-            )
+            steps = dict[int, float]()
+            updates = dict[int, float]()
+            again = dict[int, tuple[float, float]]()
             every = _learning(method, draft, "start.trainable_stages" in fields)
             for stages in every if partly else [max(every)]:
                 learning = every[stages]
@@ -264,7 +268,8 @@ def _learning(
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:
     """Seconds of `work`, the mean of as many calls as fit into a short time."""
-    begin, count = time.perf_counter(), 0
+    begin = time.perf_counter()
+    count = 0
     while not count or time.perf_counter() - begin < _SECONDS:
         work()
         if device.type == "cuda":

@@ -127,7 +127,8 @@ def clusterings(
         cluster(rows, count, iterations, data, number, "num_clusters")
         for number, count in enumerate(counts)
     ]
-    before, table = clusters.clone(), torch.full_like(clusters, UNASSIGNED)
+    before = clusters.clone()
+    table = torch.full_like(clusters, UNASSIGNED)
     table[:, index] = torch.stack([one.assignments for one in found]).int()
     # shares do not overlap, so whoever has a cluster for an image is right
     clusters.copy_(processes.all_reduce_max(table))
@@ -138,7 +139,8 @@ def features_of(
     network: Callable[[Tensor], Tensor], data: Passes, like: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Unit features [n, D] of this process's share of all images, and their positions [n]. like: [·, D]."""
-    rows, index = [like[:0]], [torch.empty(0, dtype=torch.long, device=like.device)]
+    rows = [like[:0]]
+    index = [torch.empty(0, dtype=torch.long, device=like.device)]
     for batch in data.images():
         rows.append(unit(network(batch.crops[0])))
         index.append(batch.index.to(like.device))
@@ -242,7 +244,9 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
             self.bank.keep(batch.index[count:])
 
     def notes(self) -> list[str]:
-        rows, crops, dim = self.bank.rows, len(self.config.crops_for_assign), self.config.dim
+        rows = self.bank.rows
+        crops = len(self.config.crops_for_assign)
+        dim = self.config.dim
         held = f"memory bank of {rows:,} images × {crops} crops"
         return [
             memory_note(
@@ -261,10 +265,12 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
                     for crop in self.config.crops_for_assign
                 ]
                 self.bank.write(batch.index, torch.stack(rows))
-        before, tables = self.clusters.clone(), []
+        before = self.clusters.clone()
+        tables = []
         for head, prototypes in enumerate(self.prototypes.parameters()):
             banked, seen = self.bank.crop(head % len(self.config.crops_for_assign))
-            iterations, count = self.config.kmeans_iterations, len(prototypes)
+            iterations = self.config.kmeans_iterations
+            count = len(prototypes)
             found = cluster(banked, count, iterations, data, head, "num_prototypes", seen)
             prototypes.copy_(found.centroids)
             tables.append(self.bank.join(found.assignments.int()))

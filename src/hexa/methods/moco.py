@@ -57,7 +57,8 @@ class MoCoConfig(EncoderConfig):
         super().check(setting)
         keys = setting.batch_size * self.keys_per_image
         if self.queue_size % keys:
-            below, above = self.queue_size // keys * keys, (self.queue_size // keys + 1) * keys
+            below = self.queue_size // keys * keys
+            above = (self.queue_size // keys + 1) * keys
             remedy = f"use {below} or {above}" if below else f"use {above}"
             message = f"{self.queue_size} is not divisible by the {keys} keys of a step; {remedy}"
             raise ConfigError([("method.queue_size", message)])
@@ -132,10 +133,8 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
             torch.log1p(torch.tensor(float(config.queue_size)))
         )
         keys = setting.batch_size * config.keys_per_image
-        self._epoch_keys, self._half = (
-            setting.steps_per_epoch * keys,
-            math.ceil(setting.steps_per_epoch / 2) * keys,
-        )
+        self._epoch_keys = setting.steps_per_epoch * keys
+        self._half = math.ceil(setting.steps_per_epoch / 2) * keys
         head = (mlp_head if config.head == "mlp" else nn.Linear)(num_features(backbone), config.dim)
         self.query, self.key = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         draw = torch.randn(
@@ -191,14 +190,16 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         )
 
     def loss(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
-        further, keys = labels.further_similarities(embedding), labels.keys[: len(embedding)]
+        further = labels.further_similarities(embedding)
+        keys = labels.keys[: len(embedding)]
         # two published terms are added, not averaged, when the loss is symmetric
         return self.config.keys_per_image * info_nce(
             embedding, keys, self.queue, self.config.temperature, further
         )
 
     def correct(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
-        further, keys = labels.further_similarities(embedding), labels.keys[: len(embedding)]
+        further = labels.further_similarities(embedding)
+        keys = labels.keys[: len(embedding)]
         return is_nearest(embedding, keys, self.queue, further)
 
     def commit(self, batch: Batch, embedding: Tensor, labels: MoCoLabels) -> None:

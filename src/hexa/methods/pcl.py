@@ -133,7 +133,8 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         ):  # known without asking the device whether there are clusters
             return PCLLabels(contrast, (), own[:0], weight)
         everyone = processes.all_gather(own.T.contiguous()).T
-        compared, targets = [], []
+        compared = []
+        targets = []
         for number, count in enumerate(self.config.num_clusters):
             generator = batch.stream.child("negative prototypes", number).generator(own.device)
             chosen, places = compare(
@@ -149,10 +150,8 @@ class PCL(Method[PCLLabels], config=PCLConfig):
             return instance
         views = len(embedding)
         sizes = list(self.config.num_clusters)
-        centroids, temperatures = (
-            torch.split(self.centroids, sizes),
-            torch.split(self.concentrations, sizes),
-        )
+        centroids = torch.split(self.centroids, sizes)
+        temperatures = torch.split(self.concentrations, sizes)
         clusterings = zip(centroids, temperatures, labels.compared, labels.targets, strict=True)
         parts = [
             proto_nce(embedding, rows[chosen], temperature[chosen], targets.expand(views, -1))
@@ -169,7 +168,8 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         self.contrast.commit(batch, embedding, labels.contrast)
 
     def notes(self) -> list[str]:
-        rows, dim = -(-self.clusters.shape[1] // processes.world_size()), self.config.contrast.dim
+        rows = -(-self.clusters.shape[1] // processes.world_size())
+        dim = self.config.contrast.dim
         held = f"between epochs, features of {rows:,} images"
         return [memory_note(held, rows, rows, dim, self.config.num_clusters, self.clusters.device)]
 
@@ -179,14 +179,13 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         """Cluster, from the end of the warm-up on; returns the same facts as DeepCluster-v2, means over clusterings."""
         if epoch < self.config.warmup_epochs:
             return {}
-        key, config = self.contrast.key, self.config
+        key = self.contrast.key
+        config = self.config
         with tried(key):
             rows, index = features_of(key, data, self.centroids)
-        counts, iterations, mean = (
-            config.num_clusters,
-            config.kmeans_iterations,
-            config.contrast.temperature,
-        )
+        counts = config.num_clusters
+        iterations = config.kmeans_iterations
+        mean = config.contrast.temperature
         found, facts = clusterings(rows, index, counts, iterations, data, self.clusters)
         temperatures = [concentrations(rows, one.centroids, one.assignments, mean) for one in found]
         self.centroids.copy_(torch.cat([one.centroids for one in found]))

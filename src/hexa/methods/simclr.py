@@ -57,7 +57,8 @@ class SimCLRLabels(PseudoLabels):
 
     def mixed(self, permutation: Tensor) -> tuple[SimCLRLabels, SimCLRLabels]:
         # of views mixed before, all that either of the two shows is shown now
-        other, seen = self.own[permutation], torch.cat([self.shown, self.shown[permutation]], 1)
+        other = self.own[permutation]
+        seen = torch.cat([self.shown, self.shown[permutation]], 1)
         return (
             replace(self, shown=torch.cat([seen, other[:, None]], 1)),
             replace(self, own=other, shown=torch.cat([seen, self.own[:, None]], 1)),

@@ -63,7 +63,8 @@ class FrozenNetwork(nn.Module):
 
     def __init__(self, network: nn.Module, size: int | None = None) -> None:
         super().__init__()
-        self.network, self.size = network.requires_grad_(False).eval(), size
+        self.network = network.requires_grad_(False).eval()
+        self.size = size
 
     def train(self, mode: bool = True) -> FrozenNetwork:
         return super().train(False)
@@ -109,7 +110,8 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
 
     def __init__(self, config: TeacherConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
-        self.config, self._begins = config, setting.begins_with
+        self.config = config
+        self._begins = setting.begins_with
         self.teacher, width = frozen(config.teacher, backbone, setting)
         own = num_features(backbone, len(setting.mean))
         if config.projector == "none" and width != own:

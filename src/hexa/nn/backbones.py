@@ -22,7 +22,8 @@ from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels, mean_of, st
 from hexa.nn.two_streams import TwoStreams
 
 #: Bounds on widths and depths: larger networks would fill the memory, or take minutes to outline.
-_WIDEST, _DEEPEST = 4096, 512
+_WIDEST = 4096
+_DEEPEST = 512
 
 
 class NetworkConfig(Config):
@@ -144,7 +145,8 @@ def cosine_filters(most: int, channels: int) -> Tensor:
     input of a supervised network (Jordan, 2024). The lowest degrees u + v + w come first, and grey filters (u = 0)
     within a degree. Returns [n, channels, 3, 3] with n ≤ `most`, fewer where the transform has no more.
     """
-    line, square = _cosines(channels), _cosines(3)
+    line = _cosines(channels)
+    square = _cosines(3)
     degrees = sorted(
         itertools.product(range(channels), range(3), range(3)),
         key=lambda degree: (sum(degree), degree),

@@ -67,9 +67,12 @@ class BranchBatchNorm(nn.Module):
             raise UserError(
                 f"{plain}: the batch-norms of a network must have momentum, affine and track_running_stats"
             )
-        self.eps, self.momentum = plain.eps, plain.momentum
-        self.groups, self.part = groups_here(groups), max(1, processes.world_size() // groups)
-        self.weight, self.bias = plain.weight, plain.bias
+        self.eps = plain.eps
+        self.momentum = plain.momentum
+        self.groups = groups_here(groups)
+        self.part = max(1, processes.world_size() // groups)
+        self.weight = plain.weight
+        self.bias = plain.bias
         self.running_mean = nn.Buffer(plain.get_buffer("running_mean"))
         self.running_var = nn.Buffer(plain.get_buffer("running_var"))
         self.num_batches_tracked = nn.Buffer(plain.get_buffer("num_batches_tracked"))
@@ -98,7 +101,8 @@ class BranchBatchNorm(nn.Module):
                 chosen.running_var.lerp_(var.to(chosen.running_var.dtype), self.momentum)
         elif branch.update:
             chosen.num_batches_tracked.add_(1)
-            mean, var = chosen.running_mean, chosen.running_var
+            mean = chosen.running_mean
+            var = chosen.running_var
             y = F.batch_norm(
                 x, mean, var, chosen.weight, chosen.bias, True, self.momentum, self.eps
             )
@@ -161,7 +165,11 @@ class _FixedNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, var, weight = ctx.saved_tensors
-        dy, dx, dweight, dbias, invstd = gradients[0], None, None, None, (var + ctx.eps).rsqrt()
+        dy = gradients[0]
+        dx = None
+        dweight = None
+        dbias = None
+        invstd = (var + ctx.eps).rsqrt()
         if ctx.needs_input_grad[0]:
             scale = (weight * invstd).view(-1, *[1] * (x.ndim - 2))
             # second derivatives need another way than out=
@@ -197,12 +205,17 @@ class _GroupedNorm(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         if not x.is_contiguous() and not x.is_contiguous(memory_format=torch.channels_last):
             x = x.contiguous()  # of other layouts torch's out= leaves the mean unwritten
-        y, counts = torch.empty_like(x), [n * x[0, 0].numel() for n in rows]
-        ctx.rows, ctx.eps, ctx.together, ctx.layout = rows, eps, together, (x.shape, x.stride())
+        y = torch.empty_like(x)
+        counts = [n * x[0, 0].numel() for n in rows]
+        ctx.rows = rows
+        ctx.eps = eps
+        ctx.together = together
+        ctx.layout = (x.shape, x.stride())
         if together:
             groups = len(rows)
             x = _beside(x, groups).reshape(-1, groups * x.shape[1])
-            scale, shift = weight.repeat(groups), bias.repeat(groups)
+            scale = weight.repeat(groups)
+            shift = bias.repeat(groups)
             made, *statistics = torch.native_batch_norm(x, scale, shift, None, None, True, 0.0, eps)
             mean, invstd = (found.view(groups, -1) for found in statistics)
             into = _beside(y, groups)
@@ -222,7 +235,8 @@ class _GroupedNorm(torch.autograd.Function):
             var = var * torch.tensor(
                 [[n / (n - 1)] for n in counts], dtype=var.dtype, device=var.device
             )
-        mean_of_means, mean_of_vars = mean.mean(0), var.mean(0)
+        mean_of_means = mean.mean(0)
+        mean_of_vars = var.mean(0)
         ctx.mark_non_differentiable(mean_of_means, mean_of_vars)
         return y, mean_of_means, mean_of_vars
 
@@ -248,7 +262,8 @@ class _GroupedNorm(torch.autograd.Function):
             )
             return dx, dweight, dbias, None, None, None
         dx_parts = torch.split(dx, rows) if dx is not None else [None] * len(rows)
-        of_weight, of_bias = [], []
+        of_weight = []
+        of_bias = []
         for g, (part, dpart, out) in enumerate(
             zip(torch.split(x, rows), torch.split(dy, rows), dx_parts, strict=True)
         ):
@@ -330,7 +345,8 @@ def use_branch(network: nn.Module, branch: Branch = MAIN, images: int = 0) -> It
         yield
         return
     before = switch.branch, switch.images
-    switch.branch, switch.images = branch, images
+    switch.branch = branch
+    switch.images = images
     try:
         yield
         if switch.apart and branch.training and branch.update and network.training:

@@ -92,7 +92,8 @@ class Encoder(nn.Module):
         all crops at once (F8). With groups, rows are ordered by run, so that a run has the same images in
         every crop.
         """
-        count, batch = len(crops), len(crops[0])
+        count = len(crops)
+        batch = len(crops[0])
         sizes = run_sizes(batch, max(1, min(self.groups, batch)))
         alike = itertools.groupby(crops, key=lambda crop: crop.shape[1:])
         features = [self.features(_by_run(list(same), sizes)) for _, same in alike]
@@ -137,7 +138,8 @@ def mlp_head(width: int, dim: int) -> nn.Module:
 
 def normalized_head(width: int, hidden: int, dim: int) -> nn.Module:
     """linear width -> hidden, batch-norm, ReLU, linear hidden -> dim; biases (SwAV, F8; BYOL)."""
-    norm, last = nn.BatchNorm1d(hidden), nn.Linear(hidden, dim)
+    norm = nn.BatchNorm1d(hidden)
+    last = nn.Linear(hidden, dim)
     return nn.Sequential(nn.Linear(width, hidden), norm, nn.ReLU(inplace=True), last)
 
 

@@ -56,10 +56,8 @@ class MemoryBank(nn.Module):
 
     def whole(self) -> dict[str, Tensor]:
         """All rows, on the CPU of the main process: embeddings [A, N, D], seen [N]; empty elsewhere. A collective."""
-        embeddings, seen = (
-            processes.gather(self.embeddings[:, : self.rows]),
-            processes.gather(self.seen[: self.rows]),
-        )
+        embeddings = processes.gather(self.embeddings[:, : self.rows])
+        seen = processes.gather(self.seen[: self.rows])
         if not seen:
             return {}
         return {

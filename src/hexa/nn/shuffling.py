@@ -16,7 +16,8 @@ def in_other_places(crops: Tensor, encode: Callable[[Tensor], Tensor], stream: S
 
     The permutation of all processes' images is drawn from `stream`, which is the same on each of them.
     """
-    size, begin = len(crops), processes.rank() * len(crops)
+    size = len(crops)
+    begin = processes.rank() * len(crops)
     permutation = torch.randperm(size * processes.world_size(), generator=stream.generator())
     permutation = permutation.to(crops.device, non_blocking=True)
     mine = processes.all_gather(crops)[permutation[begin : begin + size]]

@@ -27,7 +27,8 @@ class SynchronizedNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, part: int
     ) -> tuple[Tensor, ...]:
-        channels, dtype = x.shape[1], torch.promote_types(x.dtype, torch.float32)
+        channels = x.shape[1]
+        dtype = torch.promote_types(x.dtype, torch.float32)
         # the op requires running statistics; their type also makes it compute those of bf16 in fp32
         nothing = torch.zeros(channels, dtype=dtype, device=x.device)
         mean, var = torch.batch_norm_update_stats(x, nothing, nothing, 0.0)
@@ -43,7 +44,8 @@ class SynchronizedNorm(torch.autograd.Function):
         y = F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
         unbiased = var * (total / (total - 1))
         ctx.save_for_backward(x, weight, mean, var, total)
-        ctx.eps, ctx.part = eps, part
+        ctx.eps = eps
+        ctx.part = part
         ctx.mark_non_differentiable(mean, unbiased)
         return y, mean, unbiased
 

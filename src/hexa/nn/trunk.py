@@ -52,7 +52,10 @@ class Trunk:
         above: Sequence[nn.Module],
         autocast: Autocast,
     ) -> None:
-        self.encoder, self.modules, self.above, self.autocast = encoder, modules, above, autocast
+        self.encoder = encoder
+        self.modules = modules
+        self.above = above
+        self.autocast = autocast
         self._seen = dict[torch.Size, tuple[Tensor, list[Tensor | None]]]()
         """For each shape of maps: pixels of one image, and the output of each module of the trunk for it."""
 

@@ -18,7 +18,8 @@ _TO_XYZ = (
     (0.019334, 0.119193, 0.950227),
 )
 #: sRGB is linear up to here, and Lab up to δ³ of white.
-_DARK, _DELTA = 0.04045, 6 / 29
+_DARK = 0.04045
+_DELTA = 6 / 29
 #: The middle and half the range that L, a and b have over all of RGB; these are brought to −1 … 1, as published.
 _MIDDLE = (50.0, (98.233 - 86.183) / 2, (94.478 - 107.857) / 2)
 _HALF_RANGE = (50.0, (98.233 + 86.183) / 2, (94.478 + 107.857) / 2)
@@ -65,10 +66,13 @@ class TwoStreams(nn.Module):
         self, lightness: nn.Module, colour: nn.Module, width: int, mean: Channels, std: Channels
     ) -> None:
         super().__init__()
-        self.lightness, self.colour = lightness, colour
+        self.lightness = lightness
+        self.colour = colour
         self.num_features = 2 * width
-        self.mean, self.std = _a_channel_each(mean or (0.0,)), _a_channel_each(std or (1.0,))
-        self.middle, self.half_range = _a_channel_each(_MIDDLE), _a_channel_each(_HALF_RANGE)
+        self.mean = _a_channel_each(mean or (0.0,))
+        self.std = _a_channel_each(std or (1.0,))
+        self.middle = _a_channel_each(_MIDDLE)
+        self.half_range = _a_channel_each(_HALF_RANGE)
         # as timm's networks tell how their maps are laid out
         self.output_fmt = getattr(lightness, "output_fmt", "NCHW")
 

@@ -43,7 +43,9 @@ class Objective:
         share_gradients: bool = True,
         steps: int | None = None,
     ) -> None:
-        self.method, self.config, self.steps = method, config or ObjectiveConfig(), steps
+        self.method = method
+        self.config = config or ObjectiveConfig()
+        self.steps = steps
         self._onsets = onsets(hard_examples or {})
         self.hard_examples = {name: (hard_examples or {})[name] for name in self._onsets}
         self.config.check(self.hard_examples, method)
@@ -70,7 +72,8 @@ class Objective:
         Before the first hard example sets in, the whole batch is clean. With `split`, one that has not set in yet gives
         its part of the batch to the clean term.
         """
-        every, there = self.config.shares(self.hard_examples), trained(self.present(step))
+        every = self.config.shares(self.hard_examples)
+        there = trained(self.present(step))
         shares = {name: every[name] for name in (STD, *there)}
         if not there:
             shares[STD] = 1.0
@@ -176,7 +179,9 @@ class Objective:
         self, batch: Batch, examples: Mapping[str, Example], embeddings: Sequence[Tensor]
     ) -> Term:
         """Σ weight · mean loss of these examples, whose embeddings are [V, b, D]."""
-        weights, weighted, parts = self.weights(batch.step), list[Tensor](), dict[str, Part]()
+        weights = self.weights(batch.step)
+        weighted = list[Tensor]()
+        parts = dict[str, Part]()
         for (name, example), embedding in zip(examples.items(), embeddings, strict=True):
             loss = example.score.of(embedding, example.mixture).mean()
             weighted.append(weights[name] * loss)
@@ -185,7 +190,8 @@ class Objective:
 
     def commit(self, batch: Batch) -> None:
         """After the optimizer's step: the method remembers this step, once."""
-        remembered, self._remembered = self._remembered, None
+        remembered = self._remembered
+        self._remembered = None
         assert remembered is not None, "commit follows losses"
         self.method.commit(batch, *remembered)
 
@@ -225,7 +231,8 @@ class Objective:
     def _make(self, batch: Batch, name: str, source: Example) -> Example:
         if not self.share_gradients:
             source = replace(source, shared_gradient=None)
-        hard, stream = self.hard_examples[name], batch.stream.child("hard example", name)
+        hard = self.hard_examples[name]
+        stream = batch.stream.child("hard example", name)
         made = hard(source, stream)
         check_made(name, made, source, values=name not in self._checked)
         self._checked.add(name)

@@ -50,7 +50,8 @@ class ObjectiveConfig(Config):
 
         Raises ConfigError if the batch is too small.
         """
-        rows, taken = {}, 0.0
+        rows = {}
+        taken = 0.0
         for name, share in shares.items():
             begin, end = (taken, taken + share) if self.split else (0.0, share)
             start = round(begin * batch_size)
@@ -75,7 +76,8 @@ def onsets(hard_examples: Mapping[str, HardExample]) -> dict[str, float]:
                 (name for name in pending if hard_examples[name].source not in hard_examples),
                 pending[0],
             )
-            source, others = hard_examples[name].source, {STD, *hard_examples} - {name}
+            source = hard_examples[name].source
+            others = {STD, *hard_examples} - {name}
             circle = "hard examples take each other as source"
             unknown = f"no hard example '{source}'; {nearest(source, others)}"
             raise ConfigError(

@@ -19,10 +19,13 @@ def cut_boxes(shares: Tensor, size: int, inside: bool, generator: torch.Generato
     draw = torch.rand(len(shares), 2, generator=generator, dtype=torch.float64)
     if inside:
         corner = (draw * (size - cut + 1)[:, None]).floor().long().clamp(max=size)
-        low, high = corner, corner + cut[:, None]
+        low = corner
+        high = corner + cut[:, None]
     else:
-        centre, half = (draw * size).floor().long(), (cut // 2)[:, None]
-        low, high = (centre - half).clamp(0, size), (centre + half).clamp(0, size)
+        centre = (draw * size).floor().long()
+        half = (cut // 2)[:, None]
+        low = (centre - half).clamp(0, size)
+        high = (centre + half).clamp(0, size)
     return torch.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], 1)
 
 
@@ -50,10 +53,8 @@ def cut_out(images: Tensor, centres: Tensor, side: int, fill: float) -> Tensor:
 
     The square is clipped at the borders (Cutout, DeVries & Taylor 2017).
     """
-    low, high = (
-        (centres - side // 2).clamp(min=0),
-        (centres + side // 2).clamp(max=images.shape[-1]),
-    )
+    low = (centres - side // 2).clamp(min=0)
+    high = (centres + side // 2).clamp(max=images.shape[-1])
     return images.masked_fill(
         _within(torch.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], 1), images), fill
     )

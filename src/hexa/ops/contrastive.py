@@ -26,12 +26,11 @@ def info_nce(
     """
     with torch.autocast(query.device.type, enabled=False):
         dtype = torch.promote_types(query.dtype, torch.float32)
-        query, positive, negatives = (
-            query.to(dtype),
-            positive.detach().to(dtype),
-            negatives.to(dtype),
-        )
-        shape, width = query.shape[:-1], query.shape[-1]
+        query = query.to(dtype)
+        positive = positive.detach().to(dtype)
+        negatives = negatives.to(dtype)
+        shape = query.shape[:-1]
+        width = query.shape[-1]
         # the queue is overwritten in place after the step, so the backward pass must not need it later than that
         rest: Tensor = _LogSumExp.apply(query.reshape(-1, width), negatives, temperature).view(
             shape
@@ -46,7 +45,9 @@ def is_nearest(
     query: Tensor, positive: Tensor, negatives: Tensor, extra: Tensor | None = None
 ) -> Tensor:
     """Whether the positive is more similar to the query than all negatives; bool [...]. Arguments as for `info_nce`."""
-    query, positive, negatives = query.float(), positive.float(), negatives.float()
+    query = query.float()
+    positive = positive.float()
+    negatives = negatives.float()
     own = (query * positive).sum(-1)
     nearest = own > (query @ negatives.T).amax(-1)
     return nearest if extra is None else nearest & (own > extra.amax(-1))
@@ -104,7 +105,8 @@ def _dictionary_scores(
     query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Cosines [V, B, W·M], −∞ where excluded, and the indices [V, B, W − 1] of the positives."""
-    size, views = dictionary.shape[1], torch.arange(len(query), device=query.device)[:, None]
+    size = dictionary.shape[1]
+    views = torch.arange(len(query), device=query.device)[:, None]
     others = torch.arange(len(dictionary) - 1, device=query.device)
     others = others + (others >= views)  # [V, W − 1]: all but the query's own
     with torch.autocast(query.device.type, enabled=False):

@@ -59,17 +59,20 @@ def random_boxes(
     Returns boxes on the device of `uniforms`.
     """
     uniforms = uniforms.double()
-    low, high = math.log(ratio[0]), math.log(ratio[1])
+    low = math.log(ratio[0])
+    high = math.log(ratio[1])
     area = height * width * (scale[0] + (scale[1] - scale[0]) * uniforms[:, :TRIES])  # [B, 10]
     aspect = (low + (high - low) * uniforms[:, TRIES : 2 * TRIES]).exp()
-    tried_w, tried_h = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
+    tried_w = (area * aspect).sqrt().round()
+    tried_h = (area / aspect).sqrt().round()
     fits = (tried_w > 0) & (tried_w <= width) & (tried_h > 0) & (tried_h <= height)
     first = fits.int().argmax(1, keepdim=True)  # the first of equal maxima
     any_fits = fits.gather(1, first)[:, 0]
     # torchvision's fallback: the whole image, its longer side cut to the nearest allowed ratio
     box_w = tried_w.gather(1, first)[:, 0].where(any_fits, min(width, round(height * ratio[1])))
     box_h = tried_h.gather(1, first)[:, 0].where(any_fits, min(height, round(width / ratio[0])))
-    room_h, room_w = height - box_h, width - box_w
+    room_h = height - box_h
+    room_w = width - box_w
     top = torch.where(any_fits, (uniforms[:, -2] * (room_h + 1)).floor(), (room_h / 2).floor())
     left = torch.where(any_fits, (uniforms[:, -1] * (room_w + 1)).floor(), (room_w / 2).floor())
     return Boxes(*(value.long() for value in (top, left, box_h, box_w)))
@@ -90,7 +93,8 @@ def scaled_boxes(
         [max(size / min(height, width), bound) for bound in magnification]
     ).log()
     side = size * (low + (high - low) * uniforms[:, 0]).neg().exp()
-    flat, wide = math.log(ratio[0]), math.log(ratio[1])
+    flat = math.log(ratio[0])
+    wide = math.log(ratio[1])
     stretch = (0.5 * (flat + (wide - flat) * uniforms[:, TRIES])).exp()
     box = (
         torch.stack((side / stretch, side * stretch)).round().clamp(min=1).minimum(extent)
@@ -158,7 +162,8 @@ def _triangles(
         .add_(1)
         .clamp_(min=0)
     )
-    begin, end = start[:, None, None], (start + length)[:, None, None]
+    begin = start[:, None, None]
+    end = (start + length)[:, None, None]
     weights *= (middle > begin) & (middle < end)
     return weights.div_(weights.sum(2, keepdim=True))
 
@@ -176,10 +181,8 @@ def crop_resize(
     [B] bool. Equals torchvision's `resized_crop(..., antialias=True)`, `hflip` and `vflip` of each float image.
     """
     height, width = images.shape[2:]
-    rows, columns = (
-        (boxes.top, boxes.height, height, size, upside_down),
-        (boxes.left, boxes.width, width, size, flip),
-    )
+    rows = (boxes.top, boxes.height, height, size, upside_down)
+    columns = (boxes.left, boxes.width, width, size, flip)
     if size < SPARSE or images.device.type != "cpu":
         return separable(images, resize_weights(*rows), resize_weights(*columns))
     upright = images.permute(0, 2, 1, 3).to(torch.float32, memory_format=torch.contiguous_format)

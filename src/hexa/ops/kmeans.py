@@ -102,7 +102,9 @@ def memory_bytes(n: int, dim: int, num_clusters: int, *, device: torch.device | 
     numbers per row, at most int64 (assignments before and after, cosines, their parts by thread, sorting); and eight
     arrays of centroids, one of them with a further sum for every 1024 rows.
     """
-    size, columns, kind = torch.float32.itemsize, _columns(num_clusters), torch.device(device).type
+    size = torch.float32.itemsize
+    columns = _columns(num_clusters)
+    kind = torch.device(device).type
     chunk = _chunk_rows(kind, columns, dim, size) * (
         torch.get_num_threads() if kind == "cpu" else 1
     )
@@ -142,7 +144,8 @@ def _first_centroids(shard: _Shard, num_clusters: int, generator: torch.Generato
     The original draws from rank 0's rows alone. Here rank 0 draws from all rows in rank order, so that the start does
     not depend on the number of processes, no rank needs K rows, and every image can be drawn.
     """
-    rows, device = shard.rows, shard.rows.device
+    rows = shard.rows
+    device = shard.rows.device
     drawn = torch.randperm(shard.total, generator=generator, device=generator.device)[
         :num_clusters
     ].to(device)
@@ -200,7 +203,8 @@ def _assign(
 
     def span(rows: Tensor) -> tuple[Tensor, Tensor]:
         scores = rows.new_empty(min(size, len(rows)), columns, dtype=work)
-        nearest, cosine = rows.new_empty(len(rows), dtype=torch.int64), torch.empty_like(rows[:, 0])
+        nearest = rows.new_empty(len(rows), dtype=torch.int64)
+        cosine = torch.empty_like(rows[:, 0])
         for start in range(0, len(rows), size):
             part = rows[start : start + size]
             score = scores[: len(part)]

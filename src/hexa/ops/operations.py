@@ -228,7 +228,8 @@ def plan(uniforms: Tensor, magnitude: float | None, std: float) -> DrawnOperatio
 def apply(images: Tensor, chosen: DrawnOperations) -> Tensor:
     """Apply a plan to its images, [n, 3, H, W] in the order of its rows, without synchronising with the device."""
     numbers = photometric.to_device(chosen.numbers, images.device)
-    out, start = torch.empty_like(images), 0
+    out = torch.empty_like(images)
+    start = 0
     counts = chosen.operation.bincount(minlength=len(OPERATIONS)).tolist()
     for function, alike in itertools.groupby(
         zip(OPERATIONS.values(), counts, strict=True), lambda pair: pair[0].apply

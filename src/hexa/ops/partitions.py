@@ -22,10 +22,12 @@ def mutual_information(first: Tensor, second: Tensor) -> float:
     both = (first >= 0) & (second >= 0)
     if not bool(both.any()):
         return 0.0
-    a, b = first[both].long(), second[both].long()
+    a = first[both].long()
+    b = second[both].long()
     _, counts = torch.unique(a * (int(b.max()) + 1) + b, return_counts=True)
     joint = _entropy(counts)
-    ours, theirs = _entropy(a.bincount()), _entropy(b.bincount())
+    ours = _entropy(a.bincount())
+    theirs = _entropy(b.bincount())
     return 1.0 if ours + theirs == 0 else max(0.0, 2 * (ours + theirs - joint) / (ours + theirs))
 
 
@@ -38,7 +40,8 @@ def health(
     clusters and with the labels, where they exist. now, before: clusters of all images in this epoch and the last,
     [H, N], negative if unassigned. sizes: H numbers of clusters. labels: [N] or None.
     """
-    now, before = now.cpu().long(), before.cpu().long()
+    now = now.cpu().long()
+    before = before.cpu().long()
     counts = [row[row >= 0].bincount(minlength=size) for row, size in zip(now, sizes, strict=True)]
     facts = {
         "clusters/non_empty": [float((count > 0).double().mean()) for count in counts],

@@ -78,7 +78,9 @@ def adjust_hue(images: Tensor, shift: Tensor, out: Tensor | None = None) -> Tens
     Without comparisons, cases or the saturation this is three times as fast as converting to HSV and back.
     out: where to write, may be `images`.
     """
-    red, green, blue = images[:, 0], images[:, 1], images[:, 2]
+    red = images[:, 0]
+    green = images[:, 1]
+    blue = images[:, 2]
     value = torch.maximum(red, green)  # [B, H, W]
     torch.maximum(value, blue, out=value)
     low = torch.minimum(red, green)
@@ -133,7 +135,8 @@ def color_jitter(images: Tensor, jitter: Jitter) -> Tensor:
     `hue_turn`, so that those are neighbours. Parameters are on the CPU and copied to the device once; nothing is read
     back. Images without three channels get no hue, and must not get saturation.
     """
-    turns, out = hue_turn(jitter), images.clone(memory_format=torch.contiguous_format)
+    turns = hue_turn(jitter)
+    out = images.clone(memory_format=torch.contiguous_format)
     assert bool((turns.diff() >= 0).all()), "images must be sorted by hue_turn"
     place = _PLACE[jitter.order][:, :_HUE]  # [B, 3]
     step = place - (place > turns[:, None]).long()  # [B, 3]: when, among the three that are not hue
@@ -194,7 +197,8 @@ def _convolved(images: Tensor, kernel: Tensor, radius: int) -> Tensor:
     each = kernel.repeat_interleave(images.shape[1], 0)  # [B·C, K]
     planes = functional.pad(images.float(), 4 * (radius,), mode="reflect").flatten(0, 1)[None]
     if len(each) == 1:  # one plane has a kernel of its own, which rounds otherwise
-        each, planes = each.repeat(2, 1), planes.repeat(1, 2, 1, 1)
+        each = each.repeat(2, 1)
+        planes = planes.repeat(1, 2, 1, 1)
     tall = functional.conv2d(planes, each[:, None, :, None], groups=len(each))
     wide = functional.conv2d(tall, each[:, None, None], groups=len(each))
     return wide[:, : images.shape[:2].numel()].view(images.shape)

@@ -13,7 +13,7 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from hexa.config import UserError, nearest
@@ -53,11 +53,17 @@ def register(
     recipe(function)
 
 
+def import_own() -> list[str]:
+    """Import the modules of this package; the names of all recipes that are registered then."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return list(_registry)
+
+
 @functools.cache
 def _all() -> dict[str, Recipe]:
     """Those of this package, and of the modules that installed distributions name as entry points of RECIPES."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    import_own()
     for entry in added(RECIPES).values():
         entry.load()
     return _registry
@@ -74,14 +80,19 @@ def get(name: str) -> Experiment:
 
     known = _all()
     base, *chosen = name.split("+")
-    if base not in known:
-        raise UserError(f"unknown recipe '{base}'; {_nearest(base)} (`hexa recipes` lists all)")
+    check(base, known)
     return modifiers.apply(known[base](), chosen, _small.get(base, {}))
 
 
-def _nearest(name: str) -> str:
+def check(base: str, known: Collection[str]) -> None:
+    """Raise UserError if a name without modifiers is not among the known ones."""
+    if base not in known:
+        nearby = _nearest(base, known)
+        raise UserError(f"unknown recipe '{base}'; {nearby} (`hexa recipes` lists all)")
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
     """The nearest recipe for an error; one with hard examples if the name speaks of them."""
-    known = _all()
     plain = name.replace("hexa-", "")
     if plain != name and plain in known:
         return f"did you mean '{plain}+adversarial'?"

@@ -67,7 +67,8 @@ class Experiment(Config):
             raise ConfigError(
                 [("", "expected hard examples by name, for instance {cutmix: {weight: 1}}")]
             )
-        examples, problems = {}, []
+        examples = {}
+        problems = []
         for name, entry in dict(value or {}).items():
             if entry is None:
                 continue

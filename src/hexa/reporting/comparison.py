@@ -41,7 +41,8 @@ def facts(run: Run) -> list[tuple[str, str]]:
 
 def device(run: Run) -> str:
     """The machine, if it is known."""
-    name, processes = run.environment.get("device"), run.environment.get("processes")
+    name = run.environment.get("device")
+    processes = run.environment.get("processes")
     return (
         text(name) + (f" × {processes}" if is_number(processes) and processes > 1 else "")
         if name
@@ -122,7 +123,8 @@ def _changes(config: Record) -> Record:
     from hexa.recipes.experiment import override
 
     recipe = recipes.get(str(config.get("recipe")))
-    there, wanted = set(recipe.hard_examples), dict(config.get("hard_examples") or {})
+    there = set(recipe.hard_examples)
+    wanted = dict(config.get("hard_examples") or {})
     changes: Record = {f"hard_examples.{name}": None for name in sorted(there - set(wanted))}
     # a hard example that the recipe lacks begins with the defaults of its kind
     added = {
@@ -191,7 +193,8 @@ def _hard_examples(fields: Record) -> str:
     names = []
     for name, example in fields.items():
         example = example if isinstance(example, dict) else {}
-        source, weight = example.get("source", "std"), example.get("weight", 1)
+        source = example.get("source", "std")
+        weight = example.get("weight", 1)
         remarks = [f"of {text(source)}"] if source != "std" else []
         remarks += [f"weight {format_number(weight)}"] if is_number(weight) and weight != 1 else []
         start = example.get("start", 0)

@@ -25,7 +25,8 @@ from hexa.reporting.tables import NOTHING, Table, format_number, told_apart
 _LEAST = 5.0
 POINTS = 160
 """Points drawn of a longer curve: the mean of each stretch, on its range."""
-WIDTH, HEIGHT = 380, 226
+WIDTH = 380
+HEIGHT = 226
 #: Rows of a table of values: evenly spaced places of the longest series, and each curve's nearest value there.
 _ROWS = 8
 _IN_PAGE = {colour: f"var(--s{slot})" for slot, colour in enumerate(COLOURS)}
@@ -115,7 +116,8 @@ def charts(runs: Sequence[Run]) -> list[Chart]:
 
     A curve of fewer than two points is not drawn.
     """
-    several, names = len(runs) > 1, labels(runs)
+    several = len(runs) > 1
+    names = labels(runs)
     keys = sorted(dict.fromkeys(key for run in runs for key in run.quantities), key=_order)[
         :MOST_QUANTITIES
     ]
@@ -180,7 +182,8 @@ def _chart(name: str, key: str, series: Sequence[Series], several: bool, over: s
     known = KNOWN.get(group(key), Quantity(group(key).replace("_", " ").capitalize()))
     title = known.title + (f": {_term(key)}" if several and "/" in key else "")
     if over != "epoch":
-        title, name = f"{title} by {AXES[over]}", f"{name} over {AXES[over]}"
+        title = f"{title} by {AXES[over]}"
+        name = f"{name} over {AXES[over]}"
     return drawn(name, known._replace(title=title), series, over)
 
 

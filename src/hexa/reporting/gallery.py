@@ -54,7 +54,8 @@ def gallery(
             for number, crop in enumerate(others, start=2)
         ]
     for name, hard_example in objective.hard_examples.items():
-        example, source = shown[name], hard_example.source
+        example = shown[name]
+        source = hard_example.source
         # where images were mixed on the way, the difference is not what was added to a view
         if "perturbation" in example.facts and len(example.mixture) == len(shown[source].mixture):
             delta = example.crops[0] - shown[source].crops[0]

@@ -19,7 +19,8 @@ from hexa.runtime.files import write_whole
 MID_GREY = 128
 #: The texts of a gallery, as they are stored.
 _TEXTS = ("heads", "captions", "labels")
-_MOST_BYTES, _MOST_TILES = 64 * 1024**2, 4096
+_MOST_BYTES = 64 * 1024**2
+_MOST_TILES = 4096
 
 Pixels = NDArray[np.uint8]
 

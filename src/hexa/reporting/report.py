@@ -179,7 +179,8 @@ def _pictures(
     Whatever fails costs these pictures only, and is noted: a page about the rest of the run is better than none.
     """
     for run, page in zip(runs, pages, strict=True):
-        path, notes = _file(run, kind), page["notes"]
+        path = _file(run, kind)
+        notes = page["notes"]
         try:
             if kind in makers and run.config and _outdated(path, run.folder.glob(PICTURES[kind])):
                 if processes.world_size() > 1:
@@ -212,7 +213,8 @@ def picture(gallery: Gallery) -> Shown:
     step = max(1, round(gallery.tiles.shape[2] / _LARGEST_TILE))
     tiles = gallery.tiles[:, :, ::step, ::step]
     rows, columns, size = tiles.shape[:3]
-    labels, heads = gallery.labels or [""] * rows, gallery.heads or [""] * columns
+    labels = gallery.labels or [""] * rows
+    heads = gallery.heads or [""] * columns
     captions = gallery.captions or [[""] * columns] * rows
     labelled = []
     for row, label in enumerate(labels):

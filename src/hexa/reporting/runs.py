@@ -18,14 +18,15 @@ Record = dict[str, Any]
 
 #: Bytes of a journal at most, those from which on lines of training are left out, and those of a line; and lines from
 #: which on others are left out, too.
-_MOST_JOURNAL, _LONG_JOURNAL, _LONGEST_LINE, _MOST_LINES = (
-    512 * 1024**2,
-    32 * 1024**2,
-    64 * 1024,
-    50_000,
-)
+_MOST_JOURNAL = 512 * 1024**2
+_LONG_JOURNAL = 32 * 1024**2
+_LONGEST_LINE = 64 * 1024
+_MOST_LINES = 50_000
 #: The most that is shown of a folder.
-MOST_QUANTITIES, _MOST_WARNINGS, _MOST_RESULTS, _MOST_METRICS = 100, 100, 1000, 64
+MOST_QUANTITIES = 100
+_MOST_WARNINGS = 100
+_MOST_RESULTS = 1000
+_MOST_METRICS = 64
 
 _PLACE = {"event", "step", "epoch", "seconds", "time"}
 _STATES = {"interrupted": "interrupted", "non-finite": "stopped", "end": "finished"}
@@ -241,7 +242,10 @@ class _Reader:
 
     def journal(self) -> list[Record]:
         """The lines that parse, of a very long journal some. The last line of a killed run is often cut short."""
-        name, records, broken, every = "metrics.jsonl", list[Record](), list[int](), 1
+        name = "metrics.jsonl"
+        records = list[Record]()
+        broken = list[int]()
+        every = 1
         with self.telling(name):
             parsing.check(self.folder / name, _MOST_JOURNAL, within=self.within)
             with (self.folder / name).open("rb") as file:

@@ -82,7 +82,8 @@ def _difference(names: Sequence[str], scores: Sequence[dict[Any, tuple[float, An
     seeds = [seed for seed in first if seed in second]
     if len(seeds) > 1:
         gains = [second[seed][0] - first[seed][0] for seed in seeds]
-        gain, half = statistics.fmean(gains), half_width(gains)
+        gain = statistics.fmean(gains)
+        half = half_width(gains)
         how = f"paired over {len(seeds)} seeds"
     else:
         (before, images), (after, _) = next(iter(first.values())), next(iter(second.values()))
@@ -239,7 +240,8 @@ def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Tab
     several = any(
         len({_encoder(result) for result in run.results}) > 1 for members in arms for run in members
     )
-    rows, best = list[tuple[str, ...]](), set[tuple[int, int]]()
+    rows = list[tuple[str, ...]]()
+    best = set[tuple[int, int]]()
     for labels, cells in _collected(arms, _metrics, several):
         best |= {
             (len(rows), 3 + arm)
@@ -260,7 +262,8 @@ def _collected(
     names: dict[str, str] = {}
     for number, members in enumerate(arms):
         for result in (result for run in members for result in newest(run)):
-            images, named = _images(result), protocol(result) + f" ({_encoder(result)})" * several
+            images = _images(result)
+            named = protocol(result) + f" ({_encoder(result)})" * several
             names.setdefault(images, data(result))
             for what, cell in found(result).items():
                 kept.setdefault((named, images, what), [[] for _ in arms])[number].append(cell)
@@ -294,7 +297,8 @@ def _shown(scores: Sequence[Score]) -> str:
 
 
 def _metric(name: str, result: Record) -> str:
-    value, spread = result["metrics"].get(name), _spread(result["metrics"], name)
+    value = result["metrics"].get(name)
+    spread = _spread(result["metrics"], name)
     if not is_number(value):
         return text(value)
     return f"{value:.2f}" + (f" ± {spread:.2f}" if spread is not None else "")

@@ -14,7 +14,8 @@ from hexa.reporting.tables import counted
 from hexa.runtime.files import write_text
 
 #: Rows of the page, and pictures of a row, at most.
-_ROWS, _PICTURES = 200, 24
+_ROWS = 200
+_PICTURES = 24
 _JPEG = b"\xff\xd8\xff"
 
 

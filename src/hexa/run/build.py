@@ -107,7 +107,9 @@ def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[st
     Mean and std that are `auto` are measured, by the main process for all. Colour augmentations are switched off for
     images that are not RGB. Raises UserError, in all processes.
     """
-    network, views, notes = experiment.network, experiment.views, []
+    network = experiment.network
+    views = experiment.views
+    notes = []
     changes: dict[str, Any] = {}
     if not (network.mean and network.std):
         statistics = from_main(lambda: measured(source))
@@ -142,7 +144,8 @@ def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[st
 
 def refusals(experiment: Experiment) -> list[tuple[str, str]]:
     """The hard examples that the method does not support: (dotted path, why not)."""
-    hard, method = experiment.hard_examples, experiment.method
+    hard = experiment.hard_examples
+    method = experiment.method
     reasons = {name: hard[name].refusal(method) for name in needed(hard)}
     refused = [
         (f"hard_examples.{name}", f"not for {method.name}: {why}")
@@ -180,7 +183,8 @@ def own_fields(experiment: Experiment, kind: str) -> dict[str, Any]:
 
 def open_images(experiment: Experiment) -> Source:
     """The images that an experiment learns from, all of its source or a part. Raises UserError."""
-    most, channels = experiment.training.max_image_pixels, experiment.network.channels
+    most = experiment.training.max_image_pixels
+    channels = experiment.network.channels
     source = open_source(experiment.data, "train", most, channels)
     return draw_part(source, experiment.images, experiment.seed)
 
@@ -235,11 +239,13 @@ def build_optimizer(
     experiment: Experiment, method: Method, steps_per_epoch: int
 ) -> ScheduledOptimizer:
     """The optimizer of the method's parameters, with the paces of `start` for the backbone, and its schedule."""
-    config, pace_of = experiment.optimizer, paces(method, experiment.start)
+    config = experiment.optimizer
+    pace_of = paces(method, experiment.start)
     optimizer = optimizers.build(
         method.parameters(), config, experiment.batch_size, method.unscheduled(), pace_of
     )
-    epochs, most = experiment.epochs, experiment.max_steps
+    epochs = experiment.epochs
+    most = experiment.max_steps
     return ScheduledOptimizer(optimizer, config, experiment.schedule, epochs, steps_per_epoch, most)
 
 
@@ -267,7 +273,8 @@ def remembering(
     fixed = method.embeds_plainly and experiment.start.keeps_statistics
     if not fixed or any(hard.weight for hard in experiment.hard_examples.values()):
         return None
-    shares, side = learns or start.rates(method, experiment.start), experiment.views.size
+    shares = learns or start.rates(method, experiment.start)
+    side = experiment.views.size
     number = 2 * experiment.network.channels * side**2
     pixels = torch.linspace(0, 1, number, device=machine.device).view(2, -1, side, side)
     return Trunk.of(
@@ -298,7 +305,9 @@ def build_objective(
 
     steps: of all epochs; None, for looking and measuring: with every hard example from the first step on.
     """
-    hard, config, autocast = experiment.hard_examples, experiment.objective, machine.autocast
+    hard = experiment.hard_examples
+    config = experiment.objective
+    autocast = machine.autocast
     return Objective(
         method, hard, config, autocast=autocast, share_gradients=share_gradients, steps=steps
     )
@@ -334,8 +343,10 @@ def fingerprint(experiment: Experiment, source: Source, pairs: Pairs | None = No
 @contextmanager
 def kernels(deterministic: bool) -> Iterator[None]:
     """Use deterministic kernels, or on a GPU the fastest ones for the given shapes; restored on exit."""
-    cudnn, before = torch.backends.cudnn, torch.are_deterministic_algorithms_enabled()
-    benchmark, fill = cudnn.benchmark, torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    cudnn = torch.backends.cudnn
+    before = torch.are_deterministic_algorithms_enabled()
+    benchmark = cudnn.benchmark
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     cudnn.benchmark = not deterministic
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -368,7 +379,8 @@ def backbone_of(experiment: Experiment, method: Method, step: int, epoch: float)
     }
     if experiment.start.weights is not None:
         info |= {"start": experiment.start.weights, "start_sha256": experiment.start.sha256}
-    config, start = experiment.network, experiment.start
+    config = experiment.network
+    start = experiment.start
     preparation = Preparation(
         config.mean, config.std, experiment.views.test_size, start.crop, start.interpolation
     )

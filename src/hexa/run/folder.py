@@ -17,12 +17,10 @@ from hexa.runtime.lock import locked
 from hexa.training import trackers
 from hexa.training.journal import ENVIRONMENT, METRICS
 
-CONFIG, BACKBONE, REPORT, CHECKPOINTS = (
-    "config.yaml",
-    "backbone.safetensors",
-    "report.html",
-    "checkpoints",
-)
+CONFIG = "config.yaml"
+BACKBONE = "backbone.safetensors"
+REPORT = "report.html"
+CHECKPOINTS = "checkpoints"
 #: The record of `hexa adapt`, which it writes first.
 ADAPTATION = "adapt.json"
 #: The better of the start and the result of an adaptation, for timm.

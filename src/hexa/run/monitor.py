@@ -48,8 +48,12 @@ class KnnMonitor:
         machine: Machine,
         held: Source | None = None,
     ) -> None:
-        self.config, self.size, self.held = experiment.monitor, experiment.views.test_size, held
-        self.method, self.machine, self.source = method, machine, source
+        self.config = experiment.monitor
+        self.size = experiment.views.test_size
+        self.held = held
+        self.method = method
+        self.machine = machine
+        self.source = source
         self.channels_last = experiment.training.channels_last
         self.mean = torch.tensor(experiment.network.mean, device=machine.device).view(1, -1, 1, 1)
         self.std = torch.tensor(experiment.network.std, device=machine.device).view(1, -1, 1, 1)
@@ -71,7 +75,8 @@ class KnnMonitor:
             return None
         if config.data is not None:
             most = experiment.training.max_image_pixels
-            source, held = open_source(config.data, "train", most, source.channels), None
+            source = open_source(config.data, "train", most, source.channels)
+            held = None
         for field in ("keep_best", "until", "holdout", "data"):
             if getattr(config, field) and source.classes is None:
                 raise ConfigError(
@@ -104,7 +109,8 @@ class KnnMonitor:
 
     def parts(self) -> tuple[Source, Source]:
         """The sources of images that vote, and of queries."""
-        source, most = self.source, self.config.max_images
+        source = self.source
+        most = self.config.max_images
         order = torch.randperm(len(source), generator=self.stream.child("train").generator())
         if self.held is not None:
             drawn = draw_images(len(self.held), most, self.stream.child("held"))
@@ -120,7 +126,8 @@ class KnnMonitor:
         )
 
     def _read(self, source: Source, warn: Callable[[str], object]) -> _Images:
-        images, labels = [], list[Any]()
+        images = []
+        labels = list[Any]()
         problems: dict[int, str] = {}
         transform = EvaluationTransform(self.size)
         for batch, batch_labels, _ in evaluation_batches(

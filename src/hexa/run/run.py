@@ -233,7 +233,9 @@ class _Session:
 
         data: facts about the images, for environment.json.
         """
-        step, folder, journal = trainer.step, self.folder, trainer.journal
+        step = trainer.step
+        folder = self.folder
+        journal = trainer.journal
         if processes.is_main():
             # first, since it identifies the owner of the folder
             after = step if self.resumed else None
@@ -265,7 +267,9 @@ class _Session:
     def _trackers(self, trainer: Trainer, warnings: list[str]) -> list[Tracker]:
         """The trackers of the main process. One that cannot begin stops a new run, but not one that continues."""
         begun: list[Tracker] = []
-        training, is_main, problem = self.experiment.training, processes.is_main(), None
+        training = self.experiment.training
+        is_main = processes.is_main()
+        problem = None
         if is_main and training.tensorboard:
             begun.append(TensorBoard(self.folder / TENSORBOARD, trainer.step))
         if is_main and training.tracker is not None:
@@ -293,7 +297,8 @@ class _Session:
 
     def _finish(self, trainer: Trainer) -> None:
         """Write the backbone and the report, in the main process."""
-        folder, best = self.folder, trainer.scoring.best
+        folder = self.folder
+        best = trainer.scoring.best
         kept = best.keeps and best.value is not None  # a resume may have turned it off
         self._save(load_backbone(folder / BEST) if kept else self._backbone(trainer), BACKBONE)
         with trainer.journal.looking("collecting the results for the tracker", trainer.step):
@@ -322,6 +327,7 @@ def _headline(
 
 
 def _start_line(experiment: Experiment) -> str:
-    start, network = experiment.start, experiment.network
+    start = experiment.start
+    network = experiment.network
     said = f"batch-norm statistics {'kept' if start.keeps_statistics else 'following'}"
     return f"starts from {start.weights}: {network.name} at {experiment.views.size} px, mean {network.mean}, {said}"

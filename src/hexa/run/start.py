@@ -91,7 +91,8 @@ def _for_views(experiment: Experiment, given: Collection[str]) -> Experiment:
 
     Further crops of a recipe are rounded to multiples of the patches. Raises ConfigError.
     """
-    network, views = experiment.network, experiment.views
+    network = experiment.network
+    views = experiment.views
     if any(path.startswith("network.options") for path in given) or not is_fixed(network):
         return experiment
     try:

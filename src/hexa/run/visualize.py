@@ -116,7 +116,8 @@ class Look:
         kept = {name: config for name, config in experiment.hard_examples.items() if name in wanted}
         experiment = experiment.model_copy(update={"training": training, "hard_examples": kept})
         data = None if data == experiment.data else data
-        most, channels = training.max_image_pixels, experiment.network.channels
+        most = training.max_image_pixels
+        channels = experiment.network.channels
         source = (
             open_images(experiment) if data is None else open_source(data, None, most, channels)
         )
@@ -187,7 +188,9 @@ class Look:
 
         problems: gets a line for each image that cannot be read, for which another stands.
         """
-        recipe, device, source = Views(self.experiment.views), self.machine.device, self.source
+        recipe = Views(self.experiment.views)
+        device = self.machine.device
+        source = self.source
         made = views or stream
         order = torch.randperm(len(source), generator=stream.child("order").generator()).tolist()
         numbers = recipe.draw(made, slice(0, count))  # [V, count, P]
@@ -263,7 +266,8 @@ def _load(method: Method, folder: Path, device: torch.device) -> int:
         raise UserError(
             f"{folder}: has no intact checkpoint{reason}; 'hexa resume {folder}' writes one"
         )
-    state, step = newest[1].get("method"), newest[1].get("step")
+    state = newest[1].get("method")
+    step = newest[1].get("step")
     if (
         not isinstance(state, dict)
         or not isinstance(step, int)
@@ -290,7 +294,8 @@ def _clusters(data: str, run: Run) -> Gallery:
     if not (run.folder / "backbone.safetensors").is_file():
         message = f"{run.folder}: has no backbone.safetensors yet"
         raise UserError(f"{message}; 'hexa resume {run.folder}' trains it to the end")
-    fields, backbone = flatten(run.config), load_backbone(run.folder)
+    fields = flatten(run.config)
+    backbone = load_backbone(run.folder)
     source = open_source(data, None, fields.get("training.max_image_pixels"), len(backbone.mean))
     embedded = EmbeddedImages.of(backbone, source, limit=500, seed=fields.get("seed", 0))
     return clusters(

@@ -9,7 +9,8 @@ import sys
 
 #: mallopt(3): parameters, and what is kept. A map of 128 images at 112 × 112 with 96 channels has 588 MiB; older glibc
 #: takes 32 MiB at most.
-_TRIM_THRESHOLD, _MMAP_THRESHOLDS = (-1, (2 << 30) - 1), ((-3, 1 << 30), (-3, 32 << 20))
+_TRIM_THRESHOLD = (-1, (2 << 30) - 1)
+_MMAP_THRESHOLDS = ((-3, 1 << 30), (-3, 32 << 20))
 
 
 @functools.cache

@@ -14,7 +14,8 @@ import yaml
 from hexa.config import UserError, reason
 
 #: Largest files in bytes. Those that hexa writes have a few kB, plus a few kB per evaluation or session.
-MOST_YAML, MOST_JSON = 256 * 1024, 16 * 1024**2
+MOST_YAML = 256 * 1024
+MOST_JSON = 16 * 1024**2
 _DEPTH = 50
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 #: Seconds of the longest duration, a hundred years; plans count steps in 64 bits.

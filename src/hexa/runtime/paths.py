@@ -19,7 +19,8 @@ def weights(text: str) -> tuple[Path, str | None]:
 
     timm's spelling of a folder, local-dir:PATH, is accepted.
     """
-    path, network = Path(text.removeprefix("local-dir:")), None
+    path = Path(text.removeprefix("local-dir:"))
+    network = None
     if not path.exists() and "#" in path.name:
         file, _, network = str(path).rpartition("#")
         path = Path(file)
@@ -51,7 +52,8 @@ def parts(spec: str) -> Named:
     split: str | None = end
     # no split has such a name, but a pattern, a folder or an option may
     if not mark or _is_there(spec) or re.search(r"[/\\*?{},=]", end):
-        source, split = spec, None
+        source = spec
+        split = None
     body = source
     options: dict[str, str] = {}
     while not _is_there(body):

@@ -87,7 +87,8 @@ def shutdown(failed: bool = False) -> None:
 @contextmanager
 def alone() -> Iterator[None]:
     """Work in the main process inside the context as if there were no other processes."""
-    before, _world.alone = _world.alone, True
+    before = _world.alone
+    _world.alone = True
     try:
         yield
     finally:

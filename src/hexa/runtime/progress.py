@@ -31,7 +31,8 @@ class ProgressBar:
     """Seconds between two lines."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._said = console, time.monotonic()
+        self._console = console
+        self._said = time.monotonic()
         self._progress = _progress(console)
         self._tasks: dict[str, Task] = {}
 
@@ -58,7 +59,8 @@ class ProgressBar:
         self._progress.update(task.id, completed=done, total=total or None)
         if self._console.is_terminal or not total or now - self._said < self.PAUSE:
             return
-        self._said, first = now, task.fields["first"]
+        self._said = now
+        first = task.fields["first"]
         seconds = (now - task.fields["begin"]) / max(1, done - first) * (total - done)
         left = f" · {_duration(seconds)} left" if done > first else ""
         _print(self._console, f"{label}: {done:,} of {total:,}{left}")
@@ -70,14 +72,16 @@ class Reporter:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(quiet=True)
         self._progress = _progress(self._console)
-        self._total, self._shown = 0, 0.0
+        self._total = 0
+        self._shown = 0.0
         self._timed: tuple[int, float] | None = None
         #: When the run ends, by `time.monotonic`, if the clock decides that.
         self.end: float | None = None
 
     def begin(self, total: int, done: int = 0) -> None:
         """Begin to show steps, of which some are already done."""
-        self._total, self._shown = total, time.monotonic() - _PAUSE
+        self._total = total
+        self._shown = time.monotonic() - _PAUSE
         self._progress.add_task("training", total=total, completed=done, unit="step ")
         self._progress.start()
 
@@ -94,7 +98,8 @@ class Reporter:
             for name, form in _SHOWN.items()
             if isinstance(line.get(name), int | float)
         )
-        text, now = " · ".join(said), time.monotonic()
+        text = " · ".join(said)
+        now = time.monotonic()
         self.step(step, description=text)
         if self._console.is_terminal or (now - self._shown < _PAUSE and step < self._total):
             return
@@ -107,7 +112,7 @@ class Reporter:
         )
         left = f" · {_duration(max(0.0, seconds))} left" if step > first else ""
         # a total that follows the clock changes with each estimate
-        of = f"/{self._total}" * (self.end is None or step >= self._total)
+        of = f"/{self._total}" if self.end is None or step >= self._total else ""
         self.say(f"step {step}{of} · {text}{left}")
 
     def say(self, message: str) -> None:
@@ -147,7 +152,7 @@ class _Left(ProgressColumn):
         end = task.fields.get("end")
         seconds = task.time_remaining if end is None else end - time.monotonic()
         left = f" · {_duration(max(0.0, seconds))} left" if seconds else ""
-        of = f" of {task.total:,.0f}" * (end is None)
+        of = f" of {task.total:,.0f}" if end is None else ""
         return Text(f"{task.fields.get('unit', '')}{task.completed:,.0f}{of}{left}")
 
 

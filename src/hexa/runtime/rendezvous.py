@@ -24,7 +24,8 @@ def agree_on_start(store: Store, rank: int, size: int) -> str:
         name: str = store.get(f"hexa/to/{own}").decode()
         store.set(f"hexa/heard/{name}/{rank}", "")
         return name
-    name, missing = uuid.uuid4().hex, set(range(1, size))
+    name = uuid.uuid4().hex
+    missing = set(range(1, size))
     deadline = time.monotonic() + default_pg_timeout.total_seconds()
     while missing:
         for other in sorted(missing):

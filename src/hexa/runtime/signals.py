@@ -30,8 +30,11 @@ class Interrupted(Exception):
     """
 
     def __init__(self, number: int, step: int, run: Path | None, go_on: str | None = None) -> None:
-        self.number, self.step, self.run = number, step, run
-        self.speaks, self.exit_code = processes.is_main(), 128 + number
+        self.number = number
+        self.step = step
+        self.run = run
+        self.speaks = processes.is_main()
+        self.exit_code = 128 + number
         go_on = f"hexa resume {run}" if run is not None else go_on
         remedy = f", which is saved; go on with: {go_on}" if go_on is not None else ""
         super().__init__(f"interrupted by {signal.Signals(number).name} at step {step}{remedy}")
@@ -90,7 +93,8 @@ class Interrupts:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # once a process has ended, torchrun signals the others, which must still be able to report the reason
         if not isinstance(error, processes.ProcessEnded):
-            before, self._before = self._before, {}
+            before = self._before
+            self._before = {}
             for number, handler in before.items():
                 signal.signal(number, handler)
             last = self.received if isinstance(error, Interrupted) else None
@@ -103,7 +107,8 @@ class Interrupts:
             raise Impatient
         if self.received is not None:
             return
-        self.received, self._since = number, now
+        self.received = number
+        self._since = now
         if self._alone and signal.SIGINT in self._before:
             signal.signal(signal.SIGINT, self._before.pop(signal.SIGINT))
 

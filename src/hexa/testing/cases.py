@@ -16,7 +16,9 @@ from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
 #: Images of a step, pixels of their side, and images of the data set.
-BATCH, SIZE, DATA = 8, 12, 64
+BATCH = 8
+SIZE = 12
+DATA = 64
 NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8))
 
 
@@ -106,7 +108,8 @@ class CasePasses:
     labels: torch.Tensor | None = None
 
     def __init__(self, case: Case, dtype: torch.dtype) -> None:
-        self.case, self.dtype = case, dtype
+        self.case = case
+        self.dtype = dtype
         self.stream = Stream(7).child("epoch")
 
     def views(self) -> Iterator[Batch]:

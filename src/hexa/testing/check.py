@@ -61,7 +61,8 @@ def looks_wrong(experiment: Experiment) -> str:
     rows with their mean, as the variances and covariances of VICReg do, which a sphere bounds.
     """
     case = cases_of(experiment)["plain"]
-    method, data = case.build(), case.batch()
+    method = case.build()
+    data = case.batch()
     embedding = method.embed(method.anchors(data), MAIN).detach()
     labels = method.pseudo_labels(data, embedding)
     lengths = embedding.norm(dim=-1)
@@ -89,7 +90,8 @@ def cases_of(experiment: Experiment) -> dict[str, Case]:
         for _ in range(group.count)
     )
     network = NETWORK.model_copy(update={"streams": experiment.network.streams})
-    own, published = experiment.hard_examples, {"adversarial": Adversarial(), "cutmix": CutMix()}
+    own = experiment.hard_examples
+    published = {"adversarial": Adversarial(), "cutmix": CutMix()}
     sets: dict[str, dict[str, HardExample]] = {"plain": {}}
     sets |= {
         name: {name: hard} for name, hard in {**published, **own}.items() if hard.source == "std"

@@ -43,7 +43,8 @@ def differing(before: State, after: State) -> set[str]:
 def nothing_changes_before_commit(case: Case) -> None:
     """The terms of a step change only batch-norm statistics, and of these only the branches that are trained."""
     method = case.build()
-    before, trained = state(method), {"main"}
+    before = state(method)
+    trained = {"main"}
     for term in case.objective(method).losses(case.batch()):
         term.loss.backward()  # type: ignore[no-untyped-call]
         trained |= {
@@ -70,11 +71,13 @@ def nothing_changes_before_commit(case: Case) -> None:
 
 def loss_is_pure(case: Case) -> None:
     """Asking `loss` twice gives the same numbers [V, B] and changes nothing."""
-    method, data = case.build(), case.batch()
+    method = case.build()
+    data = case.batch()
     embedding = method.embed(method.anchors(data), MAIN)
     labels = method.pseudo_labels(data, embedding.detach())
     before = state(method)
-    first, second = method.loss(embedding, labels), method.loss(embedding, labels)
+    first = method.loss(embedding, labels)
+    second = method.loss(embedding, labels)
     _require(torch.equal(first, second), "`loss` gave other numbers when it was asked again")
     changed = differing(before, state(method))
     _require(not changed, f"`loss` changed {_listed(changed)}")
@@ -87,7 +90,8 @@ def loss_is_pure(case: Case) -> None:
 
 def losses_follow_their_images(case: Case) -> None:
     """Reordering the images reorders their losses, with one group of batch statistics."""
-    method, data = case.ungrouped().build(), case.batch()
+    method = case.ungrouped().build()
+    data = case.batch()
     order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(1))
     embedding = method.embed(method.anchors(data), MAIN)
     labels = method.pseudo_labels(data, embedding.detach())
@@ -117,7 +121,8 @@ def hard_examples_are_valid_pixels(case: Case) -> None:
     made = case.objective(case.build()).examples(case.batch())
     for name, example in made.items():
         for crop, clean in zip(example.crops, made[STD].crops, strict=False):
-            low, high = float(crop.min()), float(crop.max())
+            low = float(crop.min())
+            high = float(crop.max())
             _require(
                 min(low, 1 - high) >= 0,
                 f"pixels of {name} range from {low:g} to {high:g}; 0 to 1 is needed",
@@ -139,7 +144,8 @@ def an_attack_raises_the_loss(case: Case) -> None:
     if not case.fits:
         return
     made = case.objective(case.build()).examples(case.batch())
-    clean, adversarial = made[STD], made["adversarial"]
+    clean = made[STD]
+    adversarial = made["adversarial"]
     generation = Branch.of(attack.generation, update=False)
     for view, crop, slope in zip(
         adversarial.crops, clean.crops, clean.gradient(generation), strict=True
@@ -184,7 +190,8 @@ def shared_gradients_are_exact(case: Case) -> None:
     """A step that reuses the clean gradient equals the naive one: the same views, gradients within 1e-12."""
     results: list[tuple[dict[str, Any], State, State]] = []
     for shared, scale in ((False, 1.0), (True, 1.0), (True, 65536.0)):
-        method, views = case.build(), dict[str, Any]()
+        method = case.build()
+        views = dict[str, Any]()
         for term in case.objective(method, share_gradients=shared).losses(case.batch()):
             (scale * term.loss).backward()  # type: ignore[no-untyped-call]
             views |= {f"views of {name}": part.example.crops for name, part in term.parts.items()}

@@ -19,7 +19,8 @@ class Clock:
 
     def start(self, before: float) -> None:
         """Start, `before` seconds having passed in earlier sessions."""
-        self.pauses, self._begin = 0.0, time.perf_counter() - before
+        self.pauses = 0.0
+        self._begin = time.perf_counter() - before
         self._lap = before, self._waited()
 
     @property

@@ -22,7 +22,9 @@ from hexa.runtime.files import write_text, write_whole
 from hexa.runtime.progress import Reporter
 from hexa.training.trackers import State, Tracker, numbers
 
-METRICS, ENVIRONMENT, TENSORBOARD = "metrics.jsonl", "environment.json", "tensorboard"
+METRICS = "metrics.jsonl"
+ENVIRONMENT = "environment.json"
+TENSORBOARD = "tensorboard"
 #: Events that are numbers over time: of a step, of a monitor, of what a method does between epochs.
 METRIC_EVENTS = ("train", "monitor", "epoch")
 _STATES: dict[str, State] = {"end": "finished", "interrupted": "interrupted"}

@@ -24,12 +24,10 @@ class NonFiniteError(ArithmeticError):
     exit_code = 1
 
     def __init__(self, step: int, term: str, learning_rate: float, checkpoint: Path | None) -> None:
-        self.step, self.term, self.learning_rate, self.checkpoint = (
-            step,
-            term,
-            learning_rate,
-            checkpoint,
-        )
+        self.step = step
+        self.term = term
+        self.learning_rate = learning_rate
+        self.checkpoint = checkpoint
         self.what = "the weights are" if term == "weights" else f"the loss of '{term}' is"
         kept = (
             f"the last good checkpoint is {checkpoint}"
@@ -62,7 +60,8 @@ class LossWindow:
 
     def add(self, parts: Mapping[str, Tensor], total: Tensor, step: int) -> None:
         """The losses of the terms of a step, 0-d each; `step` counts from 1."""
-        given, absent = {**parts, "total": total}, torch.zeros_like(total)
+        given = {**parts, "total": total}
+        absent = torch.zeros_like(total)
         values = torch.stack([given.get(name, absent) for name in self._names]).float()
         self._counts += torch.tensor([name in given for name in self._names])
         self._sums += values
@@ -107,7 +106,8 @@ class LossWindow:
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
-        sums, same = state["sums"], len(state["sums"]) == processes.world_size()
+        sums = state["sums"]
+        same = len(state["sums"]) == processes.world_size()
         self._sums.copy_(sums[processes.rank()] if same else sums.mean(0))
         self._counts = torch.tensor(state["count"], dtype=torch.long)
 

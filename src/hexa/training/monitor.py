@@ -124,7 +124,9 @@ class Best:
         if self.value is not None and percent <= self.value:
             self.waited += 1
             return False
-        self.value, self.step, self.waited = percent, step, 0
+        self.value = percent
+        self.step = step
+        self.waited = 0
         return True
 
     def ending(self, steps_per_epoch: int) -> str | None:
@@ -181,11 +183,9 @@ class Watch:
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
-        self.given, self.accuracy, self.stuck = (
-            set(state["given"]),
-            state["accuracy"],
-            state["stuck"],
-        )
+        self.given = set(state["given"])
+        self.accuracy = state["accuracy"]
+        self.stuck = state["stuck"]
         self.attacks = state["attacks"]
 
     def train(self, line: Mapping[str, float], directions: int) -> list[str]:
@@ -196,8 +196,10 @@ class Watch:
         if line.get("epoch", 1.0) < 1:
             return []
         # what a method does not have is nothing to warn of
-        spread, rank = line.get("feature_std", math.inf), line.get("effective_rank", math.inf)
-        loss, chance = line.get("loss/std", math.nan), self.chance_loss or math.nan
+        spread = line.get("feature_std", math.inf)
+        rank = line.get("effective_rank", math.inf)
+        loss = line.get("loss/std", math.nan)
+        chance = self.chance_loss or math.nan
         self.stuck = self.stuck + 1 if abs(loss - chance) < CHANCE_MARGIN * chance else 0
         self.accuracy = line.get("accuracy/std", self.accuracy)
         return [

@@ -14,7 +14,8 @@ from torch import Tensor
 
 #: Coefficients of the Newton–Schulz iteration, chosen by Jordan et al. for speed; singular values end in about
 #: [0.7, 1.2] instead of at 1. And its number of steps.
-_NEWTON_SCHULZ, _STEPS = (3.4445, -4.7750, 2.0315), 5
+_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+_STEPS = 5
 
 
 class Muon(torch.optim.Optimizer):
@@ -39,7 +40,8 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Change the parameters that have a gradient."""
         for group in self.param_groups:
-            rate, momentum = group["lr"], group["momentum"]
+            rate = group["lr"]
+            momentum = group["momentum"]
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not parameters:
                 continue

@@ -87,7 +87,8 @@ def build(
     Groups have `scheduled`, whether their rate follows the schedule, `decayed`, and the `rate` and `from_epoch` of a
     pace. Parameters whose gradient is None in a step are left as they are, not decayed (F10).
     """
-    fixed, muon = {id(parameter) for parameter in unscheduled}, config.name == "muon"
+    fixed = {id(parameter) for parameter in unscheduled}
+    muon = config.name == "muon"
     rate = config.learning_rate
     if config.base_batch_size is not None:
         rate = rate * batch_size / config.base_batch_size
@@ -163,10 +164,8 @@ class ScheduledOptimizer:
 
     def step(self, step: int) -> None:
         """Change the parameters by their gradients, at the rates of this step, and drop the gradients."""
-        learning_rate, decay = (
-            self.learning_rate(step),
-            self.config.weight_decay_at(step / self.total_steps),
-        )
+        learning_rate = self.learning_rate(step)
+        decay = self.config.weight_decay_at(step / self.total_steps)
         for group in self.optimizer.param_groups:
             rate = learning_rate if group.get("scheduled", True) else self.optimizer.defaults["lr"]
             group["lr"] = rate * group.get("rate", 1.0)

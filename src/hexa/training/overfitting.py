@@ -33,7 +33,8 @@ def one_step_and_many(objective: Objective, batch: Batch) -> dict[str, tuple[flo
 
     Buffers that the passes move, such as running statistics, are put back.
     """
-    method, found = objective.method, {}
+    method = objective.method
+    found = {}
     some = replace(
         batch, crops=tuple(crop[:_IMAGES] for crop in batch.crops), index=batch.index[:_IMAGES]
     )

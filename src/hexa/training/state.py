@@ -45,7 +45,8 @@ def restore(trainer: Trainer, state: State) -> list[str]:
     trainer.objective.method.restore(state["method"])
     # copied, because the loaded tensors may be memory-mapped
     trainer.optimizer.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-    trainer.step, trainer.seconds = state["step"], state["seconds"]
+    trainer.step = state["step"]
+    trainer.seconds = state["seconds"]
     if trainer.config.max_seconds is not None:
         trainer.optimizer.total_steps = state.get("total_steps", trainer.optimizer.total_steps)
         trainer.loader.sets = state.get("sets", trainer.loader.sets)
@@ -53,6 +54,7 @@ def restore(trainer: Trainer, state: State) -> list[str]:
     trainer.window.state = state["window"]
     trainer.watch.state = state["watch"]
     trainer.scoring.best.state = state["best"]
-    before, now = state["world_size"], processes.world_size()
+    before = state["world_size"]
+    now = processes.world_size()
     what = "what follows is equal up to rounding and the draws of each process for its own images"
     return [] if before == now else [f"{before} processes before, {now} now: {what}"]

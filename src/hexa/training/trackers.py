@@ -103,7 +103,8 @@ class TensorBoard:
     identity = "tensorboard"
 
     def __init__(self, folder: Path, step: int = 0) -> None:
-        self._folder, self._step = folder, step
+        self._folder = folder
+        self._step = step
         self._file: Any = None
 
     def log(self, values: Mapping[str, float], step: int) -> None:

@@ -68,7 +68,8 @@ class Trainer:
         self._interrupts = Interrupts(self.journal.reporter.say)
         self.saved_step = -1
         self._ended: int | None = None
-        self._lap, self._looked = (0, 0.0), 0.0
+        self._lap = (0, 0.0)
+        self._looked = 0.0
         self._problems: set[str] = set()
         self.clock = Clock(lambda: self.loader.wait_seconds)
 
@@ -89,7 +90,8 @@ class Trainer:
         self.journal.reporter.begin(self.total_steps, self.step)
         with closing(self.journal.reporter), self._interrupts:
             self.clock.start(self.seconds)
-            self._lap, self._first = (self.step, self.clock.total), self.step
+            self._lap = (self.step, self.clock.total)
+            self._first = self.step
             self._monitor_if_due(self.journal.there)
             self._end_if_due(self.journal.there)
             while self.step < self.total_steps:
@@ -189,17 +191,19 @@ class Trainer:
         are still to come take as long as the last one. Where steps have become so slow that hardly any time would be
         left to repeat views, fewer epochs have views of their own.
         """
-        total, now, sets = self.total_steps, self.clock.total, self.loader.sets
-        left, steps = limit - now - self.clock.pauses, self.step - self._lap[0]
+        total = self.total_steps
+        now = self.clock.total
+        sets = self.loader.sets
+        left = limit - now - self.clock.pauses
+        steps = self.step - self._lap[0]
         self.journal.reporter.end = time.monotonic() + left
         if left <= 0:
             total = min(total, self.step)
         elif steps >= max(1, self.steps_per_epoch // 4):
-            each, per_epoch = max(now - self._lap[1], 1e-9) / steps, self.steps_per_epoch
-            drawn, warm = (
-                (sets or 0) * per_epoch,
-                self._lap[0] > self._first,
-            )  # the first steps start the workers
+            each = max(now - self._lap[1], 1e-9) / steps
+            per_epoch = self.steps_per_epoch
+            drawn = (sets or 0) * per_epoch
+            warm = self._lap[0] > self._first  # the first steps start the workers
             if warm and (sets or 0) > 2 and (drawn - self.step) * each > 0.9 * left:
                 sets = max(
                     2,
@@ -256,7 +260,8 @@ class Trainer:
         there: what the journal has of this step; if a monitor is among it, only watch and scoring are told again.
         """
         epoch, rest = divmod(self.step, self.steps_per_epoch)
-        every, at_end = self.scoring.every, self.step == self.total_steps
+        every = self.scoring.every
+        at_end = self.step == self.total_steps
         if (
             self.scoring.monitor is None
             or not self.step

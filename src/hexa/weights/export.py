@@ -27,7 +27,8 @@ from hexa.weights.pretrained import Backbone, load_backbone, serialized
 
 #: Largest allowed difference of features, relative to the largest feature; onnxruntime fuses operations and adds in
 #: another order.
-TOLERANCE, ONNX_TOLERANCE = 1e-5, 1e-4
+TOLERANCE = 1e-5
+ONNX_TOLERANCE = 1e-4
 TARGETS = ("timm", "torchvision", "safetensors", "detectron2", "onnx")
 #: What the names of files for these targets, and of no others but .safetensors, end in.
 SUFFIXES = {"safetensors": ".safetensors", "detectron2": ".pkl", "onnx": ".onnx"}
@@ -74,7 +75,8 @@ def export(
 
     def written(file: BinaryIO) -> None:
         """Write the file, load it back and compare features."""
-        temporary, allowed = Path(file.name), TOLERANCE
+        temporary = Path(file.name)
+        allowed = TOLERANCE
         progress(f"writing the network for {to}", 0, 0)
         if network is None:
             report["tensors"], allowed = onnx_file.write(backbone, temporary), ONNX_TOLERANCE
@@ -154,7 +156,8 @@ def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
     For timm `num_classes` may be that of a new head, unless the stem or the number of channels is not timm's own;
     timm.data.resolve_model_data_config(network) then has the preparation of images, too.
     """
-    file, config = repr(str(out)), backbone.network_config
+    file = repr(str(out))
+    config = backbone.network_config
     if to == "onnx":
         session = f"import onnxruntime; session = onnxruntime.InferenceSession({file})"
         return f"{session}  # input: {onnx_file.described(backbone)}"
@@ -174,9 +177,11 @@ def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
         padding = config.options.get("stem_padding", 1)
         size = f"{config.channels}, network.conv1.out_channels, 3, padding={padding}, bias=False"
         made += f"; network.maxpool = torch.nn.Identity(); network.conv1 = torch.nn.Conv2d({size})"
-    module, read = "torch", f"torch.load({file}, weights_only=True)"
+    module = "torch"
+    read = f"torch.load({file}, weights_only=True)"
     if out.suffix == ".safetensors":
-        module, read = "torch, safetensors.torch", f"safetensors.torch.load_file({file})"
+        module = "torch, safetensors.torch"
+        read = f"safetensors.torch.load_file({file})"
     return f"import {to}, {module}; network = {made}; network.load_state_dict({read})"
 
 
@@ -185,7 +190,8 @@ def _preparation(backbone: Backbone) -> str:
 
     timm 1.0.29 would read the files of some ViTs as JAX weights (`custom_load`).
     """
-    own, size = backbone.preparation, backbone.image_size
+    own = backbone.preparation
+    size = backbone.image_size
     given = {
         "input_size": (3, size, size),
         "crop_pct": own.crop,

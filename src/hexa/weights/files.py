@@ -30,7 +30,8 @@ State = Mapping[str, Tensor]
 #: Parts of a checkpoint that are not weights, such as optimizer_states and amp_scaler.
 _NOT_WEIGHTS = re.compile(r"\w*(optim|scheduler|scaler)\w*")
 #: First bytes of torch's files: a zip archive, or before torch 1.6 a pickle.
-_ZIP, _PICKLE = b"PK", b"\x80"
+_ZIP = b"PK"
+_PICKLE = b"\x80"
 #: Longest name of a tensor.
 _LONGEST = 300
 

@@ -22,7 +22,9 @@ from hexa.weights.layouts import WIDTHS
 from hexa.weights.metadata import described
 from hexa.weights.preparation import Preparation, assumed, of_timm, of_timms_values
 
-CONFIG, OPEN_CLIP, PROCESSOR = "config.json", "open_clip_config.json", "preprocessor_config.json"
+CONFIG = "config.json"
+OPEN_CLIP = "open_clip_config.json"
+PROCESSOR = "preprocessor_config.json"
 #: Files of weights in a folder, the best first; an index lists the files of shards.
 _WEIGHTS = (
     *("model.safetensors", "model.safetensors.index.json"),
@@ -89,7 +91,8 @@ def read(folder: Path, named: bool = False, file: Path | None = None) -> Folder:
     if "architecture" in fields:
         with described(str(folder / CONFIG), "not a config of timm"):
             return Folder(weights, *_of_timm(fields, folder / CONFIG))
-    config, preparation = None, None
+    config = None
+    preparation = None
     if (folder / OPEN_CLIP).is_file():
         path = folder / OPEN_CLIP
         with described(str(path), "not a config of OpenCLIP"):
@@ -196,7 +199,8 @@ def _of_transformers(fields: Mapping[str, Any], path: Path) -> NetworkConfig | N
     if key not in _NETWORKS:
         remedy = f"if timm has this network, name it: {path.parent}#NETWORK"
         raise UserError(f"{path}: model_type '{kind}' is not known; known: {known()}; {remedy}")
-    width, heads = int(fields["hidden_size"]), int(fields["num_attention_heads"])
+    width = int(fields["hidden_size"])
+    heads = int(fields["num_attention_heads"])
     hidden = fields.get("intermediate_size")
     if hidden is None:
         hidden = int(width * fields.get("mlp_ratio", 4))
@@ -243,7 +247,8 @@ def _with_options(
     names: tuple[str, ...], wanted: Mapping[str, Any], channels: int = 3
 ) -> NetworkConfig:
     """The first of these networks that timm has, with options for what is wanted otherwise."""
-    word, patch = WIDTHS.get(wanted["embed_dim"], "?"), str(wanted["patch_size"])
+    word = WIDTHS.get(wanted["embed_dim"], "?")
+    patch = str(wanted["patch_size"])
     named = [name.replace("W", word).replace("P", patch) for name in names]
     name = next(name for name in named if name in timm.list_models())
     network: Any = backbones.outline(NetworkConfig(name=name))

@@ -155,7 +155,8 @@ def _recognised(weights: Weights, asked: Asked, preparation: Preparation | None)
         for candidate in known:
             own = backbones.outline(NetworkConfig(name=candidate)).state_dict()
             state = layouts.renamed(layout, part.state, own)
-            given, wanted = _convolutions(state), _convolutions(own)
+            given = _convolutions(state)
+            wanted = _convolutions(own)
             if given.keys() == wanted.keys() and _alike(given, wanted):
                 config = NetworkConfig(name=candidate)
                 return _fitted(weights, asked, config, found, preparation)
@@ -456,7 +457,8 @@ def _candidates(weights: Weights, asked: Asked) -> list[str]:
         found += NETWORKS["ResNet"][:5]
     for value in weights.state.values():
         if value.ndim == 4 and value.shape[1] == 3 and value.shape[0] in WIDTHS:
-            word, patch = WIDTHS[value.shape[0]], str(value.shape[2])
+            word = WIDTHS[value.shape[0]]
+            patch = str(value.shape[2])
             found += [name.replace("W", word).replace("P", patch) for name in _SUGGESTED]
             break
     if asked.plain is not None and not found:

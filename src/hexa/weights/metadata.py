@@ -66,10 +66,8 @@ def of_metadata(metadata: Mapping[str, str], where: str) -> Description:
             if name in NAMES
         }
         mean, std, size = (json.loads(metadata[name]) for name in ("mean", "std", "image_size"))
-        crop, interpolation = (
-            json.loads(metadata.get("crop", str(CROP))),
-            metadata.get("interpolation", "bilinear"),
-        )
+        crop = json.loads(metadata.get("crop", str(CROP)))
+        interpolation = metadata.get("interpolation", "bilinear")
         network = NetworkConfig.model_validate_json(metadata["network"])
         return (
             network,

@@ -18,7 +18,8 @@ from hexa.weights.pretrained import Backbone
 
 #: Bytes of tensors that fit into one file, which protobuf limits to 2 GiB.
 _LARGEST = 2**31 - 2**24
-INPUT, OUTPUT = "images", "features"
+INPUT = "images"
+OUTPUT = "features"
 
 
 def check_packages() -> None:
@@ -34,7 +35,8 @@ def write(backbone: Backbone, path: Path) -> int:
     normalisation is part of the graph. Output `features`: float32 [batch, num_features]. Both are described in the
     metadata, beside those of `metadata.metadata_of`. Raises UserError if torch cannot export this network.
     """
-    size, channels = backbone.image_size, len(backbone.mean)
+    size = backbone.image_size
+    channels = len(backbone.mean)
     if sum(value.nbytes for value in backbone.state_dict().values()) > _LARGEST:
         raise UserError(
             "--to onnx: an ONNX file has at most 2 GiB, and this network is larger; export --to timm"
@@ -70,7 +72,8 @@ def write(backbone: Backbone, path: Path) -> int:
 
 def described(backbone: Backbone) -> str:
     """The input of the graph: name, shape, type and range, such as `images [N, 3, 224, 224], float32 in [0, 1], RGB`."""
-    size, channels = backbone.image_size, len(backbone.mean)
+    size = backbone.image_size
+    channels = len(backbone.mean)
     colours = ", RGB" if channels == 3 else ""
     return f"{INPUT} [N, {channels}, {size}, {size}], float32 in [0, 1]{colours}"
 

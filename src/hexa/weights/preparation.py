@@ -19,7 +19,10 @@ INTERPOLATIONS = ("bilinear", "bicubic")
 #: Largest image size in pixels, above that of all timm networks.
 LARGEST = 4096
 #: Origins of a value. Users are told about them unless it is hexa's own file.
-OWN, ASSUMED, GIVEN, DECLARED = "its own file or run", "assumed", "given", "declared by the network"
+OWN = "its own file or run"
+ASSUMED = "assumed"
+GIVEN = "given"
+DECLARED = "declared by the network"
 
 
 class Given(TypedDict, total=False):
@@ -89,7 +92,9 @@ class Preparation:
                 else ""
             )
             parts.append(f"{values} ({origin}{hint})")
-        whole = f"; square images of at most {self.size} px are taken whole" * (self.crop < 1)
+        whole = (
+            f"; square images of at most {self.size} px are taken whole" if self.crop < 1 else ""
+        )
         return (
             None
             if set(self.origins.values()) == {OWN}

@@ -39,7 +39,8 @@ from hexa.weights.preparation import Given, Preparation, of_timm
 WEIGHTS = "backbone.safetensors"
 
 #: Pixels in [0, 1] are within these, even if a resampling filter overshoots.
-_DARKEST, _BRIGHTEST = -1.0, 2.0
+_DARKEST = -1.0
+_BRIGHTEST = 2.0
 
 
 class Backbone(nn.Module):
@@ -60,9 +61,13 @@ class Backbone(nn.Module):
         info: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        mean, std = mean_of(preparation.mean, network_config.channels), preparation.std
-        self.network, self.preparation = network, preparation
-        self.mean, self.std, self.image_size = preparation.mean, preparation.std, preparation.size
+        mean = mean_of(preparation.mean, network_config.channels)
+        std = preparation.std
+        self.network = network
+        self.preparation = preparation
+        self.mean = preparation.mean
+        self.std = preparation.std
+        self.image_size = preparation.size
         self.normalize = Normalize(mean, std)
         self._seen = False
         self.deviations: dict[str, list[Any]] = {}
@@ -103,7 +108,9 @@ class Backbone(nn.Module):
         values, and for a size that the network cannot take.
         """
         preparation, deviations = self.preparation.changed(given)
-        network, config, width = self.network, self.network_config, None
+        network = self.network
+        config = self.network_config
+        width = None
         if "size" in deviations and config.name != "pixels":
             network, config, width = at_size(network, config, preparation.size)
         other = Backbone(network, preparation, config, self.info)
@@ -231,7 +238,8 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
     """The backbone in a file: hexa's own, whose metadata describe the network, the checkpoint of a run, whose
     config.yaml does, or one of `layouts.LAYOUTS`.
     """
-    weights, where = files.read(path), str(path)
+    weights = files.read(path)
+    where = str(path)
     run = path.absolute().parent.parent
     of_run = path.absolute().parent.name == "checkpoints" and (run / "config.yaml").is_file()
     if branch != "main" and not of_run:

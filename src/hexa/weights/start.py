@@ -140,14 +140,14 @@ def made_by_code(spec: str) -> Backbone:
     architecture = (getattr(network, "pretrained_cfg", None) or {}).get("architecture")
     if architecture and not name:
         network.reset_classifier(0)
-        config, preparation, state = (
-            NetworkConfig(name=architecture),
-            of_timm(architecture),
-            network.state_dict(),
-        )
+        config = NetworkConfig(name=architecture)
+        preparation = of_timm(architecture)
+        state = network.state_dict()
     else:
         found = foreign_state(Weights(call, network.state_dict()), name or None)
-        config, preparation, state = found.config, found.preparation, found.state
+        config = found.config
+        preparation = found.preparation
+        state = found.state
     own = made.preparation
     declared = {key: value for key, value in own.values().items() if own.origins[key] == DECLARED}
     preparation, _ = preparation.changed(cast(Given, declared))
@@ -197,7 +197,8 @@ def _of_channels(channels: int, given: Tensor, own: Tensor | None) -> Tensor:
 
 def _for_size(backbone: Backbone, size: object) -> nn.Module:
     """The network of a backbone, its positions resampled where another `img_size` is given."""
-    config, network = backbone.network_config, backbone.network
+    config = backbone.network_config
+    network = backbone.network
     other = isinstance(size, int) and size != config.options.get("img_size")
     if other and hasattr(network, "set_input_size"):
         return resampled(network, config, cast(int, size)).network
@@ -249,10 +250,12 @@ def last_stages(network: nn.Module, share: float = 0.05) -> int:
     Some networks end in a stage of a normalisation alone.
     """
     with suppress(UserError):
-        of, sizes = stages(network), dict[int, int]()
+        of = stages(network)
+        sizes = dict[int, int]()
         for name, parameter in network.named_parameters():
             sizes[of[name]] = sizes.get(of[name], 0) + parameter.numel()
-        least, held = share * sum(sizes.values()), 0
+        least = share * sum(sizes.values())
+        held = 0
         for count, stage in enumerate(sorted(sizes, reverse=True), 1):
             held += sizes[stage]
             if held >= least:

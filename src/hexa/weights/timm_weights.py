@@ -33,7 +33,8 @@ def load(name: str) -> nn.Module:
     if name not in timm.list_models() and name not in timm.list_pretrained():
         raise UserError(f"timm:{name}: timm has no such model; {nearest(name, timm.list_models())}")
     config = timm.models.get_pretrained_cfg(name)
-    overlay, hub = None, huggingface_hub.constants.ENDPOINT
+    overlay = None
+    hub = huggingface_hub.constants.ENDPOINT
     try:
         # timm would retry for 47 seconds
         if config is not None and not _answers(

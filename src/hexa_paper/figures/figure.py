@@ -100,8 +100,8 @@ def _of_features(
     )
     name = backbone.info.get("spec", "a backbone") if isinstance(target, Backbone) else target
     make, remark, of_classes = OF_FEATURES[kind]
-    remark = remark.format(len(embedded.features)) + f" {of_classes}" * bool(
-        class_of(embedded.source, 0)
+    remark = remark.format(len(embedded.features)) + (
+        f" {of_classes}" if class_of(embedded.source, 0) else ""
     )
     return make(embedded, seed=seed).draw(
         f"{kind}: {Path(str(name)).name} on {short_name(source.name)}", remark

@@ -75,11 +75,18 @@ class PretrainLoader:
         sets: int | None = None,
     ) -> None:
         check_batch_size(batch_size, len(source), source.title)
-        self.source, self.views, self.stream, self.pairs = source, views, stream, pairs
-        self.batch_size, self.device, self.tolerance = batch_size, torch.device(device), tolerance
-        self.steps_per_epoch, self.sets = len(source) // batch_size, sets
+        self.source = source
+        self.views = views
+        self.stream = stream
+        self.pairs = pairs
+        self.batch_size = batch_size
+        self.device = torch.device(device)
+        self.tolerance = tolerance
+        self.steps_per_epoch = len(source) // batch_size
+        self.sets = sets
         self.remember: Callable[[Batch], Batch] | None = None
-        self._remembered, self._room = dict[int, Batch](), resident_limit_bytes
+        self._remembered = dict[int, Batch]()
+        self._room = resident_limit_bytes
         share = batch_size // processes.world_size()
         self.rows = slice(processes.rank() * share, (processes.rank() + 1) * share)
         self.wait_seconds = 0.0
@@ -112,10 +119,8 @@ class PretrainLoader:
         Their order is a permutation drawn from (seed, epoch); the last, incomplete batch is dropped. This process gets
         its block of every global batch.
         """
-        first, batches = (
-            (epoch if self.sets is None else epoch % self.sets) * self.steps_per_epoch,
-            None,
-        )
+        first = (epoch if self.sets is None else epoch % self.sets) * self.steps_per_epoch
+        batches = None
         for step in range(start_step, self.steps_per_epoch):
             batch = self._remembered.get(first + step)
             if batch is None:
@@ -183,7 +188,8 @@ class PretrainLoader:
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """The images of a step on the device, their partners if there are pairs, and the positions of the images."""
         assert self.store is not None
-        first, others = step * self.batch_size, None
+        first = step * self.batch_size
+        others = None
         index = self.store.stand_in[order[first + self.rows.start : first + self.rows.stop]]
         if partners is not None:
             second = partners[index]
@@ -210,11 +216,9 @@ class EpochPasses:
     ) -> None:
         labels = loader.source.classes
         self.labels = None if labels is None else torch.from_numpy(labels)
-        self._loader, self._stream, self._prepare = (
-            loader,
-            loader.stream.child("before epoch", epoch),
-            prepare,
-        )
+        self._loader = loader
+        self._stream = loader.stream.child("before epoch", epoch)
+        self._prepare = prepare
         self.stream = self._stream.child("method")
 
     def views(self) -> Iterator[Batch]:
@@ -222,7 +226,8 @@ class EpochPasses:
 
         The last batch is dropped if incomplete. `Batch.step` counts the batches of the pass.
         """
-        loader, stream = self._loader, self._stream.child("views")
+        loader = self._loader
+        stream = self._stream.child("views")
         crops = loader._crop_stream(stream, stop=loader.steps_per_epoch)
         with nullcontext() if crops is None else closing(crops):
             yield from map(self._prepare, loader._batches(stream, 0, 0, crops))
@@ -233,8 +238,11 @@ class EpochPasses:
         Images are as evaluation sees them at the size of the first views. Shares are blocks of positions whose lengths
         differ by at most one.
         """
-        loader, stream = self._loader, self._stream.child("images")
-        count, rank, world = len(loader.source), processes.rank(), processes.world_size()
+        loader = self._loader
+        stream = self._stream.child("images")
+        count = len(loader.source)
+        rank = processes.rank()
+        world = processes.world_size()
         share = range(rank * count // world, (rank + 1) * count // world)
         for number, (images, index) in enumerate(self._read(share, loader.batch_size // world)):
             pixels = unit(to_device(images, loader.device))
@@ -245,7 +253,8 @@ class EpochPasses:
 
     def _read(self, share: range, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Images at these positions that can be read, as evaluation sees them, and their positions."""
-        loader, store = self._loader, self._loader.store
+        loader = self._loader
+        store = self._loader.store
         transform = EvaluationTransform(loader.views.config.size)
         if store is not None:
             readable = [position for position in share if position not in store.problems]

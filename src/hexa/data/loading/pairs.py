@@ -19,7 +19,8 @@ from hexa.runtime.paths import composed
 from hexa.runtime.random import Stream
 
 #: Most bytes of a CSV file of groups (about fifty per image, for millions of images), and characters of a line.
-_MOST_BYTES, _MOST_LINE = 1 << 30, 1 << 16
+_MOST_BYTES = 1 << 30
+_MOST_LINE = 1 << 16
 
 
 class PairsConfig(Config):
@@ -107,10 +108,8 @@ class Pairs:
         return digest(self.order.numpy().tobytes(), self.size.numpy().tobytes())
 
     def __str__(self) -> str:
-        paired, groups = (
-            int((self.size > 1).sum()),
-            int(((self.size > 1) & (self.place == 0)).sum()),
-        )
+        paired = int((self.size > 1).sum())
+        groups = int(((self.size > 1) & (self.place == 0)).sum())
         views = f"another image of the group gives half of their views with probability {self.probability:g}"
         return f"pairs: {paired:,} of {len(self.order):,} images are in {groups:,} groups of two or more; {views}"
 
@@ -172,7 +171,10 @@ def _groups(rows: Iterator[list[str]], source: Source, where: str) -> list[str |
     for index, name in enumerate(map(_name, source.paths)):
         places[name] = -1 if name in places else index
     groups: list[str | None] = [None] * len(source)
-    columns, count, unknown, example = (0, 1), 0, 0, ""
+    columns = (0, 1)
+    count = 0
+    unknown = 0
+    example = ""
     for number, row in enumerate(rows):
         if number == 0:
             names = [cell.strip().lower() for cell in row]
@@ -188,11 +190,13 @@ def _groups(rows: Iterator[list[str]], source: Source, where: str) -> list[str |
         if len(row) <= max(columns):
             missing = f"row {number + 1} has only {len(row)} column{'s' * (len(row) != 1)}"
             raise UserError(f"{where}: {missing}; give path and group, separated by a comma")
-        name, group = _name(row[columns[0]]), row[columns[1]].strip()
+        name = _name(row[columns[0]])
+        group = row[columns[1]].strip()
         count += 1
         place = places.get(name)
         if place is None:
-            unknown, example = unknown + 1, example or name
+            unknown = unknown + 1
+            example = example or name
         elif place < 0:
             called = f"several images of {source!r} are called {name!r}"
             raise UserError(f"{where}: {called}; store the groups in its metadata")

@@ -20,7 +20,8 @@ from hexa.runtime import parsing
 from hexa.runtime.files import cache_folder, write_text
 
 #: Images that are measured, evenly spread over the source; larger sides are sub-sampled to at most this many pixels.
-_IMAGES, _SIDE = 2048, 1024
+_IMAGES = 2048
+_SIDE = 1024
 #: Raise it with every change of the measurement.
 _VERSION = 1
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]

@@ -91,7 +91,8 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         rows = slice(first, min(first + PART, self.rows.stop))
         numbers = self.views.draw(self.stream.child("step", number), rows)  # [V, n, P]
         crops: list[list[Tensor]] = []
-        index, problems = list[int](), Problems()
+        index = list[int]()
+        problems = Problems()
         epoch, step = divmod(number, len(self.source) // self.batch_size)
         if self._drawn[0] != epoch:
             self._drawn = (
@@ -120,7 +121,8 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         position: int,
     ) -> list[Tensor]:
         """The crops of an image; later views are its partner's, if that can be read."""
-        partner, others = position if partners is None else int(partners[position]), None
+        partner = position if partners is None else int(partners[position])
+        others = None
         if partner != position:
             try:
                 others = cut_crops(self.source, partner, views, numbers, slice(views.own, None))
@@ -153,7 +155,10 @@ class CropStream:
     def __init__(
         self, plan: CropPlan, device: torch.device, num_workers: int, stop: int | None = None
     ) -> None:
-        self.plan, self.device, self.num_workers, self.stop = plan, device, num_workers, stop
+        self.plan = plan
+        self.device = device
+        self.num_workers = num_workers
+        self.stop = stop
         self._next = -1
         self._items: Items | None = None
 
@@ -250,7 +255,8 @@ class Items(Iterator[Any]):
             ConnectionError,
             EOFError,
         ) as error:  # the latter: it ended while it sent a batch
-            said, here = " ".join(str(error).split()), isinstance(self._items, map)
+            said = " ".join(str(error).split())
+            here = isinstance(self._items, map)
             died = "DataLoader worker" in said if isinstance(error, RuntimeError) else not here
             if not died or said.startswith("Caught "):  # the data set's own error
                 raise

@@ -29,7 +29,8 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 #: TIFF compressions that are read: none, LZW, PackBits, and the two codes for deflate, which can turn a few bytes into
 #: gigabytes.
 _BITS_PER_SAMPLE = 258
-_COMPRESSIONS, _DEFLATE = (1, 5, 32773, 8, 32946), (8, 32946)
+_COMPRESSIONS = (1, 5, 32773, 8, 32946)
+_DEFLATE = (8, 32946)
 
 
 def decode(
@@ -109,7 +110,8 @@ def _white(values: Pixels, max_value: int | None) -> Pixels:
     """Values of more than 8 bits, from 0 to `max_value`, as uint16 from 0 to 65535. Raises DecodeError for any beyond."""
     if max_value is None or values.dtype == np.uint8:
         return values
-    low, high = float(values.min()), float(values.max())
+    low = float(values.min())
+    high = float(values.max())
     if not (low >= 0 and high <= max_value):  # also true of nan
         raise DecodeError(f"values range from {low:g} to {high:g}, beyond max_value={max_value}")
     return np.round(values.astype(np.float64) * (65535 / max_value)).astype(np.uint16)
@@ -195,14 +197,17 @@ def _read_tiff(data: bytes, max_pixels: int, channels: int) -> Pixels:
 
 def _check_page(page: Any, data: bytes, max_pixels: int, channels: int) -> None:
     """Raise DecodeError for a page that is truncated, or too large, packed or unpacked."""
-    bands, packed = page.samplesperpixel, page.compression in _DEFLATE
+    bands = page.samplesperpixel
+    packed = page.compression in _DEFLATE
     if page.imagedepth != 1 or page.compression not in _COMPRESSIONS or page.dtype is None:
         layout = f"{bands} bands, depth {page.imagedepth}, compression {int(page.compression)}, type {page.dtype}"
         accepted = f"{channels} bands, uncompressed or compressed by LZW, deflate or PackBits"
         raise DecodeError(f"a TIFF with {layout}; expected {accepted}")
-    high, wide = min(page.rowsperstrip, page.imagelength), page.imagewidth
+    high = min(page.rowsperstrip, page.imagelength)
+    wide = page.imagewidth
     if page.is_tiled:
-        high, wide = page.tilelength, page.tilewidth
+        high = page.tilelength
+        wide = page.tilewidth
     decoding.check_size(page.imagelength, page.imagewidth, max_pixels)
     decoding.check_size(high, wide, max_pixels)
     if (

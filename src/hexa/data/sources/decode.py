@@ -289,7 +289,10 @@ def _plain_png(data: bytes) -> bytes:
     """
     if data[24:26] not in (b"\x08\x00", b"\x08\x02"):
         return data
-    parts, at, kind, wanted = [_PNG], len(_PNG), b"", {b"IHDR", b"eXIf", b"IDAT"}
+    parts = [_PNG]
+    at = len(_PNG)
+    kind = b""
+    wanted = {b"IHDR", b"eXIf", b"IDAT"}
     while at + 8 <= len(data) and kind != b"IEND":
         length, kind = struct.unpack_from(">I4s", data, at)
         if kind == b"IDAT":
@@ -358,7 +361,9 @@ def in_range(values: NDArray[Any]) -> NDArray[Any]:
     """
     floats = values.dtype.kind == "f"
     if floats or values.dtype == np.int32:
-        low, high, most = float(values.min()), float(values.max()), 1 if floats else 65535
+        low = float(values.min())
+        high = float(values.max())
+        most = 1 if floats else 65535
         if not (low >= 0 and high <= most):  # also true of nan
             kind = "floats" if floats else "32-bit integers"
             raise DecodeError(

@@ -97,7 +97,8 @@ def _image_files(root: Path, left_out: Counter[str], inside: paths.Inside) -> It
     is listed later. Raises UserError for links to images and folders that are not inside.
     """
     inside.check([f"{root}{os.sep}"], "the folder")
-    pending, seen = [""], {os.path.realpath(root)}
+    pending = [""]
+    seen = {os.path.realpath(root)}
     while pending:
         prefix = pending.pop()
         with os.scandir(root / prefix) as entries:

@@ -247,7 +247,8 @@ def _columns(features: Any, named: Mapping[str, str], spec: str) -> tuple[str, s
     ]
     types = {field.name: field.type for field in features.arrow_schema}
     found, unfit = (None, "") if classes else labels.column_of(types)
-    image, label = named.get("image"), named.get("label")
+    image = named.get("image")
+    label = named.get("label")
     if image is not None and image not in images:
         raise UserError(
             f"data '{spec}': the column '{image}' has no images; columns with images: {some(images)}"
@@ -283,7 +284,8 @@ def _splits(tables: Mapping[str, Any], label: str | None) -> dict[str, str]:
 def _names_and_sizes(images: Any, image: str) -> tuple[list[str | None], Any, list[str]]:
     """The name of each image, its size in bytes (0 if it is a file of its own), and the names of those files."""
     names: list[str | None] = []
-    sizes, single = [], []
+    sizes = []
+    single = []
     for part in images.with_format("arrow").iter(batch_size=_ROWS):
         column = part.column(f"{image}.path")
         names += column.to_pylist()

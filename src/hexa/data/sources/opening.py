@@ -83,7 +83,9 @@ def open_source(
     if kind not in SOURCES and (
         os.path.exists(paths.location(body)) or (os.path.sep in body and ":" not in body)
     ):
-        kind, argument, name = "folder", body, f"folder:{name}"
+        kind = "folder"
+        argument = body
+        name = f"folder:{name}"
     if kind not in SOURCES:
         near = nearest(kind, {*SOURCES, *(folder.name for folder in Path().glob("*/"))})
         raise UserError(f"data '{spec}': no such folder, and not a known source; {near}")

@@ -31,7 +31,8 @@ from hexa.runtime.memory import usable_memory
 from hexa.runtime.paths import Inside
 
 #: Rows unpacked together; one where the largest value may have more bytes than this.
-_ROWS, _LARGE = 16, 64 << 20
+_ROWS = 16
+_LARGE = 64 << 20
 #: Bytes of a row group that are joined, which takes as much again.
 _JOINED = 256 << 20
 #: Rows that are looked at to tell whether a column has images.

@@ -59,7 +59,8 @@ _MOST_CLASSES = 100_000
 #: Kinds of files that are left out and named.
 _MOST_KINDS = 20
 #: Images whose largest value is looked for, and the value from which on 16-bit images are bright enough.
-_LOOKED_AT, _DARK = 32, 2**14
+_LOOKED_AT = 32
+_DARK = 2**14
 #: Bytes of each sampled file that go into a fingerprint: whole photographs, the beginnings of scans of gigabytes.
 SAMPLED_BYTES = 4 << 20
 
@@ -236,7 +237,9 @@ class Source:
 
     def _open_split(self, spec: str, split: str | None, parts: Mapping[str, Part]) -> Part:
         """Set the name and the split, the first if None; returns its part. Raises UserError for an unknown split."""
-        self.name, self._splits, self.split = spec, list(parts), choose_split(spec, split, parts)
+        self.name = spec
+        self._splits = list(parts)
+        self.split = choose_split(spec, split, parts)
         return parts[self.split]
 
     def _identify(self, *parts: bytes) -> None:
@@ -305,8 +308,11 @@ class ArraySource(Source):
         splits: Sequence[str] = ("train",),
     ) -> None:
         self.images = images
-        self.name, self.split, self._splits = name, split, list(splits)
-        self.labels, self.class_names = labels, class_names
+        self.name = name
+        self.split = split
+        self._splits = list(splits)
+        self.labels = labels
+        self.class_names = class_names
         self.paths = [f"{name}/{split}/{number:06d}" for number in range(len(images))]
         if labels is not None and labels.ndim == 1:
             self._take_labels(labels, class_names)
@@ -324,14 +330,20 @@ class Subset(Source):
     """The images of a source at positions `rows`, in that order."""
 
     def __init__(self, source: Source, rows: Labels) -> None:
-        self.source, self.rows = source, rows
-        self.name, self.split, self._splits = source.name, source.split, source.splits()
+        self.source = source
+        self.rows = rows
+        self.name = source.name
+        self.split = source.split
+        self._splits = source.splits()
         self.class_names = source.class_names
         self.labels = None if source.labels is None else source.labels[rows]
         self.paths = [source.paths[row] for row in rows]
-        self.uniform_size, self.max_image_pixels = source.uniform_size, source.max_image_pixels
-        self.channels, self.max_value = source.channels, source.max_value
-        self.unlabelled, self.drawn = source.unlabelled, source.drawn
+        self.uniform_size = source.uniform_size
+        self.max_image_pixels = source.max_image_pixels
+        self.channels = source.channels
+        self.max_value = source.max_value
+        self.unlabelled = source.unlabelled
+        self.drawn = source.drawn
         self.fingerprint = hashlib.sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()[
             :16
         ]

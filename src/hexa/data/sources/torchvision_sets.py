@@ -32,10 +32,8 @@ SETS: dict[str, tuple[str, list[str], Splits]] = _SETS["photographs"]
 def _listed(data: Any, listing: list[str]) -> tuple[list[Path], list[int]]:
     """The files and labels of torchvision's object. Caltech-101 has no listing: its files are numbered by class."""
     if not listing:
-        folder, pairs = (
-            Path(data.root) / "101_ObjectCategories",
-            zip(data.y, data.index, strict=True),
-        )
+        folder = Path(data.root) / "101_ObjectCategories"
+        pairs = zip(data.y, data.index, strict=True)
         return [folder / data.categories[y] / f"image_{index:04d}.jpg" for y, index in pairs], list(
             data.y
         )

@@ -24,7 +24,9 @@ def read(file: Path, class_names: Sequence[str]) -> Boxes:
     VOC counts pixels from 1 and its boxes include both borders, so the edges are xmin − 1, ymin − 1, xmax, ymax. Parts
     of objects (heads, hands, feet of persons) are not objects.
     """
-    boxes, labels, difficult = [], [], []
+    boxes = []
+    labels = []
+    difficult = []
     try:
         text = decoding.read(file, _MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
@@ -60,7 +62,8 @@ def read(file: Path, class_names: Sequence[str]) -> Boxes:
 
 def boxes_of(source: Source) -> list[Boxes]:
     """The objects of every image. Raises UserError if the source has no boxes or some annotations cannot be read."""
-    objects, problems = [], []
+    objects = []
+    problems = []
     for index in range(len(source)):
         try:
             boxes = source.boxes(index)

@@ -26,7 +26,9 @@ def _within(low: float, high: float) -> Any:
 Scale = Annotated[Range, _within(1e-6, 1.0)]
 Ratio = Annotated[Range, _within(0.01, 100)]
 #: Bounds on the side of a view in pixels, and on the number of views.
-LEAST_SIZE, MOST_SIZE, MOST_VIEWS = 4, 4096, 256
+LEAST_SIZE = 4
+MOST_SIZE = 4096
+MOST_VIEWS = 256
 #: Fields that only affect RGB images.
 COLOURED = ("stain", "saturation", "hue", "grayscale_probability", "randaugment_ops")
 _COLOURS = ("jitter", "grayscale", "blur", "solarize")

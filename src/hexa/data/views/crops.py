@@ -42,7 +42,8 @@ def cut_crops(
         image = source.decode(position)
         full = (int(image.shape[1]), int(image.shape[2]))
         cuts = _cuts(views, numbers, *full)[some]
-    scale_h, scale_w = image.shape[1] / full[0], image.shape[2] / full[1]
+    scale_h = image.shape[1] / full[0]
+    scale_w = image.shape[2] / full[1]
     crops = []
     for top, left, high, wide, flip, upside_down, transposed, size in cuts:
         rows = slice(

@@ -22,7 +22,8 @@ class EvaluationTransform:
     """
 
     def __init__(self, size: int, crop: float = 224 / 256, interpolation: str = "bilinear") -> None:
-        self.size, self.interpolation = size, interpolation
+        self.size = size
+        self.interpolation = interpolation
         #: Pixels of the shorter side before the cut.
         self.short = round(size / crop)
 
@@ -33,7 +34,8 @@ class EvaluationTransform:
     def __call__(self, images: Tensor) -> Tensor:
         height, width = images.shape[-2:]
         most = LONGEST * min(height, width)
-        top, left = max(0, height - most) // 2, max(0, width - most) // 2
+        top = max(0, height - most) // 2
+        left = max(0, width - most) // 2
         middle = images[..., top : top + most, left : left + most]
         batch = middle if images.ndim == 4 else middle[None]
         out = self._resized(batch if batch.dtype == torch.uint8 else unit(batch))
@@ -44,7 +46,8 @@ class EvaluationTransform:
         if self.takes_whole(height, width):
             return resize(batch, self.size, self.size, self.interpolation)
         high, wide = (int(self.short * side / min(height, width)) for side in (height, width))
-        top, left = round((high - self.size) / 2), round((wide - self.size) / 2)
+        top = round((high - self.size) / 2)
+        left = round((wide - self.size) / 2)
         return resize(batch, high, wide, self.interpolation)[
             :, :, top : top + self.size, left : left + self.size
         ]
@@ -63,7 +66,8 @@ class OwnAspect(EvaluationTransform):
 
     def sides(self, height: int, width: int) -> tuple[int, int]:
         """(h, w) after the transform."""
-        shorter, strides = min(height, width), max(1, round(self.size / self.stride))
+        shorter = min(height, width)
+        strides = max(1, round(self.size / self.stride))
         high, wide = (round(strides * min(side / shorter, LONGEST)) for side in (height, width))
         return high * self.stride, wide * self.stride
 

@@ -45,7 +45,8 @@ class Views:
     """
 
     def __init__(self, config: ViewsConfig) -> None:
-        self.config, self.groups = config, config.groups
+        self.config = config
+        self.groups = config.groups
         #: How many of the first views show the image itself if a partner gives the others: half, rounded up.
         self.own = (config.total_views + 1) // 2
 
@@ -75,7 +76,8 @@ class Views:
     def _group(self, images: Tensor, numbers: Tensor, group: Group) -> Tensor:
         """The views of one group, [count, B, C, S, S], from uniform `numbers` [count, B, P]."""
         batch, channels, height, width = images.shape
-        count, size = len(numbers), group.size
+        count = len(numbers)
+        size = group.size
         flat = numbers.flatten(0, 1)
         boxes, turns = self.boxes(flat, height, width, group)
         numbers = torch.stack((*boxes, turns.flip.long(), turns.upside_down.long()))
@@ -142,7 +144,8 @@ class Views:
         self, numbers: Tensor, height: int, width: int, group: Group
     ) -> tuple[geometry.Boxes, geometry.Turns]:
         """The crop boxes and turns [n], on the CPU, from `numbers` [n, P] for images of these sizes."""
-        config, uniforms = self.config, numbers[:, _BOX]
+        config = self.config
+        uniforms = numbers[:, _BOX]
         if config.magnification is None:
             boxes = geometry.random_boxes(uniforms, height, width, group.scale, config.ratio)
         else:
@@ -215,7 +218,8 @@ class Views:
     def _randaugment(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
         config = self.config
         if columns := config.randaugment_ops * randaugment.UNIFORMS_PER_OPERATION:
-            magnitude, std = config.randaugment_magnitude, config.randaugment_magnitude_std
+            magnitude = config.randaugment_magnitude
+            std = config.randaugment_magnitude_std
             randaugment.augment_(crops, numbers[:, -columns:], magnitude, std)
 
 

@@ -98,7 +98,8 @@ def motion(images: Tensor, radius: float, sigma: float, degrees: Tensor) -> Tens
     right = torch.ceil(taps * angle.cos() - 0.5).long().to(images.device)
     rows, columns = (torch.arange(size, device=images.device) for size in (height, width))
     every = torch.arange(batch, device=images.device)[:, None, None]
-    pixels, made = images.permute(0, 2, 3, 1), torch.zeros_like(images).permute(0, 2, 3, 1)
+    pixels = images.permute(0, 2, 3, 1)
+    made = torch.zeros_like(images).permute(0, 2, 3, 1)
     for tap, weight in enumerate(weights.tolist()):
         y = (rows + down[:, tap, None]).clamp(0, height - 1)[:, :, None]
         x = (columns + right[:, tap, None]).clamp(0, width - 1)[:, None, :]
@@ -133,7 +134,8 @@ def elastic(images: Tensor, alpha: float, sigma: float, affine: float, draws: Pe
     The points are the centre and what is a third of the side from it, along diagonals.
     """
     batch, _, height, width = images.shape
-    centre, part = torch.tensor([height // 2, width // 2]), min(height, width) // 3
+    centre = torch.tensor([height // 2, width // 2])
+    part = min(height, width) // 3
     points = (centre + part * torch.tensor([[1, 1], [1, -1], [-1, -1]])).double()  # [3, 2], (x, y)
     moved = points + draws.uniform(3, 2, low=-affine, high=affine).cpu().double()  # [B, 3, 2]
     # where a pixel of the result is taken from: the inverse of the map of points to moved

@@ -16,7 +16,8 @@ from hexa.evaluation.corruptions.per_image import PerImage
 from hexa.ops.photometric import luma
 
 #: Mean of the published photographs of frost (red, green, blue), and how far they vary.
-_FROST, _SPREAD = (0.52, 0.61, 0.66), 0.3
+_FROST = (0.52, 0.61, 0.66)
+_SPREAD = 0.3
 
 
 def snow(images: Tensor, parameters: Sequence[float], scale: float, draws: PerImage) -> Tensor:
@@ -60,19 +61,24 @@ def plasma(size: int, decay: float, draws: PerImage) -> Tensor:
     side = 2 ** math.ceil(math.log2(max(size, 2)))
     noise = draws.uniform(side, side, low=-1, high=1)  # each point of the map is filled once
     made = torch.zeros_like(noise)  # [B, side, side]
-    step, wibble = side, 100.0
+    step = side
+    wibble = 100.0
     while step >= 2:
         half = step // 2
-        grid, middle, edge = slice(0, side, step), slice(half, side, step), wibble**2
+        grid = slice(0, side, step)
+        middle = slice(half, side, step)
+        edge = wibble**2
         corners = made[:, grid, grid]
         square = corners + corners.roll(-1, 1)
         square = square + square.roll(-1, 2)
         made[:, middle, middle] = square / 4 + edge * noise[:, middle, middle]
-        centres, corners = made[:, middle, middle], made[:, grid, grid]
+        centres = made[:, middle, middle]
+        corners = made[:, grid, grid]
         above = centres + centres.roll(1, 1) + corners + corners.roll(-1, 2)
         made[:, grid, middle] = above / 4 + edge * noise[:, grid, middle]
         beside = centres + centres.roll(1, 2) + corners + corners.roll(-1, 1)
         made[:, middle, grid] = beside / 4 + edge * noise[:, middle, grid]
-        step, wibble = half, wibble / decay
+        step = half
+        wibble = wibble / decay
     made = made - made.amin((1, 2), keepdim=True)
     return (made / made.amax((1, 2), keepdim=True))[:, None, :size, :size]

@@ -31,7 +31,8 @@ class FineTuneOptions(AdamaxOptions):
 def run(task: Task, options: FineTuneOptions) -> Outcome:
     """Accuracy after training with the chosen rate on all training images: best epoch, and last."""
     stream = Stream(task.seed).child("fine-tune")
-    rates, held_out = options.learning_rates, {}
+    rates = options.learning_rates
+    held_out = {}
     if len(rates) > 1:
         kept, out = hold_out(task.fit, options.selection, stream.child("selection"))
         for rate in rates:

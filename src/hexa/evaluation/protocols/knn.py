@@ -75,12 +75,13 @@ def run(task: Task, options: KnnOptions) -> Outcome:
     if options.shots:
         return few_labels.over_draws(task, options.shots, options.draws, score)
     pair = extract_pair(task)
-    metrics, most = score(*pair), len(pair[0])
+    metrics = score(*pair)
+    most = len(pair[0])
     if options.k > most:
         note = f"k = {options.k} exceeds the {most} labelled images; k = {most} was used"
         return Outcome(metrics, notes=[note], effective={"k": most})
     many = f"k = {options.k} is more than a fifth of the {most} labelled images; a smaller --k suits them better"
-    return Outcome(metrics, notes=[many] * (5 * options.k > most))
+    return Outcome(metrics, notes=([many] if 5 * options.k > most else []))
 
 
 def _identity(preset: str, options: KnnOptions) -> str:

@@ -144,13 +144,15 @@ def on_fixed_features(task: Task, options: AdamaxOptions) -> Outcome:
     x, y, test_x, test_y = (part.to(task.device) for part in extract_pair(task))
     held = stratified_part(y.cpu().numpy(), options.selection, Stream(task.seed).child("selection"))
     kept, out = (torch.from_numpy(mask.nonzero()[0]).to(task.device) for mask in (~held, held))
-    rates, scores = options.learning_rates, list[dict[str, float]]()
+    rates = options.learning_rates
+    scores = list[dict[str, float]]()
     parts = [(x, y, test_x, test_y), (x[kept], y[kept], x[out], y[out])][: 1 + (len(rates) > 1)]
     for (fit_x, fit_y, other_x, other_y), rate in itertools.product(parts, rates):
         classifier = fit_by_adamax(fit_x, fit_y, task.num_classes, rate, options, task.seed)
         scores.append(accuracy(classifier, other_x, other_y))
         task.report("fitting classifiers", len(scores), len(parts) * len(rates))
-    tested, chosen_by = scores[: len(rates)], [one["top1"] for one in scores[len(rates) :]]
+    tested = scores[: len(rates)]
+    chosen_by = [one["top1"] for one in scores[len(rates) :]]
     best = max(range(len(chosen_by)), key=chosen_by.__getitem__, default=0)
     details = {
         "learning_rate": rates[best],

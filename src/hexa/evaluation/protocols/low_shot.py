@@ -100,7 +100,8 @@ def run(task: Task, options: LowShotOptions) -> Outcome:
             for number, (weights, _) in enumerate(solved):
                 column, cost = divmod(number, len(options.costs))
                 scores[i, draw, column, cost] = scored(weights, test, column, options)
-    metrics, details = {}, {}
+    metrics = {}
+    details = {}
     for k, values in zip(shots, scores.mean(2), strict=True):
         best = int(values.mean(0).argmax())
         metrics[f"mAP@{k}"] = float(values[:, best].mean())

@@ -120,7 +120,8 @@ def choose_weight_decay(
 
     if not parts:
         return 1e-2
-    right, loss = np.zeros(len(candidates)), np.zeros(len(candidates))
+    right = np.zeros(len(candidates))
+    loss = np.zeros(len(candidates))
     for part in parts:
         kept = np.setdiff1d(np.arange(len(y)), part)
         start: Array | None = None
@@ -200,12 +201,14 @@ def fit_probe(
     """
     kind: type[np.float32 | np.float64] = np.float32 if train_x.numel() > _LARGE else np.float64
     exact = train_x.cpu().double()
-    mean, deviation = exact.mean(0), exact.std(0, correction=0)
+    mean = exact.mean(0)
+    deviation = exact.std(0, correction=0)
     # a feature that is constant in training tells nothing, and whatever it does in testing is noise
     scale = torch.where(
         deviation > 1e-6 * (1 + mean.abs()), 1 / deviation, torch.zeros_like(deviation)
     )
-    x, basis = _standardised(train_x, mean, scale, kind), None
+    x = _standardised(train_x, mean, scale, kind)
+    basis = None
     y = train_y.cpu().numpy().astype(np.int64)
     with _threads(kind):
         if len(x) < x.shape[1]:

@@ -162,7 +162,8 @@ Attacks = PGDOptions | APGDOptions
 
 def run(task: Task, options: CorruptionOptions) -> Outcome:
     """By the preset that the options belong to. Raises UserError, before the work."""
-    corrupts, official = not isinstance(options, Attacks) or options.corruptions, None
+    corrupts = not isinstance(options, Attacks) or options.corruptions
+    official = None
     if corrupts and (len(task.backbone.mean) != 3 or isinstance(task.transform, OwnAspect)):
         raise UserError(
             "corruptions are made for square RGB images: take --preset apgd, and leave out --aspect keep"
@@ -195,7 +196,8 @@ def attacked(task: Task, options: Attacks, scores: Scores) -> Outcome:
     """
     epsilon_of = {epsilon / 255: epsilon for epsilon in (0.0, *sorted(set(options.epsilons)))}
     radii = [*epsilon_of][1:]
-    stream, rows = Stream(task.seed).child("robust"), drawn(task, options.images)
+    stream = Stream(task.seed).child("robust")
+    rows = drawn(task, options.images)
     smallest = np.full(len(task.test), np.nan)
     task.report("attacking", 0, len(rows))  # the first images may take minutes
     for images, labels, places, streams in test_batches(task, rows, stream):
@@ -243,9 +245,13 @@ def corrupted(
 
     Per image, `right` counts the 75 corrupted versions that are classified correctly. official: the published ones.
     """
-    stream, rows = Stream(task.seed).child("robust"), drawn(task, options.images)
+    stream = Stream(task.seed).child("robust")
+    rows = drawn(task, options.images)
     cases = list(itertools.product(corruptions.KINDS, range(1, corruptions.NUM_SEVERITIES + 1)))
-    clean, right, kept, done = [], [], [], 0
+    clean = []
+    right = []
+    kept = []
+    done = 0
     with torch.no_grad():
         for images, labels, places, streams in test_batches(task, rows, stream):
             clean.append((scores(images).argmax(1) == labels).cpu().numpy())
@@ -264,7 +270,8 @@ def corrupted(
                 task.report("corrupting", done, len(rows) * len(cases))
             right.append(np.stack(of_batch, 1))
             kept.append(places)
-    unharmed, table = np.concatenate(clean), np.concatenate(right)  # bool [N], [N, 75]
+    unharmed = np.concatenate(clean)
+    table = np.concatenate(right)  # bool [N], [N, 75]
     by_kind = 100 * table.mean(0).reshape(len(corruptions.KINDS), -1)  # [15, 5]
     kinds = dict(zip(corruptions.KINDS, by_kind, strict=True))
     positions = np.concatenate(kept)
@@ -306,7 +313,8 @@ def adversarially_trained(task: Task, options: CorruptionOptions) -> tuple[Backb
     """A copy of the backbone and a linear layer after training on images under attack (Madry et al. 2018): min over
     the layer, for aff the whole network, of the mean over images of the cross-entropy at the end of an attack on it.
     """
-    radius, rate = options.head_epsilon / 255, options.head_rate
+    radius = options.head_epsilon / 255
+    rate = options.head_rate
 
     def harder(scores: Scores, images: Tensor, labels: Tensor, stream: Stream) -> Tensor:
         start = images + radius * (2 * draws.uniform_like(images, stream) - 1)
@@ -315,7 +323,8 @@ def adversarially_trained(task: Task, options: CorruptionOptions) -> tuple[Backb
 
     sgd = partial(torch.optim.SGD, momentum=0.9, weight_decay=2e-4)
     plan = Plan(options.head_epochs, 128, sgd, rate, rate, 0.1, (0.6, 0.8))
-    stream, label = Stream(task.seed).child("robust", options.head), "training under attack"
+    stream = Stream(task.seed).child("robust", options.head)
+    label = "training under attack"
     how: dict[str, Any] = {
         "score_every": options.head_epochs,
         "harder": harder,
@@ -372,8 +381,8 @@ _NAMED = ("epsilons", "steps", "restarts", "targets", "queries", "official")
 
 
 def _identity(preset: str, options: CorruptionOptions) -> str:
-    changed = named_changes(PROTOCOL.presets[preset], options, _NAMED) + "-official" * (
-        options.official is not None
+    changed = named_changes(PROTOCOL.presets[preset], options, _NAMED) + (
+        "-official" if options.official is not None else ""
     )
     if not isinstance(options, Attacks):
         return f"corruptions{changed}"

@@ -26,7 +26,8 @@ from hexa.weights.pretrained import Backbone
 
 LIMIT = 5000
 """Images that are embedded, drawn at random from larger sources."""
-_SAME, _OTHER = COLOURS[0], COLOURS[1]
+_SAME = COLOURS[0]
+_OTHER = COLOURS[1]
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,8 @@ def nearest_neighbours(
     rows = [[query, *nearby] for query, nearby in zip(queries, found.tolist(), strict=True)]
     names = [[class_of(embedded.source, place) for place in row] for row in rows]
     cosines = [embedded.features[row[1:]] @ embedded.features[row[0]] for row in rows]
-    tiles, heads = (
-        np.stack([embedded.tiles(row) for row in rows]),
-        ("query", *map(str, range(1, k + 1))),
-    )
+    tiles = np.stack([embedded.tiles(row) for row in rows])
+    heads = ("query", *map(str, range(1, k + 1)))
     captions = [("", *(f"{cosine:.2f}" for cosine in row)) for row in cosines]
     frames = [
         ("", *(_SAME if name == own else _OTHER for name in others)) for own, *others in names

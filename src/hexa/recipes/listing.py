@@ -1,0 +1,69 @@
+"""The recipes as packages wrote them down, so that they are listed and looked up without importing torch.
+
+`python -m hexa.recipes.listing` writes the files anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from hexa.entry_points import added
+from hexa.recipes import RECIPES
+
+#: The file of a package with the rows of `hexa.recipes.describe`, and for hexa itself the modifiers.
+LISTED = "recipes.json"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What the files say."""
+
+    recipes: list[dict[str, Any]]
+    """The rows of `hexa.recipes.describe`."""
+    modifiers: dict[str, str]
+    """What each modifier does, by its name without the plus."""
+    complete: bool
+    """Whether every installed package with recipes has such a file."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the recipes."""
+        return [row["name"] for row in self.recipes]
+
+
+@functools.cache
+def read() -> Listing:
+    """The files of all installed packages with recipes."""
+    modules = [entry.module for entry in added(RECIPES).values()]
+    packages = {"hexa", *(module.partition(".")[0] for module in modules)}
+    found = [files(package) / LISTED for package in sorted(packages)]
+    contents = [json.loads(file.read_text("utf-8")) for file in found if file.is_file()]
+    rows = [row for content in contents for row in content["recipes"]]
+    rows.sort(key=lambda row: str(row["name"]))
+    modifiers = contents[0].get("modifiers", {})
+    return Listing(rows, modifiers, complete=len(contents) == len(packages))
+
+
+def write() -> None:
+    """Write the files of hexa and hexa_paper anew, in a process that has not imported hexa_paper before."""
+    from hexa import recipes
+    from hexa.recipes.modifiers import MODIFIERS
+
+    own = recipes.import_own()
+    rows = recipes.describe()
+    contents: dict[str, dict[str, Any]] = {
+        "hexa": {"modifiers": MODIFIERS, "recipes": [row for row in rows if row["name"] in own]},
+        "hexa_paper": {"recipes": [row for row in rows if row["name"] not in own]},
+    }
+    for package, content in contents.items():
+        written = json.dumps(content, indent=1, ensure_ascii=False)
+        Path(str(files(package) / LISTED)).write_text(written + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    write()

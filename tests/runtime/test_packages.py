@@ -1,0 +1,38 @@
+"""What a copy says of itself, and that no text names another project's package."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import hexa
+from docs.generated import PAGES, ROOT
+from hexa.runtime import packages
+
+
+def test_nothing_says_to_install_the_other_project() -> None:
+    for path in [*PAGES, *(ROOT / "src").rglob("*.py")]:
+        assert not re.search(r"hexa\[|install '?hexa(?!-ssl)", path.read_text(encoding="utf-8")), (
+            path
+        )
+
+
+def test_a_copy_names_the_commit_that_it_is_told_and_what_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a checkout: HEXA_COMMIT, and a hash that is another one if a file is."""
+    copy, package = tmp_path / "hexa", Path(hexa.__file__).parent
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(packages, "__file__", str(copy / "runtime" / "packages.py"))
+    monkeypatch.setenv("HEXA_COMMIT", "a" * 40)
+    assert packages.commit.__wrapped__() == "a" * 40
+    for compiled in ("__pycache__", ".cache"):
+        (copy / compiled).mkdir()
+        (copy / compiled / "x.pyc").touch()
+    first = packages.source_hash(copy)
+    assert first == packages.source_hash(package)
+    (copy / "recipes.json").write_text("")
+    assert packages.source_hash(copy) != first
