@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
-from collections import ChainMap
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -18,8 +16,6 @@ from hexa import recipes
 from hexa.cli import fields
 from hexa.cli.complaints import complaint
 from hexa.cli.declare import COMMANDS
-from hexa.config import Config
-from hexa.measure import doctor
 from hexa.measure.costs import Costs
 from hexa.recipes.experiment import Experiment, override
 from tests.conftest import Says
@@ -178,70 +174,6 @@ def test_what_a_command_raises_decides_how_it_ends(
 
 
 @pytest.mark.parametrize(
-    ("words", "ours", "given"),
-    [
-        # dashes or underscores, with or without equals, anywhere
-        (
-            "go --a.queue_size 512 --batch-size 64 --out x",
-            "go --out x",
-            {"a.queue_size": "512", "batch_size": "64"},
-        ),
-        (
-            "go --batch_size=64 --a.queue-size=512 --out=x",
-            "go --out=x",
-            {"a.queue_size": "512", "batch_size": "64"},
-        ),
-        # numbers below 0 are values, and flags are true
-        (
-            "--a.momentum -1 name --a.compile --out x",
-            "name --out x",
-            {"a.momentum": "-1", "a.compile": "true"},
-        ),
-        # several numbers are a list, and names stay positions
-        (
-            "--shots 1 2 16 knn --k 20 --draws=5",
-            "knn",
-            {"shots": "1,2,16", "k": "20", "draws": "5"},
-        ),
-        # the last counts
-        ("--batch-size 64 --batch_size 128", "", {"batch_size": "128"}),
-    ],
-)
-def test_fields_are_parted_from_our_own_options(
-    words: str, ours: str, given: dict[str, str]
-) -> None:
-    assert fields.split(words.split(), ["--out", "--data"]) == (ours.split(), given)
-
-
-def test_pretrain_hands_the_experiment_over(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: Says
-) -> None:
-    seen: list[tuple[Experiment, object]] = []
-
-    def pretend(experiment: Experiment, out: Path | None = None, **_: object) -> Path:
-        seen.append((experiment, out))
-        return tmp_path
-
-    monkeypatch.setattr("hexa.run.run.pretrain", pretend)
-    line = "pretrain digits-hexa-moco --data folder:x --epochs 3 --device cpu --compile --seed 5 --out runs/y"
-    out = says(*line.split(), "--hard_examples.adversarial", "none").out
-    assert f"next: hexa evaluate knn {tmp_path} --data folder:x" in out
-    experiment, out = seen[0]
-    assert out == "runs/y"
-    assert (experiment.data, experiment.epochs, experiment.seed) == ("folder:x", 3, 5)
-    assert (experiment.training.device, experiment.training.compile) == ("cpu", True)
-    assert not experiment.hard_examples
-
-    hexa.pretrain("digits-moco-v2", epochs=2, **{"method.temperature": 0.3})
-    experiment, out = seen[1]
-    assert (experiment.epochs, experiment.method.model_dump()["temperature"], experiment.data) == (
-        2,
-        0.3,
-        "digits",
-    )
-
-
-@pytest.mark.parametrize(
     ("files", "rest"),
     [
         ("cat/1.png dog/1.png", "evaluate knn RUN --data folder:DATA --holdout 0.2"),
@@ -259,64 +191,10 @@ def test_the_next_command_suits_the_images(
     assert f"next: hexa {rest.replace('DATA', str(tmp_path))}\n" in out
 
 
-def flattened(prefix: str, value: object) -> dict[str, object]:
-    """The values of nested fields by dotted path."""
-    if not isinstance(value, dict) or not (value or prefix == "hard_examples"):
-        return {prefix: value}
-    return dict(
-        ChainMap(
-            *[flattened(f"{prefix}.{key}" if prefix else key, one) for key, one in value.items()]
-        )
-    )
-
-
-@pytest.mark.parametrize("name", recipes.names()[::4])
-def test_help_of_a_recipe_lists_every_field_with_its_value_and_meaning(
-    name: str, says: Says
-) -> None:
-    out = says("pretrain", name, "--help-all").out
-    listed = list(fields.of_experiment(recipes.get(name)))
-    flat = flattened("", recipes.get(name).model_dump())
-    assert {field.path for field in listed} == set(flat)
-    for field in listed:
-        assert f"--{field.path} " in out
-        assert field.description, f"{field.path} has no description"
-        value = field.value
-        if isinstance(value, tuple):
-            value = tuple(part.model_dump() if isinstance(part, Config) else part for part in value)
-        assert value == flat[field.path]
-
-
 def test_a_value_printed_by_help_can_be_given_back() -> None:
     experiment = recipes.get("digits-hexa-moco")
     changes = {field.path: fields._shown(field.value) for field in fields.of_experiment(experiment)}
     assert override(experiment, changes) == experiment
-
-
-def test_recipes_as_text_as_json_and_filtered(says: Says) -> None:
-    text = says("recipes").out
-    listed = [row["name"] for row in json.loads(says("recipes", "--json").out)]
-    assert listed == recipes.names()
-    assert all(name in text for name in listed)
-    digits = [row["name"] for row in json.loads(says("recipes", "digits", "--json").out)]
-    assert digits == [name for name in listed if "digits" in name]
-
-
-def test_doctor(says: Says, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = json.loads(says("doctor", "--json").out)
-    assert set(found) >= {"packages", "extras", "processor", "threads", "devices", "shared memory"}
-    assert "torch 2" in found["packages"]
-    monkeypatch.setitem(sys.modules, "torch", None)  # cannot be imported
-    assert "ModuleNotFoundError" in doctor.facts()["torch"]
-    monkeypatch.undo()
-    assert "shared memory: " in says("doctor").out
-
-
-@pytest.mark.parametrize(
-    ("protocol", "option"), [("knn", "--k 200"), ("linear", "--learning_rate")]
-)
-def test_help_of_a_protocol_lists_its_options(protocol: str, option: str, says: Says) -> None:
-    assert option in says("evaluate", protocol, "--help").out
 
 
 def test_a_time_chooses_the_length(

@@ -14,7 +14,6 @@ from hexa import entry_points
 from hexa.config import UserError, choices
 from hexa.core import MethodConfig
 from hexa.evaluation import protocols
-from hexa.reporting import references
 from tests.torture.harness import forked
 
 PLUGIN = '''"""A protocol without a result.
@@ -97,17 +96,6 @@ def test_protocols_of_other_packages(installed: Added) -> None:
         return "others" in protocols.names(), protocols.summary("others")
 
     assert installed(found) == (True, "A protocol without a result.")
-
-
-def test_published_results_of_other_packages(installed: Added) -> None:
-    def found() -> tuple[list[str], list[str], int]:
-        tables = [table.title for table in references.tables([], [])]
-        result: dict[str, Any] = {"metrics": {}, "data_facts": {"test": {}}}
-        of_knn = references.of_result({"protocol": "knn", **result})
-        of_probe = references.of_result({"protocol": "probe", **result})
-        return tables, [caution for _, caution in of_knn], len(of_probe)
-
-    assert installed(found) == (["others"], ["caution"], 0)
 
 
 def test_the_last_of_two_definitions_counts() -> None:

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from unittest.mock import Mock
 
 import pytest
-import torch
 
 from hexa import recipes
 from hexa.adaptation.choice import choose
-from hexa.adaptation.plan import Given, first_draft, smaller_sizes
+from hexa.adaptation.plan import Given, smaller_sizes
 from hexa.config import UserError
-from hexa.data import open_source
-from hexa.measure.costs import Costs, measure, peak_bytes
-from hexa.nn.backbones import NetworkConfig, outline
+from hexa.measure.costs import Costs
+from hexa.nn.backbones import NetworkConfig
 from hexa.recipes.experiment import override
-from hexa.weights import start
 
 #: At 100 px a second for the head, two with two stages, three with all six; reading is free.
 COSTS = Costs(size=100, read=0.0, steps={6: 3.0, 2: 2.0, 0: 1.0}, look=0.5)
 SIZES = (100, 50)
 #: Six passes over 100 images at 100 px, with all stages and with two.
 ALL, TWO = 100 * (1 + 5 * 3), 100 * (1 + 5 * 2)
-
-
-def test_what_the_optimizer_takes_does_not_grow_with_the_views() -> None:
-    costs = Costs(size=64, read=0.5, steps={4: 1.0, 0: 0.2}, look=0.1, updates={4: 0.25, 0: 0.0})
-    assert costs.train(128, 4) == 0.5 + 0.25 + 4 * 1.0
-    assert costs.shared(2).train(128, 4) == 0.25 + 0.25 + 2.0
-    assert costs.shared(2).score(128) == 4 * 0.1  # the main process scores alone
 
 
 @pytest.mark.parametrize(
@@ -135,11 +124,6 @@ def test_six_passes_fit_into_nine_tenths_of_the_time(
     assert chosen.images <= count
 
 
-def test_memory_is_that_of_the_stages_that_learn() -> None:
-    costs = Costs(size=100, read=0.0, steps={6: 3.0, 2: 2.0, 0: 1.0}, look=0.5, memory=8.0)
-    assert [costs.bytes(200, stages) for stages in (6, 2, 0)] == pytest.approx([32.0, 16.0, 3.2])
-
-
 #: A second for the last of four stages, half for the head, a tenth on remembered activations.
 SLOW = Costs(size=100, read=0.0, steps={4: 3.0, 1: 1.0, 0: 0.5}, look=0.5, again={1: (0.1, 1.0)})
 
@@ -201,50 +185,3 @@ def test_batch_that_fits_into_half_of_the_memory(
     if batch is None:
         with pytest.raises(UserError, match=r"at 224 px: a training step needs 2.0 GB, more than"):
             given.fitting(costs, 1)
-
-
-def test_costs_are_measured_by_the_stages_that_learn() -> None:
-    fields = {"training.device": "cpu", "training.precision": "fp32"}
-    draft = first_draft(
-        "adapt", "random:small-resnet-8-16-32", "digits", 1000, {**fields, "views.size": 32}
-    )
-    costs = measure(draft, open_source("digits", "train"), fields)
-    assert (costs.size, sorted(costs.steps)) == (32, [0, 1, 2, 4])  # a stem and three stages
-    assert min(costs.look, *costs.steps.values()) > 0
-    fields["start.trainable_stages"] = "None"
-    assert sorted(measure(draft, open_source("digits", "train"), fields).steps) == [0, 4]
-
-
-def test_the_few_images_that_are_timed_divide_a_queue() -> None:
-    draft = override(recipes.get("cifar10-moco-v2+small"), {"training.device": "cpu"})
-    assert measure(draft, open_source("digits", "train"), ()).size == 24
-
-
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [
-        ("tf_efficientnet_lite0", 1),
-        ("resnet18", 1),
-        ("convnext_atto", 2),
-        ("densenet121", 2),
-        ("poolformer_s12", 1),
-        ("vit_tiny_patch16_224", 1),
-        ("eva02_tiny_patch14_224", 2),
-    ],
-)
-def test_the_last_stages_hold_a_share_of_the_weights(name: str, count: int) -> None:
-    """ConvNeXt and DenseNet end in a stage of a normalisation; a PoolFormer defines no stages."""
-    assert start.last_stages(outline(NetworkConfig(name=name))) == count
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is known on Linux alone")
-def test_the_memory_of_a_step_is_what_the_process_grows_by() -> None:
-    cpu = torch.device("cpu")
-    blocks = [
-        torch.ones(2**22) for _ in range(20)
-    ]  # 320 MiB, which the C library keeps when they are freed
-    del blocks
-    assert (
-        peak_bytes(lambda: torch.ones(2**25).sum(), cpu) >= 120 * 2**20
-    )  # 128 MiB, which are given back
-    assert peak_bytes(lambda: None, cpu) < 8 * 2**20

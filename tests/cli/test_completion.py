@@ -11,7 +11,6 @@ import pytest
 
 from hexa import recipes
 from hexa.cli.declare import COMMANDS
-from hexa.evaluation import protocols
 from hexa.recipes import listing
 from hexa.recipes.modifiers import MODIFIERS
 
@@ -64,16 +63,6 @@ def test_names_of_recipes_and_their_modifiers(blocked: Path, tmp_path: Path) -> 
     assert found == [name for name in recipes.names() if name.startswith("digits-")]
     found = completions("hexa pretrain cifar10-simclr+sm", blocked, tmp_path)
     assert found == ["cifar10-simclr+small"]
-
-
-def test_names_of_protocols(blocked: Path, tmp_path: Path) -> None:
-    assert [*completions("hexa evaluate ", blocked, tmp_path)] == protocols.names()
-    assert completions("hexa evaluate fin", blocked, tmp_path) == ["fine-tune"]
-
-
-def test_files(blocked: Path, tmp_path: Path) -> None:
-    (tmp_path / "weights.safetensors").touch()
-    assert completions("hexa embed wei", blocked, tmp_path) == ["weights.safetensors"]
 
 
 def test_listing() -> None:

@@ -25,11 +25,6 @@ def test_overview() -> None:
     assert {name for names in OVERVIEW.values() for name in names} <= known.keys()
 
 
-def test_overview_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert capsys.readouterr().out.startswith("usage: hexa COMMAND")
-
-
 def test_common_fields_of_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     common = printed(capsys, "pretrain", "digits-hexa-moco", "--help")
     everything = printed(capsys, "pretrain", "digits-hexa-moco", "--help-all")
@@ -43,11 +38,6 @@ def test_common_fields_of_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"lists {len(all_fields) - len(fields)} more fields" in common
 
 
-def test_values_that_were_given_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, "pretrain", "digits-moco-v2", "--epochs", "7", "--help")
-    assert "--epochs 7 " in text
-
-
 @pytest.mark.parametrize("protocol", ["robust", "linear"])
 def test_fields_of_a_protocol(capsys: pytest.CaptureFixture[str], protocol: str) -> None:
     """Every field has words and a kind; a second preset lists only what differs."""
@@ -55,8 +45,3 @@ def test_fields_of_a_protocol(capsys: pytest.CaptureFixture[str], protocol: str)
     assert "( or none)" not in text
     assert "Options of the protocol `" not in text
     assert text.count("--head_epochs") <= 1
-
-
-def test_references_to_formulas(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, "pretrain", "digits-hexa-dcluster", "--help-all")
-    assert not re.search(r"\b[FD]\d{1,2}\b", text.replace("F.interpolate", ""))

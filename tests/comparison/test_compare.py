@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +14,12 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from hexa.comparison import labelled, leakage, verdict
-from hexa.comparison.compare import CompareRequest, _names as names_of, compare
+from hexa.comparison.compare import CompareRequest, compare
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.evaluation.split import draw_classes
 from hexa.runtime.random import Stream
-from hexa.weights.pretrained import load_backbone, save_backbone
+from hexa.weights.pretrained import load_backbone
 from tests.conftest import Says
 
 RANDOM = "random:small-resnet-8-8-16"
@@ -84,48 +83,6 @@ def test_the_same_backbone_is_not_better_than_itself_and_sizes_are_told_apart() 
     assert [side.size for side in found.sides] == [8, 8, 4]
     assert found.verdict.pairs[0].differences[labelled.DECIDING].points == 0
     assert found.verdict.pairs[1].differences["k-NN"].sign == -1
-
-
-def test_backbones_are_named_by_the_ends_of_their_paths() -> None:
-    assert names_of(("/runs/a.pth", "b.pt", "timm:x")) == ["a.pth", "b.pt", "timm:x"]
-    given = ("/runs/a/x.pt", "/runs/b/x.pt", "/runs/b/x.pt", "/a.pt")
-    assert names_of(given) == ["a/x.pt", "b/x.pt (2)", "b/x.pt (3)", "/a.pt"]
-
-
-def test_little_time_looks_at_fewer_images_of_every_class() -> None:
-    (run := load_backbone("pixels:8")).info["data"] = "digits"
-    found = compare(CompareRequest(backbones=(RANDOM, run), data="digits", size=8, seconds=1e-9))
-    assert len(np.unique(found.images.classes)) == 10
-    assert 90 <= len(found.images) <= 110
-    assert any("images were drawn; more --time draws more" in note for note in found.notes)
-    assert (
-        "pixels learned from the images that judge, although without labels; --labelled gives others"
-        in found.notes
-    )
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"data": "folder:{}/photos"}, "give --labelled"),
-        ({"data": "folder:{}/photos", "groups": "visits.csv"}, "have no labels"),
-        ({"backbones": ("pixels:8",)}, "a comparison needs two backbones or more"),
-        (
-            {"labelled": "folder:{}/photos/all"},
-            "are of one class or have no labels; give labelled ones, in two",
-        ),
-        ({"data": "digits#nothing"}, "nothing"),
-    ],
-)
-def test_mistakes_are_one_line(given: dict[str, object], said: str, folder: Path) -> None:
-    named = {
-        key: value.format(folder) if isinstance(value, str) else value
-        for key, value in given.items()
-    }
-    with pytest.raises(UserError, match=said):
-        compare(
-            CompareRequest(**{"backbones": ("pixels:8", "pixels:4"), "data": "digits", **named})
-        )  # type: ignore[arg-type]
 
 
 def side(name: str, knn: float, probe: float) -> verdict.Side:
@@ -267,29 +224,6 @@ def test_images_of_groups_do_not_judge_each_other(folder: Path, tmp_path: Path) 
         (tmp_path / "visits.csv").write_text(table)
         with pytest.raises(UserError, match=said):
             compare(told)
-
-
-def test_images_without_a_group_are_counted(folder: Path, tmp_path: Path, says: Says) -> None:
-    files = sorted((folder / "labelled").glob("*/*.png"))
-    lines = [f"{one.parent.name}/{one.name},{place % 3}" for place, one in enumerate(files)]
-    (tmp_path / "visits.csv").write_text("\n".join(["path,group", *lines[7:]]))
-    source = open_source(f"folder:{folder / 'labelled'}")
-    labelled.take_groups(source, str(tmp_path / "visits.csv"))
-    (said,) = (note for note in source.notes() if "--groups" in note)
-    assert f"no group for 7 of {len(files)} images" in said
-
-
-def test_a_backbone_whose_path_is_not_text(folder: Path, tmp_path: Path, says: Says) -> None:
-    path = tmp_path / os.fsdecode(b"\xff.safetensors")
-    saved = save_backbone(load_backbone(RANDOM), tmp_path / "plain.safetensors")
-    saved.rename(path)
-    out = ["--out", tmp_path / "page", "--size", "8", "--time", "20s"]
-    images = ["--data", f"folder:{folder / 'labelled'}"]
-    said = says("compare", path, "pixels:8", *images, *out).out
-    assert "udcff.safetensors" in said
-    record = json.loads((tmp_path / "page" / "compare.json").read_text())
-    assert "udcff.safetensors" in record["backbones"][0]["name"]
-    assert "udcff.safetensors" in (tmp_path / "page" / "compare.html").read_text()
 
 
 def test_labelled_images_that_are_all_alike_stay(tmp_path: Path) -> None:

@@ -52,9 +52,7 @@ def train(method: Any, data: Batch) -> None:
 
 
 def test_grey_images_are_not_broadcast_to_a_network_of_three_channels() -> None:
-    with pytest.raises(
-        UserError, match=r"shape \[8, 1, 8, 8\] for a network of 3 channels; give \[B, 3, S, S\]"
-    ):
+    with pytest.raises(UserError, match=r"shape \[8, 1, 8, 8\] for a network of 3 channels"):
         train(moco(), batch(torch.rand(8, 1, 8, 8)))
 
 
@@ -66,7 +64,7 @@ RISING = torch.linspace(0, 1, 8 * 3 * 8 * 8).view(8, 3, 8, 8)
     [
         (
             RISING * 255,
-            r"pixels range from 0.* to 25.*; expected 0 to 1: divide 8-bit images by 255",
+            r"pixels range from 0.* to 25.*; expected 0 to 1",
         ),
         (RISING * 4 - 1.5, "pixels range from -1.*leave normalisation to the network"),
         (torch.full((8, 3, 8, 8), torch.nan), "pixels range from nan to nan"),
@@ -95,29 +93,6 @@ def test_values_are_looked_at_in_the_first_step_alone(monkeypatch: pytest.Monkey
     for _ in range(3):
         one_step(objective, optimizer, batch())
     assert len(looked) == 1
-
-
-@pytest.mark.parametrize(
-    "index", [torch.arange(7), torch.arange(9), torch.arange(8)[:, None], torch.tensor(3)]
-)
-def test_an_index_of_another_length_is_refused(index: Tensor) -> None:
-    with pytest.raises(
-        UserError,
-        match=r"crops \[\[8, 3, 8, 8\], .* with an index \[.*\]; .* position of each image",
-    ):
-        batch(index=index)
-
-
-def test_crops_that_are_no_batch_of_floats_are_refused() -> None:
-    with pytest.raises(UserError, match=r"batch: crops \[\[3, 8, 8\]"):
-        batch(torch.rand(3, 8, 8), torch.arange(3))
-    with pytest.raises(
-        UserError,
-        match=r"pixels of type torch.uint8; expected floats from 0 to 1 \(divide by 255\)",
-    ):
-        batch(torch.zeros(8, 3, 8, 8, dtype=torch.uint8))
-    with pytest.raises(UserError, match=r"batch: crops \[\] with an index"):
-        Batch((), torch.arange(8), Stream(0))
 
 
 @pytest.mark.parametrize(("make", "size"), [(moco, 24), (swav, 6), (swav, 24)])

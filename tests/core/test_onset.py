@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from hexa.core import HardExample, Method
-from hexa.hard_examples.adversarial import Adversarial
-from hexa.hard_examples.cutmix import CutMix
 from hexa.nn.branch_norm import BranchBatchNorm
 from hexa.objective import Objective, ObjectiveConfig
 from tests.laws.cases import KINDS, Case, batch, one_step
@@ -101,47 +97,6 @@ def test_its_batch_norms_begin_as_the_main_ones_are_then() -> None:
     assert not any(torch.equal(norm.aux.weight, norm.weight) for norm in norms)
 
 
-def test_a_branch_that_is_in_use_already_is_left_alone() -> None:
-    case = Case(
-        "moco",
-        {},
-        {"adversarial": {}, "cmxA": {"kind": "cutmix", "source": "adversarial", "start": 0.5}},
-    )
-    run = Run(case).steps(0, 2)
-    before = run.state()[0]
-    run.objective.losses(case.batch(2))
-    assert all(torch.equal(value, before[name]) for name, value in run.method.state_dict().items())
-
-
-def onsets(
-    hard: dict[str, HardExample], steps: int, of: Callable[[Objective, int], object]
-) -> list[object]:
-    objective = Objective(Case("moco", {}, {"adversarial": {}}).build(), hard, steps=steps)
-    return [of(objective, step) for step in range(steps)]
-
-
-@pytest.mark.parametrize("steps", [10, 30, 1000])
-@pytest.mark.parametrize("start", [0.0, 0.3, 0.7, 1.0])
-def test_it_sets_in_at_its_share_of_the_steps(steps: int, start: float) -> None:
-    there = onsets(
-        {"cutmix": CutMix(start=start)},
-        steps,
-        lambda objective, step: "cutmix" in objective.weights(step),
-    )
-    assert there == [step >= round(start * steps) for step in range(steps)]
-
-
-def test_what_is_made_of_another_waits_for_it() -> None:
-    hard: dict[str, HardExample] = {
-        "mixed": CutMix(source="adversarial", start=0.2),
-        "adversarial": Adversarial(start=0.5, weight=0),
-        "own": CutMix(start=0.2),
-    }
-    present = onsets(hard, 10, lambda objective, step: list(objective.present(step)))
-    assert present[1:6] == [[], *[["own"]] * 3, ["adversarial", "mixed", "own"]]
-    assert onsets(hard, 10, Objective.setting_in) == [[], [], ["own"], [], [], ["mixed"], *[[]] * 4]
-
-
 def test_weights_are_a_mean_over_the_terms_that_are_there() -> None:
     case = Case(
         "moco", {}, {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.25, "weight": 2.0}}
@@ -187,11 +142,3 @@ def test_the_whole_batch_is_clean_until_the_first_sets_in(split: bool) -> None:
     plain = Run(Case("moco")).steps(0, 1).state()[0]
     late = Run(case, config).steps(0, 1).state()[0]
     assert all(torch.equal(value, late[name]) for name, value in plain.items())
-
-
-def test_looking_and_measuring_know_no_time() -> None:
-    case = Case("moco", {}, {"adversarial": {"start": 1.0}})
-    method: Method = case.build()
-    assert list(parts(case.objective(method), 0)) == ["std", "adversarial"]
-    assert list(case.objective(method, steps=STEPS).examples(batch())) == ["std", "adversarial"]
-    assert list(parts(case.objective(method, steps=STEPS), 3)) == ["std"]

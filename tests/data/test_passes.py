@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from hexa.config import UserError
 from hexa.core.method import Passes
 from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.views.evaluation import EvaluationTransform
-from tests.data.batches import SIZE, array, assert_share, each_process, loader_of, photographs, same
+from tests.data.batches import SIZE, array, each_process, loader_of, photographs, same
 
 COUNT, BATCH = 37, 8
-BROKEN = (5, 20)
 VIEWS: dict[str, Any] = {
     "recipe": "swav",
     "extra_crops": [{"count": 2, "size": 7, "scale": (0.1, 0.3)}],
@@ -66,13 +64,6 @@ def test_views_of_a_pass_are_none_that_another_pass_or_training_shows(make: Any)
     assert len(numbers.flatten().unique()) > 0.99 * numbers.numel()
 
 
-def test_processes_share_a_pass_over_views(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, share = list(make().passes(2).views()), BATCH // 2
-    for rank in each_process(2, monkeypatch):
-        for ours, all_of_it in zip(make().passes(2).views(), whole, strict=True):
-            assert_share(ours, all_of_it, slice(share * rank, share * (rank + 1)))
-
-
 @pytest.mark.parametrize("world", [1, 4])
 def test_processes_see_every_image_once_as_evaluation_does(
     make: Any, monkeypatch: pytest.MonkeyPatch, world: int
@@ -92,24 +83,6 @@ def test_processes_see_every_image_once_as_evaluation_does(
                 torch.testing.assert_close(crop, expected, atol=1e-6, rtol=0)
     assert [position for share in shares for position in share] == list(range(COUNT))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-@pytest.mark.parametrize("one_size", [True, False], ids=["resident", "decoded"])
-def test_unreadable_images_are_left_out_and_listed(tmp_path: Path, one_size: bool) -> None:
-    loader = loader_of(
-        photographs(tmp_path / "photographs", COUNT, BROKEN, one_size), BATCH, tolerance=0.1
-    )
-    assert loader.resident == one_size
-    seen = torch.cat([batch.index for batch in loader.passes(0).images()]).tolist()
-    assert seen == [position for position in range(COUNT) if position not in BROKEN]
-    assert [line.split(":")[0] for line in loader.problems] == ["005.png", "020.png"]
-
-
-@pytest.mark.parametrize("kind", ["views", "images"])
-def test_too_many_unreadable_images_stop_a_pass(tmp_path: Path, kind: str) -> None:
-    source = photographs(tmp_path / "photographs", COUNT, (*BROKEN, 21, 30))
-    with pytest.raises(UserError, match="images cannot be read, more than 1 %"):
-        list(getattr(loader_of(source, BATCH).passes(0), kind)())
 
 
 def test_passes_leave_the_batches_and_workers_of_training_alone(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from hexa import recipes
-from hexa.config import UserError
 from hexa.recipes.experiment import override
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "speedrun"
@@ -36,11 +35,3 @@ def test_records(script: ModuleType) -> None:
         assert script.reached(one, result)
         known = result["track"], result["recipe"], result["fields"], result["held_out"]
         assert known == (name, one.recipe, one.fields, False)
-
-
-@pytest.mark.parametrize("stored", ["[]", "3", "not JSON", '{"track": "B"}'])
-def test_results_of_another_attempt(script: ModuleType, tmp_path: Path, stored: str) -> None:
-    (tmp_path / script.RESULT).write_text(stored)
-    with pytest.raises(UserError, match="another attempt"):
-        script._stored(tmp_path, {"track": "B"})
-    assert (tmp_path / script.RESULT).read_text() == stored

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.torch
-import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -55,12 +53,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         == 0
     )
     return run
-
-
-def test_a_run_is_looked_at_while_it_trains(finished: Path) -> None:
-    lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
-    assert {"start", "train", "monitor", "checkpoint", "end"} == {line["event"] for line in lines}
-    assert all((finished / name).exists() for name in ("report.html", "tensorboard"))
 
 
 def test_its_config_fed_back_gives_the_same_weights(finished: Path, tmp_path: Path) -> None:
@@ -113,15 +105,6 @@ def test_embed_writes_features_labels_and_paths(finished: Path, tmp_path: Path) 
         450,
     )
     assert np.ptp(features, axis=0).max() > 0
-
-
-def test_export_gives_the_same_features_elsewhere(finished: Path, tmp_path: Path) -> None:
-    out = tmp_path / "exported.safetensors"
-    assert cli.main(["export", str(finished), "--to", "safetensors", "--out", str(out)]) == 0
-    backbone = hexa.load_backbone(finished)
-    assert set(safetensors.torch.load_file(out)) == set(backbone.network.state_dict())
-    images = torch.rand(3, 3, 16, 16)
-    assert torch.equal(hexa.load_backbone(out)(images), backbone(images))
 
 
 def test_visualize_and_report_write_one_file_each(finished: Path, tmp_path: Path) -> None:

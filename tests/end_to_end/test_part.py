@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pyarrow.parquet
 import pytest
 import yaml
 
@@ -57,24 +54,6 @@ def test_a_run_of_a_part_says_so_and_resumes(tmp_path: Path) -> None:
     assert load_backbone(cut).content_hash() == whole
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
-def test_features_of_a_part_name_it(
-    tmp_path: Path, paths: list[str], says: Says, suffix: str
-) -> None:
-    out = tmp_path / f"features{suffix}"
-    said = says("embed", "pixels:8", "--data", "digits", "--out", out, *ASKED).out
-    assert "200 of the 1,347 images of digits#train were drawn evenly" in said
-    if suffix == ".npz":
-        found: dict[str, Any] = dict(np.load(out, allow_pickle=False))
-        data = json.loads(str(found["origin"]))
-    else:
-        table = pyarrow.parquet.read_table(out)
-        found = table.to_pydict()
-        data = json.loads(table.schema.metadata[b"hexa"])
-    assert list(found["paths"]) == paths
-    assert data["drawn"] == PART
-
-
 def test_an_evaluation_learns_from_a_part_and_scores_all(tmp_path: Path, says: Says) -> None:
     out = tmp_path / "result.json"
     said = says("evaluate", "knn", "pixels:8", "--data", "digits", "--out", out, *ASKED).out
@@ -88,28 +67,6 @@ def test_an_evaluation_learns_from_a_part_and_scores_all(tmp_path: Path, says: S
     all_of_them = hexa.evaluate("knn", "pixels:8", "digits", images=5000)
     assert "images" not in all_of_them["protocol"]
     assert any("has only 1,347 images: all are used" in note for note in all_of_them["notes"])
-
-
-def test_images_held_out_are_the_same_for_every_part() -> None:
-    found = [
-        hexa.evaluate("knn", "pixels:8", "digits", holdout=0.2, images=images)["data_facts"]
-        for images in (None, 100, 50)
-    ]
-    assert len({facts["test"]["fingerprint"] for facts in found}) == 1
-    assert [facts["fit"]["images"] for facts in found[1:]] == [100, 50]
-
-
-def test_a_part_smaller_than_the_classes_is_refused(says: Says) -> None:
-    with pytest.raises(ValueError, match=r"images: 9 are too few for the 10 classes .* give 10"):
-        hexa.evaluate("knn", "pixels:8", "digits", images=9)
-
-
-def test_a_comparison_on_a_part(tmp_path: Path, says: Says) -> None:
-    command = ["compare", "pixels:8", "random:small-resnet-8-8-16", "--data", "digits"]
-    record = json.loads(says(*command, "--out", tmp_path, *ASKED, "--json").out)
-    assert record["data"]["drawn"] == PART
-    assert record["images"] + len(record["duplicates"]) == 200
-    assert any("200 of the 1,347 images" in note for note in record["notes"])
 
 
 def drawn_by_each() -> list[str]:

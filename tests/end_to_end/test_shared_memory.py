@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.end_to_end.endings import RECIPE, STEPS, metric_lines, options
+from tests.end_to_end.endings import metric_lines
 
 #: What is mounted for the command alone. A part of these views takes 786,432 bytes.
 SMALL = "mount -t tmpfs -o size=256k tmpfs /dev/shm"
@@ -89,19 +89,3 @@ def test_training_with_little_shared_memory(
     said = inside(mounts, tmp_path / "devices", *training(photographs, out, 2))
     assert said.count(note) == 1, said
     assert metric_lines(out, "train") == expected
-
-
-def test_features_with_little_shared_memory(photographs: Path, tmp_path: Path) -> None:
-    words = ["embed", "random:test_resnet", "--data", f"folder:{photographs}", "--size", 96]
-    words += ["--num-workers", 2, "--device", "cpu"]
-    said = inside(SMALL, tmp_path / "devices", *words, "--out", tmp_path / "features.npz")
-    assert said.count(FULL) == 1, said
-    assert np.load(tmp_path / "features.npz")["features"].shape[0] == 128
-
-
-def test_digits_with_little_shared_memory(tmp_path: Path) -> None:
-    """They are kept in memory and need no workers."""
-    words = ["pretrain", RECIPE, *options(epochs=1), "--out", tmp_path / "run"]
-    said = inside(SMALL, tmp_path / "devices", *words)
-    assert "shared memory" not in said
-    assert len(metric_lines(tmp_path / "run", "train")) == STEPS // 3

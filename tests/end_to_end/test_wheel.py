@@ -6,8 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -108,30 +106,6 @@ def test_the_wheel_holds_the_package_and_nothing_else(checkout: Path) -> None:
     } == package
     assert b"hexa = hexa.cli:run" in found[f"{STEM}.dist-info/entry_points.txt"]
     assert f"{STEM}.dist-info/licenses/LICENSE" in found
-
-
-def test_the_sdist_holds_what_the_wheel_is_built_from(checkout: Path) -> None:
-    with tarfile.open(checkout / f"dist/{STEM}.tar.gz") as archive:
-        tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
-    assert tops == {
-        "LICENSE",
-        "MANIFEST.in",
-        "PKG-INFO",
-        "README.md",
-        "pyproject.toml",
-        "setup.cfg",
-        "src",
-    }
-
-
-def test_the_wheel_works_beside_the_packages_that_are_here(checkout: Path, tmp_path: Path) -> None:
-    """What it asks for is another test's: tests/test_imports.py compares that with what is imported."""
-    programs = installed(checkout, tmp_path, "--no-deps")
-    (packages,) = (tmp_path / "venv").glob("lib/*/site-packages")
-    (packages / "here.pth").write_text(sysconfig.get_path("purelib"))
-    where = run(programs / "python", "-c", "import hexa; print(hexa.__file__)", folder=tmp_path)
-    assert Path(where.strip()).is_relative_to(tmp_path)
-    assert run(programs / "hexa", "--version", folder=tmp_path) == f"hexa {hexa.__version__}\n"
 
 
 @pytest.mark.slow

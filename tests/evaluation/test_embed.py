@@ -78,8 +78,3 @@ def test_an_image_may_have_several_labels(
     monkeypatch.setattr("hexa.evaluation.embed.open_source", lambda data, **how: source)
     found = read(embed(random_backbone(SMALL, 8), "digits", tmp_path / f"out{suffix}").path)
     assert np.array_equal(found["labels"], source.labels)
-
-
-def test_another_kind_of_file_is_refused_before_any_work(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"\.npz or \.parquet"):
-        embed("nowhere", "nothing", tmp_path / "out.csv")

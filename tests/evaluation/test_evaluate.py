@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 
 from hexa.config import UserError
 from hexa.data import Source, open_source
 from hexa.evaluation import evaluate, results
-from hexa.evaluation.features import extract
 from hexa.evaluation.protocols import svm
-from hexa.nn.backbones import NetworkConfig
-from hexa.runtime import precision as precisions
 from hexa.runtime.packages import commit
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.data.sources.test_opening import write_parquet
-from tests.evaluation.given import QUIET, SMALL, plain_images
-from tests.refusals import one_line
+from tests.evaluation.given import QUIET, SMALL
 
 
 def pictures(folder: Path, classes: dict[str, int], shade: int = 0) -> str:
@@ -33,23 +27,6 @@ def pictures(folder: Path, classes: dict[str, int], shade: int = 0) -> str:
             colour = (60 * number, 20 * i % 256, 255 - 60 * number - shade)
             Image.new("RGB", (10, 10), colour).save(folder / name / f"{i}.png")
     return f"folder:{folder}"
-
-
-def test_what_trains_a_depthwise_network_on_a_cpu_does_so_in_fp32(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(precisions, "has_native_bf16", lambda device: True)
-    backbone = random_backbone(NetworkConfig(name="mobilenetv3_small_050"), 32)
-    data = pictures(tmp_path / "pictures", {"a": 4, "b": 4})
-    for protocol, options, precision in (
-        ("knn", {}, "bf16"),
-        ("semi-supervised", {"percent": 100, "epochs": 1}, "fp32"),
-        ("fine-tune", {"epochs": 1, "learning_rates": [0.001]}, "fp32"),
-    ):
-        found = evaluate(
-            protocol, backbone, data, holdout=0.5, device="cpu", num_workers=0, **options
-        )
-        assert found["precision"] == precision
 
 
 def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:
@@ -78,31 +55,6 @@ def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:
     assert {"encoder", "branch", "versions", "seconds", "transform"} <= found.keys()
 
 
-def test_k_above_the_images_is_capped_and_images_that_cannot_be_read_are_said(
-    tmp_path: Path,
-) -> None:
-    data = pictures(tmp_path / "fit", {"a": 3, "b": 4})
-    test = pictures(tmp_path / "other", {"a": 2, "b": 2}, shade=9)
-    (tmp_path / "other" / "b" / "1.png").write_bytes(b"broken")
-    found = evaluate("knn", "pixels:10", data, test_data=test, num_workers=0, **QUIET)
-    # of the images that could be read
-    metrics = {
-        "top1": 100.0,
-        "balanced_accuracy": 100.0,
-        "majority_class": pytest.approx(200 / 3),
-    }
-    assert (found["protocol"], found["metrics"]) == ("knn/k7-t0.07", metrics), (
-        "a top5 would say nothing"
-    )
-    assert "1 of 4 test images could not be read: b/1.png" in found["notes"]
-    assert "k = 200 exceeds the 7 labelled images; k = 7 was used" in found["notes"]
-    many = evaluate("knn", "pixels:10", data, test_data=test, k=6, num_workers=0, **QUIET)["notes"]
-    assert (
-        "k = 6 is more than a fifth of the 7 labelled images; a smaller --k suits them better"
-        in many
-    )
-
-
 def test_a_holdout_never_touches_the_test_split(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = random_backbone(SMALL, 8)
     opened: list[str] = []
@@ -123,16 +75,6 @@ def test_a_holdout_never_touches_the_test_split(monkeypatch: pytest.MonkeyPatch)
     other = evaluate("knn", backbone, "digits", holdout=0.2, seed=2, **QUIET)
     assert again["metrics"] == found["metrics"]
     assert again["data_facts"] == facts != other["data_facts"]
-
-
-def test_a_backbone_can_be_trained_after_its_features_were_extracted() -> None:
-    backbone = random_backbone(SMALL, 8)
-    source = open_source("digits", "test")
-    before = backbone.content_hash()
-    extract(backbone, source, batch_size=100, precision="fp32")
-    assert backbone.content_hash() == before
-    backbone(torch.rand(2, 3, 8, 8)).sum().backward()
-    assert backbone.network.conv1.weight.grad is not None  # type: ignore[union-attr]
 
 
 def test_results_of_a_run_are_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,100 +103,6 @@ def a_run(tmp_path: Path) -> Path:
     (run / "config.yaml").write_text("recipe: of-yesterday\n")
     save_backbone(random_backbone(SMALL, 8), run / "backbone.safetensors")
     return run
-
-
-def test_a_run_that_cannot_collect_is_told_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, check = a_run(tmp_path), results.targets.check
-
-    def read_only(path: Path, *rest: Any, **options: Any) -> Path:
-        if run in Path(path).parents:
-            raise UserError(f"{path}: cannot be written; name another file")
-        return check(path, *rest, **options)
-
-    monkeypatch.setattr(results.targets, "check", read_only)
-    kept = evaluate("knn", run, "digits", out=tmp_path / "kept.json", **QUIET)
-    assert kept == json.loads((tmp_path / "kept.json").read_text())
-    assert f"not added to the run: {run}" in kept["notes"][-1]
-    monkeypatch.setattr("hexa.evaluation.features.extract", pytest.fail)
-    with pytest.raises(UserError, match="name another file, with --out"):
-        evaluate("knn", run, "digits", **QUIET)
-
-
-def test_a_result_that_cannot_be_written_is_in_the_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, out = a_run(tmp_path), tmp_path / "full" / "result.json"
-    whole = results.write_text
-
-    def full(path: Path, text: str) -> Path:
-        if path == out:
-            raise OSError(28, "No space left on device", str(path))
-        return whole(path, text)
-
-    monkeypatch.setattr(results, "write_text", full)
-    with pytest.raises(results.NotWritten, match=r"full/result\.json: the disk is full") as caught:
-        evaluate("knn", run, "digits", out=out, **QUIET)
-    assert caught.value.result["metrics"]["top1"] > 10
-    assert json.loads((run / "results.json").read_text()) == [caught.value.result], (
-        "what can be written is"
-    )
-
-
-def test_evaluations_that_end_together_all_arrive(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    with ThreadPoolExecutor(12) as threads:
-        list(threads.map(lambda i: results.append({"number": i}, path), range(12)))
-    assert sorted(entry["number"] for entry in json.loads(path.read_text())) == list(range(12))
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_mistakes_are_one_line(tmp_path: Path) -> None:
-    labelled = pictures(tmp_path / "labelled", {"a": 2, "b": 2})
-    renamed = pictures(tmp_path / "renamed", {"a": 2, "c": 2})
-    pictures(tmp_path / "halves" / "train", {"a": 2, "b": 2})
-    pictures(tmp_path / "halves" / "test", {"a": 2, "c": 2})
-    flat = plain_images(tmp_path / "flat", {"one.png": (9, 9)})
-    only = r"only in folder:.* \(4 images\): b; only in folder:.*renamed .*: c"
-    wrong: list[tuple[str, str, dict[str, Any], str]] = [
-        ("kn", "digits", {}, "knn"),
-        ("knn", "digits", {"kk": 3}, "unknown option 'kk'; did you mean 'k'"),
-        ("knn", "digits", {"hold_out": 0.2}, "did you mean 'holdout'"),
-        ("knn", "digits", {"siz": 4}, "did you mean 'size'"),
-        ("knn", "digits", {"holdout": "half"}, "holdout: .*'half'"),
-        ("knn", "digits", {"num_workers": -1}, "num_workers: .*-1"),
-        ("knn", "digits", {"extraction_batch": 0}, "extraction_batch: .*0"),
-        ("knn", "digits", {"k": 0}, "k"),
-        ("knn", "digits", {"preset": "swav"}, "default"),
-        ("linear", "digits", {"preset": "mocco"}, "there is moco, swav"),
-        (
-            "linear",
-            "digits",
-            {"preset": "cifar", "learning_rates": "0.1,-1"},
-            r"learning_rates\.1: must be > 0.*, got '-1'",
-        ),
-        ("robust", "digits", {"epsilons": "abc"}, r"^epsilons\.0: must be a number, got 'abc'$"),
-        ("robust", "digits", {"epsilons": []}, r"^epsilons: must have 1 or more entries$"),
-        ("knn", "digits", {"precision": "fp16"}, "bf16"),
-        ("knn", "digits", {"holdout": 1.5}, "holdout: .*1.5"),
-        ("knn", "digits", {"holdout": 0.1, "test_data": "digits"}, "give one of them"),
-        ("knn", "digits#test", {}, "learns from"),
-        ("knn", "digits", {"test_data": "digits#train"}, "learns from"),
-        ("knn", labelled, {}, "--test-data|--holdout"),
-        ("knn", labelled, {"holdout": 0.01}, "give more, such as 0.5"),
-        ("knn", labelled, {"test_data": f"{renamed}#train"}, only),
-        ("knn", flat, {}, "no labels"),
-        (
-            "knn",
-            f"folder:{tmp_path / 'halves'}",
-            {},
-            "its test has classes without an image in train: c",
-        ),
-    ]
-    for protocol, data, options, expected in wrong:
-        with one_line(expected):
-            evaluate(protocol, "pixels:8", data, **{**QUIET, **options})
 
 
 def test_weights_that_are_no_numbers_give_no_result() -> None:

@@ -116,27 +116,6 @@ def test_what_is_scored_is_the_accuracy_of_the_classifier(
     assert outcome.metrics["top1_last"] == pytest.approx(100 * right / 30)
 
 
-def test_scoring_less_often_ends_with_the_last_epoch_and_a_batch_larger_than_the_data_is_recorded(
-    task: Callable[..., Task],
-) -> None:
-    outcome = linear.train(task(), LinearOptions(**QUICK | {"score_every": 2, "batch_size": 256}))
-    assert [point["epoch"] for point in outcome.details["curve"]] == [2, 4, 5]
-    assert outcome.effective == {"batch_size": 48}
-
-
-class Counting(Means):
-    """Changes a buffer in evaluation too."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.norm.num_batches_tracked.add_(1)
-        return super().forward(x)
-
-
-def test_a_backbone_that_changes_is_noticed(task: Callable[..., Task]) -> None:
-    with pytest.raises(RuntimeError, match=r"backbone changed .*num_batches_tracked"):
-        linear.train(task(Counting()), LinearOptions(**QUICK))
-
-
 def test_each_image_is_decoded_once_whatever_the_epochs(
     task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,16 +157,6 @@ def test_rates_are_those_of_torchs_schedulers(preset: str) -> None:
         ]
         if preset == "moco" or epochs == 1:
             assert short == pytest.approx(([1] * 6 + [0.1] * 2 + [0.01] * 2)[:epochs])
-
-
-def test_the_identity_names_what_is_not_as_published() -> None:
-    moco = PROTOCOL.presets["moco"]
-    assert PROTOCOL.identity("moco", moco) == "moco-100ep-lr30"
-    assert PROTOCOL.identity("cifar", PROTOCOL.presets["cifar"]) == "cifar-20ep-lr0.1,0.01,0.001"
-    changed = moco.model_copy(
-        update={"epochs": 5, "learning_rate": 0.5, "batch_size": 64, "weight_decay": 0.1}
-    )
-    assert PROTOCOL.identity("moco", changed) == "moco-5ep-lr0.5-batch_size=64-weight_decay=0.1"
 
 
 def test_fitting_by_adamax_is_a_loop_with_torchs_schedule() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,11 +19,9 @@ from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.attack import (
     Attack,
-    margin,
     projected_gradient,
     random_starts,
     smallest_radius,
-    together,
 )
 from hexa.evaluation.auto_attack import (
     apgd,
@@ -32,16 +29,12 @@ from hexa.evaluation.auto_attack import (
     ascend,
     auto_attack,
     least_move,
-    likely_class,
-    targeted_dlr,
 )
 from hexa.evaluation.corruptions.kinds import KINDS, corrupt
-from hexa.evaluation.features import extract
-from hexa.evaluation.protocols.probe import fit_probe
 from hexa.evaluation.protocols.robust import interval
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import random_backbone
-from tests.evaluation.given import QUIET, SMALL, plain_images
+from tests.evaluation.given import QUIET, SMALL
 
 
 def draw(count: int) -> tuple[nn.Module, Tensor, Tensor]:
@@ -289,24 +282,6 @@ def test_apgd_equals_the_loop_over_images(stops: bool) -> None:
     assert enough.tolist() == [found and stops for _, found in expected]
 
 
-def test_targets_are_the_highest_other_classes() -> None:
-    generator = torch.Generator().manual_seed(0)
-    table = torch.randn(20, 6, generator=generator)
-    labels = torch.randint(6, (20,), generator=generator)  # mostly not the highest
-    images = torch.arange(20.0)[:, None, None, None]
-
-    def scores(x: Tensor) -> Tensor:
-        return table[x[:, 0, 0, 0].long()]
-
-    for row, label in enumerate(labels.tolist()):
-        others = sorted(set(range(6)) - {label}, key=lambda c: -float(table[row, c]))
-        for number in range(5):
-            found = likely_class(scores, images, labels, number)
-            assert found is not None
-            assert int(found[row]) == others[number]
-    assert likely_class(scores, images, labels, 5) is None
-
-
 @pytest.mark.parametrize(("classes", "targets"), [(2, 1), (3, 2), (10, 3)])
 def test_attacks_aim_at_no_more_classes_than_there_are(classes: int, targets: int) -> None:
     weight = torch.randn(12, classes, generator=torch.Generator().manual_seed(0)).double()
@@ -322,23 +297,6 @@ def test_attacks_aim_at_no_more_classes_than_there_are(classes: int, targets: in
     assert f"{targets} target" in apgd_name(10, 3, classes)
     found = smallest_radius(scores, images, labels, [1.0], apgd(10, 3), streams)
     assert found.tolist() == [1.0] * 20
-
-
-def test_losses_of_scores() -> None:
-    logits = torch.tensor([[1.0, 5.0, 2.0, 4.0, -3.0], [3.0, 0.0, 1.0, 2.0, 0.5]])
-    labels, targets = torch.tensor([0, 0]), torch.tensor([3, 2])
-    expected = [(4 - 1) / (5 - (2 + 1) / 2), (1 - 3) / (3 - (1 + 0.5) / 2)]
-    assert targeted_dlr(logits, labels, targets).tolist() == pytest.approx(expected)
-    few = targeted_dlr(logits[:, :3], labels, torch.tensor([1, 2]))
-    assert few.tolist() == [4.0, -2.0]  # nothing to divide by
-    assert margin(logits, labels).tolist() == [4.0, -1.0]
-
-
-@pytest.mark.parametrize(("count", "width"), [(60, 8), (20, 40)])
-def test_the_head_is_the_probe_as_one_layer(count: int, width: int) -> None:
-    x = 5 + 3 * torch.randn(count, width, generator=torch.Generator().manual_seed(0))
-    probe = fit_probe(x, torch.arange(count) % 4, 4, weight_decays=[0.1])
-    torch.testing.assert_close(probe.linear()(x).double(), probe.scores(x), atol=1e-4, rtol=1e-4)
 
 
 def test_an_evaluation_tells_each_image_and_its_mean() -> None:
@@ -370,54 +328,6 @@ def test_an_evaluation_tells_each_image_and_its_mean() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("preset", "options", "named"),
-    [
-        ("pgd", {"steps": 2, "restarts": 1}, "pgd2x1-eps2-images=30"),
-        (
-            "pgd",
-            {"steps": 2, "losses": "cross-entropy,margin"},
-            "pgd2x2-eps2-images=30-losses=cross-entropy,margin",
-        ),
-        ("apgd", {"steps": 2, "targets": 2}, "apgd2+apgd2t2-eps2-images=30"),
-        (
-            "pgd",
-            {"steps": 2, "restarts": 1, "head": "aff", "head_epochs": 1, "head_steps": 1},
-            "pgd2x1-eps2-head=aff-head_epochs=1-head_steps=1-images=30",
-        ),
-        (
-            "autoattack",
-            {"steps": 3, "targets": 1, "queries": 4},
-            "apgd3+apgd3t1+fab3t1+square4-eps2-images=30",
-        ),
-    ],
-)
-def test_an_identity_names_what_was_run(preset: str, options: dict[str, Any], named: str) -> None:
-    options = options | QUIET | {"preset": preset, "images": 30, "epsilons": 2}
-    result = evaluate("robust", random_backbone(SMALL, 8), "digits", **options)
-    assert result["protocol"] == f"robust/{named}"
-    assert result["metrics"]["top1"] >= result["metrics"]["robust@2"]
-
-
-def test_unattacked_images_score_as_in_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    backbone, seen = random_backbone(SMALL, 8), Mock(wraps=smallest_radius)
-    monkeypatch.setattr("hexa.evaluation.protocols.robust.smallest_radius", seen)
-    monkeypatch.setattr(
-        "hexa.evaluation.protocols.robust.together", lambda device, pixels: 2048 // pixels
-    )
-    robust = evaluate("robust", backbone, "digits", epsilons=[0.5], steps=1, targets=1, **QUIET)
-    assert robust["metrics"]["top1"] == pytest.approx(
-        evaluate("probe", backbone, "digits", **QUIET)["metrics"]["top1"]
-    )
-    assert max(len(call.args[1]) for call in seen.call_args_list) == 32
-    assert [together(torch.device("cpu"), size**2) for size in (32, 160, 224, 1200)] == [
-        1024,
-        40,
-        20,
-        1,
-    ]
-
-
 def test_interval_is_wilsons() -> None:
     z, n, share = 1.959963984540054, 50, 0.9
     centre, half = (
@@ -426,37 +336,6 @@ def test_interval_is_wilsons() -> None:
     )
     expected = [100 * (centre + sign * half) / (1 + z * z / n) for sign in (-1, 1)]
     assert interval(torch.arange(n).numpy() < 45) == pytest.approx(expected)
-
-
-def test_corrupted_images_are_scored_one_kind_after_the_other() -> None:
-    backbone = random_backbone(SMALL, 8)
-    result = evaluate("robust", backbone, "digits", preset="corruptions", images=40, **QUIET)
-    metrics, details = result["metrics"], result["details"]
-    assert result["protocol"] == "robust/corruptions-images=40"
-    table = np.array([details["corruptions"][kind] for kind in KINDS])
-    assert table.shape == (15, 5)
-    assert (
-        metrics["corrupted"]
-        == pytest.approx(table.mean())
-        == pytest.approx(np.mean(details["right"]) / 75 * 100)
-    )
-    assert metrics["blur"] == pytest.approx(table[3:7].mean())
-    # an image as a loop over the test split sees it
-    test, place = open_source("digits", "test"), details["positions"][3]
-    task_image = EvaluationTransform(8)(test.decode(place))[None] / 255
-    stream = Stream(0).child("robust", place)
-    features = extract(backbone, open_source("digits", "train"), precision="fp32")
-    assert features[1] is not None
-    probe = fit_probe(features[0], features[1], 10, seed=0)
-    right = 0
-    with torch.no_grad():
-        for kind in KINDS:
-            for severity in range(1, 6):
-                made = corrupt(kind, task_image, severity, [stream])
-                right += int(probe.scores(backbone(made)).argmax()) == int(test.labels[place])
-    assert abs(right - details["right"][3]) <= 1
-    low, high = details["intervals"]["corrupted"]
-    assert low < metrics["corrupted"] < high
 
 
 def test_a_row_has_clean_corrupted_and_attacked_images() -> None:
@@ -499,44 +378,11 @@ def test_official_files_are_scored_instead_of_our_own(tmp_path: Path) -> None:
     ):
         evaluate("robust", backbone, "digits", official=tmp_path, **how)
     np.save(tmp_path / "labels.npy", np.tile(test.labels[::-1], 5))
-    with pytest.raises(
-        UserError, match=r"labels\.npy holds other labels than the test images have"
-    ):
+    with pytest.raises(UserError, match=r"labels\.npy"):
         evaluate("robust", backbone, "digits", official=tmp_path, **how)
     (tmp_path / "fog.npy").write_bytes(b"")
-    with pytest.raises(UserError, match=r"fog\.npy is not an array .*; unpack CIFAR-10-C again"):
+    with pytest.raises(UserError, match=r"fog\.npy"):
         evaluate("robust", backbone, "digits", official=tmp_path, **how)
     (tmp_path / "fog.npy").unlink()
-    with pytest.raises(UserError, match=r"lacks fog\.npy; give the folder"):
+    with pytest.raises(UserError, match=r"lacks fog\.npy"):
         evaluate("robust", backbone, "digits", official=tmp_path, **how)
-
-
-def test_options_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
-    for options, said in (
-        (
-            {"official": tmp_path},
-            "official: holds corrupted images; give --corruptions true, or leave it out",
-        ),
-        (
-            {"head_epochs": 3},
-            "head_epochs: not for head slf; leave it out, or give head alf or aff",
-        ),
-    ):
-        with pytest.raises(UserError, match=said):
-            evaluate("robust", random_backbone(SMALL, 8), "digits", **options, **QUIET)
-
-
-@pytest.mark.parametrize("preset", ["apgd", "corruptions"])
-def test_no_readable_test_image_is_one_line(preset: str, tmp_path: Path) -> None:
-    files = [
-        f"{part}/{label}/{number}.png"
-        for part in ("train", "test")
-        for label in "ab"
-        for number in range(2)
-    ]
-    data = plain_images(tmp_path, dict.fromkeys(files, (8, 8)))
-    for file in (tmp_path / "test").rglob("*.png"):
-        file.write_bytes(b"broken")
-    options = QUIET | {"images": 1, "preset": preset, "num_workers": 0, "size": 8}
-    with pytest.raises(UserError, match="holds no image that can be read"):
-        evaluate("robust", "random:small-resnet-4-8", data, **options)

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from sklearn.metrics import precision_recall_curve
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.svm import LinearSVC
 from torch import Tensor, nn
 
-from hexa.config import UserError
 from hexa.data.sources.source import ArraySource, Labels
-from hexa.evaluation import evaluate
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols import low_shot, svm
 from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.random import Stream
 from hexa.weights.preparation import Preparation
 from hexa.weights.pretrained import Backbone
-from tests.evaluation.given import QUIET, task_of
+from tests.evaluation.given import task_of
 
 NAMES = ("cat", "dog", "sheep")
 
@@ -101,17 +97,6 @@ def test_presets_are_a_grid_search_of_scikit_learn(
         )
 
 
-def test_the_published_costs() -> None:
-    """F24: 26 values."""
-    assert len(svm.GOYAL_COSTS) == 26
-    assert svm.GOYAL_COSTS[0] == 1e-7
-    assert {0.5**4, 0.5**19, 1.0, 100.0} <= set(svm.GOYAL_COSTS)
-    assert (
-        svm.PROTOCOL.identity("goyal", svm.SVMOptions())
-        == "goyal-26-costs-3-folds-difficult-ignored"
-    )
-
-
 def test_pcl_draws_k_images_of_every_class_and_keeps_all_their_labels() -> None:
     _, labels = images(90, 1)
     rows = low_shot.draw_union(labels, 4, Stream(0))
@@ -120,13 +105,6 @@ def test_pcl_draws_k_images_of_every_class_and_keeps_all_their_labels() -> None:
         assert len(set(part.tolist())) == 4
         assert (labels[part, column] == 1).all()
     assert (rows != low_shot.draw_union(labels, 4, Stream(1))).any()
-
-
-def test_goyal_draws_positives_and_negatives_and_nothing_difficult() -> None:
-    _, labels = images(90, 1)
-    rows = low_shot.draw_apart(labels[:, 0], 4, 8, Stream(0))
-    assert labels[rows, 0].tolist() == [1] * 4 + [-1] * 8
-    assert len(set(rows.tolist())) == 12
 
 
 @pytest.mark.parametrize("preset", ["pcl", "goyal"])
@@ -163,65 +141,3 @@ def test_low_shot_is_a_script_over_draws(preset: str) -> None:
         assert found.metrics[f"mAP@{k}"] == pytest.approx(best.mean(), abs=0.1)
         assert found.metrics[f"mAP@{k}_std"] == pytest.approx(best.std(ddof=1), abs=0.1)
     assert bool(found.notes) == (preset == "goyal")
-
-
-def test_shots_beyond_the_positives_are_left_out_or_refused() -> None:
-    most = int((images(90, 1)[1] == 1).sum(0).min())
-    assert 16 < most < 32
-    options = low_shot.LowShotOptions(costs=(0.5,), shots=(1, 32), draws=1)
-    found = low_shot.run(task(), options)
-    assert list(found.metrics) == ["mAP@1"]
-    assert found.effective == {"shots": (1,)}
-    with pytest.raises(UserError, match=f"only {most} positives, too few for 32 shots"):
-        low_shot.run(task("shots"), options)
-
-
-def kit(folder: Path, empty: bool = False) -> str:
-    """A VOC folder of these images, as files."""
-    root = folder / "VOCdevkit" / "VOC2007"
-    (root / "ImageSets" / "Main").mkdir(parents=True)
-    (root / "JPEGImages").mkdir()
-    for name, count, seed in (("trainval", 60, 1), ("test", 20, 2)):
-        pixels, labels = images(count, seed)
-        for number, picture in enumerate(pixels):
-            Image.fromarray(picture.permute(1, 2, 0).numpy()).save(
-                root / "JPEGImages" / f"{name}{number}.jpg"
-            )
-        for column, label in enumerate(NAMES):
-            values = (
-                np.full(count, -1)
-                if empty and column == 2 and name == "trainval"
-                else labels[:, column]
-            )
-            rows = [f"{name}{number} {value}" for number, value in enumerate(values)]
-            (root / "ImageSets" / "Main" / f"{label}_{name}.txt").write_text("\n".join(rows))
-    return f"voc:{folder / 'VOCdevkit'}"
-
-
-def test_a_voc_folder_from_the_outside(tmp_path: Path) -> None:
-    spec = kit(tmp_path)
-    assert 0 < evaluate("svm", "pixels:8", spec, preset="pcl", **QUIET)["metrics"]["mAP"] <= 100
-    found = evaluate(
-        "svm", "pixels:8", "digits", preset="pcl", **QUIET
-    )  # one class an image is one against all
-    assert found["protocol"] == "svm/pcl-C0.5-difficult-negative"
-    assert found["metrics"]["mAP"] > 85
-    assert set(found["details"]["average_precision"]) == set("0123456789")
-    assert (
-        evaluate("low-shot", "pixels:8", spec, shots=[1], draws=2, **QUIET)["metrics"]["mAP@1_std"]
-        >= 0
-    )
-    assert (
-        evaluate("svm", "pixels:8", spec, preset="pcl", holdout=0.3, **QUIET)["data_facts"]["test"][
-            "images"
-        ]
-        == 18
-    )
-    with pytest.raises(
-        UserError, match=r"multi-label; knn needs one label .* detect, low-shot, svm"
-    ):
-        evaluate("knn", "pixels:8", spec, **QUIET)
-    with pytest.raises(UserError, match=r"costs\.0: must be > 0"):
-        evaluate("svm", "pixels:8", spec, costs=[0], **QUIET)
-    with pytest.raises(UserError, match="no train image shows sheep"):
-        evaluate("svm", "pixels:8", kit(tmp_path / "empty", empty=True), **QUIET)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
-from hexa.cli import main
-from hexa.data import open_source
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
-from hexa.evaluation.transforms import describe, transform_of
+from hexa.evaluation.transforms import transform_of
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
-from tests.conftest import Says
-from tests.evaluation.given import QUIET, SMALL, plain_images
+from tests.evaluation.given import QUIET, SMALL
 
 KNN = QUIET | {"k": 5}
 
@@ -27,29 +21,10 @@ def file(tmp_path: Path) -> str:
     return str(tmp_path / "b.safetensors")
 
 
-def pictures(folder: Path, third: tuple[int, int] = (8, 8)) -> str:
-    return plain_images(
-        folder, {"a/0.png": (8, 8), "b/1.png": (8, 8), "a/2.png": third, "b/3.png": (8, 8)}
-    )
-
-
 def test_a_backbone_brings_its_transform() -> None:
     found = transform_of(load_backbone("random:resnet18"))
     assert vars(found) == {"size": 224, "short": 236, "interpolation": "bicubic"}
     assert vars(transform_of(random_backbone(SMALL, 16))) == vars(EvaluationTransform(16))
-
-
-def test_a_result_says_what_happened_to_the_images(tmp_path: Path) -> None:
-    digits = open_source("digits", "train")
-    whole = {"size": 8, "resize": "whole", "interpolation": "bilinear, antialiased"}
-    assert describe(EvaluationTransform(8), digits) == whole
-    assert describe(EvaluationTransform(4, 0.5), digits)["resize"] == "shorter side to 8, centre 4"
-    mixed = open_source(pictures(tmp_path / "mixed", (10, 8)), "train")
-    shares = {"whole": 75.0, "shorter side to 16, centre 14": 25.0}
-    found = {"size": 14, "resize": shares, "interpolation": "bicubic, antialiased", "looked_at": 4}
-    assert describe(EvaluationTransform(14, interpolation="bicubic"), mixed) == found
-    (tmp_path / "mixed" / "a" / "0.png").write_bytes(b"no image")
-    assert describe(EvaluationTransform(14), mixed)["looked_at"] == 3
 
 
 def test_what_is_set_is_in_the_result(file: str) -> None:
@@ -67,44 +42,3 @@ def test_what_is_set_is_in_the_result(file: str) -> None:
     assert (facts["from"]["size"], facts["from"]["std"]) == ("given", "its own file or run")
     assert (plain["transform"]["size"], other["transform"]["size"]) == (8, 16)
     assert "mean 0.1,0.9,0.1, size 16 (given)" in other["notes"][0]
-
-
-def test_a_file_does_not_hide_what_was_found(file: str) -> None:
-    backbone = load_backbone(file)
-    backbone.info |= {"hash": "0000", "preparation": "none", "encoder": "mine"}
-    facts = evaluate("knn", backbone, "digits", **KNN)["backbone_facts"]
-    assert facts["hash"] == backbone.content_hash()
-    assert facts["encoder"] == "mine"
-    assert facts["preparation"]["size"] == 8
-
-
-def test_the_command_line_says_what_was_assumed(tmp_path: Path, says: Says) -> None:
-    save = tmp_path / "x.pth"
-    torch.save(load_backbone("random:resnet18").network.state_dict(), save)
-    data = pictures(tmp_path / "pictures")
-    out = tmp_path / "f.npz"
-    said = says("embed", save, "--data", data, "--out", out, "--size", "32", "--mean", "0.5").out
-    assert "note: images are prepared with mean 0.5, size 32 (given); std 0.229,0.224,0.225" in said
-    assert "(assumed: the file does not say; --mean, --std and --size set others)" in said
-    whole = np.load(out)["features"]
-    assert main(["embed", str(save), "--data", data, "--out", str(out), "--size", "32"]) == 0
-    assert not np.allclose(whole, np.load(out)["features"])
-    result = tmp_path / "r.json"
-    arguments = [
-        "evaluate",
-        "knn",
-        save,
-        "--data",
-        data,
-        "--holdout",
-        "0.5",
-        "--size",
-        "32",
-        "--out",
-        result,
-    ]
-    said = says(*arguments, "--crop", "1", "--interpolation", "bicubic").out
-    assert "note: images are prepared" in said
-    found = json.loads(result.read_text())
-    assert found["transform"]["interpolation"] == "bicubic, antialiased"
-    assert found["protocol"].endswith("-holdout0.5-size32-crop1-interpolationbicubic")

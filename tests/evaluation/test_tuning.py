@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,9 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hexa.data import open_source
 from hexa.data.sources.source import ArraySource
-from hexa.evaluation import evaluate
 from hexa.evaluation.protocol import Outcome, Task
 from hexa.evaluation.protocols import fine_tune
 from hexa.evaluation.protocols.fine_tune import FineTuneOptions
@@ -25,13 +20,12 @@ from hexa.evaluation.supervised import (
     Plan,
     decayed,
     new_classifier,
-    slow_statistics,
     tuned,
 )
 from hexa.ops import draws
 from hexa.runtime.random import Stream
-from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
-from tests.evaluation.given import QUIET, SMALL, task_of
+from hexa.weights.pretrained import random_backbone
+from tests.evaluation.given import SMALL, task_of
 from tests.modules import unchanged
 
 
@@ -46,21 +40,6 @@ def images(count: int, seed: int, classes: int = 3) -> ArraySource:
 
 def task(fit: ArraySource | None = None) -> Task:
     return task_of(random_backbone(SMALL, 8), fit or images(50, 0), images(30, 1))
-
-
-def test_slow_statistics_are_told() -> None:
-    network = random_backbone(SMALL, 8)
-    assert slow_statistics(network, 1) == []  # 0.1, as usual
-    for module in network.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            module.momentum = 0.01
-    (note,) = slow_statistics(network, 95)
-    assert "after 95 steps 38 % of those before remain" in note  # 0.99^95 = 0.385
-    assert slow_statistics(network, 300) == []
-    slow = replace(task(), backbone=network)
-    options = FineTuneOptions(epochs=2, batch_size=25, learning_rates=(0.001,))
-    found = fine_tune.run(slow, options)
-    assert note.replace("95", "4").replace("38 %", "96 %") in found.notes
 
 
 @pytest.mark.parametrize("smallest", [1, 3])
@@ -158,39 +137,6 @@ def test_the_published_fields() -> None:
     plan = fine_tune._plan(options, 0.001)
     factors = [decayed(plan.factor, plan.decay_at, epoch, plan.epochs) for epoch in (6, 7, 13, 14)]
     assert factors == pytest.approx([1, 0.1, 0.1, 0.01])
-
-
-def test_a_batch_is_at_most_all_images() -> None:
-    assert fine_tune.run(task(), FineTuneOptions(epochs=1, learning_rates=(0.001,))).effective == {
-        "batch_size": 50
-    }
-
-
-def test_from_the_outside_on_digits(tmp_path: Path) -> None:
-    save_backbone(random_backbone(SMALL, 8), tmp_path / "b.safetensors")
-    spec = str(tmp_path / "b.safetensors")
-    tuned = evaluate(
-        "fine-tune", spec, "digits", epochs=6, learning_rates=0.03, batch_size=16, **QUIET
-    )
-    assert tuned["protocol"] == "fine-tune/cifar-6ep-lr0.03-batch_size=16"
-    assert tuned["metrics"]["top1"] > 30  # seeds 0–2: 49, 55, 39
-    assert load_backbone(spec).content_hash() == tuned["backbone_facts"]["hash"]
-
-
-def test_labels_of_all_splits_are_as_open_source_gives_them(
-    real_data: Callable[[str], Path],
-) -> None:
-    """CIFAR-10 as parquet is known as what it is."""
-    from hexa.data.sources.known import known_as
-
-    assert known_as(open_source(f"parquet:{real_data('cifar10')}", "test")) == "CIFAR-10"
-    assert known_as(open_source(f"voc:{real_data('voc2007/VOCdevkit')}", "test")) == "VOC07"
-    assert known_as(open_source("digits")) is None
-
-
-def test_a_protocol_names_whatever_can_move_its_score() -> None:
-    name = fine_tune.PROTOCOL.identity("cifar", FineTuneOptions(selection=0.2, score_every=2))
-    assert name == "cifar-20ep-lr0.0005,0.001,0.01-selection=0.2-score_every=2"
 
 
 @pytest.mark.parametrize("head", ["alf", "aff"])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 
 from hexa.config import choices
-from hexa.core import Batch, HardExample, Method, MethodConfig
+from hexa.core import Batch, Method, MethodConfig
 from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.sources.source import ArraySource
 from hexa.data.views.config import RECIPES
@@ -19,7 +19,7 @@ from hexa.objective import STD
 from hexa.runtime.random import Stream
 from hexa.testing.cases import CasePasses
 from tests.laws.cases import KINDS, METHODS, NETWORK, STRAINING, VARIANTS, Case, backward, fitting
-from tests.laws.stand_in import DEVICE, OnDevice, WrongDeviceError, stand_in
+from tests.laws.stand_in import DEVICE, OnDevice, stand_in
 
 BOTH = {"adversarial": {}, "cutmix": {}, "cmxA": {"kind": "cutmix", "source": "adversarial"}}
 
@@ -121,72 +121,3 @@ def test_views_of_resident_images_never_wait(recipe: str) -> None:
         batch = next(batches)
         assert not device.waits
         assert {tensor.device for tensor in (*batch.crops, batch.index)} == {DEVICE}
-
-
-def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
-    with stand_in():
-        images = torch.ones(4, 3, device=DEVICE, requires_grad=True)
-        for wrong in (
-            lambda: images + torch.zeros(4, 3),
-            lambda: torch.cat([images, torch.zeros(1, 3)]),
-            lambda: torch.stack([images.sum(), torch.zeros(())]),
-            lambda: torch.rand(4, generator=torch.Generator(), device=DEVICE),
-            lambda: torch.rand(4, generator=Stream(0).generator(DEVICE)),
-            lambda: images.index_select(0, torch.arange(2)),
-        ):
-            with pytest.raises(WrongDeviceError):
-                wrong()
-        (
-            (2 * images + torch.tensor(1.0))
-            * torch.rand(4, 3, generator=Stream(0).generator(DEVICE), device=DEVICE)
-        ).sum()
-
-
-@pytest.mark.parametrize(
-    "wait",
-    [
-        lambda x: x.sum().item(),
-        lambda x: bool((x > 0).all()),
-        lambda x: x.tolist(),
-        lambda x: x.cpu(),
-        lambda x: x.to("cpu", non_blocking=True),
-        lambda x: torch.zeros(4).copy_(x),
-        lambda x: x[x > 0],
-        lambda x: x[torch.tensor([0, 1])],
-        lambda x: x.nonzero(),
-        lambda x: x.unique(),
-        lambda x: x.masked_select(x > 0),
-        lambda x: torch.equal(x, x),
-        lambda x: torch.tensor([1.0, 2.0], device=x.device),
-        lambda x: torch.arange(2).to(x.device),
-        lambda x: x.repeat_interleave(torch.tensor([1, 2, 1, 1]).to(x.device, non_blocking=True)),
-        lambda x: x.long().bincount(),
-    ],
-)  # fmt: skip
-def test_the_stand_in_counts_what_waits(wait: Callable[[object], object]) -> None:
-    with stand_in() as device:
-        x = torch.arange(4.0, device=DEVICE)
-        assert not device.waits
-        wait(x)
-        assert sum(device.waits.values()) >= 1
-
-
-def test_a_planted_mistake_of_a_hard_example_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = choices(HardExample, "kind", "hexa.hard_examples")["adversarial"]
-    plain = kind.__call__
-
-    def lost(self: HardExample, source: object, stream: Stream) -> object:
-        made = plain(self, source, stream)
-        return made.at((made.crops[0] + torch.zeros(len(made), 1, 1, 1), *made.crops[1:]))
-
-    def waits(self: HardExample, source: object, stream: Stream) -> object:
-        made = plain(self, source, stream)
-        return made if float(made.crops[0].max()) <= 2 else None
-
-    case = Case("moco", {}, {"adversarial": {}})
-    monkeypatch.setattr(kind, "__call__", lost)
-    with pytest.raises(WrongDeviceError):
-        test_a_step_stays_on_its_device_and_never_waits_for_it(case)
-    monkeypatch.setattr(kind, "__call__", waits)
-    with pytest.raises(AssertionError, match="_local_scalar_dense"):
-        test_a_step_stays_on_its_device_and_never_waits_for_it(case)

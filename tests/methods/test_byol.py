@@ -74,13 +74,6 @@ def test_byols_target_follows_without_a_predictor_and_slower_to_the_end() -> Non
     assert values[1] == pytest.approx(1 - 0.1 * (math.cos(math.pi / 2) + 1) / 2)
 
 
-def test_accuracy_is_retrieval_within_the_batch() -> None:
-    made, data = byol(), batch(12, 12)
-    labels = made.pseudo_labels(data, None)
-    assert bool(made.correct(labels.targets, labels).all())
-    assert not bool(made.correct(labels.targets[:, [1, 2, 3, 0]], labels).any())
-
-
 def test_simsiams_loss_is_lightlys_and_its_gradient_stops() -> None:
     made, data = simsiam(), batch(12, 12)
     twin = copy.deepcopy(made)
@@ -136,14 +129,3 @@ def test_the_large_view_alone_predicts_the_other() -> None:
         torch.testing.assert_close(
             made.correct(embedding[:1], labels), made.correct(embedding, labels)[:1]
         )
-
-
-def test_a_momentum_twin_drops_nothing() -> None:
-    from timm.layers import DropPath
-
-    from hexa.nn.momentum import twin_of
-
-    network = nn.Sequential(nn.Dropout(0.5), DropPath(0.5))
-    rows = torch.ones(64, 4)
-    assert torch.equal(twin_of(network)(rows), rows)
-    assert not torch.equal(network(rows), rows)

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hexa.config import ConfigError
 from hexa.core import MAIN, Batch, Setting
 from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.deepcluster import DeepCluster, DeepClusterConfig
@@ -147,16 +146,3 @@ def test_prototypes_learn_only_when_asked_to(steps: int | None, step: int, learn
     data = replace(batch(0, Stream(3)), step=step)
     made.loss(made.embed(data.crops, MAIN), made.pseudo_labels(data, None)).mean().backward()
     assert (made.prototypes[0].weight.grad is not None) == learns
-
-
-def test_more_prototypes_than_images_is_one_line_with_a_number_that_works() -> None:
-    config = DeepClusterConfig(num_prototypes=(3000, 20))
-    with pytest.raises(
-        ConfigError,
-        match=r"method\.num_prototypes: 3000 are more than the 1280 images an epoch sees",
-    ) as e:
-        config.check(Setting(1300, 128))
-    assert str(e.value).endswith("use [128,20]")
-    DeepClusterConfig(num_prototypes=(128, 20)).check(Setting(1300, 128))
-    with pytest.raises(ConfigError, match=r"views\.num_views: 1 views .*; use at least 2"):
-        DeepClusterConfig(num_prototypes=(20,)).check(Setting(1300, 128, num_crops=1))

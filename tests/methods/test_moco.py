@@ -8,10 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hexa.config import ConfigError
-from hexa.core import MAIN, Batch, Setting
-from hexa.methods.moco import MoCo, MoCoConfig
-from hexa.nn.backbones import NetworkConfig, build
+from hexa.core import MAIN, Batch
+from hexa.methods.moco import MoCo
 from tests.laws.cases import BATCH, SIZE, Case, batch, one_step
 
 
@@ -125,22 +123,3 @@ def test_mixed_positives_against_written_dictionaries(kind: str) -> None:
     own, other = method.pseudo_labels(batch(), None).mixed(permutation)
     ours = 0.7 * method.loss(query, own) + 0.3 * method.loss(query, other)
     torch.testing.assert_close(ours[0], by_hand(method, query[0], permutation, 0.7, kind))
-
-
-def test_a_queue_longer_than_an_epoch_is_said() -> None:
-    network = build(NetworkConfig(name="small-resnet", widths=(4,)))
-    assert MoCoConfig(queue_size=64).build(network, Setting(67, 8)).notes() == []
-    (note,) = MoCoConfig(queue_size=72).build(network, Setting(67, 8)).notes()
-    assert "queue of 72 keys is longer than an epoch, which makes 64" in note
-    assert "half an epoch, --method.queue_size 32," in note
-    assert MoCoConfig(queue_size=128, symmetric=True).build(network, Setting(67, 8)).notes() == []
-
-
-def test_queue_must_hold_whole_steps() -> None:
-    network = build(NetworkConfig(name="small-resnet", widths=(4,)))
-    with pytest.raises(
-        ConfigError, match=r"method\.queue_size: 100 is not divisible by the 8 keys.*96 or 104"
-    ):
-        MoCo(MoCoConfig(queue_size=100), network, Setting(64, 8))
-    with pytest.raises(ConfigError, match=r"16 keys of a step; use 16"):
-        MoCo(MoCoConfig(queue_size=8, symmetric=True), network, Setting(64, 8))

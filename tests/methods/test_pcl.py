@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hexa.config import ConfigError
 from hexa.core import MAIN, Batch, Setting
-from hexa.methods.moco import MoCoConfig
 from hexa.methods.pcl import PCL, PCLConfig, PCLLabels
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.ops.proto_nce import concentrations
@@ -232,31 +230,6 @@ def test_mixing_mixes_both_kinds_of_pseudo_label() -> None:
     torch.testing.assert_close(
         made.loss(embedding[:, order], labels[order]), made.loss(embedding, labels)[:, order]
     )
-
-
-def test_more_clusters_than_images_is_one_line_with_numbers_that_work() -> None:
-    config = PCLConfig()
-    with pytest.raises(
-        ConfigError, match=r"method\.num_clusters: 100000 are more than the 50000 images; use"
-    ) as e:
-        config.check(Setting(50000, 256))
-    assert str(e.value).endswith("use [961,1923,3846]")
-    PCLConfig(num_clusters=(961, 1923, 3846)).check(Setting(50000, 256))
-    with pytest.raises(ConfigError, match=r"use \[2,2,2\]"):
-        config.check(Setting(16, 16))
-    config.check(Setting(1_281_167, 256))
-
-
-def test_fields_of_moco_are_named_where_they_are() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^method\.contrast\.queue_size: 16384 is not divisible by the 100 keys"
-    ):
-        PCLConfig(num_clusters=(10,)).check(Setting(500, 100))
-    assert PCLConfig().contrast == MoCoConfig(
-        queue_size=16384, momentum=0.999, temperature=0.2, head="mlp"
-    )
-    named = PCLConfig.model_validate({"contrast": {"temperature": 0.1}})
-    assert named.contrast == MoCoConfig(queue_size=16384, temperature=0.1)
 
 
 def clustered(world_size: int) -> dict[str, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -116,11 +115,3 @@ def test_clae_compares_with_the_clean_view_and_its_gradient() -> None:
     for name, p in made.named_parameters():
         if p.grad is not None:
             torch.testing.assert_close(found[name], p.grad)
-
-
-def test_correct_and_chance() -> None:
-    made = method()
-    clean = unit(2, BATCH, 6)
-    clean[1] = clean[0]
-    assert bool(made.correct(clean, labels_of(made, clean)).all())
-    assert made.chance_loss == pytest.approx(math.log(2 * BATCH - 1))

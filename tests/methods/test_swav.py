@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hexa.config import ConfigError
-from hexa.core import MAIN, Setting
+from hexa.core import MAIN
 from hexa.methods.swav import SwAV, SwAVConfig
 from tests.methods.setting import BATCH, batch, small
 
@@ -78,13 +76,6 @@ def test_the_queue_helps_once_it_is_full_and_holds_the_newest_clean_embeddings()
         if step >= 4:
             kept.append(embedding[:2])
     assert made.queue.shape == (2, 2 * BATCH, 6)
-
-
-def test_a_queue_smaller_than_a_batch_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"method\.queue_size: 100 is less than a batch; use 3840, or 0 for none"
-    ):
-        SwAVConfig(queue_size=100).check(Setting(50000, 256))
 
 
 def test_the_attack_on_large_crops_alone_is_two_crop_swav() -> None:

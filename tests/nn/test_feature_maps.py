@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import timm
 import torch
@@ -13,9 +11,6 @@ from torchvision.models._utils import IntermediateLayerGetter
 
 from hexa.nn.feature_maps import parts
 from hexa.weights.external import External
-from hexa.weights.pretrained import load_backbone
-from tests.modules import unchanged
-from tests.refusals import one_line
 
 
 def maps_of(network: nn.Module, images: Tensor) -> list[Tensor]:
@@ -73,13 +68,6 @@ class Wrapped(nn.Module):
         return self.maps(x)
 
 
-class Functional(Wrapped):
-    """Does something between its modules that is none."""
-
-    def maps(self, x: Tensor) -> Tensor:
-        return super().maps(x.square())
-
-
 def test_a_network_of_anybody() -> None:
     network = External(Wrapped(), "python:x").eval()
     assert [(part.stride, part.channels, len(part.module)) for part in parts(network, "it")] == [
@@ -89,25 +77,3 @@ def test_a_network_of_anybody() -> None:
     images = torch.rand(2, 3, 32, 48)
     with torch.no_grad():
         torch.testing.assert_close(maps_of(network, images)[-1].mean((2, 3)), network(images))
-
-
-def test_small_networks_and_training_mode_is_left_as_it_was() -> None:
-    network = load_backbone("random:small-resnet-4-8-16").network.train()
-    with unchanged(network):
-        assert [part.stride for part in parts(network, "it")] == [1, 2, 4]
-    assert network.training
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        lambda: timm.create_model("vit_tiny_patch16_224", num_classes=0),
-        lambda: load_backbone("pixels:8").network,
-        Functional,
-        lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 8)),
-    ],
-    ids=["vit", "pixels", "functional", "features"],
-)
-def test_others_are_refused_in_one_line(made: Callable[[], nn.Module]) -> None:
-    with one_line(r"^name: has no feature maps .* such as a ResNet"):
-        parts(made(), "name")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pydantic
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hexa.config import UserError
-from hexa.core import MAIN, Branch, Setting
 from hexa.nn.backbones import NetworkConfig, build, num_features
-from hexa.nn.encoder import Encoder
-from hexa.nn.feature_maps import last_maps, parts
+from hexa.nn.feature_maps import last_maps
 from hexa.nn.two_streams import lab
 from hexa.weights import start
 from hexa.weights.export import export
@@ -84,22 +81,6 @@ def test_each_stream_sees_its_channels_of_the_pixels() -> None:
     )
 
 
-def test_any_method_takes_two_streams_with_batch_norms_of_each_branch() -> None:
-    query, key = Encoder.with_twin(
-        build(SMALL), nn.Linear(16, 8), Setting(16, 4, branches=("main", "aux"))
-    )
-    crops = (torch.rand(4, 3, 16, 16, requires_grad=True),)
-    query.embed(crops, Branch("aux")).sum().backward()
-    assert all(
-        p.grad is None
-        for name, p in query.named_parameters()
-        if "bn" in name and ".aux." not in name
-    )
-    assert query.backbone.colour.bn1.aux.weight.grad is not None  # type: ignore[union-attr]
-    assert crops[0].grad.abs().sum() > 0
-    torch.testing.assert_close(key.embed(crops, MAIN), query.embed(crops, MAIN))
-
-
 def test_a_file_of_two_streams_is_read_back_and_started_from(tmp_path: Path) -> None:
     backbone, images = random_backbone(SMALL, 16), torch.rand(2, 3, 16, 16)
     path = save_backbone(backbone, tmp_path / "two.safetensors")
@@ -111,41 +92,3 @@ def test_a_file_of_two_streams_is_read_back_and_started_from(tmp_path: Path) -> 
     assert made.state_dict().keys() == backbone.network.state_dict().keys()
     with pytest.raises(UserError, match="the weights bring theirs"):
         start.begun(SMALL.model_copy(update={"streams": "one"}), StartConfig(weights=str(path)))
-
-
-def test_a_graph_has_the_change_of_colour_inside(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    assert (
-        export(random_backbone(SMALL, 16), "onnx", tmp_path / "two.onnx")["largest_difference"]
-        < 1e-4
-    )
-
-
-@pytest.mark.parametrize(
-    ("target", "name"), [("timm", "a.pth"), ("torchvision", "a.pth"), ("detectron2", "a.pkl")]
-)
-def test_other_libraries_have_no_such_network(tmp_path: Path, target: str, name: str) -> None:
-    backbone = random_backbone(NetworkConfig(name="resnet18", streams="lab"), 32)
-    with pytest.raises(
-        UserError, match=f"--to {target}: .*two streams; export --to safetensors or onnx"
-    ):
-        export(backbone, target, tmp_path / name)
-    assert not any(tmp_path.iterdir())
-
-
-def test_stages_are_those_of_both_streams_and_pyramids_are_refused() -> None:
-    network = build(SMALL)
-    by_name = start.stages(network)
-    assert by_name.keys() == dict(network.named_parameters()).keys()
-    assert (
-        by_name["lightness.layer2.0.conv1.weight"] == by_name["colour.layer2.0.conv1.weight"] == 2
-    )
-    with pytest.raises(UserError, match="no feature maps of several resolutions"):
-        parts(network, "two")
-
-
-def test_images_without_colours_are_refused() -> None:
-    with pytest.raises(
-        pydantic.ValidationError, match="streams: lab takes RGB images, not 1 channels; use one"
-    ):
-        NetworkConfig(name="resnet18", streams="lab", channels=1)

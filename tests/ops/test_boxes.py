@@ -53,22 +53,6 @@ def test_inside_boxes_keep_the_drawn_share() -> None:
     assert int(boxes[:, 1].max()) == 224
 
 
-def test_shares_at_the_ends() -> None:
-    for inside in (False, True):
-        whole, none = cut_boxes(torch.tensor([0.0, 1.0]), 8, inside, generator()).tolist()
-        assert none[0] == none[1]
-        assert kept_share(torch.tensor([none]), 8).item() == 1
-        if inside:
-            assert whole == [0, 8, 0, 8]
-
-
-def test_moments_of_beta() -> None:
-    draws = draw_beta(5, 3, 100_000, generator(3))
-    assert float(draws.mean()) == pytest.approx(5 / 8, abs=0.002)
-    assert float(draws.std()) == pytest.approx((5 * 3 / (8**2 * 9)) ** 0.5, abs=0.002)
-    assert bool(draw_beta(1e-6, 1e-6, 100, generator(4)).isfinite().all())
-
-
 @pytest.mark.parametrize("per_sample", [False, True])
 def test_paste_against_a_pixel_loop(per_sample: bool) -> None:
     images = torch.rand(5, 3, 6, 6, generator=generator()).to(memory_format=torch.channels_last)

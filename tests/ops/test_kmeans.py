@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from hexa.ops.kmeans import Clusters, memory_bytes, spherical_kmeans
+from hexa.ops.kmeans import Clusters, spherical_kmeans
 from hexa.runtime import processes
 from tests.distributed.together import run_together
 
@@ -119,13 +119,6 @@ def test_it_is_deterministic_from_its_seed(precision: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("chunk", [7, 1000])
-def test_the_size_of_chunks_does_not_matter(chunk: int) -> None:
-    whole, parts = (spherical_kmeans(clouds(), K, seeded(), chunk=size) for size in (None, chunk))
-    assert torch.equal(whole.assignments, parts.assignments)
-    torch.testing.assert_close(whole.centroids, parts.centroids, atol=1e-12, rtol=0)
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_rows_that_take_no_part_may_hold_anything(precision: Any) -> None:
     """They get −100, and the others what they get alone."""
@@ -141,21 +134,6 @@ def test_rows_that_take_no_part_may_hold_anything(precision: Any) -> None:
     torch.testing.assert_close(found.objective, alone.objective)
 
 
-def test_the_number_of_threads_does_not_matter_and_is_left_alone() -> None:
-    rows, before = clouds(3000).float(), torch.get_num_threads()
-    found = []
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            with torch.inference_mode(threads == 3):
-                found.append(spherical_kmeans(rows, 100, seeded(), chunk=64))
-            assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(found[0].assignments, found[1].assignments)
-    torch.testing.assert_close(found[0].centroids, found[1].centroids, atol=1e-6, rtol=0)
-
-
 @pytest.mark.parametrize("width", [1.0, 0.05])
 def test_rounding_to_bf16_costs_nothing(width: float) -> None:
     """Nor in a narrow cone, whose cosines all round to 1: there plain rounding loses a tenth and more of the spread."""
@@ -163,37 +141,6 @@ def test_rounding_to_bf16_costs_nothing(width: float) -> None:
     exact, rounded = (spherical_kmeans(rows, 150, seeded(), precision=p) for p in ("fp32", "bf16"))
     assert rounded.objective.dtype == torch.float32
     assert (1 - rounded.objective) / (1 - exact.objective) == pytest.approx(1, abs=0.02)
-
-
-def test_large_clusters_are_summed_exactly_enough() -> None:
-    """Cut into parts of 1024: sums of 40,000 rows in fp32 as those in fp64."""
-    rows = clouds(40_000)
-    single, double = (
-        spherical_kmeans(r, 2, seeded(), precision="fp32", iterations=1)
-        for r in (rows.float(), rows)
-    )
-    torch.testing.assert_close(single.centroids.double(), double.centroids, atol=2e-7, rtol=0)
-
-
-@pytest.mark.parametrize(("valid", "limit"), [(None, 20), (torch.arange(20) < 9, 9)])
-def test_more_clusters_than_rows_are_refused_with_a_number_that_works(
-    valid: Tensor | None, limit: int
-) -> None:
-    rows = clouds(20)
-    with pytest.raises(
-        ValueError, match=f"21 clusters for {limit} rows; use at most {limit} clusters"
-    ):
-        spherical_kmeans(rows, 21, seeded(), valid=valid)
-    assert spherical_kmeans(rows, limit, seeded(), valid=valid).counts.tolist() == [1] * limit
-    with pytest.raises(ValueError, match="≥ 1 cluster"):
-        spherical_kmeans(rows, 0, seeded())
-
-
-def test_the_memory_stated_holds_no_full_matrix() -> None:
-    """ImageNet's 1.28 million rows and 3000 clusters: a tenth of the rows themselves, not 15 GB."""
-    stated = memory_bytes(1_281_167, 128, 3000)
-    assert stated < 0.2 * 1_281_167 * 128 * 4
-    assert stated > memory_bytes(100_000, 128, 3000)
 
 
 def test_it_is_no_worse_than_faiss() -> None:
@@ -246,9 +193,3 @@ def test_two_processes_with_uneven_shards_equal_one(two: list[dict[str, Any]], c
         torch.testing.assert_close(part.objective, one.objective, atol=1e-12, rtol=0)
         assert torch.equal(part.counts, one.counts)
     assert torch.equal(found[0].centroids, found[1].centroids)
-
-
-def test_all_processes_refuse_too_many_clusters(two: list[dict[str, Any]]) -> None:
-    assert [results["error"] for results in two] == [
-        "301 clusters for 300 rows; use at most 300 clusters"
-    ] * 2

@@ -11,7 +11,7 @@ from hexa import cli, recipes
 from hexa.cli import fields
 from hexa.evaluation import protocols
 from hexa_paper import paper, plan
-from hexa_paper.studies import EXPERIMENTS, METHODS, PLAIN, TABLES, arms_of, shown, study
+from hexa_paper.studies import EXPERIMENTS, PLAIN, TABLES, arms_of, shown, study
 from tests.paper.conftest import RECORD, request_for
 
 #: Rows that no command makes.
@@ -57,21 +57,6 @@ def test_every_published_row_has_a_command_that_parses_or_a_reason(name: str) ->
             parsed(command, row.epochs)
 
 
-def test_commands_of_whole_studies_parse() -> None:
-    for command in re.findall("`(hexa reproduce .*?)`", paper.page(RECORD)):
-        parsed(command)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_arms_stand_beside_a_row_of_their_own_method(name: str) -> None:
-    for arm in (
-        arm for method in METHODS for place in ("cifar", "digits") for arm in arms_of(method, place)
-    ):
-        row = paper.row_of(name, arm)
-        if arm.published and row:
-            assert row.method.split(" (")[0].rstrip("†") == arm.published[0].split(" (")[0]
-
-
 def test_moco_v1_is_small_with_its_own_views_and_temperature() -> None:
     """A linear head, τ 0.07, colours always changed and no blur (He et al. 2020)."""
     (arm,) = [arm for arm in arms_of("compared", "cifar") if arm.published == ("MoCo", 200)]
@@ -85,30 +70,3 @@ def test_moco_v1_is_small_with_its_own_views_and_temperature() -> None:
         0.0,
     )
     assert made.network.name == "small-resnet"
-
-
-def test_scores_are_means_and_deviations_beside_their_rows() -> None:
-    arm = {"arm": "MoCo-v2", "recipe": "r", "row": ["MoCo-v2", 200], "reason": ""}
-    scored = arm | {
-        "results": [{"epochs": 2, "seeds": [0, 1, 5], "scores": {"k-NN top-1": [40.0, 41.0, 43.5]}}]
-    }
-    failed = arm | {
-        "arm": "HEXA-MoCo",
-        "row": ["HEXA-MoCo", 200],
-        "reason": "diverged with seeds 0",
-        "results": [],
-    }
-    extra = scored | {"arm": "six crops", "row": None}
-    part = {"experiment": "table1", "method": "moco", "arms": [scored, failed, extra]}
-    page = paper.page(RECORD | {"parts": {"table1-moco": part}})
-    rows = {
-        line.split(" | ")[0].strip("| "): line
-        for line in reversed(page.partition("## Table 2")[0].splitlines())
-    }
-    assert rows["MoCo-v2"].endswith("| MoCo-v2, 3 seeds | 41.5 ± 1.8 |")
-    assert "| HEXA-MoCo, diverged with seeds 0 |" in rows["HEXA-MoCo"]
-    assert "six crops, 3 seeds | 41.5 ± 1.8 |" in page
-    assert "see the row of 200 epochs" in next(
-        s for s in page.splitlines() if s.startswith("| MoCo-v2 | 800 ")
-    )
-    assert "no --data-voc" in page.partition("## Table 4")[2].partition("## Table 5")[0]

@@ -2,44 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hexa_paper import published
-
-
-def number(text: str) -> float | None:
-    return None if text == "-" else float(text)
-
-
-TABLES = {
-    "8.1": published.LINEAR,
-    "8.2": published.LOW_SHOT,
-    "8.3": published.SEMI_SUPERVISED,
-    "8.4": published.DETECTION,
-    "8.5": published.FINE_TUNE,
-}
-
-
-@pytest.mark.parametrize("section", TABLES)
-def test_the_tables_of_the_reference(section: str, real_data: Callable[[str], Path]) -> None:
-    text = real_data("../REFERENCE.md").read_text(encoding="utf-8")  # beside that folder
-    found = text.split(f"### {section} ", 1)[1].split("\n### ", 1)[0]
-    lines = [line.strip("| \n").split("|") for line in found.splitlines() if line.startswith("|")]
-    cells = [
-        [cell.strip() for cell in line] for line in lines[2:] if not line[0].strip().startswith("*")
-    ]
-    expected = [
-        (line[0], None if line[1] == "-" else int(line[1]), tuple(map(number, line[2:])))
-        for line in cells
-    ]
-    table = TABLES[section]
-    assert len(expected) >= 5
-    assert [(row.method, row.epochs, row.values) for row in table.rows] == expected
-    assert {len(row.values) for row in table.rows} == {len(table.columns)}
 
 
 def result(
@@ -91,37 +58,6 @@ def test_nothing_was_published_for_it(protocol: str, known_as: str | None) -> No
     assert published.beside(result(protocol, metrics, known_as, 10_000)) is None
 
 
-def test_a_counterpart_comes_with_what_it_is_compared_with() -> None:
-    rows = published.rows_for("imagenet-hexa-moco-800")
-    assert [(row.method, row.epochs) for row in rows] == [
-        ("Supervised", None),
-        ("MoCo-v2", 800),
-        ("HEXA-MoCo", 800),
-    ]
-    assert published.rows_for("cifar10-moco-v2+adversarial") == []
-    assert published.rows_for("") == []
-    for recipe in published.COUNTERPARTS:
-        assert published.counterpart(recipe) in published.rows_for(recipe)
-
-
-def test_a_list_of_labels_stands_beside_the_share_it_is_of() -> None:
-    """Whatever `percent` says, which a list makes idle."""
-    result_of = result("semi-supervised/hexa", {"top1": 60.0}, "ImageNet", 50_000, fit=1_281_167)
-    for images, column in ((12_811, "1 % top1"), (128_116, "10 % top1")):
-        options = {"percent": 10.0, "list_file": "list.txt"}
-        found = published.beside(
-            result_of | {"options": options, "details": {"labelled_images": images}}
-        )
-        assert (found.columns, found.caution) == ((column,), "")
-        several = {"draws": [{"labelled_images": images}] * 3}
-        assert published.beside(result_of | {"options": options, "details": several}).columns == (
-            column,
-        )
-    assert "SimCLR's lists" in published.beside(result_of | {"options": {"percent": 1.0}}).caution
-    learner = published.beside(result_of | {"options": {"percent": 10.0, "learner": "fixmatch"}})
-    assert "those of CIFAR-10" in learner.caution
-
-
 @pytest.mark.parametrize(
     ("table", "method", "epochs", "first"),
     [
@@ -143,7 +79,3 @@ def test_a_row_is_found_by_its_method(
 ) -> None:
     row = published.find(table.rows, method, epochs)
     assert (row and row.values[0]) == first
-
-
-def test_a_dagger_is_no_part_of_a_name() -> None:
-    assert published.find(published.FINE_TUNE.rows, "SwAV (B=256)", 200).method == "SwAV (B=256)†"

@@ -9,9 +9,8 @@ import pytest
 
 from hexa import recipes
 from hexa.recipes.experiment import Experiment, override
-from hexa_paper import paper, published
-from hexa_paper.studies import METHODS, TABLES, arms_of, shown
-from tests.paper.conftest import RECORD
+from hexa_paper import paper
+from hexa_paper.studies import TABLES, shown
 
 
 class Made(NamedTuple):
@@ -99,24 +98,3 @@ def test_the_command_of_every_row_is_of_its_recipe_batch_epochs_and_schedule(nam
             as_published(experiment_of(command.split("`")[1]), called(row.method), row.epochs)
             checked += 1
     assert checked >= {"table1": 26, "table2": 18, "table3": 20, "table4": 4, "table5": 10}[name]
-
-
-def test_every_arm_is_of_its_row_and_recipes_know_the_same_row() -> None:
-    arms = [arm for method in METHODS for arm in arms_of(method, "full")]
-    for arm in arms:
-        as_published(recipes.get(arm.recipe), *arm.published)
-    linear = {(row.method, row.epochs) for row in published.LINEAR.rows}
-    assert {
-        arm.recipe: arm.published for arm in arms if arm.published in linear
-    } == published.COUNTERPARTS
-
-
-@pytest.mark.parametrize(("recipe", "said"), [("cmc", "about 63"), ("cpc", "four sides")])
-def test_what_a_number_is_of_is_said_where_it_stands(recipe: str, said: str) -> None:
-    """CMC's 66.2 is not of L and ab, and CPC-v2's 63.8 is of four directions."""
-    assert (
-        said in {one["name"]: one["expected"] for one in recipes.describe()}[f"imagenet-{recipe}"]
-    )
-    assert said in next(
-        line for line in paper.page(RECORD).splitlines() if f"imagenet-{recipe} " in line
-    )

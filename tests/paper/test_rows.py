@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import replace
-from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.text import Text
 
 from hexa_paper import drawing, writing
 from hexa_paper.plan import Plan
-from hexa_paper.rows import EPOCHS, TIME, Outcome, in_time, rows_of
+from hexa_paper.rows import EPOCHS, TIME, in_time, rows_of
 from hexa_paper.studies import study
 from tests.paper.conftest import costs_for, request_for, stored_run
-
-
-def published_of(row: Outcome) -> dict[str, float]:
-    return {
-        name: one["published"]
-        for name, one in row["scores"].items()
-        if one["published"] is not None
-    }
 
 
 def collected(name: str, data: str = "digits", **changes: object):  # type: ignore[no-untyped-def]
@@ -66,30 +55,6 @@ def test_one_seed_has_no_deviation() -> None:
     assert "±" not in writing.markdown(plan, rows, [])
 
 
-def test_the_published_value_stands_beside_where_there_is_one() -> None:
-    *_, rows = collected("table1", data="cifar10", epochs=4)
-    shown = {row["arm"]: published_of(row) for row in rows}
-    assert shown == {"MoCo-v2": {"linear top-1": 89.4}, "HEXA-MoCo": {"linear top-1": 90.4}}
-    for name, data in (
-        ("table1", "digits"),
-        ("table3", "cifar10"),
-    ):  # the latter was published on ImageNet alone
-        *_, rows = collected(name, data=data, epochs=4)
-        assert all(published_of(row) == {} for row in rows)
-    assert "10 % of the labels top5" in rows[0]["scores"]
-
-
-def test_notes_tell_rates_at_the_edge_and_rounded_epochs() -> None:
-    plan, *_ = collected("ablation", epochs=4)
-    search = [stored_run(job, top1=job.experiment.optimizer.learning_rate) for job in plan.search]
-    runs = [stored_run(job) for job in plan.final_jobs(plan.best_rates(search))]
-    notes = writing.notes_of(plan, rows_of(plan, runs), search, runs)
-    (edge,) = (note for note in notes if "largest rate" in note)
-    assert all(arm.name in edge for arm in plan.study.arms)
-    # 4 epochs of one term are 4/3 of three: one epoch, which costs 3/4
-    assert any(note.startswith("Std+Adv+Cmx: whole epochs come to 0.75") for note in notes)
-
-
 def test_what_missed_the_time_is_not_compared_at_equal_time() -> None:
     plan, runs, rows = collected("ablation", epochs=4)
     timed = {row["key"]: row for row in rows if row["comparison"] == TIME}
@@ -106,69 +71,3 @@ def test_what_missed_the_time_is_not_compared_at_equal_time() -> None:
     texts = " ".join(text.get_text() for text in drawn.findobj(Text))
     assert [part in texts for part in ("1 ep., 0.8×", "×: of the time")] == [True, True]
     assert "2 ep." in texts
-
-
-def test_runs_of_other_seeds_are_left_out() -> None:
-    plan, runs, _ = collected("ablation", epochs=4, seeds=(0, 1, 2))
-    assert all(
-        row["seeds"] == [1]
-        for row in rows_of(replace(plan, request=request_for(epochs=4, seeds=(1,))), runs)
-    )
-
-
-def diverge(run: dict[str, Any]) -> dict[str, Any]:
-    return run | {
-        "diverged": "step 2: the loss of 'std' is not finite",
-        "results": [],
-        "pretrain_seconds": None,
-    }
-
-
-def test_a_diverged_seed_is_named_and_the_others_are_the_mean() -> None:
-    plan, runs, _ = collected("table1", epochs=4, seeds=(0, 1, 2), rates=(0.03,))
-    runs = [
-        diverge(run) if (run["arm"], run["seed"]) == ("ii", 1) and run["epochs"] == 4 else run
-        for run in runs
-    ]
-    rows = rows_of(plan, runs)
-    row = next(row for row in rows if row["key"] == "ii" and row["comparison"] == EPOCHS)
-    assert (row["seeds"], row["diverged"]) == ([0, 2], [1])
-    values = [
-        run["results"][0]["metrics"]["top1"]
-        for run in runs
-        if (run["arm"], run["epochs"]) == ("ii", 4) and run["results"]
-    ]
-    assert list(row["scores"]["k-NN top-1"]["values"]) == values
-    assert len(values) == 2
-    notes = writing.notes_of(plan, rows, [], runs)
-    assert any(
-        "HEXA-MoCo, 4 epochs: 1 of 3 seeds diverged (1) at rate 0.03" in note for note in notes
-    )
-    page = writing.markdown(plan, rows, notes)
-    assert all(
-        one in page for one in (f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}", "1 of 3")
-    )
-    parsed = csv.DictReader(io.StringIO(writing.csv_text(rows)))
-    assert [line["diverged"] for line in parsed] == [
-        str(len(row["diverged"])) for row in rows for _ in row["scores"]
-    ]
-
-
-@pytest.mark.parametrize(
-    "name", ["table1", "table2", "attack-grid", "beta-study", "learning-curves"]
-)
-@pytest.mark.parametrize("left", [(), ("i",)])
-def test_tables_and_figures_stand_without_the_arms_that_diverged(
-    name: str, left: tuple[str, ...]
-) -> None:
-    plan, runs, _ = collected(name, epochs=4, seeds=(0,))
-    runs = [run if run["arm"] in left else diverge(run) for run in runs]
-    rows = rows_of(plan, runs)
-    page = writing.markdown(plan, rows, writing.notes_of(plan, rows, [], runs))
-    for row in rows:
-        line = next(line for line in page.splitlines() if line.startswith(f"| {row['arm']} |"))
-        assert ("1 of 1" in line) == (row["key"] not in left)
-    drawn = drawing.figures(plan, rows, runs)
-    assert bool(drawn) == any(row["scores"] for row in rows)
-    for figure in drawn.values():
-        plt.close(figure)

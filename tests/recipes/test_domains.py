@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from hexa import cli, recipes
+from hexa import recipes
 from hexa.cli import declare
 from hexa.config import UserError
 from hexa.data.views.making import Views
 from hexa.recipes import domains
 from hexa.recipes.experiment import override
 from hexa.runtime.random import Stream
-from tests.conftest import Says
 
 
 def test_domains_are_not_recipes_and_the_help_names_them() -> None:
@@ -48,20 +45,5 @@ def test_what_a_user_sets_wins() -> None:
 
 
 def test_an_unknown_domain_names_the_nearest() -> None:
-    with pytest.raises(UserError, match="unknown domain 'histologie'; did you mean 'histology'"):
+    with pytest.raises(UserError, match="'histology'"):
         domains.changes("histologie")
-
-
-def test_on_the_command_line(tmp_path: Path, says: Says) -> None:
-    words = ["pretrain", "digits-moco-v2", "--domain", "aerial", "--views.hue", "0.3", "--help"]
-    shown = says(*words).out
-    assert [
-        part in shown for part in ("--views.quarter_turn_probability 0.75 ", "--views.hue 0.3 ")
-    ] == [True, True]
-    assert "--views.randaugment_ops 0 " in says(*words, "--views.recipe", "infomin").out
-    (tmp_path / "run").mkdir()
-    picture = ["--domain", "aerial", "--out", str(tmp_path / "x.png")]
-    err = says("visualize", tmp_path / "run", *picture, status=2).err
-    assert "--domain: the fields of a run are fixed" in err
-    assert cli.main(["visualize", "digits-moco-v2", *picture, "--num-images", "2"]) == 0
-    assert (tmp_path / "x.png").stat().st_size

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hexa import recipes
-from hexa.cli import fields
-from hexa.config import ConfigError, UserError
-from hexa.data.views.config import Crops
+from hexa.config import ConfigError
 from hexa.methods import SimCLRConfig
-from hexa.recipes.experiment import dump, load, override
+from hexa.recipes.experiment import override
 from hexa_paper.methods.jigsaw import JigsawConfig, PuzzleConfig
 
 
@@ -36,26 +33,6 @@ def test_overrides_by_text_and_by_value() -> None:
     assert override(plain, {"data": "folder:a: b"}).data == "folder:a: b"
 
 
-@pytest.mark.parametrize("text", ["[{count: 4, size: 16, scale: [0.05, 0.14]}]", "[]", "none"])
-def test_groups_of_crops_are_given_as_help_shows_them(text: str, tmp_path: Path) -> None:
-    changed = override(recipes.get("digits-moco-v2"), {"views.extra_crops": text})
-    assert changed.views.extra_crops == (
-        (Crops(count=4, size=16, scale=(0.05, 0.14)),) if "count" in text else ()
-    )
-    dump(changed, tmp_path / "config.yaml")
-    assert load(tmp_path / "config.yaml") == changed
-    help_text = fields.describe(fields.of_experiment(changed))
-    (line,) = (line for line in help_text.splitlines() if line.startswith("  --views.extra_crops "))
-    option, kind = line.rsplit("  (", 1)
-    asked = (
-        "size: integer or none, scale: [number, number] or none, blur_probability: number or none"
-    )
-    asked += ", solarize_probability: number or none"
-    assert kind == f"[{{count: integer, {asked}}}, …])"
-    _, given = option.split(maxsplit=1)
-    assert override(recipes.get("digits-moco-v2"), {"views.extra_crops": given}) == changed
-
-
 def test_hard_examples_come_and_go_by_naming_them() -> None:
     plain = recipes.get("digits-moco-v2")
     changed = override(plain, {"hard_examples.cutmix.weight": "0.5"})
@@ -63,26 +40,6 @@ def test_hard_examples_come_and_go_by_naming_them() -> None:
     assert override(changed, {"hard_examples.cutmix": "none"}).hard_examples == {}
     named = {"hard_examples.mine.kind": "cutmix", "hard_examples.mine.per_sample": "true"}
     assert override(plain, named).hard_examples["mine"].per_sample
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("method.temperture", r"method\.temperture: unknown field; did you mean 'temperature'"),
-        ("metod.temperature", r"unknown field 'metod'; did you mean 'method'"),
-        (
-            "hard_examples.adversarial.epsilom",
-            r"adversarial\.epsilom: unknown field; did you mean 'epsilon'",
-        ),
-        ("epochs.x", r"'epochs'; it has no fields"),
-        ("hard_examples.cutmx.weight", r"cutmx\.kind: unknown kind 'cutmx'; did you mean 'cutmix'"),
-        ("method.name", r"method\.name: unknown name '7'"),
-        ("epoch", r"epoch: unknown field; did you mean 'epochs'"),
-        ("hard_examples.adversarial.source", r"no hard example '7'"),
-    ],
-)
-def test_a_mistyped_field_names_the_nearest(path: str, message: str) -> None:
-    refused(message, {path: "7"}, "digits-hexa-moco")
 
 
 def test_wrong_values_name_their_field() -> None:
@@ -100,19 +57,6 @@ def test_sources_in_a_circle_are_refused() -> None:
     refused("each other", {**circle, "hard_examples.b.source": "a"})
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
-    for text, said in (
-        (None, r"mine\.yaml: No such file"),
-        ("just words", "holds no fields"),
-        ("a: [", "not YAML"),
-    ):
-        path = tmp_path / "mine.yaml"
-        if text is not None:
-            path.write_text(text)
-        with pytest.raises(UserError, match=said):
-            load(path)
-
-
 def test_another_method_comes_with_its_defaults() -> None:
     changed = override(
         recipes.get("digits-moco-v2"), {"method.temperature": "0.5", "method.name": "simclr"}
@@ -122,9 +66,7 @@ def test_another_method_comes_with_its_defaults() -> None:
         recipes.get("digits-moco-v2"), {"method.name": "jigsaw", "method.puzzle.grid": "2"}
     )
     assert nested.method == JigsawConfig(puzzle=PuzzleConfig(grid=2))
-    refused(
-        r"method\.name: unknown name 'simclar'; did you mean 'simclr'", {"method.name": "simclar"}
-    )
+    refused(r"method\.name: .*'simclr'", {"method.name": "simclar"})
     refused(
         r"method\.queue_size: unknown field", {"method.name": "simclr", "method.queue_size": "64"}
     )

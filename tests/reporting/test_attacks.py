@@ -38,18 +38,3 @@ def test_arms_stand_side_by_side(make_run: MakeRun) -> None:
     assert chart.values.rows == (("0", "90", "88"), ("1", "80", "84"), ("8", "20", "40"))
     assert [last for _, last, _ in chart.legend] == ["20.0 %", "40.0 %"]
     assert "Accuracy under attack" in render([plain, hexa])
-
-
-def test_branches_of_one_run_are_curves_of_a_chart_for_each_attack(make_run: MakeRun) -> None:
-    folder = make_run()
-    attacked(folder, {"top1": 50.0, "robust@8": 10.0})
-    attacked(folder, {"top1": 90.0, "robust@8": 20.0})  # again: the newest counts
-    attacked(folder, {"top1": 70.0, "robust@8": 30.0}, f"{PGD}-branchaux", "aux")
-    attacked(folder, {"top1": 90.0, "robust@8": 25.0}, "robust/pgd2x1-eps8")
-    run = attacked(
-        folder, {"top1": 90.0, "robust@much": 1.0, "robust@nan": 2.0, "robust@inf": 3.0}, "robust/x"
-    )
-    chart, other = attacks.charts([run], ["run"])  # what is no attack has none
-    assert (chart.about, other.about) == (f"{PGD} on digits", "robust/pgd2x1-eps8 on digits")
-    assert chart.values.header == ("ε in grey levels", "main", "aux")
-    assert chart.values.rows[-1] == ("8", "20", "30")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from matplotlib.colors import same_color
 from torch import nn
 
 from hexa.core import Batch, Example, HardExample, Setting
@@ -18,9 +15,8 @@ from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.moco import MoCoConfig
 from hexa.objective import Objective
 from hexa.ops import draws
-from hexa.reporting.gallery import automatic_gain, gallery, magnify
+from hexa.reporting.gallery import gallery
 from hexa.reporting.pictures import MID_GREY, Gallery
-from hexa.reporting.style import save
 from hexa.runtime.random import Stream
 from tests.laws.cases import backward
 from tests.modules import unchanged
@@ -70,16 +66,6 @@ def test_columns_follow_from_the_objective() -> None:
     )
     assert grid.heads == ("view", "perturbation × 64", "attack", "mix", "late of attack")
     assert grid.tiles.shape == (5, 5, 16, 16, 3)
-
-
-def test_the_view_is_the_anchor_and_small_crops_are_shown_as_large() -> None:
-    batch = a_batch()
-    small = torch.rand(16, 3, 8, 8, generator=torch.Generator().manual_seed(2))
-    grid = gallery(objective(), replace(batch, crops=(*batch.crops, small)), num_images=4)
-    enlarged = small[:4].repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)
-    assert grid.heads == ("view", "view 2", "view 3")
-    for place, crops in enumerate((*batch.crops, enlarged)):
-        assert np.array_equal(grid.tiles[:, place], pixels(crops[:4]))
 
 
 def test_the_perturbation_is_mid_grey_where_nothing_moved() -> None:
@@ -141,54 +127,3 @@ def test_any_hard_example_gets_a_column() -> None:
     grid = gallery(objective(inverted=Inverted(kind="inverted")), batch, num_images=3)
     assert grid.heads == ("view", "inverted")
     assert np.array_equal(grid.tiles[:, 1], pixels(1 - batch.crops[0][:3]))
-
-
-def test_the_automatic_gain_fills_the_grey_scale_and_magnifying_clips() -> None:
-    for grey, gain in ((1, 64), (2, 32), (0.5, 128), (8, 8), (127, 1), (200, 0.5), (0, 1)):
-        assert automatic_gain(torch.tensor([[-grey / 255, grey / 255 / 3]])) == gain
-    delta = torch.tensor([-3.0, -1.0, 0.0, 1.0, 3.0]).view(1, 1, 1, 5).expand(1, 3, 1, 5) / 255
-    assert magnify(delta, 60)[0, 0, :, 0].tolist() == [0, 68, 128, 188, 255]
-
-
-def test_a_stored_gallery_is_the_same_again(tmp_path: Path) -> None:
-    grid = gallery(objective(attack=Adversarial(), mix=CutMix()), a_batch(), num_images=3)
-    path = grid.store(tmp_path / "new folder" / "grid.npz")
-    back = Gallery.load(path)
-    assert np.array_equal(back.tiles, grid.tiles)
-    assert [tuple(row) for row in back.captions] == grid.captions
-    assert (tuple(back.heads), list(back.labels)) == (grid.heads, [])
-    assert [path.name for path in path.parent.iterdir()] == ["grid.npz"]
-
-
-def test_pictures_captions_and_frames_are_drawn_in_their_places() -> None:
-    tiles = np.random.default_rng(0).integers(0, 256, (3, 2, 4, 4, 3), dtype=np.uint8)
-    captions, frames = [("a", "b"), ("c", "d"), ("e", "f")], [("", "red"), ("", ""), ("", "")]
-    axes = Gallery(tiles, ("view", "adversarial"), captions, "xyz", frames).draw().axes
-    assert [ax.get_title() for ax in axes] == ["view", "adversarial"] + [""] * 4
-    assert [ax.get_xlabel() for ax in axes] == list("abcdef")
-    assert [ax.get_ylabel() for ax in axes] == ["x", "", "y", "", "z", ""]
-    for shown, tile in zip(axes, tiles.reshape(6, 4, 4, 3), strict=True):
-        assert np.array_equal(np.asarray(shown.images[0].get_array()), tile)
-    framed = [
-        ax.spines["left"].get_visible() and same_color(ax.spines["left"].get_edgecolor(), "red")
-        for ax in axes
-    ]
-    assert framed == [False, True] + [False] * 4
-
-
-def test_long_heads_stay_above_their_pictures() -> None:
-    drawn = Gallery(
-        np.zeros((1, 2, 4, 4, 3), np.uint8), ("cutmix", "cutmix_adversarial of adversarial")
-    ).draw(side=1.7)
-    drawn.draw_without_rendering()
-    for ax in drawn.axes:
-        assert ax.title.get_window_extent().x0 >= 0
-        assert ax.title.get_window_extent().x1 <= drawn.bbox.x1
-
-
-def test_characters_that_the_font_lacks_are_no_warning(tmp_path: Path) -> None:
-    tiles = np.zeros((1, 1, 8, 8, 3), np.uint8)
-    figure = Gallery(tiles, ["\u7532\u9aa8"], [["\u0939"]], ["\U0001f980"]).draw()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert save(figure, tmp_path / "a.png").stat().st_size > 0

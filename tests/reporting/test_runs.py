@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from hexa.config import UserError
-from hexa.reporting.report import render
-from hexa.reporting.runs import flatten, is_number, read_run
+from hexa.reporting.runs import read_run
 from tests.reporting.conftest import MakeRun, append
 
 
@@ -41,21 +39,6 @@ def test_the_last_event_decides_the_state(make_run: MakeRun) -> None:
         assert read_run(folder).state == state
 
 
-def test_a_run_knows_how_often_its_training_was_interrupted(make_run: MakeRun) -> None:
-    folder = make_run(epochs=4)
-    assert read_run(folder).interruptions == 0
-    environment = json.loads((folder / "environment.json").read_text())
-    # from its beginning, twice in the middle, at its end; of an older version; damaged
-    resumed = [{"step": 0}, {"step": 12}, {"step": 30}, {"step": 40}, {}, {"step": "x"}, "x"]
-    (folder / "environment.json").write_text(json.dumps({**environment, "resumed": resumed}))
-    assert read_run(folder).interruptions == 3
-    assert ", in 4 sessions" in render([read_run(folder)])
-    append(folder, {"event": "ended", "step": 43})  # of step 40 too, if it went on without logging
-    assert read_run(folder).interruptions == 4
-    (folder / "environment.json").write_text(json.dumps({**environment, "resumed": "x"}))
-    assert read_run(folder).interruptions == 0
-
-
 def test_broken_lines_are_left_out_and_told(make_run: MakeRun) -> None:
     folder = make_run(epochs=2)
     journal = folder / "metrics.jsonl"
@@ -70,36 +53,6 @@ def test_broken_lines_are_left_out_and_told(make_run: MakeRun) -> None:
     assert run.problems == [f"metrics.jsonl: 3 broken lines left out (3, 5, {len(lines)})"]
 
 
-def test_repeated_steps_of_a_resumed_run_count_once(make_run: MakeRun) -> None:
-    folder = make_run(epochs=2)
-    append(folder, {"event": "train", "step": 10, "epoch": 1.0, "loss/std": -7.0})
-    run = read_run(folder)
-    assert [line["step"] for line in run.train] == [5, 10, 15, 20]
-    assert run.train[1]["loss/std"] == -7.0
-
-
-def test_a_warning_is_kept_once_with_its_count(make_run: MakeRun) -> None:
-    folder = make_run()
-    for event, step, message in (
-        ("warning", 40, "a"),
-        ("warning", 60, "a"),
-        ("non-finite", 61, "the loss is nan"),
-    ):
-        append(folder, {"event": event, "step": step, "message": message})
-    nan = {"message": "the loss is nan", "step": 61, "count": 1}
-    assert read_run(folder).warnings == [{"message": "a", "step": 40, "count": 2}, nan]
-
-
-def test_one_result_alone_and_entries_without_metrics(make_run: MakeRun) -> None:
-    folder = make_run()
-    (folder / "results.json").write_text('{"protocol": "knn", "metrics": {"top1": 1.0}}')
-    assert len(read_run(folder).results) == 1
-    (folder / "results.json").write_text('[{"protocol": "knn"}, 3, {"metrics": {"top1": 1.0}}]')
-    run = read_run(folder)
-    assert len(run.results) == 1
-    assert run.problems == ["results.json: 2 entries without metrics left out"]
-
-
 def test_what_is_no_run_folder_is_refused(tmp_path: Path, make_run: MakeRun) -> None:
     with pytest.raises(UserError, match="no such run folder"):
         read_run(tmp_path / "nothing")
@@ -111,11 +64,3 @@ def test_what_is_no_run_folder_is_refused(tmp_path: Path, make_run: MakeRun) -> 
         if path.name != "results.json":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert read_run(folder).state == "unknown"
-
-
-def test_numbers_and_flattening() -> None:
-    assert [is_number(v) for v in (1, 0.5, True, None, "1", float("nan"), float("inf"))] == [
-        True,
-        True,
-    ] + [False] * 5
-    assert flatten({"a": {"b": 1, "c": {"d": [2]}}, "e": {}}) == {"a.b": 1, "a.c.d": [2]}

@@ -7,7 +7,6 @@ import pytest
 from hexa import recipes
 from hexa.recipes.experiment import override
 from hexa.run.build import Machine, build_method, setting_of
-from hexa.runtime import precision as precisions
 
 
 @pytest.mark.parametrize(
@@ -43,14 +42,4 @@ def test_weights_depend_on_the_seed_alone() -> None:
     assert all(value.equal(states[1][name]) for name, value in states[0].items())
     assert not any(
         states[0][name].equal(states[2][name]) for name in ("query.backbone.conv1.weight", "queue")
-    )
-
-
-def test_depthwise_networks_learn_in_fp32_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precisions, "has_native_bf16", lambda device: True)
-    experiment = override(recipes.get("digits-moco-v2"), {"training.device": "cpu"})
-    assert Machine.of(experiment).precision == "bf16"
-    assert (
-        Machine.of(override(experiment, {"network": {"name": "mobilenetv3_small_050"}})).precision
-        == "fp32"
     )

@@ -20,7 +20,7 @@ from hexa.data import ArraySource, open_source
 from hexa.data.loading.loaders import PretrainLoader, evaluation_batches
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views, ViewsConfig
-from hexa.nn.backbones import NetworkConfig, build
+from hexa.nn.backbones import NetworkConfig
 from hexa.recipes.experiment import override
 from hexa.run.run import pretrain
 from hexa.run.start import begin_from_weights
@@ -100,29 +100,6 @@ def test_evaluation_sees_all_bits(data: str) -> None:
     )
 
 
-def test_images_of_several_types_are_brought_together(tmp_path: Path, data: str) -> None:
-    for number, kind in enumerate(("uint8", "float32", "uint16", "float64")):
-        values = _values(number, "float64")
-        values = (
-            (values * np.iinfo(kind).max).astype(kind)
-            if kind.startswith("u")
-            else values.astype(kind)
-        )
-        for copy in range(8):
-            np.save(tmp_path / f"{copy}{number}.npy", values)
-    source = open_source(f"folder:{tmp_path}", channels=BANDS)
-    source.paths = [path for path in source.paths if "/" not in path]
-    loader = _loader(source)
-    assert not loader.resident  # one type fits the memory of the device, several do not
-    (batch, _) = loader.epoch(0)
-    assert all(crop.dtype == torch.float32 for crop in batch.crops)
-    assert all(0 <= float(crop.min()) <= float(crop.max()) <= 1 + 1e-6 for crop in batch.crops)
-    for images, _, index in evaluation_batches(source, EvaluationTransform(SIDE), 8, num_workers=0):
-        for image, place in zip(images, index.tolist(), strict=True):
-            exact = torch.from_numpy(_values(place % 4, "float64")).permute(2, 0, 1).float()
-            torch.testing.assert_close(image, exact, atol=1 / 255, rtol=0)
-
-
 def test_every_command_takes_them(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,40 +130,6 @@ def test_every_command_takes_them(
         load_backbone(run, mean="0.1,0.2")
     assert load_backbone(run, mean="0.5").mean == (0.5,) * 5
     capsys.readouterr()
-
-
-def test_bands_that_differ_are_named_with_the_file(data: str, tmp_path: Path) -> None:
-    np.save(
-        next((tmp_path / "data" / "train" / "class0").iterdir()),
-        np.zeros((SIDE, SIDE, 3), np.uint16),
-    )
-    (problem,) = _loader(open_source(data, "train", channels=BANDS)).problems
-    assert problem.endswith("3 bands where 5 are expected (network.channels)")
-    assert problem.startswith("class0/")
-
-
-@pytest.mark.parametrize(("name", "channels"), [("resnet18", 5), ("vit_tiny_patch16_224", 1)])
-def test_timms_networks_take_any_number(name: str, channels: int, tmp_path: Path) -> None:
-    statistics = {"mean": (0.5,) * channels, "std": (0.25,) * channels}
-    small = {"img_size": 32} if name.startswith("vit") else {}
-    config = NetworkConfig(name=name, channels=channels, options=small, **statistics)
-    backbone = random_backbone(config, 32)
-    again = load_backbone(save_backbone(backbone, tmp_path / "x.safetensors"))
-    images = torch.rand(2, channels, 32, 32)
-    assert torch.equal(again(images), backbone.eval()(images))
-    assert again.network_config == config
-    timm.create_model(name, num_classes=0, in_chans=channels, **small).load_state_dict(
-        backbone.network.state_dict()
-    )
-    made = export(backbone, "timm", tmp_path / "x.pth")
-    namespace: dict[str, Any] = {}
-    exec(made["load"], namespace)
-    torch.testing.assert_close(namespace["network"].eval()((images - 0.5) / 0.25), backbone(images))
-    if name == "resnet18":
-        stem = build(
-            NetworkConfig(name=name, small_stem=True, channels=channels, **statistics)
-        ).conv1
-        assert stem.weight.shape == (64, channels, 3, 3)
 
 
 @pytest.mark.parametrize("channels", [1, 5])

@@ -13,13 +13,11 @@ import pytest
 from rich.console import Console
 
 from hexa import load_backbone, recipes
-from hexa.config import ConfigError, UserError, choices
+from hexa.config import ConfigError, choices
 from hexa.core import MethodConfig
 from hexa.recipes.experiment import Experiment, override
 from hexa.run.run import pretrain, resume
-from hexa.run.visualize import Look
 from hexa.training.journal import METRICS
-from hexa_paper.benchmark import SCHEMES, benchmark
 from tests.end_to_end.endings import ALONE
 from tests.laws.cases import CROPS, NETWORK, SMALL, nested
 
@@ -102,13 +100,6 @@ def test_a_run_goes_on_bit_identically(run: tuple[str, Path], tmp_path: Path) ->
         assert load_backbone(other).content_hash() == whole
 
 
-def test_pictures_of_other_images_are_attacked(run: tuple[str, Path]) -> None:
-    assert (
-        abs(Look.at(run[1], "digits#test").gallery(3, gain=1).tiles[:, 1].astype(int) - 128).max()
-        == 1
-    )
-
-
 @pytest.mark.parametrize("name", UNMIXABLE)
 def test_mixing_puzzles_is_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
     for hard in ("cutmix", "mixup", "unmix"):
@@ -119,57 +110,3 @@ def test_mixing_puzzles_is_refused_before_anything_is_written(name: str, tmp_pat
         assert message.startswith(f"not for {name}: its views are puzzles")
         assert not others
         assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("name", ["moco", "swav", "jigsaw"])
-def test_benchmark_covers_what_combines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hexa_paper.benchmark.LEAST_SECONDS", 0.0)
-    fields = {"batch_size": 8, "views.size": 16, "training.precision": "fp32"}
-    fields |= {"method.queue_size": 0} if name == "swav" else {}
-    measured = benchmark(experiment(name, **fields), repeats=1)
-    assert list(measured["schemes"]) == [
-        scheme for scheme in SCHEMES if name not in UNMIXABLE or "cmx" not in scheme
-    ]
-
-
-def test_benchmark_covers_terms_with_batch_norms_of_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("hexa_paper.benchmark.LEAST_SECONDS", 0.0)
-    fields = {
-        "batch_size": 8,
-        "views.size": 16,
-        "training.precision": "fp32",
-        "hard_examples.mixup.branch": "mixed",
-    }
-    assert (
-        benchmark(experiment("moco", ("mixup",), **fields), repeats=1)[
-            "end_to_end_images_per_second"
-        ]
-        > 0
-    )
-
-
-def test_a_vit_is_told_that_it_has_one_branch(tmp_path: Path) -> None:
-    said = io.StringIO()
-    options = {"img_size": 16, "patch_size": 8, "embed_dim": 12, "depth": 1, "num_heads": 2}
-    network = {"name": "vit_tiny_patch16_224", "options": options, "widths": []}
-    made = experiment(
-        "dino", **{"network": network, "views.size": 16, "views.extra_crops": [], "epochs": 1}
-    )
-    out = pretrain(made, tmp_path / "run", console=Console(file=said, width=200))
-    assert (
-        said.getvalue().count(
-            "the backbone has no batch-norm: aux examples go through it as clean ones do"
-        )
-        == 1
-    )
-    assert (
-        load_backbone(out).content_hash()
-        == load_backbone(out / "checkpoints" / "step-00000005.pt").content_hash()
-    )
-    with pytest.raises(UserError, match=r"network\.options.*'patches'"):
-        pretrain(
-            experiment("dino", **{"network": {**network, "options": {"patches": 3}}}),
-            tmp_path / "other",
-        )

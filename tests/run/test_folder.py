@@ -6,7 +6,6 @@ import errno
 import json
 import os
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -16,11 +15,9 @@ from hexa.run import folder as folders
 from hexa.run.folder import LOCK, mine
 from hexa.run.run import pretrain, resume
 from hexa.runtime import files
-from hexa.training.journal import Journal
 from hexa.weights.pretrained import load_backbone
-from tests.end_to_end.endings import metric_lines
 
-from .test_run import events, quiet, tiny
+from .test_run import quiet, tiny
 
 RUN = {"config.yaml", "environment.json", "metrics.jsonl", "checkpoints", "backbone.safetensors"}
 
@@ -111,48 +108,3 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_where_it_was(
         pretrain(tiny(**often), folder, console=quiet())
     assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()
     assert {path.name for path in folder.iterdir()} == RUN
-
-
-def test_a_line_that_the_disk_refuses_ends_the_run_and_is_not_tried_again(tmp_path: Path) -> None:
-    journal = Journal(tmp_path).open()
-    journal.write("train", 1, loss=1.0)
-    with (
-        Path("/dev/full").open("ab", buffering=0) as journal._file,
-        pytest.raises(OSError, match="No space") as caught,
-    ):
-        journal.write("train", 2, loss=1.0)
-    journal.close()
-    assert caught.value.filename == str(tmp_path / "metrics.jsonl")
-    assert events(tmp_path) == ["train"]
-
-
-def test_reports_and_trackers_that_fail_are_warnings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path
-) -> None:
-    """… in the journal and, once, on the terminal: of a report, and of TensorBoard on a full disk."""
-    fails = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
-    monkeypatch.setattr("hexa.reporting.report.report", fails)
-    monkeypatch.setattr("hexa.training.trackers.TensorBoard._write", fails)
-    looked = tiny(training__report=True, training__tensorboard=True)
-    folder = pretrain(looked, tmp_path / "run", console=(console := quiet()))
-    assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()
-    assert [event for event in events(folder) if event != "warning"] == events(whole)
-    said = [line["message"] for line in metric_lines(folder, "warning")]
-    assert ["TensorBoard failed" in said[0], "report.html failed" in said[1], len(said)] == [
-        True,
-        True,
-        2,
-    ]
-    assert console.file.getvalue().count("No space") == 2  # type: ignore[attr-defined]
-
-
-def test_the_lines_of_a_journal_may_be_anything(copied: Path, whole: Path) -> None:
-    """Of a run that is gone on with: what isn't a line of ours is dropped."""
-    with (copied / "metrics.jsonl").open("ab") as file:
-        file.write(
-            b'{"event": "train", "step": "x"}\n{"event": "train"}\n[1]\nnull\n\xff\xfe\n'
-            + 9999 * b"["
-            + b"\n"
-        )
-    resume(copied, console=quiet())
-    assert events(copied) == [*events(whole), "resume", "end"]

@@ -13,7 +13,6 @@ from hexa.config import UserError
 from hexa.data import ArraySource, open_source
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.sources.decode import DecodeError
-from hexa.data.sources.source import Subset
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.run.build import Machine, build_method, setting_of
 from hexa.run.monitor import KnnMonitor
@@ -121,15 +120,3 @@ def test_without_labels_there_is_none() -> None:
             match=r"monitor\.(until|holdout): .* has no labels; give labelled monitor\.data",
         ):
             monitor_of(ArraySource(labelled.images), **asked)
-
-
-def test_some_of_many_held_out_images_are_drawn_at_random() -> None:
-    digits = few(ArraySource)
-    rest, held = (Subset(digits, np.arange(*ends)) for ends in ((0, 60), (60, 200)))
-    experiment = tiny(monitor__knn_every=1, monitor__max_images=40, batch_size=32)
-    machine = Machine.of(experiment)
-    method = build_method(experiment, setting_of(experiment, 60), machine)
-    _, queries = KnnMonitor.of(experiment, rest, method, machine, held).parts()
-    assert len(queries) == 40
-    assert set(queries.paths) <= set(held.paths)
-    assert set(queries.paths) != set(held.paths[:40])

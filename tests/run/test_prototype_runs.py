@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +12,11 @@ import pytest
 from rich.console import Console
 
 from hexa import load_backbone
-from hexa.config import UserError
 from hexa.core import Batch
 from hexa.data.loading.loaders import EpochPasses
 from hexa.recipes.experiment import Experiment
-from hexa.run.build import Machine
 from hexa.run.run import pretrain, resume
-from hexa.run.visualize import visualize
 from hexa.runtime.signals import Interrupted
-from hexa_paper.benchmark import Bench
 from tests.end_to_end.endings import metric_lines
 from tests.run.test_every_method import experiment as of_every
 
@@ -52,34 +47,6 @@ def test_memory_is_stated_first_and_the_health_of_clusters_is_logged(
     assert [line["epoch"] for line in epochs] == ([1] if name == "pcl-v2" else [0, 1])
     assert epochs[0]["clusters/nmi_labels"] > 0
     assert ("clusters/nmi_previous" in epochs[-1]) == (name == "deepcluster-v2")
-
-
-def test_a_picture_of_other_images_says_if_the_own_are_needed(
-    run: tuple[str, Path, str], tmp_path: Path
-) -> None:
-    _, folder, _ = run
-    other = tmp_path / "moved"
-    shutil.copytree(folder, other)
-    config = other / "config.yaml"
-    config.write_text(config.read_text().replace("data: digits", "data: folder:/nowhere"))
-    with pytest.raises(
-        UserError,
-        match="remembers every image it was trained on, and their source 'folder:/nowhere'",
-    ):
-        visualize(other, "digits#test", tmp_path / "a.png", num_images=3)
-
-
-def test_benchmark_measures_what_comes_after_the_warm_up() -> None:
-    changes = {
-        "batch_size": 8,
-        "views.size": 8,
-        "method.warmup_epochs": 20,
-        "method.num_negatives": 4,
-    }
-    made = of_every("pcl-v2", **changes)
-    bench = Bench(made, Machine.of(made))
-    for batch in (bench._next(), next(bench.batches)):
-        assert bench.method.pseudo_labels(batch, None).compared
 
 
 def test_ctrl_c_in_a_pass_between_epochs_stops_there_and_loses_nothing(

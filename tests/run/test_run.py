@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import gc
 import io
 import json
 import math
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -25,7 +22,6 @@ from hexa.recipes.experiment import Experiment
 from hexa.run.run import pretrain, resume
 from hexa.runtime import checkpoints
 from hexa.training.losses import NonFiniteError
-from hexa.training.trainer import Trainer
 from hexa.weights.pretrained import load_backbone
 from tests.end_to_end.endings import ALONE
 from tests.refusals import one_line
@@ -53,16 +49,6 @@ def events(folder: Path) -> list[str]:
     return [
         json.loads(line)["event"] for line in (folder / "metrics.jsonl").read_text().splitlines()
     ]
-
-
-def test_a_run_leaves_nothing_in_memory(tmp_path: Path) -> None:
-    gc.collect()
-    gc.disable()  # a notebook that trains often must not wait for the next full collection
-    try:
-        pretrain(tiny(), tmp_path / "run", console=quiet())
-        assert not [one for one in gc.get_objects() if type(one) is Trainer]
-    finally:
-        gc.enable()
 
 
 def test_a_run_describes_itself(whole: Path) -> None:
@@ -111,13 +97,6 @@ def test_a_cosine_stem_is_not_learned(tmp_path: Path) -> None:
     )
 
 
-def test_the_same_experiment_gives_the_same_weights(tmp_path: Path, whole: Path) -> None:
-    torch.manual_seed(7)  # the global generator must not matter
-    same, other = (pretrain(tiny(seed=n), tmp_path / str(n), console=quiet()) for n in (0, 1))
-    weights = load_backbone(whole).content_hash()
-    assert load_backbone(same).content_hash() == weights != load_backbone(other).content_hash()
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -157,19 +136,6 @@ def test_a_folder_that_is_taken_is_refused_with_a_remedy(tmp_path: Path) -> None
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_on_a_full_disk_resume_names_no_option_that_it_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "config.yaml").write_text("recipe: x")
-    full = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / ".lock"))
-    monkeypatch.setattr("hexa.runtime.lock.os.open", Mock(side_effect=full))
-    with pytest.raises(UserError) as caught:
-        resume(tmp_path)
-    assert "the disk is full; make room" in str(caught.value)
-    assert str(caught.value).endswith(f"go on with: hexa resume {tmp_path}")
-    assert "--" not in str(caught.value).replace(str(tmp_path), "")
-
-
 def test_resuming_a_finished_run_trains_nothing_and_keeps_what_began_it(
     copied: Path, whole: Path
 ) -> None:
@@ -185,33 +151,6 @@ def test_resuming_a_finished_run_trains_nothing_and_keeps_what_began_it(
     assert len(after["resumed"]) == 1
 
 
-def test_the_best_weights_are_exported_until_turned_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hexa.run.monitor.KnnMonitor.__call__", Mock(side_effect=(90.0, 80.0)))
-    run = pretrain(
-        tiny(epochs=2, monitor__knn_every=1, monitor__keep_best="knn"),
-        tmp_path / "run",
-        console=quiet(),
-    )
-    kept = load_backbone(run).content_hash()
-    experiments.dump(tiny(epochs=2), run / "config.yaml")
-    resume(run, console=quiet())
-    assert (
-        load_backbone(run).content_hash()
-        != kept
-        == load_backbone(run / "best.safetensors").content_hash()
-    )
-
-
-def test_a_run_without_a_checkpoint_yet_starts_anew(tmp_path: Path, whole: Path) -> None:
-    experiments.dump(tiny(), tmp_path / "config.yaml")
-    (tmp_path / "metrics.jsonl").write_text('{"event": "train", "step": 5, "loss": 1.0}\n')
-    resume(tmp_path, console=quiet())
-    assert load_backbone(tmp_path).content_hash() == load_backbone(whole).content_hash()
-    assert events(tmp_path).count("train") == 5
-
-
 def test_an_edited_config_is_refused_and_no_intact_checkpoint_is_no_silent_restart(
     copied: Path,
 ) -> None:
@@ -224,16 +163,6 @@ def test_an_edited_config_is_refused_and_no_intact_checkpoint_is_no_silent_resta
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"no checkpoint of .* is intact"):
         resume(copied, console=quiet())
-
-
-def test_a_folder_in_which_no_step_was_made_is_begun_anew(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("recipe: x")
-    (tmp_path / "metrics.jsonl").write_text('{"event": "start", "step": 0}\n')
-    with pytest.raises(UserError, match="hexa resume"):  # nothing says whose it is
-        pretrain(tiny(), tmp_path, console=quiet())
-    (tmp_path / "environment.json").write_text(json.dumps({"launcher": "here 1"}))
-    pretrain(tiny(), tmp_path, console=quiet())
-    assert (tmp_path / "backbone.safetensors").exists()
 
 
 def test_a_run_that_diverged_before_its_first_checkpoint_is_begun_anew(

@@ -10,7 +10,7 @@ import torch
 
 from hexa import recipes
 from hexa.cli import main
-from hexa.config import ConfigError, UserError
+from hexa.config import UserError
 from hexa.data import ArraySource, open_source
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment, override
@@ -59,24 +59,6 @@ def test_a_run_keeps_the_numbers(tmp_path: Path, says: Says) -> None:
     assert main(["resume", str(tmp_path / "run")]) == 0
 
 
-def test_a_constant_channel_is_named() -> None:
-    images = torch.randint(0, 256, (8, 3, 4, 4), dtype=torch.uint8)
-    images[:, 1] = 7
-    with pytest.raises(UserError, match="channel 1 is the same in all images"):
-        settled(override(_experiment(), AUTO), ArraySource(images))
-
-
-def test_one_number_is_for_all_channels_and_two_are_not() -> None:
-    with pytest.raises(
-        ConfigError, match=r"network\.std: 2 numbers for 3 channels; give one per channel, or auto"
-    ):
-        _experiment(network__std=[0.5, 0.5])
-    network = _experiment(network__channels=2, network__mean="0.5", network__std=0.25).network
-    assert (network.mean, network.std) == ((0.5, 0.5), (0.25, 0.25))
-    with pytest.raises(ConfigError, match=r"network\.std: std must be numbers above 0"):
-        _experiment(network__std=0)
-
-
 def test_what_has_no_colours_is_not_recoloured() -> None:
     changes = {
         "network__channels": 4,
@@ -99,18 +81,6 @@ def test_what_has_no_colours_is_not_recoloured() -> None:
     assert len(notes) == 1
     assert notes[0].startswith("images of 4 channels have no colours: without views.")
     assert "views.stain" in notes[0]
-
-
-def test_crops_that_can_only_be_the_whole_image_are_told_of() -> None:
-    images = ArraySource(torch.zeros(4, 3, 40, 64, dtype=torch.uint8))
-    whole, varied = (
-        _experiment(views__magnification=(0.5, 2.0), views__size=size) for size in (80, 64)
-    )
-    (note,) = settled(whole, images)[1]
-    assert note.startswith(
-        "views.magnification: crops of the first image, 64 × 40 pixels, are all of it"
-    )
-    assert settled(varied, images) == (varied, [])
 
 
 def _member() -> str:

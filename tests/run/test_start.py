@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from pathlib import Path
 from typing import Any
@@ -13,23 +12,14 @@ import torch
 from rich.console import Console
 
 from hexa import recipes
-from hexa.cli import main
 from hexa.config import ConfigError, UserError
-from hexa.core import Batch, Setting
-from hexa.data import open_source
-from hexa.methods.simclr import SimCLRConfig
-from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.trunk import Trunk
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment
-from hexa.run.build import Machine, build_method, fingerprint, remembering, setting_of
+from hexa.run.build import Machine, build_method, remembering, setting_of
 from hexa.run.run import pretrain, resume
 from hexa.run.start import begin_from_weights
-from hexa.runtime.random import Stream
-from hexa.training import optimizers
-from hexa.training.optimizers import Pace
-from hexa.training.schedules import ScheduleConfig
 from hexa.weights import start
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 from tests.end_to_end.endings import ALONE
@@ -85,25 +75,6 @@ def test_network_normalisation_and_size_come_with_the_weights_unless_given(weigh
     assert experiment.views.size == 16
     assert experiment.network.mean == (0.5, 0.5, 0.5)
     assert experiment.network.std == NETWORK.std
-
-
-def test_small_crops_keep_their_proportion(weights: Path) -> None:
-    recipe = recipes.get("cifar10-deepcluster-v2-6crop+adversarial")
-    assert [group.size for group in recipe.views.groups] == [32, 16]
-    given = {"start.weights": str(weights)}
-    experiment = begin_from_weights(experiments.override(recipe, given), given)
-    assert [group.size for group in experiment.views.groups] == [8, 4]
-
-
-def test_what_holds_no_weights_is_refused_and_other_fields_need_weights() -> None:
-    for spec, words in (
-        ("pixels:8", "pixels:8 has no weights; give a run, a file of weights or timm:NAME"),
-        ("nowhere.pt", "nowhere.pt: no such"),
-    ):
-        with pytest.raises(UserError, match=words):
-            begun(spec)
-    with pytest.raises(UserError, match=r"layer_decay has no effect without start\.weights"):
-        experiments.override(recipes.get("digits-moco-v2"), {"start.layer_decay": 0.5})
 
 
 @pytest.mark.parametrize(
@@ -171,33 +142,6 @@ def test_a_transformer_learns_from_small_crops_too(tmp_path: Path) -> None:
     assert network.pos_embed.shape == (1, 17, 24)
 
 
-@pytest.mark.parametrize(
-    ("changes", "options"), [({}, STRICT), ({"views.size": 48}, {"img_size": 48})]
-)
-def test_a_transformer_keeps_its_options_where_its_size_stays(
-    changes: dict[str, Any], options: dict[str, Any], tmp_path: Path
-) -> None:
-    given = {"start.weights": str(strict_vit(tmp_path)), **changes}
-    experiment = begin_from_weights(
-        experiments.override(recipes.get("digits-moco-v2"), given), given
-    )
-    assert experiment.network.options == STRICT | options
-    assert experiment.views.size == options["img_size"]
-
-
-def test_a_new_transformer_is_built_for_its_views() -> None:
-    given = {"network.name": "vit_tiny_patch16_224", "views.size": 32}
-    experiment = begin_from_weights(
-        experiments.override(recipes.get("digits-moco-v2"), given), given
-    )
-    assert experiment.network.options == {"img_size": 32}
-    named = given | {"network.options": {"img_size": 48}}
-    experiment = begin_from_weights(
-        experiments.override(recipes.get("digits-moco-v2"), named), named
-    )
-    assert experiment.network.options == {"img_size": 48}
-
-
 @pytest.mark.parametrize("with_weights", [True, False])
 def test_views_that_patches_do_not_divide_are_refused(with_weights: bool, tmp_path: Path) -> None:
     given: dict[str, Any] = {"views.size": 36}
@@ -254,25 +198,6 @@ def test_rates_fall_by_stage(weights: Path) -> None:
     assert set(rates) == set(
         encoder.backbone.parameters()
     )  # neither the head nor the momentum twin
-
-
-def test_the_optimizer_steps_at_each_pace() -> None:
-    fast, slow = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
-    config = optimizers.OptimizerConfig(learning_rate=1.0, momentum=0.0, weight_decay=0.0)
-    optimizer = optimizers.build([fast, slow], config, 8, paces={slow: Pace(0.25, 2)})
-    scheduled = optimizers.ScheduledOptimizer(optimizer, config, ScheduleConfig(), 3, 1)
-    assert [group.get("rate", 1.0) for group in optimizer.param_groups] == [1.0, 0.25]
-    for epoch, expected in ((0, False), (1, False), (2, True)):
-        scheduled.thaw(epoch)
-        assert (fast.requires_grad, slow.requires_grad) == (True, expected)
-
-
-def test_stages_of_timms_networks() -> None:
-    resnet = start.stages(backbones.build(NetworkConfig(name="resnet18")))
-    assert {resnet["conv1.weight"], resnet["bn1.weight"]} == {0}
-    assert [resnet[f"layer{n}.0.conv1.weight"] for n in (1, 2, 3, 4)] == [1, 2, 3, 4]
-    with pytest.raises(UserError, match="does not define its stages"):
-        start.stages(torch.nn.Flatten())
 
 
 # -- resuming ---------------------------------------------------------------------------------------------------------
@@ -376,76 +301,9 @@ def test_maps_are_remembered_only_where_they_never_change(
 NARROW = {"embed_dim": 48, "num_heads": 3}
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "learns", "modules"),
-    [
-        ("small-resnet", {}, "layer2", 4),
-        ("resnet18", {}, "layer4", 10),
-        ("tf_efficientnet_lite0", {}, "conv_head", 9),
-        ("vit_tiny_patch16_224", {"img_size": 32, "depth": 2}, "blocks.1", 5),
-        ("vit_small_patch14_reg4_dinov2", {"img_size": 28, "depth": 2, **NARROW}, "blocks.1", 5),
-        ("vit_small_patch16_dinov3", {"img_size": 32, "depth": 2, **NARROW}, "blocks.1", 5),
-        ("swin_tiny_patch4_window7_224", {"img_size": 32, "window_size": 2}, "layers.3", 4),
-        ("vit_tiny_patch16_224", {"img_size": 32, "depth": 2}, "pos_embed", None),
-        ("small-resnet", {}, "", None),
-    ],
-)
-def test_trunk_below_the_parameters_that_learn(
-    name: str, options: dict[str, Any], learns: str, modules: int | None
-) -> None:
-    config = NetworkConfig(
-        name=name, options=options, widths=(4, 8) if name == "small-resnet" else ()
-    )
-    method = SimCLRConfig().build(backbones.build(config), Setting(64, 8, keep_statistics=True))
-    of = {parameter: path for path, parameter in method.encoder.backbone.named_parameters()}
-    side = options.get("img_size", 32)
-    pixels = torch.rand(3, 3, side, side)
-    expected = method.encoder.eval().features(pixels)
-    trunk = Trunk.of(
-        method, lambda parameter: of[parameter].startswith(learns), pixels, contextlib.nullcontext
-    )
-    assert (None if trunk is None else len(trunk.modules)) == modules
-    if trunk is not None:
-        maps = trunk(Batch((pixels,), torch.arange(3), Stream(0)))
-        assert torch.equal(method.encoder.features(maps.crops[0]), expected)
-        assert torch.equal(method.backbone(method.encoder.normalize(pixels)), expected)
-        trunk.remove()
-    assert torch.equal(method.encoder.features(pixels), expected)
-
-
 def test_other_weights_under_the_same_name_are_refused(weights: Path, tmp_path: Path) -> None:
     experiment = begun(weights)
     save_backbone(random_backbone(NETWORK, 8, seed=6), weights)
     with pytest.raises(UserError, match="has changed since this experiment began"):
         trained(experiment, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_moved_start_is_the_same_experiment(weights: Path, tmp_path: Path) -> None:
-    source = open_source("digits", "train")
-    here = fingerprint(begun(weights), source)
-    assert fingerprint(begun(weights.rename(tmp_path / "moved.safetensors")), source) == here
-
-
-def test_on_the_command_line(
-    weights: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    fields = [word for name, value in TINY.items() for word in (f"--{name}", str(value).lower())]
-    assert (
-        main(
-            [
-                "pretrain",
-                "digits-moco-v2",
-                "--start",
-                str(weights),
-                "--out",
-                str(tmp_path / "run"),
-                *fields,
-            ]
-        )
-        == 0
-    )
-    assert f"starts from {weights}: small-resnet at 8 px" in capfd.readouterr().out
-    assert load_backbone(tmp_path / "run").info["start_sha256"] == start.digest(
-        str(weights), load_backbone(weights)
-    )

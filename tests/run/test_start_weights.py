@@ -19,10 +19,8 @@ from hexa.recipes import experiment as experiments
 from hexa.run.run import pretrain, resume
 from hexa.run.start import begin_from_weights
 from hexa.runtime import checkpoints
-from hexa.weights import start
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
-from tests.refusals import one_line
-from tests.run.test_start import TINY, begun
+from tests.run.test_start import TINY
 
 OWN = """
 import timm, torch
@@ -71,27 +69,6 @@ def test_code_that_the_user_names_runs_once_and_no_file_names_it(
     assert load_backbone(run).content_hash() == whole
 
 
-def test_networks_that_code_gives_and_some_that_cannot_be_built_again(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(OWN)
-    for function, mean, size in (
-        ("fed_otherwise", 0.1, 64),
-        ("of_torchvision#resnet18", 0.485, 224),
-    ):
-        made = start.made_by_code(f"python:{tmp_path}/own.py:{function}")
-        assert (made.network_config.name, made.mean[0], made.image_size) == ("resnet18", mean, size)
-        assert not any(key.startswith("fc.") for key in made.state_dict())
-    for function, words in (
-        (
-            "unknown",
-            r"no network is recognised .*; if timm has this network, name it: python:.*unknown#NETWORK",
-        ),
-        ("unknown#resnot18", "timm has no network 'resnot18'; did you mean 'resnet18'"),
-        ("other_patches", "not the state of this network: of another shape are pos_embed"),
-    ):
-        with one_line(words):
-            begun(f"python:{tmp_path}/own.py:{function}")
-
-
 def test_a_configuration_runs_no_code() -> None:
     """Only what the user typed does: an experiment that came from a file or a recipe names weights, not code."""
     experiment = experiments.override(
@@ -133,68 +110,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).write_bytes(content)
     np.savez(folder / "features.npz", features=np.ones(3))
     return folder
-
-
-@pytest.mark.parametrize(
-    ("file", "given", "words"),
-    [
-        ("resnet18.pt", {"network.name": "resnet50"}, "is resnet18; leave it out"),
-        ("resnet18.pt", {"network.stem": "cosine"}, "is learned; leave it out"),
-        (
-            "resnet18.pt",
-            {"network.small_stem": True},
-            r"of another shape are conv1\.weight .*; leave out what you set",
-        ),
-        (
-            "resnet18.pt#resnet50",
-            {},
-            r"it lacks layer1\.0\.conv3\.weight.*; it fits resnet18: give .*18\.pt#resnet18",
-        ),
-        (
-            "vit.safetensors",
-            {"network.options": VIT | {"depth": 3}},
-            r"it lacks blocks\.2.*; leave out what you set",
-        ),
-        (
-            "vit.pt",
-            {},
-            r"no network is recognised .*; if timm has this network, name it: .*vit\.pt#NETWORK",
-        ),
-        (
-            "vit.pt#vit_tiny_patch16_224",
-            {},
-            r"it lacks blocks\.2.*; name the network of timm that it was saved from",
-        ),
-        (
-            "cut-resnet18.pt",
-            {},
-            r"not a complete checkpoint \(.*\); give a file of weights, or copy this one again",
-        ),
-        ("cut-vit.safetensors", {}, r"not a complete safetensors file \(.*\); copy it again"),
-        (
-            "head.pt",
-            {},
-            r"has only a head \(fc\.weight, fc\.bias\); give a file with the whole network",
-        ),
-        (
-            "features.npz",
-            {},
-            r"not in a format that torch writes\); give a file of weights, or copy this one again",
-        ),
-        ("text.pt", {}, "not a checkpoint: it begins with b'hello.*; give a file of weights"),
-        ("image.pt", {}, "image.pt: not a checkpoint; give a file of weights"),
-    ],
-)
-def test_what_does_not_fit_is_one_line_that_says_what_to_do(
-    files: Path, file: str, given: dict[str, object], words: str
-) -> None:
-    with one_line(words) as raised:
-        experiment = begun(
-            files / file, "digits-moco-v2", **{k.replace(".", "__"): v for k, v in given.items()}
-        )
-        start.begun(experiment.network, experiment.start)
-    words_alone = str(raised.value).replace(str(files), "")
-    assert len(words_alone) < 650
 
 
 def test_a_norm_that_is_called_a_head_is_kept(files: Path) -> None:

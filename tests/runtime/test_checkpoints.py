@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -12,7 +11,7 @@ import torch
 
 from hexa.runtime import checkpoints
 from hexa.runtime.checkpoints import BadCheckpoint
-from tests.pickles import Calls, doubled, itself
+from tests.pickles import Calls
 
 
 def refused(path: Path, said: str = "") -> None:
@@ -122,29 +121,6 @@ def test_a_failed_save_leaves_the_folder_as_it_was(
     with pytest.raises(OSError, match="No space"):
         checkpoints.save(tmp_path, 2, state())
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001.pt"]
-
-
-#: What a file that no `save` wrote may hold.
-BY_HAND: dict[str, Callable[[], object]] = {
-    "itself": lambda: itself("x", 1),
-    "sixty doublings": lambda: doubled(60),
-    "10^18 numbers": lambda: torch.ones(1).expand(10**9, 10**9),
-    "sparse": lambda: torch.eye(3).to_sparse(),
-    "shapes alone": lambda: torch.empty(3, device="meta"),
-}
-
-
-@pytest.mark.parametrize("name", [*BY_HAND, "a hundred thousand levels"])
-def test_what_was_made_by_hand_ends(tmp_path: Path, name: str) -> None:
-    path = checkpoints.path_of(tmp_path, 1)
-    if name in BY_HAND:
-        torch.save(
-            {"format": checkpoints.FORMAT, "step": 1, "checksum": "0" * 64, "x": BY_HAND[name]()},
-            path,
-        )
-    else:  # pickle itself can't write it
-        path.write_bytes(b"\x80\x02}" + b"X\x01\x00\x00\x00x}" * 100_000 + b"s" * 100_000 + b".")
-    refused(path, "damaged")
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

@@ -5,43 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from hexa.runtime import cores
-
-
-@pytest.mark.parametrize(
-    ("own", "files", "expected"),
-    [
-        ("0::/\n", {"cpu.max": "150000 100000"}, [1.5]),
-        (
-            "0::/jobs/one\n",
-            {"jobs/cpu.max": "200000 100000", "jobs/one/cpu.max": "max 100000"},
-            [2.0],
-        ),
-        (
-            "3:cpu,cpuacct:/a\n0::/\n",
-            {"cpu/a/cpu.cfs_quota_us": "50000", "cpu/a/cpu.cfs_period_us": "100000"},
-            [0.5],
-        ),
-        ("3:cpu:/a\n", {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, []),
-        ("5:memory:/a\n", {"cpu.max": "150000 100000"}, []),
-        ("0::/gone\n", {"cpu.max": "damaged"}, []),
-    ],
-)
-def test_quotas_of_containers(
-    tmp_path: Path, own: str, files: dict[str, str], expected: list[float]
-) -> None:
-    (tmp_path / "own").write_text(own)
-    for name, text in files.items():
-        path = tmp_path / "groups" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
-    assert [
-        quota for quota in cores._quotas(tmp_path / "groups", tmp_path / "own") if quota < 1000
-    ] == expected
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,7 @@ def test_a_device_without_data_or_support_is_refused(
 def test_a_number_of_processes_without_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(
-        UserError, match="environment variable RANK expected, but not set; start with torchrun"
-    ):
+    with pytest.raises(UserError, match="RANK"):
         processes.initialize(torch.device("cpu"))
 
 

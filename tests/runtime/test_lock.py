@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -78,50 +74,6 @@ def test_nothing_is_left_behind_but_what_others_put_there(tmp_path: Path) -> Non
     assert (tmp_path / "empty").is_dir()  # it was there before
     with locked(tmp_path / "new" / "lock", "works"):
         shutil.rmtree(tmp_path / "new")
-
-
-def test_threads_of_one_process_keep_each_other_out(tmp_path: Path) -> None:
-    inside, most = 0, 0
-
-    def work(_: int) -> None:
-        nonlocal inside, most
-        with locked(tmp_path / "new" / "lock", "works", patience=60):
-            inside += 1
-            most = max(most, inside)
-            inside -= 1
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(work, range(8)))
-    assert most == 1
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-@pytest.mark.parametrize(
-    "make", [Path.touch, lambda place: place.symlink_to("nowhere")], ids=["file", "dangling link"]
-)
-def test_a_folder_that_cannot_be_made_is_told(
-    tmp_path: Path, make: Callable[[Path], object]
-) -> None:
-    make(tmp_path / "new")
-    with pytest.raises(FileExistsError), locked(tmp_path / "new" / "lock", "works"):
-        pass
-
-
-def test_a_disk_without_locks_is_said_and_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
-    )
-    said: list[str] = []
-    with (
-        locked(tmp_path / "new" / "lock", "works", say=said.append),
-        locked(tmp_path / "new" / "lock", "works"),
-    ):
-        assert list((tmp_path / "new").iterdir()) == []
-    assert len(said) == 1
-    assert "no file locks" in said[0]
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:

@@ -11,9 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from hexa import cli, recipes
 from hexa.config import UserError
@@ -75,55 +73,6 @@ def clean(text: str) -> bool:
     return "Traceback" not in text and not any(
         ord(letter) < 32 and letter not in "\n\t" for letter in text
     )
-
-
-@pytest.mark.slow
-def test_a_run_of_names_that_are_not_text(tmp_path: Path, tally: Tally) -> None:
-    """Where neither the names of folders and images nor the terminal have UTF-8."""
-    run, data = tmp_path / f"run {ODD}", f"folder:{tmp_path / ODD}"
-    for number in range(40):
-        path = tmp_path / ODD / f"{ODD}{number % 2}" / f"{number}{ODD}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (12, 12), (200 * (number % 2), number * 5, 90)).save(path)
-    path.write_bytes(b"no picture")
-    looking = options(
-        training__report=True, training__tensorboard=True, monitor__knn_every=1, epochs=2
-    )
-    tiny = [
-        "--batch-size",
-        "16",
-        "--method.queue-size",
-        "32",
-        "--training.max-corrupt-share",
-        "0.5",
-    ]
-    out = {
-        kind: str(tmp_path / f"{ODD}.{kind}")
-        for kind in ("json", "npz", "html", "safetensors", "png", "svg")
-    }
-    commands: list[list[str]] = [
-        ["pretrain", "digits-moco-v2", *looking, *tiny, "--data", data, "--out", str(run)],
-        ["resume", str(run)],
-        ["evaluate", "knn", str(run), "--data", data, "--holdout", "0.5", "--out", out["json"]],
-        ["embed", str(run), "--data", data, "--out", out["npz"]],
-        ["report", str(run), "--data", data, "--out", out["html"]],
-        ["export", str(run), "--to", "timm", "--out", out["safetensors"]],
-        ["visualize", str(run), "--out", out["png"]],
-        ["figure", "neighbours", str(run), "--data", data, "--out", out["svg"]],
-        ["evaluate", "knn", str(tmp_path / "nowhere" / ODD), "--data", data],
-    ]
-    for environment in (
-        {"PYTHONIOENCODING": "ascii"},
-        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-    ):
-        for arguments in commands if "LC_ALL" in environment else commands[-1:]:
-            done = hexa(*arguments, cwd=tmp_path, environment=environment)
-            fine = done.code == (2 if "nowhere" in " ".join(arguments) else 0) and clean(
-                done.out + done.err
-            )
-            tally.input("names that are not text", fine, (arguments[0], done))
-    with np.load(out["npz"]) as arrays:
-        assert all("\\udcff" in str(path) for path in arrays["paths"])
 
 
 @pytest.mark.parametrize("name", ["x[/b]", ODD, "a\nhexa: error: b", "é"])

@@ -88,16 +88,6 @@ TABLES: list[Case] = [
         "^4 images, 2 unreadable",
     ),
     ("no label", _table(label=[0, None]), "^2 images, 0 unreadable, no labels"),
-    (
-        "64 bits",
-        _table(label=pa.array([0, 2**64 - 1], pa.uint64())),
-        "^2 images, 0 unreadable, no labels",
-    ),
-    (
-        "labels of other kinds",
-        _table(label=[0.5, float("nan")], target=["a", "b"]),
-        r"0 unreadable, labels \[0, 1\] of \['a', 'b'\]",
-    ),
     *(
         (f"metadata {one[:2]!r}", _table(one), _READ)
         for one in (b"{", b"\xff\xfe\0", b'["info"]', b"[" * 200_000)
@@ -106,39 +96,9 @@ TABLES: list[Case] = [
         (f"names {str(one)[:9]}", _names(one), _READ)
         for one in (7, {"a": "b"}, ["a"], ["a"] * 100_001)
     ),
-    (
-        "no rows",
-        _table(image=pa.array([], IMAGE), label=pa.array([], pa.int64())),
-        "^refused: .*no images in",
-    ),
-    (
-        "other columns alone",
-        _several({"n": [1], "word": ["a"]}),
-        "^refused: .*no image column.*its columns: n .int64., word .string.",
-    ),
-    (
-        "bad paths",
-        _table(image=_struct(_BYTES, pa.array([b"\xff"] * 2).view(pa.string()))),
-        "^refused: .*cannot read",
-    ),
     *(
         (f"image of {name}", _table(image=one), "^2 images, 0 unreadable")
         for name, one in _OTHER_TYPES.items()
-    ),
-    (
-        "numbers of other lengths",
-        _several(
-            *(
-                {"image": ROWS, "label": pa.array([0, 1], kind)}
-                for kind in (pa.int32(), pa.uint64())
-            )
-        ),
-        r"^4 images, 0 unreadable, labels \[0, 1, 0, 1\]$",
-    ),
-    (
-        "other columns",
-        _several({"image": ROWS}, {"picture": ROWS}),
-        "^refused: .*cannot read .*train-0.*train-1",
     ),
     (
         "a pipe",
@@ -149,7 +109,7 @@ TABLES: list[Case] = [
     (
         "kilobytes that unpack to gigabytes",
         lambda root: f"parquet:{bomb(root / 'a.parquet', 4, 3000)},bytes=100000000",
-        "^refused: .*a.parquet unpacks to more than 100,000,000 bytes, the limit; allow .*,bytes=200000000$",
+        "^refused: .*a.parquet .* 100,000,000 bytes",
     ),
 ]
 
@@ -225,22 +185,10 @@ SHARDS: list[Case] = [
         _labelled(b"0", b"2000000000"),
         "^refused: .*the label 2000000000 .*a.tar/1.bmp",
     ),
-    ("labels below 0", _labelled(b"-1", b"-%d" % 2**70), "^2 images, 0 unreadable, no labels$"),
     (
         "labels of other kinds",
         _labelled(b'"3"', b"1.0", b"NaN", b"", b"\xff\0"),
         "^5 images, 0 unreadable, no labels$",
-    ),
-    (
-        "descriptions without a number",
-        _labelled(
-            b'{"label": "3"}',
-            b"[1]",
-            b'{"label": 1e400}',
-            b'{"label": ' + b"[" * 500_000,
-            kind="json",
-        ),
-        "^4 images, 0 unreadable, no labels$",
     ),
     (
         "a long description",
@@ -248,55 +196,24 @@ SHARDS: list[Case] = [
         "a header or label of 2000000 bytes",
     ),
     ("a hard link", _member(type=tarfile.LNKTYPE, linkname="0.bmp"), "^3 images, 1 unreadable"),
-    ("a pipe", _member(type=tarfile.FIFOTYPE), "^3 images, 1 unreadable"),
-    ("a folder", _member(type=tarfile.DIRTYPE), "^2 images, 0 unreadable"),
     ("a name that leads out", _member(name="../../../etc/\udcff\n.bmp"), "^3 images, 0 unreadable"),
     (
         "holes of GNU",
         _edited(2, (156, b"S"), (386, _SPARSE), (482, b"\0%011o\0" % 8**10)),
         "^2 images, 1 unreadable",
     ),
-    (
-        "holes of pax",
-        _member(pax_headers={"GNU.sparse.size": "99", "GNU.sparse.map": "0,1"}),
-        "^3 images, 1 unreadable",
-    ),
-    ("holes that are text", _member(pax_headers={"GNU.sparse.map": "x,y"}), _INCOMPLETE),
-    ("a size below 0", _edited(2, (124, b"\xff" * 10 + b"\xf8\0")), _INCOMPLETE),
     ("a size beyond the file", _edited(2, (124, b"\x80\0\0\0\x7f" + b"\xff" * 7)), _INCOMPLETE),
-    (
-        "a header of gigabytes",
-        _edited(2, (124, b"%011o\0" % (8**11 - 1)), (156, b"x")),
-        f"{_INCOMPLETE} .*a header or",
-    ),
     ("headers of headers", _headers_of_headers, _INCOMPLETE),
-    (
-        "a damaged header",
-        _edited(1, (148, b"?"), mended=False),
-        r"^refused: .*damaged or truncated at byte 1,024\)$",
-    ),
     ("cut in an image", _edited(2, cut=520), _INCOMPLETE),
-    ("without the blocks at the end", _edited(3, cut=1024), _READ),
-    ("no shards", lambda root: f"webdataset:{root}", "^refused: .*no such shards"),
     (
         "no tar file",
         lambda root: (root / "a.tar").write_bytes(b"x" * 2000) and f"webdataset:{root}",
         _INCOMPLETE,
     ),
     (
-        "a shard that is a folder",
-        lambda root: (root / "a.tar").mkdir() or f"webdataset:{root}",
-        "a.tar is not a file",
-    ),
-    (
         "ranges",
         lambda root: f"webdataset:{root}/{'{0..9}' * 10}.tar",
         "^refused: .*expands to 10,000,000,000 shards",
-    ),
-    (
-        "digits",
-        lambda root: f"webdataset:{root}/{{0..{'9' * 40}}}{{9..1}}[.tar",
-        "^refused: .*no such shards",
     ),
 ]
 

@@ -145,83 +145,46 @@ def pickled(tensor: Any) -> Make:
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
-RESNET, VIT = {"name": "resnet18"}, {"name": "vit_tiny_patch16_224"}
+RESNET = {"name": "resnet18"}
 NETWORKS: list[Any] = [
-    *(
-        {"widths": widths}
-        for widths in ([0, 8], [-4, 8], [100_000, 100_000], [4] * 100, [], "wide")
-    ),
-    *(
-        {"name": name}
-        for name in (
-            "resnet18",
-            "r" * 1_000_000,
-            "hf-hub:stranger/network",
-            "local-dir:/tmp",
-            "python",
-        )
-    ),
-    *(
-        {**RESNET, "options": one}
-        for one in ({"checkpoint_path": "x"}, {"features_only": True}, {"stem_type": "/"})
-    ),
-    *(
-        {**VIT, "options": one}
-        for one in ({"depth": 1_000_000}, {"embed_dim": 10**12}, {"depth": "x"})
-    ),
-    *({"stem_stride": 0}, {"d" * 1_000_000: 3}, "[1, 2]", DEEP),
+    {"widths": [0, 8]},
+    {"widths": [100_000, 100_000]},
+    {"name": "hf-hub:stranger/network"},
+    {**RESNET, "options": {"checkpoint_path": "x"}},
+    {**RESNET, "options": {"depth": "x"}},
+    {"stem_stride": 0},
+    "[1, 2]",
+    DEEP,
 ]
 FIELDS: list[dict[str, Any]] = [
-    *({"image_size": size} for size in ("0", "60000", "nan", "9" * 5000)),
-    *({"mean": value} for value in ("[NaN, 0, 0]", '["0.5", "0.5", "0.5"]', "[1, 1]", "[", DEEP)),
-    *({"std": value} for value in ("[0, 1, 1]", "[1, -1, 1]", "[1e-320, 1, 1]", None)),
-    *(
-        {"crop": "0"},
-        {"interpolation": "magic"},
-        {"origins": "[1, 2]"},
-        {"info": "7"},
-        {"content": "0" * 16},
-    ),
+    {"image_size": "60000"},
+    {"image_size": "9" * 5000},
+    {"mean": "[NaN, 0, 0]"},
+    {"mean": DEEP},
+    {"std": "[0, 1, 1]"},
+    {"std": None},
+    {"interpolation": "magic"},
+    {"content": "0" * 16},
 ]
 HEADERS: list[tuple[Any, int | None]] = [
-    *((b"{}", length) for length in (None, 2**60, 2**64 - 1, 500)),
-    *(
-        (content, None)
-        for content in (b"not JSON", DEEP.encode(), b'{"a": {"dtype": "F4", "shape": [1]}}')
-    ),
-    *(
-        ([(name, shape, [0, 64])], None)
-        for name, shape in (("a", [10**9, 10**9]), ("a", [-16]), ("\\ud800", [16]))
-    ),
+    (b"{}", 2**60),
+    (b"not JSON", None),
+    (DEEP.encode(), None),
+    ([("a", [10**9, 10**9], [0, 64])], None),
     ([("a", [16], [0, 64]), ("b", [16], [0, 64])], None),
-    ([("a", [8], [0, 32]), ("a", [8], [32, 64])], None),
     ([("a", [1024], [0, 4096])], None),
 ]
 TENSORS: list[Callable[[Tensor], Tensor]] = [
-    *(
-        lambda v: v * float("nan"),
-        Tensor.half,
-        Tensor.int,
-        Tensor.to_sparse,
-        lambda v: v.to(torch.complex64),
-    ),
-    *(
-        lambda v: torch.quantize_per_tensor(v, 0.1, 0, torch.quint8),
-        lambda v: v.to("meta"),
-        lambda v: v[:0],
-    ),
-    *(
-        lambda v: torch.nested.nested_tensor([v]),
-        Tensor.sum,
-        Tensor.flatten,
-        lambda v: v.transpose(2, 3),
-    ),
+    lambda v: v * float("nan"),
+    Tensor.int,
+    Tensor.to_sparse,
+    lambda v: torch.quantize_per_tensor(v, 0.1, 0, torch.quint8),
+    lambda v: v.to("meta"),
+    lambda v: v[:0],
 ]
 NAMES = (
     "\ud800.x",
-    3,
     "n" * 1_000_000,
-    "\x1b[2J.weight",
     "_feature_blocks.",
     f"backbone.{'9' * 5000}.0.conv1.weight",
 )
@@ -231,54 +194,28 @@ CHECKPOINTS: list[Make] = [
         checkpoint(lambda name=name: {name: torch.ones(1), "conv1.weight": torch.ones(3)})
         for name in NAMES
     ),
-    checkpoint(lambda: {"_conv_stem.weight": torch.ones(1), "_blocks.².a.b": torch.ones(1)}),
-    checkpoint(lambda: {"stem.conv1.weight": torch.ones(1), "res9": torch.ones(1)}),
     checkpoint(lambda: {"conv1.weight": torch.ones(1).expand(10**6, 10**6, 3, 3)}),
-    *(
-        checkpoint(lambda made=made: made)
-        for made in ([torch.ones(1)], torch.ones(1), {"state_dict": {"a": 1}})
-    ),
-    *(checkpoint(lambda: doubled(60)), zip_bomb, written(b"PK\x05\x06" + bytes(18))),
-    written(b"\x80\x02" + b"}U\x05model" * 100_000 + b"}" + b"s" * 100_000 + b"."),
-    *(
-        written(text, f"x.{kind}")
-        for text in (b"", b"<!DOCTYPE html>")
-        for kind in ("pth", "safetensors", "pkl")
-    ),
+    checkpoint(lambda: {"state_dict": {"a": 1}}),
+    checkpoint(lambda: doubled(60)),
+    zip_bomb,
+    written(b"", "x.pth"),
+    written(b"<!DOCTYPE html>", "x.safetensors"),
 ]
 ARRAYS: list[Make] = [
-    *(
-        pickled(Calls(*call))
-        for call in ((np.ndarray, (10**13,), "f4"), (np.dtype, "V1000000000"), (eval, "1"))
-    ),
-    *(
-        pickled(array)
-        for array in (np.ones((4, 3, 3, 3), ">f4"), np.array([{}], object), np.array(["a"]))
-    ),
-    *(
-        written(content, "x.pkl")
-        for content in (b"\x80\x02}r\xff\xff\xff\xff.", b"\x80\x04\x8e" + bytes(7) + b"\x10.")
-    ),
-    written(pickle.dumps(itself("model", np.ones(1))), "x.pkl"),
+    pickled(Calls(np.ndarray, (10**13,), "f4")),
+    pickled(Calls(eval, "1")),
+    pickled(np.array([{}], object)),
+    written(b"\x80\x02}r\xff\xff\xff\xff.", "x.pkl"),
 ]
 #: What a parser refuses: tests/runtime/test_parsing.py.
 CONFIGS = ("[" * 100_000, "- 1", "network: !!python/object/apply:os.system [x]")
 RUNS: list[Make] = [
     *(run(lambda folder, text=text: (folder / "config.yaml").write_text(text)) for text in CONFIGS),
-    *(
-        run(lambda folder, make=make: make(folder / "backbone.safetensors"))
-        for make in (os.mkfifo, Path.mkdir)
-    ),
+    run(lambda folder: os.mkfifo(folder / "backbone.safetensors")),
     run(lambda folder: (folder / "backbone.safetensors").symlink_to("backbone.safetensors")),
-    run(lambda folder: (folder / "backbone.safetensors").write_bytes(b"<html>")),
-    *(
-        run(lambda folder, make=make: make(folder / "checkpoints/step-00000009.pt"))
-        for make in (os.mkfifo, Path.mkdir)
-    ),
-    *(
-        run(**fields)
-        for fields in ({"name": "hf-hub:a/b"}, {"mean": [float("nan")] * 3}, {"widths": [4, 8, 16]})
-    ),
+    run(lambda folder: (folder / "checkpoints/step-00000009.pt").mkdir()),
+    run(name="hf-hub:a/b"),
+    run(widths=[4, 8, 16]),
 ]
 ZOO: dict[str, list[Make]] = {
     "safetensors files made by hand": [

@@ -6,8 +6,6 @@ import json
 from contextlib import closing
 from pathlib import Path
 
-import torch
-
 from hexa.training import journal as journals
 from hexa.training.journal import METRICS, TENSORBOARD, Journal
 from hexa.training.trackers import TensorBoard
@@ -51,15 +49,6 @@ def test_tensorboard_holds_the_same_numbers_once(tmp_path: Path) -> None:
     events.Reload()
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 0.5), (2, 1.0), (3, 9.0)]
     assert [(e.step, e.value) for e in events.Scalars("monitor/knn")] == [(3, 50.0)]
-
-
-def test_environment_says_what_a_result_depends_on(tmp_path: Path) -> None:
-    journals.write_environment(tmp_path, torch.device("cpu"), "fp32")
-    found = json.loads((tmp_path / "environment.json").read_text())
-    assert found["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
-    assert found["threads"] == torch.get_num_threads()
-    assert found["precision"] == "fp32"
-    assert {"python", "device", "commit", "platform", "processes"} <= set(found)
 
 
 def test_what_comes_before_an_epoch_is_dropped_where_the_run_goes_on(tmp_path: Path) -> None:

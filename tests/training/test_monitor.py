@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hexa.training.monitor import STUCK_LINES, Watch, effective_rank, feature_std
+from hexa.training.monitor import Watch, effective_rank, feature_std
 
 
 def test_feature_std_is_one_on_the_sphere_and_zero_at_a_point() -> None:
@@ -65,26 +65,6 @@ def test_collapse_is_said_once_and_again_when_it_comes_back(
     assert words in watch.train(healthy(**values), 127)[0]
 
 
-def test_the_first_epoch_and_a_narrow_cone_of_many_directions_are_let_pass() -> None:
-    assert Watch(None, None).train(healthy(feature_std=0.041, effective_rank=60.4), 127) == []
-    assert Watch(None, None).train(healthy(feature_std=0.0, epoch=0.9), 127) == []
-    assert Watch(None, None).train(healthy(feature_std=0.0, epoch=1.0), 127) != []
-
-
-def test_a_loss_that_stays_at_chance_is_said_after_a_while() -> None:
-    watch = Watch(chance_loss=math.log(1 + 4096), num_classes=None)
-    said = [watch.train(healthy(**{"loss/std": 8.31}), 127) for _ in range(STUCK_LINES)]
-    assert not any(said[:-1])
-    assert "guessing" in said[-1][0]
-
-
-def test_a_solved_task_with_poor_neighbours_is_a_shortcut() -> None:
-    watch = Watch(None, num_classes=10)
-    watch.train(healthy(**{"accuracy/std": 0.99}), 127)
-    assert watch.knn(85.0) == []
-    assert "99 %" in watch.knn(12.0)[0]
-
-
 def test_a_resumed_watch_neither_repeats_nor_forgets() -> None:
     watch = Watch(8.0, 10)
     watch.train(healthy(feature_std=0.0), 127)
@@ -93,11 +73,3 @@ def test_a_resumed_watch_neither_repeats_nor_forgets() -> None:
     other.state = watch.state
     assert other.state == watch.state
     assert other.train(healthy(feature_std=0.0), 127) == []
-
-
-def test_empty_clusters_are_said_once() -> None:
-    watch = Watch(None, None)
-    assert watch.epoch({"clusters/non_empty": 0.9}) == []
-    assert "only 20 % of the clusters" in watch.epoch({"clusters/non_empty": 0.2})[0]
-    assert watch.epoch({"clusters/non_empty": 0.2}) == []
-    assert watch.epoch({}) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable
 from functools import cache
@@ -25,8 +24,8 @@ from hexa.training.schedules import learning_rate_share
 from hexa.training.state import restore, state_of
 from hexa.training.trainer import Trainer
 
-from ..end_to_end.endings import TIMES, metric_lines as metrics
-from .toy import BATCH, LATE, NOW, STEPS, ToyLoader, assert_identical, method, poison, trainer
+from ..end_to_end.endings import metric_lines as metrics
+from .toy import LATE, NOW, STEPS, ToyLoader, assert_identical, method, poison, trainer
 
 
 def newest(folder: Path) -> checkpoints.State:
@@ -116,28 +115,6 @@ def test_resuming_equals_never_having_stopped_bit_for_bit(
     assert_identical(final(whole), final(second))
     assert metrics(folder) == metrics(tmp_path / "stopped")
     assert second.loader.asked == list(range(stop, 3 * STEPS))
-
-
-def test_every_promised_metric_is_there(uninterrupted: Uninterrupted) -> None:
-    folder, _ = uninterrupted()
-    lines = metrics(folder)
-    assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12, 14, 15]
-    raw = next(
-        line for line in map(json.loads, (folder / METRICS).open()) if line["event"] == "train"
-    )
-    terms = ("std", "adversarial", "cutmix")
-    for name in (
-        *(f"loss/{t}" for t in terms),
-        *(f"accuracy/{t}" for t in terms),
-        "loss",
-        *TIMES - {"time"},
-    ):
-        assert isinstance(raw[name], float), name
-    facts = "perturbation/adversarial zero_gradient/adversarial lambda/cutmix feature_std effective_rank"
-    assert all(raw[name] >= 0 for name in facts.split())
-    assert raw["loss"] == pytest.approx(sum(raw[f"loss/{t}"] for t in terms), rel=1e-5)
-    assert lines[0]["epoch"] == pytest.approx(2 / STEPS)
-    assert lines[3]["learning_rate"] == pytest.approx(0.05 * 0.75)
 
 
 def test_a_term_is_logged_from_where_it_sets_in_and_is_a_mean_over_its_own_steps(
@@ -319,23 +296,6 @@ def test_a_run_ends_where_its_accuracy_is_reached(tmp_path: Path) -> None:
         assert again.step == 2 * STEPS
 
 
-def test_a_monitor_that_fails_is_one_warning_and_tried_again(tmp_path: Path) -> None:
-    def monitor(made: Trainer) -> float:
-        made.objective.method.eval()
-        if made.step < 3 * STEPS:
-            raise ValueError("no such\nfile")
-        return 50.0
-
-    monitored(tmp_path, monitor).run()
-    (warning,) = [line for line in metrics(tmp_path, "warning") if "monitor" in line["message"]]
-    assert warning["step"] == STEPS
-    assert (
-        warning["message"]
-        == "the k-NN monitor failed (ValueError: no such file); the run is not affected"
-    )
-    assert [line["step"] for line in metrics(tmp_path, "monitor")] == [3 * STEPS]
-
-
 @pytest.mark.parametrize(("when", "epoch"), [("before", 1), ("after", 3)])
 def test_a_run_that_is_killed_at_the_monitor_makes_up_for_it(
     tmp_path: Path, when: str, epoch: int
@@ -373,27 +333,6 @@ def test_a_run_that_is_killed_at_the_monitor_makes_up_for_it(
     )
     assert whole.watch.state == again.watch.state
     assert "shortcut" in whole.watch.given
-
-
-def test_unreadable_images_are_listed_at_the_end_of_their_epoch(tmp_path: Path) -> None:
-    loader = ToyLoader()
-    loader.before = lambda step: loader.problems.append("broken.jpg: empty") if step == 1 else None
-    trainer(tmp_path, loader, epochs=2).run()
-    about = [
-        line for line in metrics(tmp_path, "warning") if "could not be read" in line["message"]
-    ]
-    assert [line["step"] for line in about] == [STEPS]
-    assert "broken.jpg: empty" in about[0]["message"]
-
-
-def test_images_per_second_are_global(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = trainer(tmp_path, epochs=1, log_every=5)
-    ticks = iter(range(1000))
-    monkeypatch.setattr("hexa.training.clock.time.perf_counter", lambda: float(next(ticks)))
-    made.run()
-    line = json.loads((tmp_path / METRICS).read_text().splitlines()[0])
-    # start reads the clock twice at most; the lap ends at its next reading
-    assert line["images_per_second"] in {STEPS * BATCH / n for n in (1.0, 2.0)}
 
 
 def test_decay_and_rate_follow_their_groups_and_long_gradients_are_scaled(

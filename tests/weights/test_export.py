@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hexa.config import UserError
 from hexa.core import Branch
-from hexa.nn.backbones import NetworkConfig, SmallResNet, build, use_small_stem
+from hexa.nn.backbones import NetworkConfig, build, use_small_stem
 from hexa.nn.branch_norm import use_branch
 from hexa.testing.cases import train
 from hexa.weights import export as exporting, onnx_file
@@ -25,7 +25,6 @@ from hexa.weights.export import export
 from hexa.weights.preparation import of_timm
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone
 from tests.laws.cases import Case
-from tests.refusals import one_line
 from tests.weights.test_layouts import assert_same
 from tests.weights.test_pretrained import run_folder
 
@@ -71,44 +70,6 @@ def test_the_line_that_is_printed_loads_the_file_without_hexa(
     images = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
         assert_same(names["network"].eval()(by_hand(backbone, images)), backbone(images))
-
-
-@pytest.mark.parametrize(
-    ("config", "classes"),
-    [(RESNET, 1000), (VIT, 7), (NetworkConfig(name="tf_efficientnet_lite0"), 1000)],
-)
-def test_the_line_for_timm_takes_a_new_head(
-    tmp_path: Path, config: NetworkConfig, classes: int
-) -> None:
-    backbone = trained(config)
-    line = export(backbone, "timm", tmp_path / "out.safetensors")["load"]
-    names: dict[str, Any] = {}
-    exec(line.replace("num_classes=0", f"num_classes={classes}", 1), names)
-    network, images = names["network"].eval(), torch.rand(2, 3, 32, 32)
-    with torch.no_grad():
-        assert network(images).shape == (2, classes)
-        features = network.forward_head(
-            network.forward_features(by_hand(backbone, images)), pre_logits=True
-        )
-        assert_same(features, backbone(images))
-    prepared, own = timm.data.resolve_model_data_config(network), backbone.preparation
-    assert prepared["input_size"] == (3, own.size, own.size)
-    assert (prepared["mean"], prepared["std"]) == (own.mean, own.std)
-    assert (prepared["crop_pct"], prepared["interpolation"]) == (own.crop, own.interpolation)
-
-
-@pytest.mark.parametrize("target", ["timm", "torchvision", "safetensors"])
-def test_a_network_of_ours_says_how_to_rebuild_it(tmp_path: Path, target: str) -> None:
-    backbone, out = trained(SMALL, 16), tmp_path / "out.safetensors"
-    report = export(backbone, target, out)
-    assert "SmallResNet((4, 8)" in report["network"]
-    with safetensors.safe_open(out, framework="pt") as file:
-        assert NetworkConfig.model_validate_json(file.metadata()["network"]) == SMALL
-    names: dict[str, Any] = {}
-    exec(report["load"], names)
-    assert isinstance(names["network"], SmallResNet)
-    images = torch.rand(2, 3, 16, 16)
-    assert torch.equal(load_backbone(out)(images), backbone(images))
 
 
 def test_detectron2_gets_arrays_under_its_names(tmp_path: Path) -> None:
@@ -192,40 +153,6 @@ def test_a_transformer_at_another_size_is_loaded_by_timm_and_as_a_graph(
     assert export(again, "onnx", tmp_path / "out.onnx")["largest_difference"] < 1e-5
     with torch.no_grad():
         assert_same(onnx_file.features(tmp_path / "out.onnx", images), expected)
-
-
-def test_a_network_of_anybodys_own_becomes_a_graph_and_nothing_else(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    (tmp_path / "mine.py").write_text(
-        "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU())\n"
-    )
-    spec = f"python:{tmp_path / 'mine.py'}:make"
-    assert export(spec, "onnx", tmp_path / "out.onnx")["largest_difference"] < 1e-5
-    with pytest.raises(UserError, match="not a network that hexa can build"):
-        export(spec, "timm", tmp_path / "x.safetensors")
-
-
-@pytest.mark.parametrize(
-    ("backbone", "target", "name", "said"),
-    [
-        (SMALL, "timm", "out.pth", r"name it \.safetensors"),
-        (SMALL, "detectron2", "out.pkl", "no other library has small-resnet"),
-        (RESNET, "safetensors", "out.pth", r"must end in \.safetensors"),
-        (RESNET, "timm", "out.onnx", r"ends in \.onnx is not for --to timm"),
-        (RESNET, "timm", "", "is a folder"),
-        (RESNET, "tim", "out.pth", "did you mean 'timm'"),
-        (NetworkConfig(name="resnet26d"), "torchvision", "out.pth", "--to timm"),
-        (STEM, "detectron2", "out.pkl", "only ResNets"),
-        ("pixels:8", "timm", "out.pth", "not a network that hexa can build"),
-    ],
-)
-def test_what_a_target_cannot_hold_is_one_line(
-    tmp_path: Path, backbone: NetworkConfig | str, target: str, name: str, said: str
-) -> None:
-    given = backbone if isinstance(backbone, str) else random_backbone(backbone, 32)
-    with one_line(said):
-        export(given, target, tmp_path / "new" / name if name else tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("damage", ["value", "key", "graph"])

@@ -65,11 +65,6 @@ def test_maps_are_averaged_and_normalised_as_the_network_declares(file: Path) ->
     assert backbone.content_hash() == load_backbone(f"python:{file}:maps").content_hash()
 
 
-def test_what_is_not_declared_is_imagenets(file: Path) -> None:
-    backbone = load_backbone(f"python:{file}:bare")
-    assert (backbone.image_size, backbone.num_features, backbone.mean[0]) == (224, 3, 0.485)
-
-
 def test_a_module_is_found_where_the_user_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     assert load_backbone("python:my_networks:maps").num_features == 5
@@ -88,12 +83,12 @@ def test_a_module_is_found_where_the_user_is(file: Path, monkeypatch: pytest.Mon
         ),
         ("python:FILE:fails", r"fails on images \(2, 3, 224, 224\): RuntimeError"),
         ("python:FILE.none.py:f", "no such file"),
-        ("python:FILE:raises", r"raises\(\) raised OSError: weights are somewhere else"),
+        ("python:FILE:raises", r"raises\(\) raised OSError"),
         (
             "python:FILE:asks",
-            r"asks\(\) raised TypeError: .* missing 1 required positional argument: 'path'",
+            r"asks\(\) raised TypeError",
         ),
-        ("python:FILE:one_mean", "mean must be numbers, one per channel, got 0.5"),
+        ("python:FILE:one_mean", "mean .* 0.5"),
         ("python:FILE:big", "size must be an integer .*'big'"),
     ],
 )

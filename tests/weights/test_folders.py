@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import timm
 import torch
 from timm.models import _hub as timms_hub
@@ -17,8 +16,7 @@ from hexa.weights.export import export
 from hexa.weights.pretrained import load_backbone
 from tests.refusals import one_line
 from tests.weights.test_foreign import assert_features, saved
-from tests.weights.test_layouts import resnet18, stirred
-from tests.weights.vits import ViT
+from tests.weights.test_layouts import stirred
 
 TINY = {
     "hidden_size": 32,
@@ -112,44 +110,6 @@ def test_transformers(tmp_path: Path, kind: str) -> None:
     assert_features(load_backbone(tmp_path), expected)
 
 
-@pytest.mark.parametrize("registers", [0, 2])
-def test_registers_of_dinov3_of_transformers(tmp_path: Path, registers: int) -> None:
-    """Without registers, which is the default there, a tensor without values is saved."""
-    hub = pytest.importorskip("transformers")
-    config = hub.DINOv3ViTConfig(**TINY, intermediate_size=64, num_register_tokens=registers)
-    model = shaken(hub.DINOv3ViTModel(config))
-    model.save_pretrained(tmp_path)
-    assert_features(load_backbone(tmp_path), Pooled(model))
-
-
-@pytest.mark.parametrize(("gated", "act"), [(True, "gelu"), (False, "silu")])
-def test_activations_that_timms_dinov3_lacks(tmp_path: Path, gated: bool, act: str) -> None:
-    hub = pytest.importorskip("transformers")
-    fields = TINY | {"intermediate_size": 64, "num_register_tokens": 2, "hidden_act": act}
-    config = hub.DINOv3ViTConfig(**fields, use_gated_mlp=gated)
-    hub.DINOv3ViTModel(config).save_pretrained(tmp_path)
-    with one_line(f"timm's DINOv3 has no .*layers with hidden_act '{act}'"):
-        load_backbone(tmp_path)
-
-
-def test_a_vit_of_transformers_without_its_config(tmp_path: Path) -> None:
-    """Its layer norms add 1e-12 to variances, timm's 1e-6."""
-    hub = pytest.importorskip("transformers")
-    fields = {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768}
-    model = stirred(hub.ViTModel(hub.ViTConfig(**fields)))
-    path = saved(model.state_dict(), tmp_path)
-    assert_features(load_backbone(f"{path}#vit_tiny_patch16_224"), Pooled(model))
-
-
-@pytest.mark.parametrize("kind", ["ViTForImageClassification", "Dinov2ForImageClassification"])
-def test_classifiers_of_transformers(tmp_path: Path, kind: str) -> None:
-    hub = pytest.importorskip("transformers")
-    config = hub.Dinov2Config(**TINY) if "Dino" in kind else hub.ViTConfig(**TINY)
-    model = shaken(getattr(hub, kind)(config))
-    model.save_pretrained(tmp_path)
-    assert_features(load_backbone(tmp_path), Pooled(model.base_model))
-
-
 def test_masked_autoencoders_of_transformers(tmp_path: Path) -> None:
     """Their own model shuffles patches, so that its features are those of the same weights as a ViT."""
     hub = pytest.importorskip("transformers")
@@ -184,21 +144,6 @@ def test_both_towers_of_clip_of_transformers(tmp_path: Path) -> None:
     assert_features(load_backbone(tmp_path), PooledOutput())
 
 
-@pytest.mark.parametrize("kind", ["vit", "dinov3"])
-def test_export_of_transformers(tmp_path: Path, kind: str) -> None:
-    model = make(kind)
-    model.save_pretrained(tmp_path / "model")
-    report = export(tmp_path / "model", "timm", tmp_path / "out.safetensors")
-    names: dict[str, Any] = {}
-    exec(report["load"], names)
-    backbone = load_backbone(tmp_path / "model")
-    assert_features(backbone, names["network"])
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    report = export(tmp_path / "model", "onnx", tmp_path / "out.onnx")
-    assert report["largest_difference"] < 1e-4
-
-
 def test_shards(tmp_path: Path) -> None:
     model = make("vit")
     model.save_pretrained(tmp_path, max_shard_size="20KB")
@@ -218,30 +163,6 @@ def test_an_index_does_not_lead_elsewhere(tmp_path: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with one_line("has no weight_map of files in this folder"):
         load_backbone(folder)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (
-            {"model_type": "llama"},
-            r"^\S+config.json: model_type 'llama' is not known; known: .*, name it: \S+#NETWORK$",
-        ),
-        ({"hidden_size": "many"}, "not a config of transformers"),
-        ({"hidden_size": 10**9}, "embed_dim must be at most 4096"),
-        ({"hidden_act": "tan"}, "hidden_act 'tan' is not known"),
-        ({"image_size": [32, 64]}, "not square"),
-        ({"num_hidden_layers": 3}, "it lacks blocks.2"),
-        ({"num_hidden_layers": 1}, "unknown keys are encoder.layer.1"),
-        ({"patch_size": 16}, "of another shape are patch_embed.proj.weight"),
-    ],
-)
-def test_a_config_that_does_not_fit(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    make("vit").save_pretrained(tmp_path)
-    fields = json.loads((tmp_path / "config.json").read_text()) | change
-    (tmp_path / "config.json").write_text(json.dumps(fields))
-    with one_line(said):
-        load_backbone(tmp_path)
 
 
 def test_no_code_of_a_folder_is_run(tmp_path: Path) -> None:
@@ -273,24 +194,6 @@ def test_timms_folders(tmp_path: Path, safe: bool) -> None:
     assert_features(backbone, names["network"])
 
 
-def test_timms_convolutions(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    network = stirred(timm.create_model("test_resnet"))
-    timms_hub.save_for_hf(network, str(tmp_path), safe_serialization=True)
-    theirs = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=0)
-    assert_features(load_backbone(tmp_path), theirs)
-
-
-def test_a_folder_without_a_network(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    with one_line(r"no model\.safetensors or pytorch_model\.bin"):
-        load_backbone(tmp_path)
-    safetensors.torch.save_file(ViT().state_dict(), tmp_path / "model.safetensors")
-    with one_line(r"no network is recognised by these key names .*#NETWORK"):
-        load_backbone(tmp_path)
-    assert load_backbone(f"{tmp_path}#test_vit").num_features == 64
-
-
 @pytest.mark.parametrize("quick", [True, False])
 def test_folders_of_openclip(tmp_path: Path, quick: bool) -> None:
     open_clip = pytest.importorskip("open_clip")
@@ -307,15 +210,3 @@ def test_folders_of_openclip(tmp_path: Path, quick: bool) -> None:
     backbone = load_backbone(tmp_path)
     assert backbone.mean == (0.1, 0.2, 0.3)
     assert_features(backbone, model.visual)
-
-
-def test_runs_take_no_network(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("")
-    with one_line("a run describes its network; leave out #resnet18"):
-        load_backbone(f"{tmp_path}#resnet18")
-
-
-def test_bare_folders_with_one_file(tmp_path: Path) -> None:
-    saved(resnet18().state_dict(), tmp_path, "pytorch_model.bin")
-    for spec in (tmp_path, f"{tmp_path}#resnet18"):
-        assert load_backbone(spec).network_config.name == "resnet18"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
-import timm
 import torch
 import torchvision
 from torch import Tensor, nn
@@ -18,9 +15,8 @@ from torch import Tensor, nn
 from hexa.config import UserError
 from hexa.nn.backbones import NetworkConfig, use_small_stem
 from hexa.weights import files
-from hexa.weights.export import export
 from hexa.weights.fitting import filled
-from hexa.weights.foreign import Asked, foreign_state
+from hexa.weights.foreign import foreign_state
 from hexa.weights.pretrained import Backbone, load_backbone
 from tests.refusals import one_line
 from tests.weights.test_layouts import assert_same, features_of, resnet18, stirred
@@ -215,20 +211,6 @@ def test_a_named_part(
     assert "note" not in backbone.info
 
 
-def test_the_part_that_a_note_names_loads(tmp_path: Path, vit: ViT, other: State) -> None:
-    for layout in (averaged, dino, dinov2_training):
-        path = saved(layout(other, vit.state_dict()), tmp_path)
-        note = load_backbone(f"{path}#test_vit").info["note"]
-        spec = note.split("; ")[1].removesuffix(" takes the others")
-        assert_features(load_backbone(spec), vit)
-
-
-def test_a_part_that_is_not_there(tmp_path: Path, vit: ViT, other: State) -> None:
-    path = saved(dino(vit.state_dict(), other), tmp_path)
-    with one_line(r"no such part; it has student\.module\.backbone, teacher\.backbone"):
-        load_backbone(f"{path}#test_vit:encoder")
-
-
 def test_moco_v3_resnets(tmp_path: Path) -> None:
     own, other = (
         {k: v for k, v in network.state_dict().items() if not k.startswith("fc.")}
@@ -279,14 +261,6 @@ def test_dinov3(tmp_path: Path, biases: bool) -> None:
     assert_features(backbone, vit, torch.rand(2, 3, 48, 48))
 
 
-def test_biases_of_keys_are_refused(tmp_path: Path) -> None:
-    vit = ViT(depth=2, mask_token=True, registers=4, scale=True, rotary=True)
-    state = {name: value for name, value in vit.state_dict().items() if "bias_mask" not in name}
-    config = NetworkConfig(name="vit_small_patch16_dinov3", options=TINY)
-    with pytest.raises(UserError, match=r"blocks\.0\.attn\.qkv\.bias has biases of keys"):
-        loaded_as(saved(state, tmp_path), config)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
@@ -312,15 +286,6 @@ def test_released_networks_by_name(tmp_path: Path, name: str, options: dict[str,
     assert str(caught.value).endswith(f"it fits {name}: give {path}#{name}")
 
 
-@pytest.mark.slow
-def test_moco_v3s_small_network_has_twelve_heads(tmp_path: Path) -> None:
-    vit, other = ViT(384, 12, 12, side=224, ratio=4), ViT(384, 12, 12, side=224, ratio=4)
-    path = saved(moco_v3(vit.state_dict(), other.state_dict()), tmp_path)
-    backbone = load_backbone(f"{path}#vit_small_patch16_224")
-    assert_features(backbone, vit)
-    assert "12 heads" in backbone.info["note"]
-
-
 def test_openclip(tmp_path: Path) -> None:
     open_clip = pytest.importorskip("open_clip")
     text = {"context_length": 8, "vocab_size": 50, "width": 32, "heads": 2, "layers": 1}
@@ -335,21 +300,6 @@ def test_openclip(tmp_path: Path) -> None:
     )
     for content in (state, under("module.", state), {"state_dict": under("module.", state)}):
         assert_features(loaded_as(saved(content, tmp_path), config), model.visual)
-
-
-@pytest.mark.slow
-def test_openclips_resnet(tmp_path: Path) -> None:
-    open_clip = pytest.importorskip("open_clip")
-    text = {"context_length": 8, "vocab_size": 50, "width": 32, "heads": 2, "layers": 1}
-    model = open_clip.model.CLIP(1024, {"layers": [3, 4, 6, 3], "width": 64}, text).eval()
-    backbone = load_backbone(f"{saved(model.state_dict(), tmp_path)}#resnet50_clip")
-    images = torch.rand(1, 3, 224, 224)
-    with torch.no_grad():
-        expected = model.visual(backbone.normalize(images))
-        assert backbone(images).shape == (1, 2048)
-        found = backbone(images) @ model.visual.attnpool.c_proj.weight.T
-        found = found + model.visual.attnpool.c_proj.bias
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_torchvisions_vision_transformers(tmp_path: Path) -> None:
@@ -431,23 +381,6 @@ def like(network: nn.Module, padding: int) -> nn.Module:
     return other
 
 
-def test_other_stems_are_padded_by_one(tmp_path: Path) -> None:
-    network = cifar_stem(1)
-    path = saved({"state_dict": under("backbone.", network.state_dict())}, tmp_path)
-    backbone = load_backbone(path)
-    assert f"{path}#resnet18:padding2 pads it by 2" in backbone.info["note"]
-    assert_features(backbone, network)
-    assert_features(load_backbone(f"{path}#resnet18:padding2"), like(network, 2))
-
-
-def test_shortcuts_of_cifar_resnets(tmp_path: Path) -> None:
-    """robustness and others call downsample shortcut, and fc linear."""
-    network = cifar_stem(1)
-    state = {k.replace("downsample", "shortcut"): v for k, v in network.state_dict().items()}
-    path = saved(under("module.", state | {"linear.weight": torch.ones(10, 512)}), tmp_path)
-    assert_features(load_backbone(path), network)
-
-
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
@@ -456,17 +389,6 @@ def test_a_missing_block_is_refused(tmp_path: Path, vit: ViT) -> None:
     said = r"not the state of test_vit: it lacks blocks\.3\.norm1\.weight.* function .* python:FILE"
     with one_line(said):
         load_backbone(f"{saved(state, tmp_path)}#test_vit")
-
-
-def test_a_block_that_is_there_twice_is_refused(tmp_path: Path, vit: ViT, other: State) -> None:
-    twice = {
-        name.replace("blocks.1.", "blocks.1._orig_mod."): value
-        for name, value in other.items()
-        if name.startswith("blocks.1.")
-    }
-    path = saved(vit.state_dict() | twice, tmp_path)
-    with one_line(r"unknown keys are blocks\.1\._orig_mod\."):
-        load_backbone(f"{path}#test_vit")
 
 
 def test_half_a_teacher_is_not_replaced_by_its_student(
@@ -487,18 +409,9 @@ def test_an_unknown_tensor_is_refused_by_name(tmp_path: Path, vit: ViT, name: st
             load_backbone(f"{saved(content, tmp_path)}#test_vit")
 
 
-def test_an_unknown_module_beside_the_network(tmp_path: Path, vit: ViT) -> None:
-    state = under("model.backbone.", vit.state_dict()) | {"model.adapter.weight": torch.ones(3)}
-    path = saved(state, tmp_path)
-    with one_line(r"unknown tensors beside the network: model\.adapter\.weight; .*") as caught:
-        load_backbone(f"{path}#test_vit")
-    spec = str(caught.value).rpartition(" ")[2]
-    assert_features(load_backbone(spec), vit)
-
-
 def test_another_network_is_refused_and_the_right_one_suggested(tmp_path: Path) -> None:
     path = saved(resnet18().state_dict(), tmp_path)
-    with one_line(r"not the state of resnet34: .*; it fits resnet18: give .*#resnet18$"):
+    with one_line(r"resnet34: .*#resnet18$"):
         load_backbone(f"{path}#resnet34")
 
 
@@ -513,83 +426,10 @@ def test_another_patch_size_is_refused(tmp_path: Path) -> None:
     assert_features(load_backbone(f"{path}#vit_small_patch32_224"), vit)
 
 
-def test_networks_that_differ_need_a_choice(tmp_path: Path, vit: ViT, other: State) -> None:
-    path = saved(under("left.", vit.state_dict()) | under("right.", other), tmp_path)
-    with one_line(r"has several such networks: 'left', 'right'; name one: .*#test_vit:left$"):
-        load_backbone(f"{path}#test_vit")
-    assert_features(load_backbone(f"{path}#test_vit:left"), vit)
-
-
-def test_resnets_that_differ_need_a_choice(tmp_path: Path) -> None:
-    """Nobody names the network; the command in the error does."""
-    both = under("left.", resnet18().state_dict()) | under("right.", resnet18(7).state_dict())
-    path = saved(both, tmp_path)
-    with one_line(r"several such networks: .*#resnet18:left$") as caught:
-        load_backbone(path)
-    found = load_backbone(str(caught.value).rpartition(" ")[2])
-    images = torch.rand(2, 3, 40, 40)
-    assert_same(found(images).detach(), features_of(resnet18(), images))
-
-
-def test_networks_with_a_norm_after_pooling(tmp_path: Path) -> None:
-    """As MAE and BEiT fine-tune them."""
-    options = {"global_pool": "avg", "img_size": 32}
-    network = stirred(timm.create_model("test_vit", num_classes=0, **options))
-    assert "fc_norm.weight" in network.state_dict()
-    path = saved({"model": network.state_dict()}, tmp_path)
-    assert_features(load_backbone(f"{path}#test_vit"), network)
-
-
 @pytest.mark.parametrize("content", [{}, {"state_dict": {}}, {"epoch": 1}, []])
 def test_an_empty_file(tmp_path: Path, content: Any) -> None:
     with one_line("has no named tensors"):
         load_backbone(f"{saved(content, tmp_path)}#test_vit")
 
 
-def test_an_empty_safetensors_file(tmp_path: Path) -> None:
-    safetensors.torch.save_file({}, tmp_path / "x.safetensors")
-    with one_line("has no tensors"):
-        load_backbone(tmp_path / "x.safetensors")
-
-
-def test_classes_other_than_namespaces_are_refused(tmp_path: Path, vit: ViT) -> None:
-    path = saved({"model": vit.state_dict(), "args": Path("x")}, tmp_path)
-    with one_line("would run code"):
-        load_backbone(f"{path}#test_vit")
-
-
 # -- export ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("layout", "name"), [(dino, "test_vit"), (mae, "test_vit"), (averaged, "test_vit")]
-)
-def test_export_from_other_layouts(
-    tmp_path: Path, vit: ViT, other: State, layout: Callable[..., State], name: str
-) -> None:
-    path = saved(layout(vit.state_dict(), other), tmp_path)
-    report = export(f"{path}#{name}", "timm", tmp_path / "out.safetensors")
-    names: dict[str, Any] = {}
-    exec(report["load"], names)
-    backbone = load_backbone(tmp_path / "out.safetensors")
-    assert_features(backbone, vit)
-    assert_features(backbone, names["network"])
-
-
-def test_export_of_a_solo_learn_stem(tmp_path: Path) -> None:
-    network = cifar_stem(2)
-    path = saved(network.state_dict(), tmp_path)
-    report = export(f"{path}#resnet18:padding2", "timm", tmp_path / "out.pth")
-    names: dict[str, Any] = {}
-    exec(report["load"], names)
-    assert_features(load_backbone(f"{path}#resnet18:padding2"), names["network"])
-    assert "padding" in report["network"]
-
-
-def test_the_page_names_networks_of_timm() -> None:
-    """Each FILE#NETWORK of docs/which-weights.md; the tests above load one file for each row."""
-    page = (Path(__file__).parents[2] / "docs" / "which-weights.md").read_text()
-    specs = re.findall(r"[\w.-]+\.(?:pth|pt|bin|ckpt|tar|safetensors)#([\w.]+)", page)
-    assert len(specs) > 15
-    for spec in specs:
-        assert Asked.of("FILE", spec).name == spec

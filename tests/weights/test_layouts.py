@@ -5,21 +5,17 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
-import re
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import timm
 import torch
 import torchvision
 from torch import Tensor, nn
 
-from hexa.config import UserError
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig, outline, use_small_stem
 from hexa.nn.branch_norm import convert
@@ -29,7 +25,6 @@ from hexa.weights.foreign import foreign_state
 from hexa.weights.layouts import LAYOUTS, NETWORKS, names
 from hexa.weights.preparation import NAMES
 from hexa.weights.pretrained import load_backbone
-from tests.refusals import one_line
 
 ROOT = Path(__file__).parents[2]
 SWAV_STD = (0.228, 0.224, 0.225)
@@ -207,15 +202,6 @@ def test_detectron2s_pickles_hold_arrays(tmp_path: Path, protocol: int) -> None:
     assert_same(load_backbone(tmp_path / "d2.pkl")(images).detach(), features_of(network, images))
 
 
-def test_a_small_stem_in_a_safetensors_file_without_metadata(tmp_path: Path) -> None:
-    network = resnet18(small=True)
-    safetensors.torch.save_file(network.state_dict(), tmp_path / "plain.safetensors")
-    found = load_backbone(tmp_path / "plain.safetensors")
-    assert (found.network_config.small_stem, found.image_size) == (True, 32)
-    images = torch.rand(2, 3, 40, 40)
-    assert_same(found(images).detach(), features_of(network, images))
-
-
 def test_networks_of_a_family_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     outlines = {
         name: outline(NetworkConfig(name=name)) for family in NETWORKS.values() for name in family
@@ -273,24 +259,6 @@ def test_efficientnet_lite_goes_into_timms_with_tensorflows_padding() -> None:
     assert difference > 0.01
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "coatnet_pico_rw_224"])
-def test_any_timm_network_can_be_named(tmp_path: Path, name: str) -> None:
-    """CoAtNet's names are like Detectron2's."""
-    network = stirred(timm.create_model(name))
-    torch.save(under("module.backbone.", network, head=True), tmp_path / "t.pth")
-    with pytest.raises(UserError, match=r"t\.pth#(NETWORK|vit_tiny_patch16_224)"):
-        load_backbone(tmp_path / "t.pth")
-    with pytest.raises(UserError, match=f"did you mean '{name}"):
-        load_backbone(f"{tmp_path / 't.pth'}#{name[:-1]}")
-    backbone = load_backbone(f"{tmp_path / 't.pth'}#{name}")
-    with torch.no_grad():
-        pixels = backbone.normalize(torch.rand(1, 3, 224, 224))
-        assert_same(
-            backbone.network(pixels),
-            network.forward_head(network.forward_features(pixels), pre_logits=True),
-        )
-
-
 def test_a_further_batch_norm_set_is_dropped(tmp_path: Path) -> None:
     network = resnet18()
     images = torch.rand(2, 3, 40, 40)
@@ -299,40 +267,3 @@ def test_a_further_batch_norm_set_is_dropped(tmp_path: Path) -> None:
     torch.save(doubled.state_dict(), tmp_path / "doubled.pth")
     assert any(".aux." in name for name in doubled.state_dict())
     assert_same(load_backbone(tmp_path / "doubled.pth")(images).detach(), expected)
-
-
-def lites() -> State:
-    own = outline(NetworkConfig(name="tf_efficientnet_lite0")).state_dict()
-    renamed = names(LAYOUTS["efficientnet_pytorch"], own).items()
-    return {theirs: torch.ones_like(own[name], device="cpu") for name, theirs in renamed}
-
-
-ALMOST = "almost a resnet18, but "
-
-
-@pytest.mark.parametrize(
-    ("make", "change", "name", "said"),
-    [
-        (distributed, lambda s: s.pop("module.layer2.0.bn1.bias"), "", "it lacks layer2.0.bn1.bias; if timm has this network"),
-        (swav, lambda s: s.update({"module.bn1.x": torch.ones(1)}), "", "unknown keys are bn1.x; if timm has this network"),
-        (distributed, lambda s: s.update({"module.bn1.bias": torch.ones(5)}), "", "are bn1.bias ([5], not [64]); if timm"),
-        (distributed, lambda s: s.pop("module.layer3.0.conv1.weight"), "", ALMOST + "it lacks layer3.0.conv1.weight"),
-        (distributed, lambda s: s.update({"module.c.weight": s.pop("module.layer3.0.conv1.weight")}), "",
-         ALMOST + "it lacks layer3.0.conv1.weight; unknown keys are c.weight"),
-        (distributed, lambda s: s.update({k: v[:2] for k, v in s.items() if v.ndim}), "", "unknown ResNet of 20 conv"),
-        (lambda *_: heads("fc."), lambda s: None, "", "has only a head (fc.0.weight"),
-        (lambda *_: {"a": torch.ones(1)}, lambda s: None, "", "no network is recognised by these key names (a); "),
-        (lambda *_: lites(), lambda s: None, "#efficientnet_lite0", "must be one of tf_efficientnet_lite0"),
-        (lambda *_: lites(), lambda s: s.update({"_blocks.3._more.weight": torch.ones(1)}), "",
-         "unknown keys are _blocks.3._more.weight"),
-        (lambda *_: lites(), lambda s: [s.pop(k) for k in [*s] if "_blocks.1" in k], "", "unknown EfficientNet"),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_is_named(
-    tmp_path: Path, make: Any, change: Callable[[State], object], name: str, said: str
-) -> None:
-    state = make(resnet18(), resnet18(7))
-    change(state)
-    torch.save(state, tmp_path / "x.pth")
-    with one_line(re.escape(said)):
-        load_backbone(f"{tmp_path / 'x.pth'}{name}")

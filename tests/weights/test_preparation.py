@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import safetensors
-import safetensors.torch
 import timm
 import torch
 from torch import Tensor
 
-from hexa.config import UserError
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD
 from hexa.weights import layouts
-from hexa.weights.export import export
-from hexa.weights.preparation import NAMES, Preparation, of_timm
-from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.weights.preparation import NAMES, Preparation
+from hexa.weights.pretrained import load_backbone, random_backbone
 from tests.evaluation.given import SMALL
-from tests.refusals import one_line
 
 HALF = (0.5, 0.5, 0.5)
-
-
-def resnet18() -> dict[str, Tensor]:
-    return timm.create_model("resnet18", num_classes=0).state_dict()
 
 
 def efficientnet_lite0() -> dict[str, Tensor]:
@@ -48,42 +38,6 @@ def test_an_efficientnet_is_fed_as_timm_says(tmp_path: Path) -> None:
     assert found.normalize(torch.full((1, 3, 1, 1), 0.5)).abs().max() < 1e-6
 
 
-def test_a_named_network_is_fed_as_timm_says_of_it_or_of_its_weights(tmp_path: Path) -> None:
-    path = saved(tmp_path / "x.pth", resnet18())
-    plain, tagged = load_backbone(f"{path}#resnet18"), load_backbone(f"{path}#resnet18.tv_in1k")
-    assert (plain.preparation.crop, plain.preparation.interpolation) == (0.95, "bicubic")
-    assert plain.preparation.origins["crop"] == "timm's configuration of resnet18.a1_in1k"
-    assert (tagged.preparation.crop, tagged.preparation.interpolation) == (0.875, "bilinear")
-    assert plain.network_config.name == tagged.network_config.name == "resnet18"
-    with pytest.raises(UserError, match=r"resnet18\.mine: timm has no network"):
-        load_backbone(f"{path}#resnet18.mine")
-
-
-def test_a_published_layout_wins_over_a_name(tmp_path: Path) -> None:
-    path = saved(tmp_path / "x.pth", resnet18(), "module.encoder_q.")
-    assert (
-        load_backbone(f"{path}#resnet18").preparation.origins["mean"]
-        == "published with MoCo and PCL"
-    )
-
-
-def test_a_file_of_ours_keeps_how_it_is_fed_and_an_old_one_is_as_it_was(tmp_path: Path) -> None:
-    save_backbone(load_backbone("random:test_vit"), tmp_path / "new.safetensors")
-    assert load_backbone(tmp_path / "new.safetensors").preparation == of_timm("test_vit")
-    backbone = random_backbone(SMALL, 16)
-    with safetensors.safe_open(
-        save_backbone(backbone, tmp_path / "b.safetensors"), framework="pt"
-    ) as file:
-        metadata = file.metadata()
-    old = {
-        name: metadata[name] for name in ("format", "network", "mean", "std", "image_size", "info")
-    }
-    safetensors.torch.save_file(backbone.network.state_dict(), tmp_path / "old.safetensors", old)
-    found = load_backbone(tmp_path / "old.safetensors")
-    assert found.preparation == backbone.preparation == Preparation(IMAGENET_MEAN, IMAGENET_STD, 16)
-    assert found.preparation.said() is None
-
-
 @pytest.mark.parametrize("given", ["0.5", 0.5, "[0.5, 0.5, 0.5]", HALF])
 def test_what_a_user_sets_is_used_and_remembered(given: object) -> None:
     backbone = random_backbone(SMALL, 16)
@@ -103,53 +57,3 @@ def test_what_a_user_sets_is_used_and_remembered(given: object) -> None:
     torch.testing.assert_close(found(images), expected)
     assert (backbone.deviations, backbone.mean) == ({}, IMAGENET_MEAN)
     assert backbone.to("meta").prepared(crop=0.5).normalize.scale.is_meta  # it stays on its device
-
-
-def test_setting_what_was_assumed_is_no_deviation(tmp_path: Path) -> None:
-    found = load_backbone(
-        saved(tmp_path / "x.pth", resnet18()), mean=IMAGENET_MEAN, std="0.229,0.224,0.225"
-    )
-    assert found.deviations == {}
-    assert (found.preparation.origins["mean"], found.preparation.origins["size"]) == (
-        "given",
-        "assumed",
-    )
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"mean": "nan"}, "mean must be 3 numbers, one per channel"),
-        ({"mean": "grey"}, "mean must be 3 numbers, one per channel, got 'grey'"),
-        ({"std": 0}, "std must be 3 numbers above 0"),
-        ({"size": "60000"}, "size must be an integer from 1 to 4096"),
-        ({"size": "big"}, "size must be a number, got 'big'"),
-        ({"size": True}, "size must be a number, got True"),
-        ({"size": float("inf")}, "size must be a number, got inf"),
-        ({"size": 15}, "size 15: test_vit has patches of 16 px; give 16$"),
-        ({"crop": 2}, r"crop must be a share of the image from 0\.1 to 1, got 2"),
-        (
-            {"interpolation": "nearest"},
-            "interpolation must be one of bilinear, bicubic, got 'nearest'",
-        ),
-    ],
-)
-def test_what_cannot_be_is_one_line(given: Any, said: str) -> None:
-    with one_line(said):
-        load_backbone("random:test_vit", **given)
-
-
-def test_an_exported_file_is_fed_as_it_was_asked_for(tmp_path: Path) -> None:
-    export(
-        saved(tmp_path / "x.pth", resnet18()),
-        "safetensors",
-        tmp_path / "out.safetensors",
-        std=0.5,
-        size=64,
-    )
-    found = load_backbone(tmp_path / "out.safetensors")
-    assert (found.std, found.image_size, found.mean) == (HALF, 64, IMAGENET_MEAN)
-    assert (found.preparation.origins["std"], found.preparation.origins["mean"]) == (
-        "given",
-        "assumed",
-    )

@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors
-import timm
 import torch
 import yaml
-from torch import Tensor, nn
+from torch import nn
 
 from hexa.config import UserError
 from hexa.core import Branch
 from hexa.nn.backbones import NetworkConfig, SmallResNet, build
 from hexa.nn.branch_norm import convert, use_branch
 from hexa.runtime import checkpoints
-from hexa.weights.metadata import metadata_of
 from hexa.weights.preparation import Preparation
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone, save_backbone
 from tests.pickles import Calls
@@ -93,17 +90,6 @@ def test_what_is_saved_comes_back_with_all_it_carries(tmp_path: Path) -> None:
     assert path.stat().st_mode == (tmp_path / "other").stat().st_mode  # as the umask says
 
 
-def test_equal_backbones_are_equal_files(tmp_path: Path) -> None:
-    """safetensors draws the order of metadata anew for each file."""
-    backbone = random_backbone(SMALL, 16)
-    assert (
-        len({save_backbone(backbone, tmp_path / f"{n}.safetensors").read_bytes() for n in range(8)})
-        == 1
-    )
-    with safetensors.safe_open(tmp_path / "0.safetensors", framework="pt") as file:
-        assert file.metadata() == metadata_of(backbone)
-
-
 @pytest.mark.parametrize("name", ["bad.pth", "bad.pkl"])
 def test_a_file_that_runs_code_is_refused_and_runs_nothing(tmp_path: Path, name: str) -> None:
     content = {"model": {"conv1.weight": Calls(os.mkdir, str(tmp_path / "was-run"))}}
@@ -111,9 +97,7 @@ def test_a_file_that_runs_code_is_refused_and_runs_nothing(tmp_path: Path, name:
         (tmp_path / name).write_bytes(pickle.dumps(content))
     else:
         torch.save(content, tmp_path / name)
-    with pytest.raises(
-        UserError, match=r"would run code \(it names posix.mkdir\); if you trust it, save only its"
-    ):
+    with pytest.raises(UserError, match=r"posix.mkdir"):
         load_backbone(tmp_path / name)
     assert not (tmp_path / "was-run").exists()
 
@@ -195,52 +179,3 @@ def test_random_weights_follow_the_seed_and_leave_the_generator_alone(tmp_path: 
     assert first.content_hash() == again.content_hash() != other.content_hash()
     of_run = load_backbone(f"random:{run_folder(tmp_path / 'run')}")
     assert (of_run.network_config, of_run.image_size) == (SMALL, 16)
-
-
-@pytest.mark.parametrize("name", ["mobilenetv3_small_050", "ghostnet_050", "test_vit"])
-def test_the_width_of_features_is_that_of_what_comes_out(name: str) -> None:
-    """Some networks of timm have a layer after the pooling."""
-    backbone = load_backbone(f"random:{name}")
-    size = backbone.image_size
-    with torch.no_grad():
-        assert backbone(torch.zeros(1, 3, size, size)).shape == (1, backbone.num_features)
-
-
-def test_pixels_as_features(tmp_path: Path) -> None:
-    images = torch.rand(2, 3, 8, 8)
-    backbone = load_backbone(
-        save_backbone(load_backbone("pixels:8"), tmp_path / "pixels.safetensors")
-    )
-    assert torch.equal(backbone(images), images.reshape(2, -1))
-    assert (backbone.num_features, load_backbone("pixels:8", size=4).num_features) == (192, 48)
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ("nowhere", "nowhere: no such run, file or network"),
-        ("random:resnet81", "did you mean 'resnet18'"),
-        ("random:small-resnet-0", "widths"),
-        ("timm:resnet81", "did you mean 'resnet18'"),
-        ("pixels:x", "pixels:16"),
-    ],
-)
-def test_a_wrong_name_says_what_is_known(spec: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        load_backbone(spec)
-
-
-def test_the_state_has_the_plain_names_alone_and_inside_another_module() -> None:
-    config = NetworkConfig(name="resnet18")
-    backbone, other = random_backbone(config, 32), random_backbone(config, 32, seed=1)
-    plain = timm.create_model("resnet18", num_classes=0)
-    plain.load_state_dict(backbone.state_dict(), strict=True)
-    assert torch.equal(plain.conv1.weight, backbone.network.conv1.weight)
-    nested, target = (
-        nn.Sequential(backbone, nn.Linear(512, 3)),
-        nn.Sequential(other, nn.Linear(512, 3)),
-    )
-    state: dict[str, Tensor] = nested.state_dict()
-    assert "0.conv1.weight" in state
-    target.load_state_dict(state, strict=True)
-    assert other.content_hash() == backbone.content_hash()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from email.message import Message
 from pathlib import Path
 from unittest.mock import Mock
-from urllib.error import HTTPError
 
 import huggingface_hub
 import pytest
@@ -45,26 +42,6 @@ def test_without_a_network_the_answer_comes_at_once(
     assert "FILE#resnet18" in str(caught.value)
 
 
-def test_what_timm_raises_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timm, "create_model", Mock(side_effect=OSError("no route\nto host")))
-    monkeypatch.setattr(timm_weights, "_answers", lambda address: True)
-    with pytest.raises(UserError, match=r"its weights .*\(no route to host\).*random:resnet18"):
-        load_backbone("timm:resnet18")
-
-
-def test_a_name_that_is_looked_up_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = threading.Event()
-
-    def look_up(*given: object, **options: object) -> None:
-        waiting.wait(60)
-        raise OSError
-
-    monkeypatch.setattr(timm_weights, "PATIENCE", -0.9)
-    monkeypatch.setattr("urllib.request.urlopen", look_up)
-    assert not timm_weights._answers("http://somewhere")
-    waiting.set()
-
-
 def test_stored_weights_need_no_network(
     unreachable: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,22 +55,6 @@ def test_stored_weights_need_no_network(
     found = load_backbone("timm:test_resnet.r160_in1k")
     assert torch.equal(found.network.conv1[0].weight, network.conv1[0].weight)
     assert found.preparation.origins["mean"] == "timm's configuration of test_resnet.r160_in1k"
-
-
-def test_whatever_a_server_says_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "*")
-    assert not timm_weights._answers(NOWHERE)
-    for said in (
-        HTTPError(NOWHERE, 404, "Not Found", Message(), None),
-        OSError("SSL: CERTIFICATE_VERIFY_FAILED"),
-    ):
-        monkeypatch.setattr("urllib.request.urlopen", Mock(side_effect=said))
-        assert timm_weights._answers(NOWHERE)
-
-
-def test_offline_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert timm_weights._answers(NOWHERE)
 
 
 def test_names_that_timm_has_changed(unreachable: None, tmp_path: Path) -> None:

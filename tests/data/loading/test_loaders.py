@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import multiprocessing
 import os
@@ -16,20 +15,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
-from torchvision.transforms.v2 import functional as reference
 
 from hexa.config import UserError
 from hexa.data import ArraySource, Source, open_source
-from hexa.data.loading import evaluation_stream as stream
 from hexa.data.loading.loaders import evaluation_batches
 from hexa.data.loading.workers import WorkerEnded
-from hexa.data.sources import decode
 from hexa.data.views.config import ViewsConfig
 from hexa.data.views.crops import cut_crops
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views
-from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from hexa.runtime.signals import Interrupts
 from tests.data.batches import (
@@ -44,7 +38,6 @@ from tests.data.batches import (
     same,
 )
 from tests.data.image_files import exif
-from tests.evaluation.given import noise_images, plain_images
 from tests.refusals import one_line
 
 
@@ -103,25 +96,6 @@ def test_workers_give_the_batches_that_no_workers_give(tmp_path: Path) -> None:
     loader.close()
 
 
-def test_workers_cut_what_torchvision_cuts(tmp_path: Path) -> None:
-    source = photographs(tmp_path / "photographs")
-    loader = loader_of(source, recipe="crop-flip", extra_crops=SMALL)
-    batch = next(loader.epoch(0))
-    numbers = loader.views.draw(batch.stream, slice(0, 16))
-    groups = [group for group in loader.views.config.groups for _ in range(group.count)]
-    assert [group.size for group in groups] == [16, 9, 9, 9, 12]
-    for crops, number, group in zip(batch.crops, numbers, groups, strict=True):
-        for row, position in enumerate(batch.index.tolist()):
-            image = source.decode(position)
-            box, turns = loader.views.boxes(number[row : row + 1], *image.shape[1:], group)
-            top, left, high, wide = (int(value) for value in box)
-            expected = reference.resized_crop(
-                image, top, left, high, wide, [group.size] * 2, antialias=True
-            )
-            expected = reference.hflip(expected) if turns.flip else expected
-            torch.testing.assert_close(crops[row] * 255, expected.float(), atol=1e-3, rtol=0)
-
-
 TURNED = {
     "vertical_flip_probability": 0.5,
     "quarter_turn_probability": 0.75,
@@ -175,32 +149,6 @@ def test_a_large_photograph_is_decoded_small_and_looks_thesame(
         assert 0 < (small.float() - exact.float()).abs().mean() < 2.5
 
 
-def test_decoding_small_leaves_two_pixels_for_each_of_every_view(
-    large: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[int] = []
-    whole_again, small_again = decode.decode, decode.decode_with_pil
-    monkeypatch.setattr(decode, "decode", lambda data, most: made.append(1) or whole_again(data))
-    monkeypatch.setattr(
-        decode, "decode_with_pil", lambda data, by, most: made.append(by) or small_again(data, by)
-    )
-    for size, seed in itertools.product((8, 16, 32, 96), range(2)):
-        extra = {"count": 2, "size": size, "scale": (0.05, 0.14)}
-        views = Views(
-            ViewsConfig.model_validate({"size": 32, "scale": (0.9, 1.0), "extra_crops": [extra]})
-        )
-        numbers = views.draw(Stream(seed), slice(0, 1))
-        cut_crops(large, 0, views, numbers[:, 0])
-        gaps = []
-        for number, group in zip(
-            numbers, [views.config.groups[0]] * 2 + [views.config.groups[1]] * 2, strict=True
-        ):
-            box, _ = views.boxes(number, 1600, 1200, group)
-            gaps.append(min(int(box.height), int(box.width)) / group.size)
-        assert made[-1] == max(by for by in (1, 2, 4, 8) if by == 1 or min(gaps) / by >= 2)
-    assert set(made) == {1, 2, 4, 8}
-
-
 @pytest.mark.parametrize("one_size", [True, False], ids=["resident", "workers"])
 def test_unreadable_images_are_replaced_by_their_neighbour_and_listed(
     tmp_path: Path, one_size: bool
@@ -239,17 +187,6 @@ def test_too_many_unreadable_images_stop_the_run(
         list(loader_of(source, 24, num_workers=num_workers, tolerance=tolerance).epoch(0))
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "world", "message"), [(64, 1, "use at most 50"), (15, 2, "use 14")]
-)
-def test_batch_sizes_that_cannot_be(
-    monkeypatch: pytest.MonkeyPatch, batch_size: int, world: int, message: str
-) -> None:
-    monkeypatch.setattr(processes, "world_size", lambda: world)
-    with pytest.raises(UserError, match=message):
-        loader_of(array(), batch_size)
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_evaluation_shows_every_readable_image_once_in_order(
     tmp_path: Path, num_workers: int
@@ -274,49 +211,6 @@ def test_evaluation_shows_every_readable_image_once_in_order(
         )
     with pytest.raises(UserError, match="cannot be read"):
         list(evaluation_batches(source, transform, 5, num_workers=num_workers))
-
-
-@pytest.mark.parametrize("together", [1, 4000, 10**6])
-def test_images_are_transformed_together_or_alone_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
-) -> None:
-    sizes = [(20, 20)] * 5 + [(30, 20), (20, 30), (30, 20), (30, 20), (9, 9)]
-    data = noise_images(tmp_path, {f"{number}.png": size for number, size in enumerate(sizes)})
-    source, transform = open_source(data), EvaluationTransform(SIZE)
-    monkeypatch.setattr(stream, "_TOGETHER", together)
-    (images, _, _), (more, _, _) = evaluation_batches(source, transform, 8, num_workers=0)
-    expected = torch.stack([transform(source.decode(number)) for number in range(len(source))])
-    assert torch.equal((torch.cat((images, more)) * 255).round().to(torch.uint8), expected)
-
-
-def test_a_batch_of_large_images_does_not_wait_in_memory(tmp_path: Path) -> None:
-    calls: list[int] = []
-
-    class Watched(EvaluationTransform):
-        def __call__(self, images: Tensor) -> Tensor:
-            calls.append(images.numel())
-            return super().__call__(images)
-
-    data = plain_images(tmp_path, {f"{number}.png": (1600, 1000) for number in range(6)})
-    for _ in evaluation_batches(open_source(data), Watched(SIZE), 64, num_workers=0):
-        assert sum(calls) == 6 * 3 * 1600 * 1000
-        assert max(calls) <= stream._TOGETHER + 3 * 1600 * 1000
-
-
-def test_long_strips_are_left_to_workers(tmp_path: Path) -> None:
-    loader = loader_of(
-        open_source(plain_images(tmp_path, {f"{number}.png": (100_000, 1) for number in range(4)})),
-        4,
-    )
-    assert not loader.resident
-    assert [crop.shape for crop in next(loader.epoch(0)).crops] == [(4, 3, SIZE, SIZE)] * 2
-
-
-def test_evaluation_of_arrays_without_labels() -> None:
-    source = ArraySource(array().images)
-    images, labels, _ = zip(*evaluation_batches(source, EvaluationTransform(12), 20), strict=True)
-    assert ([len(batch) for batch in images], labels) == ([20, 20, 10], (None,) * 3)
-    assert torch.equal((torch.cat(images) * 255).round().to(torch.uint8), source.images)
 
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -355,17 +249,6 @@ def test_a_worker_that_dies_is_noticed_where_it_is_awaited_and_nowhere_else(tmp_
     with one_line(r"a worker process that decodes images ended .*num_workers", WorkerEnded):
         list(batches)
     loader.close()
-
-
-def test_a_forgotten_loader_ends_its_workers(tmp_path: Path) -> None:
-    before = set(multiprocessing.active_children())
-    loader = loader_of(photographs(tmp_path / "photographs", 50), num_workers=1)
-    next(loader.epoch(0))
-    workers = set(multiprocessing.active_children()) - before
-    assert len(workers) == 1
-    del loader
-    gc.collect()
-    assert not any(worker.is_alive() for worker in workers)
 
 
 def test_an_image_that_cannot_be_handed_over_ends_the_wait(

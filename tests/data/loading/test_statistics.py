@@ -44,18 +44,6 @@ def test_of_any_number_of_channels_and_of_many_images_some(monkeypatch: pytest.M
     np.testing.assert_allclose(std, chosen.std(1, correction=0), rtol=1e-3)
 
 
-def test_it_is_measured_again_only_when_a_file_is_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = _folder(tmp_path / "images")
-    first = statistics.measured(open_source(f"folder:{root}"))
-    with monkeypatch.context() as patched:
-        patched.setattr(statistics, "_measure", lambda source: pytest.fail("measured again"))
-        assert statistics.measured(open_source(f"folder:{root}")) == first
-    Image.new("RGB", (9, 9), "white").save(root / "0.png")
-    assert statistics.measured(open_source(f"folder:{root}")) != first
-
-
 def test_what_is_kept_is_not_trusted(tmp_path: Path) -> None:
     root = _folder(tmp_path / "images")
     first = statistics.measured(open_source(f"folder:{root}"))

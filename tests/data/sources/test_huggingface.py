@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,9 @@ from PIL import Image
 
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.evaluation import evaluate
 from tests.data.image_files import saved
 from tests.data.sources.looks import labels_of, reds_of
 from tests.data.sources.test_opening import write_image
-from tests.refusals import one_line
 
 datasets = pytest.importorskip("datasets")
 
@@ -139,64 +136,3 @@ def test_of_several_columns_one_is_chosen(tmp_path: Path) -> None:
         open_source(f"{name},image=mask")
     source = open_source(f"{name},image=mask,label=coarse#train")
     assert (labels_of(source), source.class_names) == ([0, 1, 1], ["x", "y"])
-
-
-@pytest.mark.parametrize("kind", ["words", "numbers"])
-def test_labels_that_are_plain_values(tmp_path: Path, kind: str) -> None:
-    values = [["bee", "cat"], ["ant"]] if kind == "words" else [[1, 2], [0]]
-    value = datasets.Value("string" if kind == "words" else "int32")
-    train, test = table([1, 2], label=(value, values[0])), table([3], label=(value, values[1]))
-    datasets.DatasetDict(train=train, test=test).save_to_disk(tmp_path / "set")
-    found = [open_source(f"hf:{tmp_path / 'set'}", split) for split in ("train", "test")]
-    assert [labels_of(source) for source in found] == [[1, 2], [0]]
-    assert found[0].class_names == (["ant", "bee", "cat"] if kind == "words" else None)
-
-
-def test_it_can_be_evaluated_and_decoded_by_workers(tmp_path: Path) -> None:
-    train = labelled(list(range(0, 200, 5)), [value % 2 for value in range(40)])
-    datasets.DatasetDict(train=train, test=train.select(range(10, 20))).save_to_disk(
-        tmp_path / "set"
-    )
-    options: dict[str, Any] = {"k": 1, "device": "cpu", "precision": "fp32", "num_workers": 2}
-    assert (
-        evaluate("knn", "pixels:6", f"hf:{tmp_path / 'set'}", **options)["metrics"]["top1"] == 100
-    )
-
-
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ("hf:", "name a data set of the hub or a folder"),
-        ("hf:{}/set,labels=x", r",labels= is not a kind of column; did you mean 'label'"),
-        ("hf:{}/set,label=lable", r"has no column 'lable'; did you mean 'label'"),
-        (
-            "hf:{}/set,image=label",
-            r"the column 'label' has no images; columns with images: picture",
-        ),
-        ("hf:{}/set,label=picture", r"the column 'picture' has .*, not one class per image"),
-        ("hf:{}/words", r"no column of type Image; its columns: text"),
-        ("hf:{}/script", "cannot be read"),
-        ("hf:{}/nothing", "cannot be read"),
-        (
-            "hf:nobody/nothing",
-            "cannot be read.*hf:NAME:CONFIG names one of several configs, hf:PATH a folder",
-        ),
-        ("hf:{}/set#val", "no split 'val'; its splits: train"),
-    ],
-)
-def test_mistakes_are_one_line(tmp_path: Path, spec: str, said: str) -> None:
-    labelled([1, 2], [0, 1]).save_to_disk(tmp_path / "set")
-    datasets.Dataset.from_dict({"text": ["a"]}).save_to_disk(tmp_path / "words")
-    for name in ("nothing", "script"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "script" / "script.py").write_text("raise SystemExit('code of a data set was run')")
-    with one_line(said):
-        open_source(spec.format(tmp_path))
-
-
-def test_without_the_package_it_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"needs the package datasets; install it: .*\[hf\]"):
-        open_source(f"hf:{tmp_path}")

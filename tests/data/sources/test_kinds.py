@@ -6,7 +6,6 @@ import io
 import os
 import socket
 import unicodedata
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,17 +15,14 @@ import pytest
 import torch
 from PIL import Image
 
-from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.sources import decode as decoding, jpeg_xl, kinds
 from hexa.data.sources.decode import DecodeError, decode
 from hexa.data.sources.groups import groups_of
-from tests.conftest import Says
 from tests.data.image_files import every_format, exif, photograph, saved
 from tests.data.sources.looks import labels_of
 from tests.data.sources.test_opening import write_image
 from tests.data.sources.test_webdataset import pack
-from tests.refusals import one_line
 
 #: What `every_format` calls a format, if not as `kind_of` does.
 _CALLED = {"WEBP": "WebP", "JP2": "JPEG 2000"}
@@ -83,33 +79,6 @@ def test_pixels_of_the_extras(kind: str) -> None:
     for length in (20, len(data) // 2):
         with pytest.raises(DecodeError, match=f"cannot be read as {kind}|Unexpected end of file"):
             decode(data[:length])
-
-
-@pytest.mark.parametrize("kind", ["AVIF", "HEIC", "JPEG XL"])
-def test_damaged_files_are_read_or_refused_in_one_line(kind: str) -> None:
-    picture = photograph(30, 44)
-    data = saved(picture, "AVIF") if kind == "AVIF" else of_plugin(kind, picture)
-    generator = np.random.default_rng(0)
-    refused: list[str] = []
-    for number in range(60):
-        changed = np.frombuffer(data, np.uint8).copy()
-        places = generator.integers(0, min(len(data), 400), 1 + number % 9)
-        changed[places] = generator.integers(0, 256, len(places))
-        try:
-            assert decode(changed.tobytes()).dtype == torch.uint8
-        except DecodeError as error:
-            refused.append(str(error))
-    assert len(refused) > 10
-    assert not [said for said in refused if "\n" in said]
-
-
-@pytest.mark.parametrize(
-    "size", [(8, 8), (256, 8), (300, 200), (1920, 1080), (3, 999), (4000, 513)]
-)
-def test_size_of_jpeg_xl_by_its_header(size: tuple[int, int]) -> None:
-    for options in ({}, {"use_container": True}):
-        data = of_plugin("JPEG XL", Image.new("RGB", size), **options)
-        assert jpeg_xl.header_of(data) == (size[1], size[0], False)
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
@@ -201,45 +170,6 @@ def test_contents_of_a_messy_folder_decide(tmp_path: Path) -> None:
     assert source.counted(2).endswith(f" 20 images; left out: 2 broken, {_REST}")
 
 
-def test_nothing_is_said_of_a_folder_of_images_alone(tmp_path: Path) -> None:
-    write_image(tmp_path / "a.png", 1)
-    assert open_source(f"folder:{tmp_path}").notes() == []
-
-
-@pytest.mark.parametrize(("kind", "suffix"), [("HEIC", ".heic"), ("JPEG XL", ".jxl")])
-def test_a_missing_extra_is_named_with_its_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, suffix: str
-) -> None:
-    beginning = {"HEIC": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "JPEG XL": b"\xff\x0a\0\0"}[kind]
-    write_image(tmp_path / "a.png", 1)
-    (tmp_path / f"b{suffix}").write_bytes(beginning)
-    (tmp_path / "c.jpg").write_bytes(beginning)
-    module = kinds.EXTRAS[kind][1]
-    monkeypatch.setitem(__import__("sys").modules, module, None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == module else 1)
-    kinds.missing_extra.cache_clear()
-    source = open_source(f"folder:{tmp_path}")
-    kinds.missing_extra.cache_clear()
-    assert source.paths == ["a.png", "c.jpg"]
-    assert f"2 images; left out: 1 {suffix} (" in source.notes()[0]
-    for said in (source.notes()[0], _problem(lambda: source.decode(1))):
-        assert "pip install" in said
-        assert f"[{kinds.EXTRAS[kind][0]}]" in said
-
-
-def _problem(work: Callable[[], object]) -> str:
-    with pytest.raises(DecodeError) as caught:
-        work()
-    return str(caught.value)
-
-
-def test_a_folder_without_images_says_what_it_has(tmp_path: Path) -> None:
-    (tmp_path / "a.pdf").write_bytes(b"%PDF")
-    (tmp_path / "b.pdf").write_bytes(b"%PDF")
-    with one_line(r"no images in .*; left out: 2 \.pdf; hexa reads JPEG, PNG, .*HEIC"):
-        open_source(f"folder:{tmp_path}")
-
-
 def test_members_of_a_shard_by_their_content(tmp_path: Path) -> None:
     jpeg = saved(photograph(), "JPEG")
     members = {
@@ -270,22 +200,6 @@ def test_folders_whose_names_have_a_number_sign(tmp_path: Path, name: str) -> No
         assert open_source(open_source(spec).name, "test").split == "test"
 
 
-def test_a_number_sign_is_a_split_where_no_folder_has_the_whole_name(tmp_path: Path) -> None:
-    write_image(tmp_path / "set" / "train" / "a.png", 1)
-    write_image(tmp_path / "set" / "test" / "b.png", 2)
-    assert open_source(f"folder:{tmp_path}/set#test").paths == ["b.png"]
-    write_image(tmp_path / "set#test" / "c.png", 3)
-    assert open_source(f"folder:{tmp_path}/set#test").paths == ["c.png"]
-    with pytest.raises(UserError, match="no split 'tset'; its splits: train, test"):
-        open_source(f"folder:{tmp_path}/set#tset")
-
-
-def test_shards_whose_names_have_a_number_sign(tmp_path: Path) -> None:
-    pack(tmp_path / "a#b-0.tar", {"1.png": saved(photograph(), "PNG")})
-    for pattern in ("a#b-0.tar", "a#b-*.tar", "a#b-{0..3}.tar", "a#*.tar#train"):
-        assert len(open_source(f"webdataset:{tmp_path}/{pattern}")) == 1
-
-
 def test_names_match_in_both_normal_forms(tmp_path: Path) -> None:
     """Folders, classes and rows of a file of groups, each composed in one place and decomposed in another."""
     nfc, nfd = (unicodedata.normalize(form, "Köln") for form in ("NFC", "NFD"))
@@ -300,13 +214,3 @@ def test_names_match_in_both_normal_forms(tmp_path: Path) -> None:
     table = tmp_path / "groups.csv"
     table.write_text(f"path,group\n{nfc}/{nfc}.png,p\nBonn/Bonn.png,p\n", encoding="utf-8")
     assert groups_of(str(table), train) == ["p", "p"]
-
-
-def test_embed_counts_what_a_messy_folder_holds(tmp_path: Path, says: Says) -> None:
-    _messy(tmp_path / "in#1")
-    out = tmp_path / "features.npz"
-    command = ["embed", "random:resnet18", "--data", f"folder:{tmp_path / 'in#1'}", "--size", "32"]
-    said = says(*command, "--out", out).out
-    assert f"20 images; left out: 2 broken, {_REST}" in said
-    assert "#train" not in said
-    assert np.load(out)["features"].shape == (20, 512)

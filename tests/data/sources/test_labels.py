@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hexa.config import UserError
 from hexa.data import open_source
 from tests.conftest import Says
 from tests.data.image_files import bitmap
 from tests.data.sources.looks import labels_of
 from tests.data.sources.test_webdataset import pack
-from tests.refusals import one_line
 
 _WORDS = ["dog", "cat", "dog", "eel"]
 
@@ -72,59 +69,6 @@ def test_numbers_of_other_kinds(
     assert source.labels.dtype == np.int64
 
 
-def test_files_of_a_split_may_store_words_in_several_ways(tmp_path: Path) -> None:
-    table(tmp_path / "train-0.parquet", pa.array(_WORDS))
-    table(tmp_path / "train-1.parquet", pa.array(["eel", "ant"]).dictionary_encode())
-    table(tmp_path / "train-2.parquet", pa.array([None, None], pa.string()))
-    source = open_source(f"parquet:{tmp_path}")
-    assert source.class_names == ["ant", "cat", "dog", "eel"]
-    assert source.unlabelled == 2
-    with one_line("2 images have no label"):
-        cli_evaluate(tmp_path)
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int8(), pa.string()), pa.null()])
-def test_columns_of_nulls_are_no_labels(tmp_path: Path, kind: Any) -> None:
-    table(tmp_path / "train-0.parquet", pa.array([None, None], kind))
-    source = open_source(f"parquet:{tmp_path}")
-    assert (source.labels, source.unlabelled, source.notes()) == (None, 0, [])
-    table(tmp_path / "train-1.parquet", pa.array([1, 0]))
-    assert open_source(f"parquet:{tmp_path}").unlabelled == 2
-
-
-def cli_evaluate(root: Path) -> None:
-    import hexa
-
-    hexa.evaluate("knn", "random:resnet18", f"parquet:{root}", holdout=0.5, size=32)
-
-
-@pytest.mark.parametrize(
-    ("labels", "said"),
-    [
-        (pa.array([0.5, 1.0]), "double"),
-        (pa.array([[1], [2, 3]]), r"list<.*int64>"),
-        (pa.array([{"a": 1}, {"a": 2}]), "struct<a: int64>"),
-        (pa.array([b"\xff\xfe", b"a"]), "binary that is not text"),
-        (pa.array([0, 1], pa.timestamp("ms")), r"timestamp\[ms\]"),
-    ],
-    ids=["floats", "lists", "nested", "bytes", "times"],
-)
-def test_what_cannot_be_a_class_is_named_with_its_type(
-    tmp_path: Path, labels: Any, said: str
-) -> None:
-    table(tmp_path / "train.parquet", labels)
-    source = open_source(f"parquet:{tmp_path}")
-    assert source.labels is None
-    (note,) = source.notes()
-    wrong = (
-        rf"the column 'label' holds {said}, which cannot be a class; classes are integers, boole"
-    )
-    with one_line(wrong):
-        raise UserError(note)
-    with one_line(f"has no labels, which an evaluation needs; {wrong}"):
-        cli_evaluate(tmp_path)
-
-
 def test_words_in_one_split_and_numbers_in_another(tmp_path: Path) -> None:
     table(tmp_path / "train.parquet", pa.array(_WORDS))
     table(tmp_path / "test.parquet", pa.array([0, 1]))
@@ -145,24 +89,6 @@ def test_plain_columns_of_bytes_are_images(tmp_path: Path) -> None:
         assert labels_of(source) == [1, 0, 1]
         assert source.paths == [f"train/0000000{row}" for row in range(3)]
         assert int(source.decode(2)[0, 0, 0]) == 2
-
-
-@pytest.mark.parametrize(
-    ("column", "said"),
-    [
-        (
-            [[bitmap()], [bitmap(), bitmap()]],
-            "the column 'it' holds lists of images; store one image a row",
-        ),
-        ([[{"bytes": bitmap()}], []], "the column 'it' holds lists of images"),
-        (["a.jpg", "b.jpg"], r"no image column .*; its columns: it \(string\)"),
-        ([b"ab", b"cd"], r"no image column .*; its columns: it \(binary\)"),
-    ],
-)
-def test_columns_that_are_not_read_are_named(tmp_path: Path, column: Any, said: str) -> None:
-    pq.write_table(pa.table({"it": column}), tmp_path / "train.parquet")
-    with one_line(said):
-        open_source(f"parquet:{tmp_path}")
 
 
 def samples(path: Path, labels: list[Any], kind: str) -> None:
@@ -199,28 +125,6 @@ def test_labels_of_shards(
     assert labels_of(test) == [1 if names is None else names.index("ant")]
 
 
-@pytest.mark.parametrize(
-    ("kind", "labels", "said"),
-    [
-        ("json", [[1, 2], [3]], "list<.*int64>"),
-        ("json", [0.5, 1.5], "double"),
-        ("json", [{"a": 1}], "struct<a: int64>"),
-        ("json", [[1], "cat"], "list and str"),
-        ("cls", ["0.5", "1"], "double|float and int"),
-        ("cls", ["[1, 2]", "[3]"], "list<.*int64>"),
-        ("cls", ["1" * 30, "2"], "integers of more than 64 bits"),
-    ],
-)
-def test_labels_of_shards_that_cannot_be_classes(
-    tmp_path: Path, kind: str, labels: list[Any], said: str
-) -> None:
-    samples(tmp_path / "train-0.tar", labels, kind)
-    source = open_source(f"webdataset:{tmp_path}")
-    assert source.labels is None
-    with one_line(f"the label in .cls or .json holds ({said}), which cannot be a class"):
-        raise UserError(source.notes()[0])
-
-
 def test_a_shard_of_numbers_among_names(tmp_path: Path) -> None:
     """Classes called 7 and dog; the second shard of test has only the first."""
     for name, labels in (("train-0", ["7", "dog"]), ("test-0", ["dog", 7]), ("test-1", ["7"])):
@@ -228,20 +132,6 @@ def test_a_shard_of_numbers_among_names(tmp_path: Path) -> None:
     for split, expected in (("train", [0, 1]), ("test", [1, 0, 0])):
         source = open_source(f"webdataset:{tmp_path}", split)
         assert (labels_of(source), source.class_names) == (expected, ["7", "dog"])
-
-
-def test_lists_beside_images_are_not_labels(tmp_path: Path) -> None:
-    pack(tmp_path / "train-0.tar", {"0.bmp": bitmap(), "0.json": b"[1, 2]"})
-    source = open_source(f"webdataset:{tmp_path}")
-    assert (source.labels, source.notes()) == (None, [])
-
-
-def test_booleans_and_missing_labels_of_shards(tmp_path: Path) -> None:
-    samples(tmp_path / "train-0.tar", [True, False], "json")
-    source = open_source(f"webdataset:{tmp_path}")
-    assert (labels_of(source), source.class_names) == ([1, 0], ["False", "True"])
-    samples(tmp_path / "train-0.tar", ["cat", None, "dog"], "cls")
-    assert open_source(f"webdataset:{tmp_path}").unlabelled == 1
 
 
 @pytest.mark.parametrize("kind", ["parquet", "webdataset"])
@@ -269,22 +159,3 @@ def test_a_long_word_repeated_by_a_dictionary_is_stored_once(tmp_path: Path) -> 
     source = open_source(f"parquet:{tmp_path / 'a.parquet'}")
     assert source.class_names == [word]
     assert len(source) == rows
-
-
-def test_labels_of_hub_folders(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets", reason="the extra hf")
-    for labels, expected, names in (
-        ([True, False], [1, 0], ["False", "True"]),
-        (["b", "a"], [1, 0], ["a", "b"]),
-        ([4, 2], [4, 2], None),
-        ([0.5, 1.5], None, None),
-    ):
-        out = tmp_path / str(labels[0])
-        made = datasets.Dataset.from_dict(
-            {"image": [{"bytes": bitmap(), "path": None}] * 2, "label": labels}
-        ).cast_column("image", datasets.Image())
-        made.save_to_disk(out)
-        source = open_source(f"hf:{out}")
-        assert (labels_of(source), source.class_names) == (expected, names)
-        assert bool(source.notes()) == (expected is None)
-        assert io.BytesIO(source.encoded(0) or b"").read(2) == b"BM"

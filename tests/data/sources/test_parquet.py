@@ -41,15 +41,6 @@ def test_the_limit_is_on_all_files_of_a_split_together(tmp_path: Path) -> None:
         open_source(f"parquet:{tmp_path},bytes=11000000")
 
 
-def test_without_a_limit_it_is_half_of_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bomb(tmp_path / "train.parquet", 1, 10)
-    monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 4096, "SC_PAGE_SIZE": 4096}.__getitem__)
-    with pytest.raises(UserError, match=r"unpacks to more than 8,388,608 bytes"):
-        open_source(f"parquet:{tmp_path}")
-
-
 def test_a_row_of_more_than_an_image_may_have_is_unreadable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,13 +50,6 @@ def test_a_row_of_more_than_an_image_may_have_is_unreadable(
         DecodeError, match=r"the file has 1,048,576 bytes; an image may have at most 1,000,000"
     ):
         source.encoded(0)
-
-
-def test_a_folder_whose_name_looks_like_a_limit(tmp_path: Path) -> None:
-    folder = tmp_path / "set,bytes=5"
-    folder.mkdir()
-    bomb(folder / "train.parquet", 1, 2)
-    assert len(open_source(f"parquet:{folder}")) == 2
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from hexa.config import UserError
 from hexa.data import ArraySource, draw_part, open_source
 from hexa.data.sources.source import Subset
 from tests.evaluation.given import noise_images
@@ -80,39 +79,3 @@ def test_an_image_of_a_part_is_that_of_the_source(tmp_path: Path) -> None:
     assert part.fingerprint != draw_part(source, 7, 1).fingerprint
     assert "7 of the 20 images" in part.part_note
     assert "evenly from its classes (seed 0)" in part.part_note
-
-
-def test_more_than_there_are_means_all_of_them() -> None:
-    source = source_of([5, 5])
-    assert draw_part(source, None, 0).part_note == ""
-    assert draw_part(source, 10, 0) is source
-    assert source.part_note == ""
-    assert draw_part(source, 11, 0) is source
-    assert source.part_note == "arrays has only 10 images: all are used, not 11"
-
-
-def test_notes_of_a_part_of_a_folder(tmp_path: Path) -> None:
-    """Broken images of the part are counted among its own; the split is not named, for the user did not."""
-    for number in range(5):
-        (tmp_path / f"{number}.png").write_bytes(b"broken")
-    (tmp_path / "list.pdf").write_bytes(b"%PDF")
-    part = draw_part(open_source(f"folder:{tmp_path}"), 3, 0)
-    assert part.notes(2) == [
-        f"3 of the 5 images of folder:{tmp_path} were drawn (seed 0)",
-        "2 of these 3 images cannot be read",
-        f"folder:{tmp_path}: 5 images; left out: 1 .pdf",
-    ]
-
-
-@pytest.mark.parametrize("wrong", [0, -1, 1.5, "7"])
-def test_a_part_is_a_number_above_0(wrong: object) -> None:
-    with pytest.raises(UserError, match="images must be an integer > 0"):
-        draw_part(source_of([5, 5]), wrong, 0)  # type: ignore[arg-type]
-
-
-def test_the_part_of_cifar10_of_the_benchmarks_is_expressible(real_data) -> None:  # type: ignore[no-untyped-def]
-    """benchmarks/from_weights.py takes the first 200 of every class, `--images 2000` any 200 of every class."""
-    folder = real_data("cifar10/train.parquet").parent
-    part = draw_part(open_source(f"parquet:{folder}", "train"), 2000, 0)
-    assert part.classes is not None
-    assert np.bincount(part.classes).tolist() == [200] * 10

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torchvision.datasets
 
-from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.sources.torchvision_sets import SETS
 from tests.data.sources.looks import labels_of
@@ -95,18 +94,3 @@ def test_caltech101_has_one_split(tmp_path: Path) -> None:
     assert source.splits() == ["train"]
     assert labels_of(source) == [0, 1]
     assert source.decode(1).shape == (3, 5, 6)
-
-
-def test_a_set_that_is_not_there_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def offline(*_: object, **__: object) -> None:
-        raise RuntimeError("no\nnetwork")
-
-    monkeypatch.setattr(torchvision.datasets.DTD, "_download", offline)
-    with pytest.raises(
-        UserError, match=r"DTD is not in .* \(no network\); put it there, or name .* dtd:ROOT"
-    ):
-        open_source(f"dtd:{tmp_path}")
-    with pytest.raises(UserError, match="no split 'x'; its splits: train, test, val"):
-        open_source(f"dtd:{tmp_path}#x")

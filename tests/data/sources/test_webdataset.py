@@ -65,15 +65,6 @@ def test_images_lie_where_the_shards_say(tmp_path: Path, label: str) -> None:
     assert len(open_source(f"webdataset:{tmp_path}", "test")) == 2
 
 
-def test_patterns(tmp_path: Path) -> None:
-    for number in range(12):
-        shard(tmp_path / f"train-{number:02d}.tar", number, 1)
-    assert len(open_source(f"webdataset:{tmp_path}/train-*.tar")) == 12
-    picked = open_source(f"webdataset:{tmp_path}/train-{{08..10}}.tar")
-    assert [path[:8] for path in picked.paths] == ["train-08", "train-09", "train-10"]
-    assert len(open_source(f"webdataset:{tmp_path}/train-03.tar")) == 1
-
-
 def test_without_labels_there_are_none(tmp_path: Path) -> None:
     shard(tmp_path / "a.tar", 0, label=None)
     source = open_source(f"webdataset:{tmp_path}")
@@ -92,11 +83,3 @@ def test_two_images_of_one_sample_are_refused(tmp_path: Path, second: str) -> No
         match=rf"train.tar: b.jpg and {second} are images of one sample, b; each sample has",
     ):
         open_source(f"webdataset:{tmp_path}")
-
-
-def test_a_pattern_of_thousands_of_shards_is_not_listed_in_full(tmp_path: Path) -> None:
-    for number in range(15):
-        pack(tmp_path / f"part{number:04d}.tar", {})
-    named = "part0000, part0001, part0002, part0003, part0004 and 10 more"
-    with pytest.raises(UserError, match=f"no split 'x'; its splits: {named}$"):
-        open_source(f"webdataset:{tmp_path}/*.tar#x")

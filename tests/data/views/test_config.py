@@ -7,8 +7,7 @@ from typing import Any
 import pydantic
 import pytest
 
-from hexa.config import ConfigError
-from hexa.data.views.config import RECIPES, ViewsConfig
+from hexa.data.views.config import ViewsConfig
 
 
 def _views(**fields: Any) -> ViewsConfig:
@@ -42,9 +41,6 @@ def test_published_values() -> None:
         0.8,
     )
     assert ViewsConfig() == v2
-
-
-NEEDED = "must contain randaugment for randaugment_ops"
 
 
 @pytest.mark.parametrize(
@@ -105,20 +101,6 @@ def test_published_values_of_infomin() -> None:
     assert set(config.model_dump(exclude_defaults=True)) == changed
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name != "infomin"])
-def test_randaugment_leaves_no_trace_where_it_is_not_asked_for(name: str) -> None:
-    """Fields off their defaults make the fingerprint of a run; stored configurations know nothing of RandAugment."""
-    config = _views(recipe=name)
-    assert "randaugment" not in config.model_dump_json(exclude_defaults=True)
-    stored = {
-        key: value
-        for key, value in config.model_dump(mode="json").items()
-        if "randaugment" not in key
-    }
-    assert sorted(stored["order"]) == ["blur", "grayscale", "jitter", "solarize"]
-    assert ViewsConfig.model_validate(stored) == config
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -141,72 +123,3 @@ def test_views_that_differ_in_blur_and_solarisation(
     assert [(g.size, g.scale) for g in smaller] == [(160, (0.1, 0.9))] * 2
     with pytest.raises(pydantic.ValidationError, match="less than or equal to 1"):
         _views(extra_crops=[{"count": 1, "size": 8, "scale": [0.1, 0.2], "blur_probability": 1.5}])
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_stored_configuration_comes_back(name: str) -> None:
-    config = _views(recipe=name, size=48, blur_probability=0.25)
-    assert ViewsConfig.model_validate(config.model_dump(mode="json")) == config
-
-
-def test_naming_another_recipe_in_a_stored_configuration_changes_what_was_not_set_by_hand() -> None:
-    stored = _views(recipe="moco-v2", size=32, hue=0.25).model_dump(mode="json")
-    assert ViewsConfig.model_validate({**stored, "recipe": "moco-v1"}) == _views(
-        recipe="moco-v1", size=32, hue=0.25
-    )
-
-
-@pytest.mark.parametrize(
-    ("fields", "then", "groups"),
-    [
-        ({"recipe": "moco-cifar", "size": 28}, "swav-cifar-6crop", [(2, 28), (4, 16)]),
-        ({"recipe": "infomin", "size": 28}, "moco-v2", [(2, 28)]),
-        (
-            {
-                "recipe": "swav-6crop",
-                "extra_crops": [{"count": 3, "size": 64, "scale": [0.1, 0.2]}],
-            },
-            "swav-8crop",
-            [(2, 224), (3, 64)],
-        ),
-    ],
-)
-def test_groups_follow_another_recipe_unless_set_by_hand(
-    fields: dict[str, Any], then: str, groups: list[tuple[int, int]]
-) -> None:
-    changed = ViewsConfig.model_validate(
-        {**_views(**fields).model_dump(mode="json"), "recipe": then}
-    )
-    assert [(group.count, group.size) for group in changed.groups] == groups
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"recipe": "moco-v3"}, "did you mean 'moco-v"),
-        ({"scale": (0.5, 0.2)}, "scale: must be two increasing"),
-        ({"magnification": (1.0, 1000.0)}, "must be two increasing numbers between"),
-        ({"order": ("jitter", "blur")}, "order: must name each"),
-        ({"order": ("jitter", "grayscale", "blur", "randaugment")}, "order: must name each"),
-        ({"randaugment_ops": 2}, f"order: {NEEDED}, for example [jitter, blur, randaug"),
-        (
-            {"recipe": "infomin", "randaugment_magnitude_std": float("inf")},
-            "randaugment_magnitude_std: must be",
-        ),
-        ({"sizes": 3}, "did you mean 'size'"),
-        ({"extra_crops": "4x16"}, "extra_crops: must be a list of groups, for example [{count"),
-        (
-            {"extra_crops": [{"count": 1, "size": 16, "scale": (1, 0.1)}]},
-            "extra_crops.0.scale: must be two increasing",
-        ),
-        ({"extra_crops": [{"size": 16, "scale": (0.1, 0.2)}]}, "extra_crops.0.count: is missing"),
-        (
-            {"extra_crops": [{"count": 1, "sise": 1, "scale": (0.1, 0.2)}]},
-            "0.sise: unknown field; did you mean 'size'",
-        ),
-    ],
-)
-def test_fields_that_do_not_hold_are_named(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(pydantic.ValidationError) as caught:
-        _views(**fields)
-    assert message in str(ConfigError.of(caught.value))

@@ -208,40 +208,6 @@ def test_finishing_cut_crops_equals_making_views_of_them(fields: dict[str, Any])
     assert all(map(torch.equal, cut, before))
 
 
-def test_randaugment_changes_neither_the_numbers_nor_the_views_of_a_run_without() -> None:
-    stream, images = Stream(4), _images(64)
-    with_it, without = _views(**RANDOM), _views(**{**RANDOM, "randaugment_ops": 0})
-    numbers = without.draw(stream, slice(0, 64))
-    large = torch.rand((64, 2, made_by._COLUMNS), generator=stream.child("views").generator())
-    small = torch.rand((64, 2, made_by._COLUMNS), generator=stream.child("views", 1).generator())
-    assert torch.equal(numbers, torch.cat((large, small), 1).transpose(0, 1))
-    more = with_it.draw(stream, slice(0, 64))
-    assert more.shape == (4, 64, made_by._COLUMNS + 2 * randaugment.UNIFORMS_PER_OPERATION)
-    assert torch.equal(more[..., : made_by._COLUMNS], numbers)
-    order = tuple(name for name in with_it.config.order if name != "randaugment")
-    plain = _views(**{**RANDOM, "randaugment_ops": 0, "order": order})(images, stream)
-    assert all(map(torch.equal, without(images, stream), plain))
-    # two operations, each with probability ½: a quarter of the views stays
-    same = [
-        (left == right).flatten(1).all(1)
-        for left, right in zip(with_it(images, stream), plain, strict=True)
-    ]
-    assert 0.15 < float(torch.cat(same).float().mean()) < 0.45
-
-
-def test_what_domains_draw_leaves_all_other_numbers_as_they_are() -> None:
-    plain, stream, rows = _views(**RANDOM), Stream(4), slice(0, 16)
-    further = _views(**RANDOM, quarter_turn_probability=0.5).draw(stream, rows)
-    numbers, width = plain.draw(stream, rows), made_by._STAINS.stop - made_by._COLUMNS
-    kept = torch.cat(
-        (further[..., : made_by._COLUMNS], further[..., made_by._COLUMNS + width :]), 2
-    )
-    assert torch.equal(kept, numbers)
-    _, turns = plain.boxes(numbers[0], 32, 32, plain.groups[0])
-    assert not turns.upside_down.any()
-    assert not turns.transposed.any()
-
-
 def test_a_crop_of_fixed_magnification_has_its_pixels_whatever_the_image() -> None:
     views = _views(
         magnification=(0.5, 2.0), ratio=(1.0, 1.0), extra_crops=[{"count": 1, "size": 12}]
@@ -263,83 +229,6 @@ def test_a_crop_of_fixed_magnification_has_its_pixels_whatever_the_image() -> No
     whole, _ = views.boxes(numbers[0], 10, 90, views.groups[0])
     assert bool((whole.height == 10).all())
     assert bool((whole.width == 10).all())
-
-
-def test_each_group_covers_its_share_of_the_area() -> None:
-    """Of large images, where boxes of whole pixels have nearly the area that was drawn."""
-    views = _views(**MULTI)
-    numbers = views.draw(Stream(0), slice(0, 2000))
-    first = 0
-    for group in views.config.groups:
-        flat = numbers[first : first + group.count].flatten(0, 1)
-        first += group.count
-        boxes, _ = views.boxes(flat, 1000, 1000, group)
-        share = (boxes.height * boxes.width).double() / 1000**2
-        assert group.scale[0] - 0.002 < share.min() < group.scale[0] + 0.01
-        assert group.scale[1] - 0.1 < share.max() < group.scale[1] + 0.002
-        if group.scale[1] < 0.5:  # where every box fits at the first try, shares are uniform
-            assert abs(share.mean() - sum(group.scale) / 2) < 0.005
-
-
-def test_small_crops_leave_the_first_group_as_it_is() -> None:
-    with_small, without, images = (
-        _views(**MULTI),
-        _views(recipe="swav", scale=(0.3, 1.0)),
-        _images(12),
-    )
-    assert all(map(torch.equal, with_small(images, Stream(4))[:2], without(images, Stream(4))))
-
-
-def test_views_of_an_image_differ_from_each_other() -> None:
-    first, second = _views(recipe="moco-v2")(_images(64), Stream(0))
-    assert ((first - second).abs().mean((1, 2, 3)) > 0.01).all()
-
-
-def test_a_blur_reaches_no_further_than_a_small_crop() -> None:
-    tiny = {"count": 2, "size": 4, "scale": (0.1, 0.2)}
-    views = _views(recipe="swav", blur_probability=1.0, extra_crops=[tiny])
-    images = _images(16)
-    made = views(images, Stream(0))[2:]
-    sharp = _views(recipe="swav", blur_probability=0.0, extra_crops=[tiny])(images, Stream(0))[2:]
-    for crop, before in zip(made, sharp, strict=True):
-        assert (crop.var((2, 3)) < before.var((2, 3)) + 1e-6).float().mean() > 0.9
-        assert crop.shape == (16, 3, 4, 4)
-
-
-def test_float_images_and_bytes_give_the_same_views() -> None:
-    images = _images(8)
-    for left, right in zip(
-        _views()(images, Stream(1)), _views()(images.float() / 255, Stream(1)), strict=True
-    ):
-        torch.testing.assert_close(left, right, atol=2e-5, rtol=0)
-
-
-def test_what_stays_in_cache_does_not_change_the_views(monkeypatch: pytest.MonkeyPatch) -> None:
-    views, images = _views(), _images(32)
-    whole = views(images, Stream(0))
-    monkeypatch.setitem(made_by._CHUNK, "cpu", 3 * 32 * 32 * 5)
-    for left, right in zip(views(images, Stream(0)), whole, strict=True):
-        torch.testing.assert_close(left, right, atol=1e-6, rtol=0)
-
-
-def test_views_are_the_same_under_the_autocast_of_their_caller() -> None:
-    views, images, stream = (
-        _views(blur_probability=1, extra_crops=MULTI["extra_crops"]),
-        _images(4),
-        Stream(1),
-    )
-    cut = [crop.clone() for crop in views(images, stream)]
-    expected, finished = views(images, stream), views.finish(cut, stream)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert all(map(torch.equal, views(images, stream), expected))
-        assert all(map(torch.equal, views.finish(cut, stream), finished))
-
-
-def test_images_are_left_alone() -> None:
-    images = torch.rand(8, 3, 24, 24)
-    before = images.clone()
-    _views(scale=(1.0, 1.0), ratio=(1.0, 1.0))(images, Stream(0))
-    assert torch.equal(images, before)
 
 
 @pytest.mark.parametrize(
@@ -369,24 +258,6 @@ def test_photographs_are_resized_as_by_pil(
     differ = (made.int() - expected.int()).abs()
     assert differ.max() <= 1
     assert (differ > 0).float().mean() < 0.01
-
-
-def test_small_squares_are_taken_whole() -> None:
-    images = _images(4, 32, 32)
-    assert torch.equal(EvaluationTransform(32)(images), images)
-    enlarged = EvaluationTransform(64)(images)
-    expected = reference.resize(images.float(), [64, 64], antialias=True).round()
-    torch.testing.assert_close(enlarged.float(), expected, atol=1, rtol=0)
-    assert torch.equal(EvaluationTransform(64)(images[2]), enlarged[2])
-
-
-@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-@pytest.mark.parametrize(("height", "width"), [(20, 400), (400, 20), (1, 40)])
-def test_of_a_strip_the_middle_is_seen(height: int, width: int, mode: str) -> None:
-    image, most = _images(1, height, width)[0], 16 * min(height, width)
-    middle = image[:, max(0, height - most) // 2 :, max(0, width - most) // 2 :][:, :most, :most]
-    transform = EvaluationTransform(32, interpolation=mode)
-    assert torch.equal(transform(image), transform(middle))
 
 
 @pytest.mark.parametrize("shape", [(5000, 1), (3, 20000), (1, 50_000_000)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,19 +12,15 @@ import pytest
 import torch
 from PIL import Image
 
-from hexa.config import UserError
 from hexa.evaluation import evaluate
 from hexa.evaluation.protocol import Task
 from hexa.nn.branch_norm import convert
 from hexa.runtime.progress import Progress
 from hexa.runtime.signals import Interrupted
-from hexa.weights.pretrained import load_backbone, save_backbone
-from hexa_paper import published
+from hexa.weights.pretrained import load_backbone
 from hexa_paper.detection import scoring
 from hexa_paper.detection.training import Training
-from hexa_paper.protocols.detect import PROTOCOL
 from tests.evaluation.given import QUIET
-from tests.refusals import one_line
 
 CLASSES = ("cat", "dog")
 TINY: dict[str, Any] = QUIET | {
@@ -210,19 +204,6 @@ def test_one_that_was_stopped_goes_on_bit_for_bit(
     assert not list(tmp_path.glob(STATE))
 
 
-def test_a_frozen_pyramid_goes_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, width in (("_PYRAMID_WIDTH", 16), ("_HIDDEN", 16)):
-        monkeypatch.setattr(f"hexa_paper.detection.detector.{name}", width)
-    data, options = squares(tmp_path), {**SHORT, "preset": "appendix", "precise_bn": 0}
-    expected = measured(tmp_path, data, **options)
-    with pytest.raises(Interrupted):
-        measured(
-            tmp_path, data, progress=ends("training the detector", 2, signal.SIGTERM), **options
-        )
-    again = measured(tmp_path, data, **options)
-    assert (again["metrics"], again["details"]) == (expected["metrics"], expected["details"])
-
-
 def test_what_is_damaged_or_of_another_seed_or_size_is_not_gone_on_with(
     whole: Whole,
     tmp_path: Path,
@@ -259,130 +240,6 @@ def test_what_is_damaged_or_of_another_seed_or_size_is_not_gone_on_with(
     whole.is_that_of(again)
 
 
-def test_a_state_that_cannot_be_written_costs_no_training(
-    whole: Whole,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "step-00000002.pt")
-
-    monkeypatch.setattr("hexa.runtime.checkpoints.save", full)
-    whole.is_that_of(measured(tmp_path, whole.data, **SHORT))
-    assert capsys.readouterr().err.count("not saved") == 1
-
-    with pytest.raises(Interrupted) as caught:
-        measured(
-            tmp_path, whole.data, progress=ends("training the detector", 3, signal.SIGTERM), **SHORT
-        )
-    assert "saved" not in str(caught.value)
-
-
-def test_its_state_stands_beside_the_result_and_files_of_others_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Beside --out, or in the run; nowhere else, and only its own checkpoints are removed."""
-    data, cache = squares(tmp_path), tmp_path / "runs"
-    monkeypatch.setenv("HEXA_CACHE", str(cache))
-    for other in ("detect/exp/best.pt", "features/mine.npz"):
-        (cache / other).parent.mkdir(parents=True)
-        (cache / other).write_bytes(bytes(2000))
-    before = sorted(cache.rglob("*"))
-
-    killed = ends("detecting", 3, MemoryError)
-    with pytest.raises(MemoryError):
-        evaluate("detect", NETWORK, data, progress=killed, **SHORT)
-    assert "--out FILE.json" in capsys.readouterr().err
-    assert not list(tmp_path.glob(STATE))
-    with pytest.raises(MemoryError):
-        measured(tmp_path, data, progress=killed, **SHORT)
-    (state,) = tmp_path.glob(STATE)
-    (state / "notes.txt").write_text("mine")
-    measured(tmp_path, data, **SHORT)
-    assert [path.name for path in state.rglob("*")] == ["notes.txt"]
-    assert sorted(cache.rglob("*")) == before
-    assert not list(tmp_path.rglob("*.lock"))
-
-
-def test_of_a_run_its_state_is_kept_in_the_run(whole: Whole, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    save_backbone(load_backbone(NETWORK), run / "backbone.safetensors")
-    (run / "config.yaml").write_text("recipe: r\n")
-
-    with pytest.raises(MemoryError):
-        evaluate("detect", str(run), whole.data, progress=ends("", 3, MemoryError), **SHORT)
-    assert len(list(run.glob("results.json.unfinished-*"))) == 1
-    again = evaluate("detect", str(run), whole.data, **SHORT)
-    assert "continued from iteration 2 of an earlier attempt" in again["notes"]
-    assert {path.name for path in run.iterdir()} == {
-        "backbone.safetensors",
-        "config.yaml",
-        "results.json",
-    }
-
-
-def test_workers_do_not_change_it(whole: Whole) -> None:
-    whole.is_that_of(evaluate("detect", NETWORK, whole.data, **{**SHORT, "num_workers": 2}))
-
-
-def test_what_a_result_says(tmp_path: Path) -> None:
-    data, brief = squares(tmp_path), {**SHORT, "iterations": 2, "precise_bn": 1}
-    found = evaluate(
-        "detect", NETWORK, data, **{**brief, "save_every": 500, "ap": "area", "mean": 0.5}
-    )
-    assert found["protocol"].endswith("-mean0.5")
-    assert set(found["metrics"]) == {"AP", "AP50", "AP75"}
-    assert found["protocol"].startswith("detect/moco-2it-batch_size=2-")
-    assert "ap=area" in found["protocol"]
-    assert "save_every" not in found["protocol"]
-    assert found["deviations"]["shorter_side"] == [list(range(480, 801, 32)), [24, 32]]
-    assert (found["options"]["iterations"], found["options"]["epochs"]) == (2, None)
-    assert found["options"]["with_2012"] is False
-    assert any("without VOC2012" in note for note in found["notes"])
-    assert set(found["details"]["other_rules"]) == {"eleven_point"}
-    assert (found["details"]["training_images"], found["transform"]["shorter_side"]) == (8, 32)
-    squares(tmp_path, "VOC2012", ("train", "val", "trainval"), count=5)
-    both = evaluate("detect", NETWORK, data, **{**brief, "epochs": 0.5, "iterations": None})
-    assert both["details"]["training_images"] == 13
-    assert both["options"]["iterations"] == 13 // 4
-    assert both["options"]["with_2012"] is True
-    assert (
-        evaluate("detect", NETWORK, data, with_2012=False, holdout=0.4, **brief)["details"][
-            "training_images"
-        ]
-        < 8
-    )
-
-
-def test_published_options_are_those_of_the_reference() -> None:
-    moco, appendix = (PROTOCOL.presets[name].model_dump() for name in ("moco", "appendix"))
-    published = {
-        "kind": "c4",
-        "batch_size": 16,
-        "learning_rate": 0.02,
-        "iterations": 24_000,
-        "warmup_iterations": 100,
-    }
-    published |= {
-        "test_shorter_side": 800,
-        "weight_decay": 1e-4,
-        "ap": "eleven_point",
-        "frozen": False,
-    }
-    assert moco.items() >= (published | {"shorter_side": tuple(range(480, 801, 32))}).items()
-    assert [round(share * 24_000) for share in moco["decay_at"]] == [18_000, 22_000]
-    published = {
-        "kind": "fpn",
-        "batch_size": 8,
-        "learning_rate": 0.05,
-        "epochs": 15,
-        "frozen": True,
-    }
-    assert appendix.items() >= published.items()
-    assert [round(share * 15) for share in appendix["decay_at"]] == [12]
-
-
 def test_batch_norms_take_the_means_over_further_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -411,87 +268,6 @@ def test_batch_norms_take_the_means_over_further_batches(
     torch.testing.assert_close(
         first.running_var, torch.stack([x.var((0, 2, 3)) for x in inputs]).mean(0)
     )
-
-
-def test_training_images_that_cannot_be_read(tmp_path: Path) -> None:
-    data = squares(tmp_path)
-    (tmp_path / "VOCdevkit" / "VOC2007" / "JPEGImages" / "trainval003.jpg").write_bytes(b"broken")
-    found = evaluate("detect", NETWORK, data, **{**SHORT, "iterations": 4, "precise_bn": 0})
-    assert any("1 training images could not be read" in note for note in found["notes"])
-
-
-def test_mistakes_are_one_line(tmp_path: Path) -> None:
-    data = squares(tmp_path)
-    wrong: list[tuple[str, str, dict[str, Any], str]] = [
-        ("random:vit_tiny_patch16_224", data, {}, "feature maps of several resolutions"),
-        ("pixels:8", data, {}, "feature maps of several resolutions"),
-        (NETWORK, "digits", {}, "voc:PATH/VOCdevkit"),
-        (NETWORK, data, {"kind": "c5"}, "kind"),
-        (NETWORK, data, {"shorter_side": [0]}, r"shorter_side\.0: must be > 0, got 0"),
-        (NETWORK, data, {"iterations": None}, "iterations or epochs"),
-        (NETWORK, data, {"epochs": 2}, "give one of them"),
-        (NETWORK, data, {"anchor_sizes": [8], "kind": "fpn"}, "anchor_sizes"),
-        (
-            NETWORK,
-            data,
-            {"size": 64, "crop": 1},
-            "detect resizes images by options of its own; leave out crop, size",
-        ),
-        (
-            NETWORK,
-            data,
-            {"learning_rate": 1e12},
-            r"not finite at iteration \d+ and learning rate .*lower learning_rate",
-        ),
-    ]
-    for backbone, source, options, said in wrong:
-        with one_line(said):
-            evaluate("detect", backbone, source, out=tmp_path / "found.json", **{**TINY, **options})
-        assert not list(tmp_path.glob(STATE)), "the same would come to the same"
-    (tmp_path / "VOCdevkit" / "VOC2007" / "Annotations" / "test004.xml").unlink()
-    with pytest.raises(UserError, match=r"1 annotations cannot be read.*test004\.xml"):
-        evaluate("detect", NETWORK, data, **TINY)
-
-
-def test_two_equal_commands_do_not_share_a_state(tmp_path: Path) -> None:
-    data = squares(tmp_path)
-
-    def second(label: str, done: int, total: int) -> None:
-        with pytest.raises(UserError, match="trains this detector already; wait for it"):
-            measured(tmp_path, data, **SHORT)
-        raise MemoryError
-
-    with pytest.raises(MemoryError):
-        measured(tmp_path, data, progress=second, **SHORT)
-
-
-def test_it_is_read_beside_the_published_rows() -> None:
-    facts = {"test": {"known_as": "VOC07", "images": 4952}}
-    result = {
-        "protocol": "detect/moco-24000it",
-        "preset": "moco",
-        "deviations": {},
-        "data_facts": facts,
-    }
-    result["metrics"] = {"AP": 50.0, "AP50": 80.0, "AP75": 55.0}
-    result["options"] = {"with_2012": True}
-    found = published.beside(result)
-    assert (found.columns, found.own, found.caution) == (
-        ("AP", "AP50", "AP75"),
-        (50.0, 80.0, 55.0),
-        "",
-    )
-    assert ("HEXA-MoCo", 800, (57.7, 82.8, 64.9)) in [
-        (row.method, row.epochs, row.values) for row in found.rows
-    ]
-    others = (
-        {"deviations": {"iterations": [24_000, 300]}},
-        {"preset": "appendix"},
-        {"options": {"with_2012": False}},
-    )
-    for change in others:
-        found = published.beside({**result, **change})
-        assert "not comparable" in found.caution
 
 
 def test_the_networks_main_batch_norms_are_used(whole: Whole) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import matplotlib
@@ -45,20 +44,6 @@ def test_bars_are_as_high_as_the_means_and_whiskers_as_long_as_the_deviations() 
     assert figure.axes[0].get_ylabel() == "top-1 (%)"
 
 
-def test_no_label_lies_over_another() -> None:
-    """The bars of the ablation have long names: those of neighbours stay apart when drawn."""
-    names = ["Std", "Std+Adv+Cmx", "Std+Adv+CmxA", "Std+Adv+Cmx+CmxA"]
-    bars = {
-        f"{name}\n(20 ep.)": [50.0 + number, 51.0 + number] for number, name in enumerate(names)
-    }
-    figure = plots.bars({"20 epochs each": bars, "equal time": bars}, y_label="top-1 (%)")
-    figure.draw_without_rendering()
-    for ax in figure.axes:
-        boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
-        assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
-        assert all(box.y0 >= 0 for box in boxes)
-
-
 def test_curves_show_means_over_their_x() -> None:
     curve = {1: [10.0, 12.0], 2: [20.0, 22.0], 4: [30.0, 33.0]}
     (ax,) = plots.curves(
@@ -69,38 +54,6 @@ def test_curves_show_means_over_their_x() -> None:
     assert ax.get_xscale() == "log"
     assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "4"]
     assert ax.get_xlabel() == "labelled images, k"
-
-
-def test_the_grid_has_each_cell_in_its_place() -> None:
-    cells = {
-        (epsilon, step): [10.0 * epsilon + step, 10.0 * epsilon + step + 1]
-        for epsilon in (1, 3)
-        for step in (1, 3)
-    }
-    figure = plots.attack_grid(
-        cells, label="top-1 (%)", baseline=[40.0], remark="one algorithm, seed noise"
-    )
-    ax = figure.axes[0]
-    assert ax.images[0].get_array().tolist() == [
-        [11.5, 31.5],
-        [13.5, 33.5],
-    ]  # a row a step, a column a radius
-    assert {(text.get_position()): text.get_text() for text in ax.texts}[1, 0] == "31.5 ± 0.7"
-    assert "seed noise" in texts(figure)
-    assert "without an attack: 40.0" in texts(figure)
-
-
-def test_the_study_of_beta_shows_densities_and_scores() -> None:
-    found = {(5.0, 3.0): [52.0, 54.0], (1.0, 1.0): [51.0, 50.0]}
-    figure = plots.beta_study(found, label="top-1 (%)", baseline=[49.0, 50.0])
-    left, right = figure.axes
-    lines = {str(line.get_label()): line.get_xydata() for line in left.lines}
-    assert set(lines) == {"Beta(5, 3)", "Beta(1, 1)"}
-    peak = lines["Beta(5, 3)"][lines["Beta(5, 3)"][:, 1].argmax(), 0]
-    assert peak == pytest.approx(4 / 6, abs=0.005)  # (α − 1) / (α + β − 2)
-    assert [bar.lines[0].get_ydata()[0] for bar in error_bars(right)] == [53.0, 50.5]  # type: ignore[union-attr,index]
-    assert right.lines[-1].get_ydata()[0] == 49.5  # type: ignore[index]
-    assert "no mixing: 49.5 ± 0.7" in texts(figure)
 
 
 def test_figures_are_written_as_png_and_as_svg_with_text_and_equal_ones_are_equal_files(

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hexa.config import ConfigError
-from hexa.core import MAIN, Batch, Setting
+from hexa.core import MAIN, Batch
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.objective import Objective
 from hexa_paper.methods.cmc import CMC, CMCConfig
@@ -77,14 +76,6 @@ def test_both_memories_begin_apart_and_follow_their_own_stream() -> None:
         assert torch.equal(bank.rows[others], old[others])
 
 
-def test_images_of_another_data_set_are_recognised_by_their_other_stream() -> None:
-    made, data = cmc(), replace(batch(12), known=False, index=torch.full((BATCH,), 10**6))
-    embedding, lightness, colour = halves(made, data)
-    labels = made.pseudo_labels(data, embedding.detach())
-    torch.testing.assert_close(labels.lightness.keys, colour)
-    torch.testing.assert_close(labels.colour.keys, lightness)
-
-
 @pytest.mark.parametrize("level", [0.0, 1.0])
 def test_black_and_white_images_are_attacked_like_others(level: float) -> None:
     """Where RGB → Lab has its corners, the gradient is finite, and every channel of a pixel counts."""
@@ -98,8 +89,3 @@ def test_black_and_white_images_are_attacked_like_others(level: float) -> None:
     assert view.isfinite().all()
     assert moved.max() == pytest.approx(1 / 255)
     assert all(p.grad is None or p.grad.isfinite().all() for p in made.parameters())
-
-
-def test_a_network_of_one_stream_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"network\.streams: CMC .*; use lab"):
-        CMCConfig().check(Setting(DATA, BATCH, num_crops=1))

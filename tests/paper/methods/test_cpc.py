@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hexa.config import ConfigError
-from hexa.core import MAIN, Batch, Setting
-from hexa.hard_examples.adversarial import Adversarial
-from hexa.hard_examples.cutmix import CutMix
-from hexa.objective import Objective
+from hexa.core import MAIN, Batch
 from hexa_paper.methods.cpc import CPC, CPCConfig, PatchHead
 from hexa_paper.ops import puzzles as tiles
-from hexa_paper.ops.contrastive import patch_nce
-from tests.laws.cases import backward
-from tests.methods.setting import BATCH, DATA, batch, small
+from tests.methods.setting import BATCH, batch, small
 
 GRID, SIZE = 4, 12  # patches of 6 pixels, 2 apart
 
@@ -143,33 +136,3 @@ def test_a_patch_is_never_its_own_negative_nor_that_of_what_it_is_mixed_with() -
         torch.testing.assert_close(
             losses[0, i], naive(predictions, patches, (1, 3), i, i, shown).mean()
         )
-
-
-def test_hits_are_counted_over_the_grid() -> None:
-    targets = 10 * torch.randn(2, 8, 3, 3, generator=torch.Generator().manual_seed(0))
-    predictions = torch.zeros(1, 2, 8, 3, 3)
-    predictions[0, :, :, :1] = targets[:, :, 2:]  # right two rows ahead
-    predictions[0, 1, :, 0, 0] = targets[0, :, 0, 0]  # but for one
-    _, hits = patch_nce(
-        predictions, targets, 2, torch.arange(2), torch.empty(2, 0, dtype=torch.long)
-    )
-    assert hits[0].tolist() == [[[True, True, True]], [[False, True, True]]]
-
-
-def test_views_without_enough_rows_are_refused() -> None:
-    assert not CutMix().refusal(CPCConfig())
-    CPCConfig().check(Setting(DATA, BATCH, num_crops=1, view_size=260))
-    with pytest.raises(ConfigError, match=r"views\.size: .* at least 188"):
-        CPCConfig().check(Setting(DATA, BATCH, num_crops=1, view_size=187))
-    with pytest.raises(ConfigError, match="lack a patch of 80 pixels"):
-        CPCConfig().check(Setting(DATA, BATCH, num_crops=1, view_size=32))
-    with pytest.raises(ConfigError, match=r"views\.num_views"):
-        CPCConfig().check(Setting(DATA, BATCH, num_crops=2, view_size=260))
-
-
-def test_black_images_are_attacked_without_leaving_the_numbers() -> None:
-    made = cpc(branches=("main", "aux"))
-    data = batch(SIZE)
-    black = replace(data, crops=(torch.zeros_like(data.crops[0]),))
-    for part in backward(Objective(made, {"adversarial": Adversarial()}), black).values():
-        assert all(value.isfinite().all() for value in (part.loss, *part.example.crops))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hexa.config import ConfigError
 from hexa.core.batch import MAIN
 from hexa_paper.methods.infomin import InfoMin, InfoMinConfig
 from tests.methods.setting import BATCH, batch, small
@@ -48,10 +47,3 @@ def test_the_queue_takes_every_key_once() -> None:
     made.commit(data, None, labels)
     torch.testing.assert_close(made.contrast.queue[:BATCH], labels.keys[0])
     assert int(made.contrast.queue_pointer) == BATCH % 16
-
-
-def test_mistakes_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"method\.contrast\.queue_size"):
-        infomin(contrast={"queue_size": 17})
-    with pytest.raises(ConfigError, match="one key per image"):
-        infomin(contrast={"queue_size": 32, "symmetric": True})

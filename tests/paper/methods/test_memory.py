@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hexa.core import MAIN, Batch
+from hexa.core import MAIN
 from hexa.runtime.random import Stream
 from hexa_paper.methods.instdisc import InstDisc, InstDiscConfig, Memory
 from hexa_paper.methods.pirl import PIRL, PIRLConfig
@@ -118,17 +117,3 @@ def test_pirls_memory_follows_the_image_branch() -> None:
     embedding = made.embed(made.anchors(data), MAIN).detach()
     made.commit(data, embedding, made.pseudo_labels(data, None))
     torch.testing.assert_close(made.bank.rows[data.index], embedding[0])
-
-
-def test_images_of_another_data_set_are_their_own_memory() -> None:
-    for made, data in ((instdisc(), batch(12)), (pirl(), batch(16, 16))):
-        data = replace(data, known=False, index=torch.full((BATCH,), 10**6))
-        embedding = made.embed(made.anchors(data), MAIN).detach()
-        torch.testing.assert_close(made.pseudo_labels(data, embedding).keys, embedding[0])
-
-
-def test_of_an_image_that_comes_twice_the_last_counts() -> None:
-    bank = Memory(InstDiscConfig(dim=4, bank_momentum=0.0), 8, seed=0, drawn=True)
-    rows = F.normalize(torch.randn(3, 4, generator=Stream(2).generator()))
-    bank.update(Batch((torch.zeros(3, 3, 4, 4),), torch.tensor([5, 2, 5]), Stream(0)), rows[None])
-    torch.testing.assert_close(bank.rows[[5, 2]], rows[[2, 1]])

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from hexa.config import UserError
 from hexa.data.sources.source import ArraySource
 from hexa.evaluation import evaluate
 from hexa.evaluation.few_labels import half_width
@@ -25,7 +24,6 @@ from hexa_paper.semi_supervised.options import PUBLISHED, SemiSupervisedOptions
 from tests.conftest import Says
 from tests.evaluation.given import QUIET, SMALL
 from tests.evaluation.test_tuning import images, task
-from tests.refusals import one_line
 
 
 def test_fixmatch_learns_digits_from_forty_labels() -> None:
@@ -93,17 +91,6 @@ def test_labels_are_drawn_class_by_class_from_seed_and_draw(
         )
 
 
-def test_supervised_may_draw_too_and_its_first_draw_is_the_plain_one() -> None:
-    plain = semi_supervised.run(task(), SemiSupervisedOptions(percent=20, epochs=1, batch_size=8))
-    three = semi_supervised.run(
-        task(), SemiSupervisedOptions(percent=20, epochs=1, batch_size=8, draws=2)
-    )
-    assert three.details["draws"][0]["metrics"] == plain.metrics
-    assert set(three.metrics) == {
-        f"{name}{end}" for name in plain.metrics for end in ("", "_std", "_interval")
-    }
-
-
 def test_batches_hold_labelled_images_first_and_hide_all_other_labels() -> None:
     made = list(Batches(task(images(10, 0)), np.array([7, 2]), 4, 3, Stream(0)).steps(6))
     for batch in made:
@@ -132,48 +119,3 @@ def test_weak_views_are_mirrored_and_moved_by_an_eighth() -> None:
             ]
             seen.add(name)
     assert seen == set(allowed)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"threshold": 0.9}, "threshold: not for the learner supervised"),
-        ({"learner": "fixmatch", "trunk_rate": 0.1}, "trunk_rate: not for the learner fixmatch"),
-        ({"learner": "s4l", "strong": "weak"}, "strong: not for the learner s4l"),
-        ({"labels": 40, "percent": 5}, "labels and percent both say which labels are used"),
-        (
-            {"learner": "fixmatch", "hard": "advers"},
-            "unknown kind 'advers'; did you mean 'adversarial'",
-        ),
-        (
-            {"learner": "fixmatch", "hard": [{"kind:vat": None}]},
-            "hard.kind: is missing; .* got kind:vat",
-        ),
-        ({"learner": "fixmatch", "hard": 1}, "hard: a list of hard examples is needed"),
-        ({"learner": "fixmatch", "hard": "cutmix,cutmix"}, "give each kind once"),
-        ({"learner": "mixmatch"}, "learner: must be 'supervised'"),
-        ({"rates_of": "x"}, "'hexa' or 'swav'"),
-        (
-            {"labels": 45, "learner": "fixmatch"},
-            "45 cannot be shared equally by 10 classes; use 40 or 50",
-        ),
-        ({"labels": 3, "learner": "fixmatch"}, "3 cannot be shared equally by 10 classes; use 10$"),
-        ({"labels": 5000, "learner": "fixmatch"}, "fewer than the 500 asked for"),
-    ],
-)
-def test_wrong_options_are_one_line(fields: dict[str, Any], message: str) -> None:
-    with one_line(message):
-        evaluate("semi-supervised", random_backbone(SMALL, 8), "digits", **QUIET, **fields)
-
-
-def test_options_of_a_result_can_be_given_again() -> None:
-    for learner in ("supervised", *PUBLISHED):
-        options = SemiSupervisedOptions.model_validate({"learner": learner, "labels": 40})
-        options = options if learner == "supervised" else options.resolved
-        assert SemiSupervisedOptions.model_validate(options.model_dump(mode="json")) == options
-
-
-def test_one_class_is_refused() -> None:
-    one = replace(task(images(9, 0, classes=1)), class_names=["0"])
-    with pytest.raises(UserError, match="two or more classes"):
-        semi_supervised.run(one, SemiSupervisedOptions(learner="fixmatch", labels=2, steps=1))

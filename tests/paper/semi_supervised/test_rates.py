@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,11 @@ import numpy as np
 import pytest
 
 from hexa.config import UserError
-from hexa.evaluation import evaluate
 from hexa.evaluation.protocol import Outcome, Task
 from hexa.evaluation.supervised import Plan, decayed
 from hexa.runtime.random import Stream
-from hexa.weights.pretrained import random_backbone, save_backbone
 from hexa_paper.protocols import semi_supervised
 from hexa_paper.semi_supervised.options import SemiSupervisedOptions
-from tests.evaluation.given import QUIET, SMALL
 from tests.evaluation.test_tuning import images, task
 
 
@@ -71,45 +67,3 @@ def test_a_list_names_the_labelled_images(tmp_path: Path) -> None:
         semi_supervised.rows_of(source, tmp_path / "other.txt")
     with pytest.raises(UserError, match="cannot be read"):
         semi_supervised.rows_of(source, tmp_path / "none.txt")
-
-
-def test_the_published_lists_have_their_sizes(real_data: Callable[[str], Path]) -> None:
-    file = real_data("imagenet_subsets") / "1percent.txt"
-    names = file.read_text().split()
-    source = images(len(names), 0)
-    source.paths = [f"{name.split('_')[0]}/{name}" for name in reversed(names)]
-    rows = semi_supervised.rows_of(source, file)
-    assert (len(rows), rows[0]) == (12_811, 12_810)
-
-
-def test_a_share_that_cannot_be_is_reported() -> None:
-    found = semi_supervised.run(task(), SemiSupervisedOptions(percent=1, epochs=1))
-    assert any("3 of 50 images are 6.0 %, not 1 %" in note for note in found.notes)
-    assert found.effective["batch_size"] == 3
-    assert not any(
-        "%" in note for note in semi_supervised.run(task(), SemiSupervisedOptions(percent=50)).notes
-    )
-
-
-def test_from_the_outside_on_digits(tmp_path: Path) -> None:
-    save_backbone(random_backbone(SMALL, 8), tmp_path / "b.safetensors")
-    spec = str(tmp_path / "b.safetensors")
-    few = evaluate("semi-supervised", spec, "digits", percent=10, epochs=3, batch_size=32, **QUIET)
-    more = evaluate(
-        "semi-supervised", spec, "digits", percent=100, epochs=3, batch_size=32, **QUIET
-    )
-    assert few["protocol"] == "semi-supervised/hexa-10%-3ep-lr0.01,0.1-batch_size=32"
-    assert few["details"]["labelled_images"] == pytest.approx(135, abs=3)
-    assert few["deviations"] == {"epochs": [20, 3], "batch_size": [256, 32]}
-    all_in_one = evaluate("semi-supervised", spec, "digits", percent=10, epochs=1, **QUIET)
-    assert all_in_one["protocol"] == "semi-supervised/hexa-10%-1ep-lr0.01,0.1-batch_size=136"
-    assert all_in_one["deviations"] == {"epochs": [20, 1], "batch_size": [256, 136]}
-    assert more["metrics"]["top1"] > few["metrics"]["top1"] + 5
-
-
-def test_a_protocol_names_whatever_can_move_its_score() -> None:
-    some = SemiSupervisedOptions(percent=1, score_every=5)
-    assert (
-        semi_supervised.PROTOCOL.identity("hexa", some)
-        == "hexa-1%-20ep-lrpublished,published-score_every=5"
-    )
