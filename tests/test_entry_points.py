@@ -51,15 +51,23 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Added:
     monkeypatch.syspath_prepend(tmp_path)
     values = {"hexa.protocols": "others_plugin:PROTOCOL"}
 
-    def fake(group: str) -> dict[str, EntryPoint]:
-        entry = EntryPoint("others", values.get(group, "others_plugin"), group)
-        return entry_points.added(group) | {"others": entry}
+    added = entry_points.added
 
-    for module in ("hexa.config", "hexa.evaluation.protocols", "hexa.reporting.references"):
+    def fake(group: str) -> list[EntryPoint]:
+        entry = EntryPoint("others", values.get(group, "others_plugin"), group)
+        broken = EntryPoint("broken", "broken_plugin", group)
+        return [*added(group), entry, broken]
+
+    (tmp_path / "broken_plugin.py").write_text("raise SystemExit(0)\n")
+    for module in ("hexa.config", "hexa.evaluation.protocols", "hexa.entry_points"):
         monkeypatch.setattr(f"{module}.added", fake)
 
     def run(work: Callable[[], object]) -> Any:
-        found = forked(work, seconds=600)
+        def alone() -> object:
+            entry_points.loaded.cache_clear()
+            return work()
+
+        found = forked(alone, seconds=600)
         return found.value or found.raised
 
     return run

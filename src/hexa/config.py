@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import pydantic
 
-from hexa.entry_points import added
+from hexa.entry_points import added, loaded
 
 
 class UserError(ValueError):
@@ -184,9 +184,8 @@ def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]
     """
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")
-    for entry in added(package).values():
-        entry.load()
-    installed = {entry.module for entry in added(package).values()}
+    loaded(package)
+    installed = {entry.module for entry in added(package)}
 
     def rank(candidate: type[Base]) -> int:
         if candidate.__module__.startswith(f"{package}."):

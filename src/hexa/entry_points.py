@@ -13,11 +13,28 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import sys
 from importlib.metadata import EntryPoint
+from typing import Any
 
 
 @functools.cache
-def added(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by name, in the order of their names."""
+def added(group: str) -> list[EntryPoint]:
+    """Return the entry points of a group in the order of their names."""
     found = importlib.metadata.entry_points(group=group)
-    return {entry.name: entry for entry in sorted(found, key=lambda entry: entry.name)}
+    return sorted(found, key=lambda entry: (entry.name, entry.value))
+
+
+@functools.cache
+def loaded(group: str) -> list[Any]:
+    """What the entry points of a group name. One that cannot be imported is left out, with a line on standard error."""
+    found = []
+    for entry in added(group):
+        try:
+            found.append(entry.load())
+        except (Exception, SystemExit) as error:
+            home = f" of {entry.dist.name}" if entry.dist is not None else ""
+            problem = f"{type(error).__name__}: {error}".splitlines()[0]
+            line = f"hexa: {entry.value}{home} cannot be imported and is left out ({problem})"
+            print(line, file=sys.stderr)
+    return found

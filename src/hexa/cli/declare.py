@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hexa.entry_points import added
+from hexa.entry_points import loaded
 
 if TYPE_CHECKING:
     from hexa.runtime.progress import ProgressBar
@@ -63,11 +63,12 @@ def command(
 def commands(only: str | None = None) -> dict[str, Command]:
     """All commands by name. Those that other packages add are left out if `only` is one of hexa's own.
 
-    So hexa's own commands need not import those packages.
+    So hexa's own commands need not import those packages, which cannot replace them either.
     """
     if only not in COMMANDS:
-        for entry in added(ADDED).values():
-            entry.load()  # which declares it
+        own = dict(COMMANDS)
+        loaded(ADDED)  # which declares them
+        COMMANDS.update(own)
     return COMMANDS
 
 

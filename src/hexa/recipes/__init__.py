@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from hexa.config import UserError, nearest
-from hexa.entry_points import added
+from hexa.entry_points import loaded
 
 if TYPE_CHECKING:
     from hexa.recipes.experiment import Experiment
@@ -64,8 +64,7 @@ def import_own() -> list[str]:
 def _all() -> dict[str, Recipe]:
     """Those of this package, and of the modules that installed distributions name as entry points of RECIPES."""
     import_own()
-    for entry in added(RECIPES).values():
-        entry.load()
+    loaded(RECIPES)
     return _registry
 
 

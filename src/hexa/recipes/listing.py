@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -39,10 +40,12 @@ class Listing:
 @functools.cache
 def read() -> Listing:
     """The files of all installed packages with recipes."""
-    modules = [entry.module for entry in added(RECIPES).values()]
-    packages = {"hexa", *(module.partition(".")[0] for module in modules)}
-    found = [files(package) / LISTED for package in sorted(packages)]
-    contents = [json.loads(file.read_text("utf-8")) for file in found if file.is_file()]
+    packages = {"hexa", *(entry.module.partition(".")[0] for entry in added(RECIPES))}
+    contents = []
+    for package in sorted(packages):
+        # a package that cannot be imported, or has no such file
+        with suppress(Exception):
+            contents.append(json.loads((files(package) / LISTED).read_text("utf-8")))
     rows = [row for content in contents for row in content["recipes"]]
     rows.sort(key=lambda row: str(row["name"]))
     modifiers = contents[0].get("modifiers", {})

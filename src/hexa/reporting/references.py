@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hexa.entry_points import added
+from hexa.entry_points import loaded
 from hexa.reporting.runs import Run
 from hexa.reporting.tables import Table
 
@@ -22,11 +22,10 @@ GROUP = "hexa.references"
 
 def tables(runs: Sequence[Run], names: Sequence[str]) -> list[Table]:
     """Return all tables for the report of these runs."""
-    modules = [entry.load() for entry in added(GROUP).values()]
-    return [table for module in modules for table in module.tables(runs, names)]
+    return [table for module in loaded(GROUP) for table in module.tables(runs, names)]
 
 
 def of_result(result: Mapping[str, Any]) -> list[tuple[Table, str]]:
     """Return the result of an evaluation in each table that it belongs to, with the table's caution."""
-    found = [entry.load().of_result(result) for entry in added(GROUP).values()]
+    found = [module.of_result(result) for module in loaded(GROUP)]
     return [one for one in found if one is not None]

@@ -22,7 +22,7 @@ GROUP = "hexa.protocols"
 
 def names() -> list[str]:
     """The names of all protocols, found without importing them."""
-    return sorted(_own() | added(GROUP).keys())
+    return sorted(_own() | {entry.name for entry in added(GROUP)})
 
 
 def _own() -> set[str]:
@@ -36,7 +36,13 @@ def get(name: str) -> Protocol:
     if name not in names():
         raise UserError(f"unknown protocol '{name}'; {nearest(name, names())}")
     if name not in _own():
-        return cast("Protocol", added(GROUP)[name].load())
+        entry = next(entry for entry in added(GROUP) if entry.name == name)
+        try:
+            return cast("Protocol", entry.load())
+        except Exception as error:
+            raise UserError(
+                f"{entry.value}, the protocol '{name}', cannot be imported ({error})"
+            ) from error
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
     return cast("Protocol", module.PROTOCOL)
 
