@@ -19,6 +19,7 @@ from hexa.comparison.labelled import (
     over_draws,
     paired,
     showable,
+    shown_by,
 )
 from hexa.config import UserError
 from hexa.evaluation.protocols.probe import fit_probe
@@ -156,6 +157,18 @@ def test_what_labels_can_show_grows_with_their_number_and_that_of_groups() -> No
         "with 300 labelled images in 3 groups no difference can be shown"
     )
     assert showable(12).endswith(" no difference can be shown")
+
+
+def test_what_labels_can_show_counts_the_images_that_judge() -> None:
+    """Classes of one image do not judge, groups that are not used do not count, and a draw has fewer of each group."""
+    few = np.concatenate([np.repeat([0, 1], 9), np.arange(2, 1000)])
+    assert shown_by(Judge(few)).startswith("with 18 labelled images no")
+    labels = np.repeat([0, 1], 500)
+    assert shown_by(Judge(labels, groups=labels)) == showable(1000)
+    groups = np.arange(1000) % 50
+    judge = Judge(labels, groups=groups)
+    assert shown_by(judge) == showable(1000, groups)
+    assert shown_by(judge, 100).startswith("with 100 labelled images")
 
 
 def test_images_of_a_group_neither_judge_each_other_nor_count_as_many() -> None:

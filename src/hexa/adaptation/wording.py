@@ -5,7 +5,7 @@ from __future__ import annotations
 from hexa.adaptation.choice import Choice
 from hexa.adaptation.looking import Seen
 from hexa.comparison import leakage
-from hexa.comparison.labelled import count_groups, showable
+from hexa.comparison.labelled import Judge, count_groups, labels_of, shown_by
 from hexa.data import Source
 from hexa.recipes.experiment import Experiment
 from hexa.reporting.tables import format_duration
@@ -89,7 +89,8 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
     )
     both = 0 if labelled is source else int(leakage.shared(source, labelled).sum())
     known = f", {both:,} of which are among the images to learn from" if both else ""
-    can = showable(compared, labelled.groups())
+    judge = Judge(labels_of(labelled), groups=labelled.groups())
+    can = shown_by(judge, compared)
     return f"labels: {whose}{in_groups(labelled)}{known}; {can}"
 
 

@@ -239,7 +239,9 @@ def of_backbones(
     rows, twins, notes = from_main(chosen)
     images = Subset(judging, rows)
     if judged:
-        can = labelled.showable(len(rows), images.groups(), trials * math.comb(len(several), 2))
+        scored = labelled.Judge(labelled.labels_of(images), how.seed, images.groups())
+        comparisons = trials * math.comb(len(several), 2)
+        can = labelled.shown_by(scored, comparisons=comparisons)
         progress(can, 0, 1)
         progress(can, 1, 1)
     found = list[tuple[Tensor, Tensor]]()

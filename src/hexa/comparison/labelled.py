@@ -309,6 +309,15 @@ def showable(images: int, groups: Rows | None = None, comparisons: int = 1) -> s
     return f"{given} a difference of about {points:.0f} points can be shown"
 
 
+def shown_by(judge: Judge, most: int | None = None, comparisons: int = 1) -> str:
+    """`showable` by the images that this judge scores, of which at most so many are drawn."""
+    rows = judge.judged
+    if most is not None and most < len(rows):
+        rows = rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
+    groups = None if judge.groups is None else judge.groups[rows]
+    return showable(len(rows), groups, comparisons)
+
+
 def count_groups(groups: Rows) -> str:
     """The number of groups of two images or more, such as "3 groups"."""
     return counted(int((np.bincount(groups) > 1).sum()), "group")
