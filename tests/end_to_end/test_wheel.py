@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -133,3 +134,13 @@ def test_the_wheel_works_in_an_environment_of_its_own(checkout: Path, tmp_path: 
     assert "knn" in command("evaluate", "knn", "run", "--data", "digits")
     refusal = command("export", "run", "--to", "onnx", "--out", "run.onnx", status=2)
     assert f"{environment.relative_to(tmp_path)}/python 'onnx>=1.17' 'onnxscript" in refusal
+
+
+def test_the_wheel_works_beside_the_packages_that_are_here(checkout: Path, tmp_path: Path) -> None:
+    """What it asks for is another test's: tests/test_imports.py compares that with what is imported."""
+    programs = installed(checkout, tmp_path, "--no-deps")
+    (packages,) = (tmp_path / "venv").glob("lib/*/site-packages")
+    (packages / "here.pth").write_text(sysconfig.get_path("purelib"))
+    where = run(programs / "python", "-c", "import hexa; print(hexa.__file__)", folder=tmp_path)
+    assert Path(where.strip()).is_relative_to(tmp_path)
+    assert run(programs / "hexa", "--version", folder=tmp_path) == f"hexa {hexa.__version__}\n"

@@ -12,20 +12,6 @@ from hexa.reporting.runs import read_run
 from tests.reporting.conftest import MakeRun, append
 
 
-def test_a_complete_run(make_run: MakeRun) -> None:
-    unfinished = read_run(make_run("without results", finished=False))
-    assert (unfinished.results, unfinished.problems) == ([], [])
-    run = read_run(make_run("mine", epochs=4))
-    assert (run.name, run.state) == ("mine", "finished")
-    assert run.problems == []
-    assert [line["step"] for line in run.train] == [5, 10, 15, 20, 25, 30, 35, 40]
-    assert run.epoch == 4.0
-    assert run.seconds == pytest.approx(40 * 0.31)
-    assert [result["protocol"] for result in run.results] == ["knn/k200-t0.07", "linear/moco"]
-    assert run.config["method"]["name"] == "moco"
-    assert run.environment["device"] == "Some CPU"
-
-
 def test_the_last_event_decides_the_state(make_run: MakeRun) -> None:
     folder = make_run(finished=False)
     states = {

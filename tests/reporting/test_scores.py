@@ -9,27 +9,6 @@ from hexa.reporting.runs import Run, read_run
 from tests.reporting.conftest import MakeRun, run_with
 
 
-def test_one_run_lists_every_evaluation_with_its_protocol(make_run: MakeRun) -> None:
-    run = read_run(make_run())
-    grid = scores.evaluations([run], ["run"])
-    assert grid.header == (
-        "protocol",
-        "data",
-        "encoder",
-        "top1",
-        "top5",
-        "top1_last",
-        "seed",
-        "time",
-    )
-    assert grid.leading == 3
-    first = dict(zip(grid.header, grid.rows[0], strict=True))
-    assert first["protocol"] == "knn/k200-t0.07"
-    assert first["encoder"] == "query · main"
-    assert first["top1"] == f"{run.results[0]['metrics']['top1']:.2f}"
-    assert first["top1_last"] == "–"
-
-
 def test_several_runs_stand_side_by_side_with_the_best_marked(make_run: MakeRun) -> None:
     runs = [read_run(make_run(name, seed=seed)) for seed, name in enumerate("abc")]
     grid = scores.evaluations(runs, list("abc"))

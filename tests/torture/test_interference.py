@@ -166,6 +166,26 @@ def test_what_is_moved_during_a_run_may_be_moved_back(
     tally.fault("files moved during a run", fine, (end, again))
 
 
+def more_images(here: Path) -> None:
+    shutil.copy(here / "images" / "00.jpg", here / "images" / "another.jpg")
+
+
+def fewer_labels(here: Path) -> None:
+    shutil.rmtree(here / "labelled" / "c2")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"), [("--data", more_images), ("--labelled", fewer_labels)]
+)
+def test_a_verdict_on_other_images_than_planned_says_so(
+    name: str, change: Callable[[Path], None], here: Path, harmed: Harmed, tally: Tally
+) -> None:
+    end = harmed(words("adapt", here), partial(change, here), "step", 4)
+    noted = [note for note in record(here / "run")["notes"] if "changed after the plan" in note]
+    said = len(noted) == 1 and f"images of {name} changed" in noted[0]
+    tally.fault("images changed during a run", end.code == 0 and said, (end, noted))
+
+
 def test_a_command_that_planned_while_another_trained_gives_way(
     here: Path, harmed: Harmed, tally: Tally
 ) -> None:
