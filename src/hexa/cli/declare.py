@@ -176,7 +176,8 @@ def import_networks() -> None:
         return
     from hexa.runtime.console import Console
 
-    said = "loading PyTorch …" * Console(stderr=True).is_terminal  # which a closed stream is not
+    # a closed stream is not a terminal
+    said = "loading PyTorch …" if Console(stderr=True).is_terminal else ""
     print(said, end=("\r" if said else ""), file=sys.stderr, flush=True)
     gc.disable()
     try:

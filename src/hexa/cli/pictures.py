@@ -64,7 +64,7 @@ def visualize(given: Given, extra: Fields) -> None:
     with progress_bar() as progress:
         path = run(target, given.data, out, problems=skipped, notes=notes, progress=progress, **how)
     left = f"{len(skipped)} images could not be read and were skipped: {some(skipped, '; ')}"
-    say(*(f"note: {note}" for note in notes), f"written to {path}", left * bool(skipped))
+    say(*(f"note: {note}" for note in notes), f"written to {path}", left if skipped else "")
 
 
 @command(

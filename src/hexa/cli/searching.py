@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     option("--html PAGE", "also write a page with small pictures, which needs no other file"),
     JSON,
     description="Duplicates have equal pixels, or thumbnails whose similarity is at least --least, also if one image "
-    "is mirrored, brighter, compressed, or cropped to 80 %% or more of the other. Similarities of --like are cosines "
+    "is mirrored, brighter, compressed, or cropped to 80 % or more of the other. Similarities of --like are cosines "
     "of features. An outlier is far from its fifth nearest image, in features or in statistics of the picture.",
 )
 def search(given: Given, extra: Fields) -> None:
