@@ -149,6 +149,7 @@ def test_a_folder_of_another_run_is_refused_however_often_torchrun_tries(
 ) -> None:
     experiments.dump(recipes.get(RECIPE), tmp_path / "config.yaml")
     (tmp_path / "environment.json").write_text('{"launcher": "another"}')
+    (tmp_path / "metrics.jsonl").write_text('{"event": "train"}\n')
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "this")
     for restarts in ("0", "1"):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)

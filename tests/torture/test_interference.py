@@ -83,6 +83,9 @@ def result(run: Path) -> tuple[str, object]:
 
 
 def twice() -> None:
+    # a shell that starts a command in the background lets it ignore this signal
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     send(signal.SIGINT)
     send(signal.SIGINT)
 
