@@ -47,15 +47,6 @@ def _names(names: object) -> Make:
     return _table(json.dumps({"info": {"features": {"label": {"names": names}}}}).encode())
 
 
-def _several(*tables: dict[str, Any]) -> Make:
-    def make(root: Path) -> str:
-        for number, columns in enumerate(tables):
-            pq.write_table(pa.table(columns), root / f"train-{number}.parquet")
-        return f"parquet:{root}"
-
-    return make
-
-
 def _footer(root: Path) -> str:
     spec = _table()(root)
     content = (root / "train.parquet").read_bytes()

@@ -133,26 +133,7 @@ def checkpoint(content: bytes | dict[str, Any]) -> Spoil:
 
 
 EVIL = "<script>alert(1)</script>\x1b]0;owned\x07\x1b[31m\r\nhexa: error: \udcff\u202e"
-NUMBERS = (
-    "1e308",
-    "-1e308",
-    "1" + "0" * 400,
-    "NaN",
-    "-Infinity",
-    '"x"',
-    "[1]",
-    "null",
-    "true",
-    "5e-324",
-    "9" * 5000,
-)
 STRANGE = '{"device": {"a": [1]}, "resumed": 3, "precision": [], "launcher": [3]}'
-CANARY = {
-    "protocol": "knn",
-    "metrics": {"top1": 1.0},
-    "backbone": "python:canary:f",
-    "data": "python:canary:f",
-}
 
 #: Would run code if anything could.
 CODE: dict[str, Spoil] = {
