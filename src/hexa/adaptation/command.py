@@ -39,10 +39,11 @@ from hexa.weights import start as starts
 from hexa.weights.export import export
 from hexa.weights.pretrained import Backbone, load_backbone
 
-#: Options that only the verdict depends on: for others it is made anew, by this number of images at most. Labels that
-#: choose the best state or end the run are an exception.
+#: Options on which only the verdict depends: for other values the verdict is made anew.
 _JUDGING = {"--labelled", "--groups", "--price"}
+#: Number of images by which a verdict is made anew, at most.
 _MOST = 2000
+#: Fields with which labels choose the best state or end the run; a verdict is then not made anew.
 _DECIDING = {"monitor.keep_best", "monitor.until"}
 #: What ADAPTATION holds.
 Record = dict[str, Any]

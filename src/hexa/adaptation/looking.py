@@ -19,14 +19,17 @@ from hexa.ops.photometric import unit
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
-#: Images that are opened, in at most this many seconds once there are as many as training needs; and the fewest images,
-#: and distinct ones, that training makes sense with.
+#: Images that are opened, at most.
 _SAMPLE = 150
+#: Seconds for that once there are as many as training needs.
 _SECONDS = 1.0
+#: Fewest images with which training makes sense.
 FEWEST = 64
+#: Fewest distinct images with which training makes sense.
 _FEWEST_DISTINCT = 32
-#: A pixel is grey if its channels differ by less than this share of the range, and extreme if this near to its ends.
+#: A pixel is grey if its channels differ by less than this share of the range.
 _GREY = 0.04
+#: A pixel is extreme if it is this near to an end of the range.
 _EXTREME = 0.15
 
 

@@ -25,7 +25,7 @@ from hexa.weights.pretrained import Backbone
 
 #: Fewest images of a source.
 FEWEST = 10
-#: Fewest images that are looked at however short the time.
+#: Fewest images that are looked at, however short the time is.
 _LEAST = 100
 #: Most images that are looked at without labels.
 _MOST_UNLABELLED = 1000

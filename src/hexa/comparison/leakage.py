@@ -23,9 +23,10 @@ from hexa.reporting.tables import counted
 from hexa.runtime.progress import Progress
 from hexa.runtime.random import Stream
 
-#: Side of the thumbnails that are compared, and the largest distance of near-duplicates: the root mean square
-#: difference of grey levels, standardised per thumbnail to mean 0 and deviation 1.
+#: Side in pixels of the thumbnails that are compared.
 THUMB = 16
+#: Largest distance of near-duplicates: the root mean square difference of grey levels, standardised per thumbnail to
+#: mean 0 and deviation 1.
 ALIKE = 0.1
 _CHUNK = 2048
 #: Images to learn from that near-duplicates are looked for among, at least.

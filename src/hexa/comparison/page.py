@@ -34,16 +34,21 @@ from hexa.reporting.tables import Table, shortened, text
 from hexa.runtime.files import write_text
 from hexa.runtime.random import Stream
 
-#: Images whose neighbours are shown, neighbours of each, the side of a picture in pixels, and images among which those
-#: whose neighbours differ most are looked for.
+#: Images whose neighbours are shown.
 _QUERIES = 4
+#: Neighbours of each.
 _NEAREST = 6
+#: Side of a picture in pixels.
 _TILE = 72
+#: Images among which those whose neighbours differ most are looked for.
 _SEARCHED = 2000
-#: Images on a map, classes that it colours, classes and duplicates that are listed, backbones that are drawn.
+#: Images on a map.
 _MAPPED = 800
+#: Classes that a map colours.
 _COLOURED = 8
+#: Classes and duplicates that are listed.
 _LISTED = 6
+#: Backbones that are drawn.
 _DRAWN = 4
 #: Columns that a title of a map has room for.
 _TITLE = 40

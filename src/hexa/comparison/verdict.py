@@ -186,9 +186,11 @@ def table(sides: Sequence[Side], verdict: Verdict, width: int | None = None) -> 
 
 #: A row: its label, the values of all sides, and the differences of all but the first to the first, if any.
 _Row = tuple[str, list[str], list[str]]
-#: Columns of a terminal that the labels of rows take, and bounds on those of a name.
+#: Columns of a terminal for the labels of rows.
 _LABELS = 30
+#: Fewest columns of a name.
 _LEAST = 8
+#: Most columns of a name.
 _MOST = 14
 
 

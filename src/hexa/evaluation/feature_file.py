@@ -38,13 +38,15 @@ Array = NDArray[Any]
 
 #: The share of the memory that the unpacked arrays of a file may take; the work takes as much again.
 _SHARE = 4
-#: Files that unpack to more than this many times their size, and to more bytes than this, are refused.
+#: Files that unpack to more than this many times their size are refused if they unpack to more than `_SMALL`.
 _RATIO = 50
+#: Bytes to which any file may unpack.
 _SMALL = 256 * 1024**2
 #: Rows of a Parquet file that are unpacked at a time; one if the first has more bytes than the file may have in all.
 _BATCH = 16
-#: Characters of an array's header, and of the text of its origin, at most.
+#: Characters of an array's header, at most.
 _HEADER = 10_000
+#: Characters of the text of an array's origin, at most.
 _ORIGIN = 100_000
 #: Shapes of one row, and types, of the optional arrays.
 _OPTIONAL: dict[str, tuple[tuple[int, ...], str]] = {

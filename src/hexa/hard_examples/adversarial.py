@@ -19,8 +19,9 @@ Radius = Annotated[float, pydantic.Field(ge=0)]
 
 #: The largest ε in grey levels, a quarter of the range.
 _FARTHEST = 64
-#: The least ε in grey levels to which networks were seen to overfit, and the steps of the attack that shows it.
+#: The least ε in grey levels to which networks were seen to overfit.
 _FEARED = 2
+#: Steps of the attack that shows overfitting to one step.
 _JUDGED_BY = 10
 
 

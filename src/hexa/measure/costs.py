@@ -39,10 +39,11 @@ from hexa.runtime.memory import usable_memory
 from hexa.training.step import prepared, step as train_step
 from hexa.weights import start
 
-#: On a CPU steps are timed at this size at most, with this number of pixels in all (four times as many where one kind
-#: of step is timed: few images take longer each), and for this many seconds each.
+#: On a CPU steps are timed at this size at most, in pixels.
 _SIZE = 128
+#: Pixels of a batch that is timed; four times as many if one kind of step is timed, since few images take longer each.
 _PIXELS = 4 * 128**2
+#: Seconds for which a step is timed.
 _SECONDS = 0.1
 
 

@@ -21,8 +21,9 @@ from hexa.config import Config, ConfigError, UserError, nearest, reason
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels, mean_of, std_of
 from hexa.nn.two_streams import TwoStreams
 
-#: Bounds on widths and depths: larger networks would fill the memory, or take minutes to outline.
+#: Largest width: wider networks would fill the memory.
 _WIDEST = 4096
+#: Largest depth: deeper networks take minutes to outline.
 _DEEPEST = 512
 
 

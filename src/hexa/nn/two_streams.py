@@ -17,8 +17,9 @@ _TO_XYZ = (
     (0.212671, 0.715160, 0.072169),
     (0.019334, 0.119193, 0.950227),
 )
-#: sRGB is linear up to here, and Lab up to δ³ of white.
+#: sRGB is linear up to here.
 _DARK = 0.04045
+#: Lab is linear up to the cube of this share of white.
 _DELTA = 6 / 29
 #: The middle and half the range that L, a and b have over all of RGB; these are brought to −1 … 1, as published.
 _MIDDLE = (50.0, (98.233 - 86.183) / 2, (94.478 - 107.857) / 2)

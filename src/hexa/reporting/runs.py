@@ -16,16 +16,21 @@ from hexa.runtime import parsing
 
 Record = dict[str, Any]
 
-#: Bytes of a journal at most, those from which on lines of training are left out, and those of a line; and lines from
-#: which on others are left out, too.
+#: Bytes of a journal, at most.
 _MOST_JOURNAL = 512 * 1024**2
+#: Bytes of a journal from which on lines of training are left out.
 _LONG_JOURNAL = 32 * 1024**2
+#: Bytes of a line, at most.
 _LONGEST_LINE = 64 * 1024
+#: Lines from which on other lines are left out, too.
 _MOST_LINES = 50_000
-#: The most that is shown of a folder.
+#: Quantities of a run that are shown, at most.
 MOST_QUANTITIES = 100
+#: Warnings that are shown, at most.
 _MOST_WARNINGS = 100
+#: Results that are shown, at most.
 _MOST_RESULTS = 1000
+#: Metrics of a result that are shown, at most.
 _MOST_METRICS = 64
 
 _PLACE = {"event", "step", "epoch", "seconds", "time"}

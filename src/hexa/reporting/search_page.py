@@ -13,8 +13,9 @@ from hexa.reporting.rendering import rendered
 from hexa.reporting.tables import counted
 from hexa.runtime.files import write_text
 
-#: Rows of the page, and pictures of a row, at most.
+#: Rows of the page, at most.
 _ROWS = 200
+#: Pictures of a row, at most.
 _PICTURES = 24
 _JPEG = b"\xff\xd8\xff"
 

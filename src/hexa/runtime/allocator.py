@@ -7,9 +7,9 @@ import functools
 import os
 import sys
 
-#: mallopt(3): parameters, and what is kept. A map of 128 images at 112 × 112 with 96 channels has 588 MiB; older glibc
-#: takes 32 MiB at most.
+#: mallopt(3): a parameter, and the bytes that are kept.
 _TRIM_THRESHOLD = (-1, (2 << 30) - 1)
+#: mallopt(3): a map of 128 images at 112 × 112 with 96 channels has 588 MiB; older glibc takes 32 MiB at most.
 _MMAP_THRESHOLDS = ((-3, 1 << 30), (-3, 32 << 20))
 
 

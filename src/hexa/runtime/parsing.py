@@ -13,8 +13,9 @@ import yaml
 
 from hexa.config import UserError, reason
 
-#: Largest files in bytes. Those that hexa writes have a few kB, plus a few kB per evaluation or session.
+#: Largest YAML file in bytes; hexa writes a few kB.
 MOST_YAML = 256 * 1024
+#: Largest JSON file in bytes; hexa writes a few kB for each evaluation or session.
 MOST_JSON = 16 * 1024**2
 _DEPTH = 50
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

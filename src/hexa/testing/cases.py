@@ -15,9 +15,11 @@ from hexa.objective import Objective, ObjectiveConfig
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
-#: Images of a step, pixels of their side, and images of the data set.
+#: Images of a step.
 BATCH = 8
+#: Side of an image in pixels.
 SIZE = 12
+#: Images of the data set.
 DATA = 64
 NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8))
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 #: Coefficients of the Newton–Schulz iteration, chosen by Jordan et al. for speed; singular values end in about
-#: [0.7, 1.2] instead of at 1. And its number of steps.
+#: [0.7, 1.2] instead of at 1.
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+#: Steps of the iteration.
 _STEPS = 5
 
 

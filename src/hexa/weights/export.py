@@ -25,9 +25,9 @@ from hexa.weights.layouts import LAYOUTS, names
 from hexa.weights.preparation import Given
 from hexa.weights.pretrained import Backbone, load_backbone, serialized
 
-#: Largest allowed difference of features, relative to the largest feature; onnxruntime fuses operations and adds in
-#: another order.
+#: Largest allowed difference of features, relative to the largest feature.
 TOLERANCE = 1e-5
+#: The same for onnxruntime, which fuses operations and adds in another order.
 ONNX_TOLERANCE = 1e-4
 TARGETS = ("timm", "torchvision", "safetensors", "detectron2", "onnx")
 #: What the names of files for these targets, and of no others but .safetensors, end in.

@@ -29,8 +29,9 @@ State = Mapping[str, Tensor]
 
 #: Parts of a checkpoint that are not weights, such as optimizer_states and amp_scaler.
 _NOT_WEIGHTS = re.compile(r"\w*(optim|scheduler|scaler)\w*")
-#: First bytes of torch's files: a zip archive, or before torch 1.6 a pickle.
+#: First bytes of torch's files, which are zip archives.
 _ZIP = b"PK"
+#: First byte of files of torch before 1.6, which are pickles.
 _PICKLE = b"\x80"
 #: Longest name of a tensor.
 _LONGEST = 300

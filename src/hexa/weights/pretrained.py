@@ -38,8 +38,9 @@ from hexa.weights.preparation import Given, Preparation, of_timm
 
 WEIGHTS = "backbone.safetensors"
 
-#: Pixels in [0, 1] are within these, even if a resampling filter overshoots.
+#: Pixels in [0, 1] are above this, even if a resampling filter overshoots.
 _DARKEST = -1.0
+#: Pixels in [0, 1] are below this, even if a resampling filter overshoots.
 _BRIGHTEST = 2.0
 
 

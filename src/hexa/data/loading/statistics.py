@@ -19,8 +19,9 @@ from hexa.ops.photometric import unit
 from hexa.runtime import parsing
 from hexa.runtime.files import cache_folder, write_text
 
-#: Images that are measured, evenly spread over the source; larger sides are sub-sampled to at most this many pixels.
+#: Images that are measured, evenly spread over the source.
 _IMAGES = 2048
+#: Sides above this many pixels are sub-sampled.
 _SIDE = 1024
 #: Raise it with every change of the measurement.
 _VERSION = 1

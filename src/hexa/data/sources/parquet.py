@@ -30,8 +30,9 @@ from hexa.data.sources.source import (
 from hexa.runtime.memory import usable_memory
 from hexa.runtime.paths import Inside
 
-#: Rows unpacked together; one where the largest value may have more bytes than this.
+#: Rows that are unpacked together.
 _ROWS = 16
+#: If the largest value may have more bytes than this, rows are unpacked one by one.
 _LARGE = 64 << 20
 #: Bytes of a row group that are joined, which takes as much again.
 _JOINED = 256 << 20

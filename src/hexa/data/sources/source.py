@@ -58,8 +58,9 @@ SPLIT_NAMES = {name: split for split, names in _SPLITS.items() for name in names
 _MOST_CLASSES = 100_000
 #: Kinds of files that are left out and named.
 _MOST_KINDS = 20
-#: Images whose largest value is looked for, and the value from which on 16-bit images are bright enough.
+#: Images whose largest value is looked for.
 _LOOKED_AT = 32
+#: The value from which on 16-bit images are bright enough.
 _DARK = 2**14
 #: Bytes of each sampled file that go into a fingerprint: whole photographs, the beginnings of scans of gigabytes.
 SAMPLED_BYTES = 4 << 20

@@ -25,9 +25,11 @@ def _within(low: float, high: float) -> Any:
 #: Shares of an image's area; sides, lengths and the like against each other.
 Scale = Annotated[Range, _within(1e-6, 1.0)]
 Ratio = Annotated[Range, _within(0.01, 100)]
-#: Bounds on the side of a view in pixels, and on the number of views.
+#: Least side of a view in pixels.
 LEAST_SIZE = 4
+#: Largest side of a view in pixels.
 MOST_SIZE = 4096
+#: Largest number of views.
 MOST_VIEWS = 256
 #: Fields that only affect RGB images.
 COLOURED = ("stain", "saturation", "hue", "grayscale_probability", "randaugment_ops")

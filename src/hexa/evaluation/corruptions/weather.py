@@ -15,8 +15,9 @@ from hexa.evaluation.corruptions.blurs import motion, zoomed
 from hexa.evaluation.corruptions.per_image import PerImage
 from hexa.ops.photometric import luma
 
-#: Mean of the published photographs of frost (red, green, blue), and how far they vary.
+#: Mean of the published photographs of frost (red, green, blue).
 _FROST = (0.52, 0.61, 0.66)
+#: How far these photographs vary.
 _SPREAD = 0.3
 
 
