@@ -201,7 +201,8 @@ def test_a_time_chooses_the_length(
     says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Epochs of 600 s in nine tenths of an hour, less the seconds of the start."""
-    costs, trained = Costs(16, 0.0, {4: 600 / 1347}, 0.1), list[Experiment]()
+    costs = Costs(16, 0.0, {4: 600 / 1347}, 0.1)
+    trained = list[Experiment]()
     monkeypatch.setattr("hexa.measure.costs.measure", lambda *_, **how: costs)
     monkeypatch.setattr(
         "hexa.run.run.pretrain",

@@ -103,10 +103,8 @@ def test_what_is_imported_is_asked_for() -> None:
         if name != "dev"
         for text in extra
     ]
-    always, sometimes = (
-        brought(project["dependencies"]),
-        brought([*project["dependencies"], *extras]),
-    )
+    always = brought(project["dependencies"])
+    sometimes = brought([*project["dependencies"], *extras])
     given = importlib.metadata.packages_distributions()
     for path, tree in TREES.items():
         for node, module in asked_of(tree):
@@ -121,7 +119,8 @@ def test_imports_point_one_way() -> None:
     """From the floors below, never from the same or those above; core and ops need torch alone."""
     unknown = {package_of(path) for path in MODULES} - FLOOR.keys()
     assert not unknown, f"new packages: say in this test on which floor {unknown} stand"
-    wrong, seen = [], set()
+    wrong = []
+    seen = set()
     for path, tree in TREES.items():
         package = package_of(path)
         for _, module in asked_of(tree):

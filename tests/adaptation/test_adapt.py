@@ -140,7 +140,8 @@ def test_from_a_folder_to_a_decision(
 def test_killed_and_gone_on_with_it_is_the_same(
     weights: Path, photos: Path, tmp_path: Path
 ) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole = tmp_path / "whole"
+    cut = tmp_path / "cut"
     more = ("--time=20m", "--training.checkpoint_every_steps=1", "--training.report=false")
     assert main(command(weights, photos, whole, *more)) == 0
     process = subprocess.Popen(
@@ -202,7 +203,8 @@ def test_what_is_in_the_way_stays(weights: Path, photos: Path, tmp_path: Path, s
 def test_a_plan_writes_nothing_and_reads_the_start_once(
     weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
 ) -> None:
-    out, read = tmp_path / "run", Mock(wraps=files.read)
+    out = tmp_path / "run"
+    read = Mock(wraps=files.read)
     monkeypatch.setattr(files, "read", read)
     planning = ["adapt", weights, "--plan", f"--out={out}", *QUICK]
     data = [f"--data=folder:{photos}/train", f"--labelled=folder:{photos}/test"]

@@ -93,10 +93,8 @@ def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, says: Says) 
         "100%",
     ]
     out = tmp_path / "run"
-    said, kept = (
-        says(*command(weights, out, *fixed)).out,
-        json.loads((out / "adapt.json").read_text()),
-    )
+    said = says(*command(weights, out, *fixed)).out
+    kept = json.loads((out / "adapt.json").read_text())
     assert (kept["request"]["command"], kept["comparison"]["size"]) == ("harden", 8)
     assert said.splitlines()[-4] == kept["verdict"]
     assert [row[0] for row in kept["table"]["rows"]] == [
@@ -211,10 +209,8 @@ def test_both_are_judged_at_the_result_s_size(
     readable: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, result = (random_backbone(NETWORK, size, seed=0) for size in (224, 112))
-    images, how = (
-        open_source("digits#test"),
-        Extraction(seconds=math.inf, most=100, device="cpu", num_workers=0),
-    )
+    images = open_source("digits#test")
+    how = Extraction(seconds=math.inf, most=100, device="cpu", num_workers=0)
     trained = Trained(
         recipes.get("teacher"), tmp_path, start, result, open_source("digits"), images, how
     )
@@ -287,8 +283,10 @@ def test_the_price_is_spent_where_its_square_says_or_before(
 def test_the_loss_is_reported_by_labels_that_did_not_choose() -> None:
     """Of 400 draws of 100 images, a report by the labels that chose is optimistic; a crossed one is right."""
     drawn = np.random.default_rng(0)
-    price, backbone = 2.0, load_backbone("pixels:8")
-    naive, ours = list[float](), list[float]()
+    price = 2.0
+    backbone = load_backbone("pixels:8")
+    naive = list[float]()
+    ours = list[float]()
     for _ in range(400):
         right = drawn.random(100) < 0.8
         changes = drawn.random((2, 100))
@@ -341,10 +339,8 @@ Judged = tuple[Backbone, Side, Shown, Judge]
 def judged() -> Judged:
     images = Subset(open_source("digits", "test"), np.arange(150))
     backbone = load_backbone("random:small-resnet-8-16", size=8)
-    features, judge = (
-        extract(backbone, images, precision="fp32")[0],
-        Judge(labels_of(images), 0, np.arange(150) % 10),
-    )
+    features = extract(backbone, images, precision="fp32")[0]
+    judge = Judge(labels_of(images), 0, np.arange(150) % 10)
     side = Side.of(backbone, features, judge)
     shown = Shown.of(images, backbone, 30, judge, torch.device("cpu"), 0)
     attack_all([side], shown, judge, lambda done, total: None)
@@ -376,10 +372,8 @@ def test_attacked_images_are_scored_by_the_probe_they_were_held_out_from(judged:
 def test_the_farthest_views_are_in_the_ball_and_move_features_more_than_noise() -> None:
     network = load_backbone("random:small-resnet-8-16", size=8)
     generator = torch.Generator().manual_seed(0)
-    images, start = (
-        torch.rand(8, 3, 8, 8, generator=generator),
-        2 * torch.rand(8, 3, 8, 8, generator=generator) - 1,
-    )
+    images = torch.rand(8, 3, 8, 8, generator=generator)
+    start = 2 * torch.rand(8, 3, 8, 8, generator=generator) - 1
     with torch.no_grad():
         clean = network(images)
     views = farthest(network, images, clean, start, 4 / 255)

@@ -18,7 +18,8 @@ from hexa.recipes.experiment import override
 COSTS = Costs(size=100, read=0.0, steps={6: 3.0, 2: 2.0, 0: 1.0}, look=0.5)
 SIZES = (100, 50)
 #: Six passes over 100 images at 100 px, with all stages and with two.
-ALL, TWO = 100 * (1 + 5 * 3), 100 * (1 + 5 * 2)
+ALL = 100 * (1 + 5 * 3)
+TWO = 100 * (1 + 5 * 2)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ def test_a_run_that_is_trained_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hexa.run.folder.PATIENCE", 0.0)
-    experiment, folder = demos._experiment("digits-moco-v2", 1), tmp_path / "digits-moco-v2"
+    experiment = demos._experiment("digits-moco-v2", 1)
+    folder = tmp_path / "digits-moco-v2"
     with mine(folder):
         (folder / "config.yaml").write_text("recipe: digits-moco-v2\n")
         with pytest.raises(UserError, match="already"):

@@ -29,7 +29,8 @@ RANDOM = "random:small-resnet-8-8-16"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """photos: 60 digits in one folder. labelled: 80 others in class folders, five of them also among the photos, and
     one twice."""
-    root, digits = tmp_path_factory.mktemp("images"), load_digits()
+    root = tmp_path_factory.mktemp("images")
+    digits = load_digits()
     for place in range(140):
         name = "photos/all" if place < 60 else f"labelled/{digits.target[place]}"
         (root / name).mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,8 @@ from benchmarks.coverage import GAINS, GROUP, rows
 #: Comparisons of a row.
 COMPARISONS = 300
 #: Shares of intervals that are to hold the true difference.
-LEAST, MOST = 0.94, 0.97
+LEAST = 0.94
+MOST = 0.97
 #: Largest share of comparisons that call one of two equal backbones, the second, better.
 WRONG = 0.025
 

@@ -36,7 +36,8 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 
 def test_votes_are_those_of_the_other_folds_and_images_of_their_own_class_alone_only_vote() -> None:
-    judge, x = Judge(LABELS, splits=1), unit(FEATURES.numpy().astype(np.float64))
+    judge = Judge(LABELS, splits=1)
+    x = unit(FEATURES.numpy().astype(np.float64))
     assert judge.judged.tolist() == list(range(78))
     assert sorted(np.concatenate(judge.parts)) == list(range(78))
     expected = []
@@ -65,7 +66,8 @@ def test_outcomes_are_means_over_random_splits() -> None:
 
 
 def test_the_probe_is_fitted_to_the_other_folds() -> None:
-    judge, y = Judge(LABELS, splits=1), torch.from_numpy(LABELS)
+    judge = Judge(LABELS, splits=1)
+    y = torch.from_numpy(LABELS)
     found = judge.scores(FEATURES).right["linear probe"]
     part = judge.parts[0]
     rest = np.setdiff1d(np.arange(79), part)
@@ -109,8 +111,10 @@ def test_intervals_of_images_hold_half_an_image_more_in_each_cell(
     place = np.arange(50)
     before = 100.0 * (place < lost)
     after = 100.0 * ((place >= lost) & (place < won + lost))
-    found, n = paired(before, after, DECIDING, comparisons), 52
-    wins, losses = (won + 0.5) / n, (lost + 0.5) / n
+    found = paired(before, after, DECIDING, comparisons)
+    n = 52
+    wins = (won + 0.5) / n
+    losses = (lost + 0.5) / n
     variance = n / (n - 1) * (wins + losses - (wins - losses) ** 2)
     reach = stats.t.ppf(1 - 0.025 / comparisons, n - 1)
     assert (found.points, found.half) == pytest.approx(
@@ -197,7 +201,9 @@ def test_images_of_a_group_neither_judge_each_other_nor_count_as_many() -> None:
 
 
 def test_few_groups_decide_nothing_and_useless_ones_are_not_used() -> None:
-    none, four, five = np.zeros(60), np.arange(60) % 4, np.arange(60) % 5
+    none = np.zeros(60)
+    four = np.arange(60) % 4
+    five = np.arange(60) % 5
     few = paired(none, 100.0 * (four == 0), DECIDING, groups=four)
     assert str(few) == "+25.0, too few images or groups to tell"
     enough = paired(none, 100.0 * (five == 0), DECIDING, groups=five)

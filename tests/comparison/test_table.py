@@ -20,7 +20,8 @@ from tests.evaluation.given import SMALL
 @pytest.fixture(scope="module")
 def lopsided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 images of noise of one class and 5 of another: nothing tells them apart."""
-    folder, generator = tmp_path_factory.mktemp("lopsided"), np.random.default_rng(0)
+    folder = tmp_path_factory.mktemp("lopsided")
+    generator = np.random.default_rng(0)
     for name, count in (("good", 60), ("bad", 5)):
         (folder / name).mkdir()
         for number in range(count):
@@ -52,7 +53,8 @@ def test_balanced_accuracies_are_means_over_classes() -> None:
     judge = Judge(labels, splits=1)
     scores = judge.scores(features)
     for measure in MEASURES:
-        right, wanted = scores.right[measure] > 0, labels[judge.judged]
+        right = scores.right[measure] > 0
+        wanted = labels[judge.judged]
         answers = np.where(right, wanted, -1)
         recall = [np.mean(answers[wanted == one] == one) for one in np.unique(wanted)]
         assert scores.balanced(measure) == pytest.approx(100 * np.mean(recall))

@@ -16,7 +16,8 @@ def normal(*shape: int) -> torch.Tensor:
 
 
 def test_kept_neighbourhoods_are_those_of_a_loop() -> None:
-    a, b = normal(40, 5), normal(40, 5)
+    a = normal(40, 5)
+    b = normal(40, 5)
     near = []
     for features in (a, b):
         x = (features - features.mean(0)).numpy()

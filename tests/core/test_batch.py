@@ -89,7 +89,8 @@ def test_values_are_looked_at_in_the_first_step_alone(monkeypatch: pytest.Monkey
     looked: list[int] = []
     monkeypatch.setattr(Batch, "check_values", lambda data: looked.append(data.step))
     method = moco()
-    objective, optimizer = Objective(method), torch.optim.SGD(method.query.parameters(), lr=0.1)
+    objective = Objective(method)
+    optimizer = torch.optim.SGD(method.query.parameters(), lr=0.1)
     for _ in range(3):
         one_step(objective, optimizer, batch())
     assert len(looked) == 1

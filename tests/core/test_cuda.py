@@ -240,10 +240,12 @@ def test_clusters_are_those_of_the_cpu_and_the_same_every_time(device: str) -> N
             rows.to(where, dtype), 50, start, iterations=5, valid=valid.to(where)
         )
 
-    ours, theirs = clusters(device, torch.float64), clusters("cpu", torch.float64)
+    ours = clusters(device, torch.float64)
+    theirs = clusters("cpu", torch.float64)
     torch.testing.assert_close(ours.centroids.cpu(), theirs.centroids, atol=1e-9, rtol=1e-9)
     assert torch.equal(ours.assignments.cpu(), theirs.assignments)
-    first, second = clusters(device, torch.float32), clusters(device, torch.float32)
+    first = clusters(device, torch.float32)
+    second = clusters(device, torch.float32)
     assert torch.equal(first.centroids, second.centroids)
     assert torch.equal(first.assignments, second.assignments)
 
@@ -282,7 +284,8 @@ def test_hard_examples_take_no_more_memory(device: str) -> None:
         case = Case("moco", {"bn_groups": 1}, scheme)
         network = build(NetworkConfig(name="small-resnet", widths=(16, 32)))
         method = case.build(torch.float32, network).to(device)
-        objective, optimizer = case.objective(method), sgd(method)
+        objective = case.objective(method)
+        optimizer = sgd(method)
         generator = torch.Generator().manual_seed(0)
         count = 32 if device == "cpu" else 512
         crops = tuple(

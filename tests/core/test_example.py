@@ -12,7 +12,8 @@ from hexa.core import MAIN, Branch, Example, PseudoLabels, Score
 from hexa.core.batch import Index
 from tests.laws.cases import Case
 
-V, B = 2, 5
+V = 2
+B = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +46,8 @@ def test_a_mixture_of_mixtures_is_mixed_as_its_pixels_are(score: Score) -> None:
     expected = torch.eye(B).expand(V, B, B)
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
-        permutation, kept = (
-            torch.randperm(B, generator=generator),
-            torch.rand(V, B, generator=generator),
-        )
+        permutation = torch.randperm(B, generator=generator)
+        kept = torch.rand(V, B, generator=generator)
         example = example.mixed(crops, permutation, kept)
         expected = kept[..., None] * expected + (1 - kept[..., None]) * expected[:, permutation]
     torch.testing.assert_close(shares(example), expected)

@@ -29,7 +29,9 @@ class Run:
     def __init__(
         self, case: Case, config: ObjectiveConfig | None = None, state: Any = None
     ) -> None:
-        self.case, self.method, self.calls = case, case.build(), 0
+        self.case = case
+        self.method = case.build()
+        self.calls = 0
         self.objective = case.objective(self.method, config, steps=STEPS)
         self.optimizer = torch.optim.SGD(
             [p for p in self.method.parameters() if p.requires_grad], lr=0.1, momentum=0.9
@@ -129,10 +131,8 @@ def parts(objective: Objective, step: int) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize("split", [True, False])
 def test_the_whole_batch_is_clean_until_the_first_sets_in(split: bool) -> None:
     hard = {"cutmix": {"fraction": 0.25, "start": 0.25}, "mixup": {"fraction": 0.25, "start": 0.5}}
-    case, config = (
-        Case("moco", {}, hard),
-        ObjectiveConfig(split=split, clean_fraction=0.5, reduction="mean"),
-    )
+    case = Case("moco", {}, hard)
+    config = ObjectiveConfig(split=split, clean_fraction=0.5, reduction="mean")
     made = [parts(case.objective(case.build(), config, steps=STEPS), step) for step in range(3)]
     if split:
         assert made[:2] == [{"std": (8, 0)}, {"std": (6, 0), "cutmix": (2, 0)}]

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-_HEIGHT, _WIDTH = 23, 31
+_HEIGHT = 23
+_WIDTH = 31
 #: The passes of an interlaced PNG: first column and row, steps between columns and rows.
 _ADAM7 = (
     (0, 0, 8, 8),

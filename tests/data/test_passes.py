@@ -15,7 +15,8 @@ from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.views.evaluation import EvaluationTransform
 from tests.data.batches import SIZE, array, each_process, loader_of, photographs, same
 
-COUNT, BATCH = 37, 8
+COUNT = 37
+BATCH = 8
 VIEWS: dict[str, Any] = {
     "recipe": "swav",
     "extra_crops": [{"count": 2, "size": 7, "scale": (0.1, 0.3)}],
@@ -87,10 +88,8 @@ def test_processes_see_every_image_once_as_evaluation_does(
 
 def test_passes_leave_the_batches_and_workers_of_training_alone(tmp_path: Path) -> None:
     source = photographs(tmp_path / "photographs", COUNT)
-    expected, before = (
-        list(loader_of(source, BATCH).epoch(0)),
-        set(multiprocessing.active_children()),
-    )
+    expected = list(loader_of(source, BATCH).epoch(0))
+    before = set(multiprocessing.active_children())
     loader = loader_of(source, BATCH, num_workers=1)
     batches = loader.epoch(0)
     made = [next(batches)]

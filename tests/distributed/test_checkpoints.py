@@ -13,7 +13,8 @@ from hexa.config import UserError
 from hexa.runtime import checkpoints, processes
 from tests.distributed.together import run_together
 
-ROWS, WIDTH = 2000, 4096  # 32 MB
+ROWS = 2000
+WIDTH = 4096  # 32 MB
 CPU = torch.device("cpu")
 
 
@@ -26,7 +27,8 @@ def resident(path: Path) -> int:
 
 
 def work(home: str) -> dict[str, Any]:
-    folder, rank = Path(home), processes.rank()
+    folder = Path(home)
+    rank = processes.rank()
     said: list[str] = []
     found: dict[str, Any] = {}
     good = checkpoints.newest_good_of_all(folder / "good", said.append, CPU)

@@ -50,7 +50,8 @@ def parameters(made: Trainer) -> dict[str, torch.Tensor]:
 
 
 def work(home: str) -> dict[str, Any]:
-    folder, rank = Path(home), processes.rank()
+    folder = Path(home)
+    rank = processes.rank()
     found: dict[str, Any] = {}
 
     made = trainer(folder / "whole")

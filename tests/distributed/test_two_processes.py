@@ -69,7 +69,8 @@ def cases() -> dict[str, Case]:
 
 def in_halves(draw: Callable[..., torch.Tensor], count: int) -> list[torch.Tensor]:
     """What two processes with `count` images each draw, by one."""
-    original, found = processes.rank, []
+    original = processes.rank
+    found = []
     for rank in range(2):
         try:
             processes.rank = lambda rank=rank: rank
@@ -83,7 +84,9 @@ def in_halves(draw: Callable[..., torch.Tensor], count: int) -> list[torch.Tenso
 def drawing_as_two() -> Iterator[None]:
     """A single process draws what two would: each half is mixed within itself, and has noise of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        partners, backwards, normal = draws.partners, draws.reversed_order, draws.normal_like
+        partners = draws.partners
+        backwards = draws.reversed_order
+        normal = draws.normal_like
         boxes = CutMix.boxes
 
         def boxes_of_halves(maker: CutMix, count: int, size: int, stream: Stream) -> torch.Tensor:
@@ -157,7 +160,8 @@ def plain_cases() -> dict[str, Case]:
 
 
 def work(checkpoint: str) -> dict[str, Any]:
-    found, of_one = {name: train(case) for name, case in cases().items()}, torch.load(checkpoint)
+    found = {name: train(case) for name, case in cases().items()}
+    of_one = torch.load(checkpoint)
     return found | {"on": {name: go_on(case, of_one[name]) for name, case in plain_cases().items()}}
 
 

@@ -20,7 +20,8 @@ try:
 finally:
     sys.path.remove(str(FOLDER))
 
-HERE, ELSEWHERE = "one kind", "another kind"
+HERE = "one kind"
+ELSEWHERE = "another kind"
 
 
 def made(
@@ -56,7 +57,8 @@ def test_extension_at_the_edges_of_the_grid_once() -> None:
 
 
 def test_common_rate() -> None:
-    plain, adversarial = {0.06: 50.0, 0.12: 52.0}, {0.06: 49.0, 0.12: 46.0}
+    plain = {0.06: 50.0, 0.12: 52.0}
+    adversarial = {0.06: 49.0, 0.12: 46.0}
     assert plan.common(plain, adversarial) == 0.06  # 99 against 98
     assert plan.common({0.12: 52.0, 0.24: 53.0}, {0.03: 1.0, 0.06: 2.0}) == 0.06
     assert plan.common({0.06: 50.0, 0.12: 50.0}, {0.06: 50.0, 0.12: 50.0}) == 0.06
@@ -238,7 +240,8 @@ def test_held_out_images_are_not_trained_on(tmp_path: Path) -> None:
         table = pq.read_table(Path(named[name].partition(":")[2]) / f"{split}.parquet")
         return {image["bytes"] for image in table["img"].to_pylist()}
 
-    held, everything = images_of("tune", "test"), images_of("all", "train")
+    held = images_of("tune", "test")
+    everything = images_of("all", "train")
     assert len(held) == 3 * 10
     assert held | images_of("tune", "train") == everything
     assert not held & images_of("tune", "train")

@@ -12,7 +12,8 @@ from hexa.runtime import checkpoints
 from hexa.training.journal import METRICS
 from hexa.weights.pretrained import load_backbone
 
-RECIPE, STEPS = "digits-hexa-moco", 30
+RECIPE = "digits-hexa-moco"
+STEPS = 30
 #: Fields of a run that only trains, on the CPU.
 ALONE: dict[str, Any] = {
     "training.device": "cpu",

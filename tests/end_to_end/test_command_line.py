@@ -97,7 +97,9 @@ def test_embed_writes_features_labels_and_paths(finished: Path, tmp_path: Path) 
     out = tmp_path / "features.npz"
     assert cli.main(["embed", str(finished), "--data", "digits#test", "--out", str(out)]) == 0
     with np.load(out) as arrays:
-        features, labels, paths = arrays["features"], arrays["labels"], arrays["paths"]
+        features = arrays["features"]
+        labels = arrays["labels"]
+        paths = arrays["paths"]
     assert (features.shape, features.dtype, labels.shape, len(set(paths))) == (
         (450, 16),
         np.float32,
@@ -108,7 +110,8 @@ def test_embed_writes_features_labels_and_paths(finished: Path, tmp_path: Path) 
 
 
 def test_visualize_and_report_write_one_file_each(finished: Path, tmp_path: Path) -> None:
-    picture, page = tmp_path / "picture.png", tmp_path / "page.html"
+    picture = tmp_path / "picture.png"
+    page = tmp_path / "page.html"
     assert (
         cli.main(
             [

@@ -75,7 +75,8 @@ def through_timm(line: str, backbone: Backbone) -> None:
 
 def used_everywhere(weights: str, size: int, folder: Path, says: Says) -> None:
     """Every command with a backbone at this size, on images of `folder`."""
-    data, few = folder / "images", folder / "few"
+    data = folder / "images"
+    few = folder / "few"
     source = ["--data", data]
     says("embed", weights, *source, "--size", size, "--out", folder / "x.npz")
     with np.load(folder / "x.npz") as file:

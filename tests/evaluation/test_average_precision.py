@@ -17,7 +17,8 @@ from hexa.evaluation.average_precision import (
 
 def areas(curve: list[tuple[float, float]]) -> tuple[float, float]:
     """(all-points interpolated, 11-point): best precision at or beyond each recall. curve: (recall, precision)."""
-    area, before = 0.0, 0.0
+    area = 0.0
+    before = 0.0
     for number, (recall, _) in enumerate(curve):
         area += (recall - before) * max(precision for _, precision in curve[number:])
         before = recall

@@ -98,7 +98,10 @@ def test_defocus_is_a_softened_disk(radius: float, alias: float) -> None:
 
 
 def test_glass_copies_pixel_after_pixel() -> None:
-    images, sigma, reach, times = pictures(size=12), 0.7, 2, 2
+    images = pictures(size=12)
+    sigma = 0.7
+    reach = 2
+    times = 2
     moves = PerImage(streams()).integers(-reach, reach, times, 12, 12, 2).numpy()
     expected = []
     for image, own in zip(images, moves, strict=True):
@@ -119,17 +122,19 @@ def test_glass_copies_pixel_after_pixel() -> None:
 
 
 def test_motion_follows_its_line() -> None:
-    images, radius, sigma, degrees = pictures(size=16), 4, 2.0, torch.tensor([31.0, -100.0])
+    images = pictures(size=16)
+    radius = 4
+    sigma = 2.0
+    degrees = torch.tensor([31.0, -100.0])
     expected = []
     for image, angle in zip(images, np.deg2rad(degrees.double().numpy()), strict=True):
-        out, total = np.zeros((16, 16, 3)), 0.0
+        out = np.zeros((16, 16, 3))
+        total = 0.0
         for tap in range(2 * radius + 1):
             weight = math.exp(-(tap**2) / (2 * sigma**2))
             total += weight
-            down, right = (
-                math.ceil(tap * math.sin(angle) - 0.5),
-                math.ceil(tap * math.cos(angle) - 0.5),
-            )
+            down = math.ceil(tap * math.sin(angle) - 0.5)
+            right = math.ceil(tap * math.cos(angle) - 0.5)
             for row in range(16):
                 for column in range(16):
                     at = min(max(row + down, 0), 15), min(max(column + right, 0), 15)
@@ -153,7 +158,10 @@ def test_zoom_is_that_of_scipy(factor: float) -> None:
 
 
 def test_an_elastic_transform_samples_where_scipy_does() -> None:
-    images, alpha, sigma, affine = pictures(), 3.0, 2.0, 2.0
+    images = pictures()
+    alpha = 3.0
+    sigma = 2.0
+    affine = 2.0
     drawn = PerImage(streams())
     moves = drawn.uniform(3, 2, low=-affine, high=affine).numpy()
     noise = [drawn.uniform(32, 32, low=-1, high=1).numpy() for _ in range(2)]
@@ -220,16 +228,20 @@ def test_noise_has_its_moments(size: int, deviation: float, photons: float, shar
     assert float(gaussian.std()) == pytest.approx(deviation, rel=0.02)
     assert float(shot.std()) == pytest.approx(math.sqrt(0.5 / photons), rel=0.02)
     assert float(shot.mean()) == pytest.approx(0.5, abs=0.005)
-    salt, pepper = float((impulse == 1).float().mean()), float((impulse == 0).float().mean())
+    salt = float((impulse == 1).float().mean())
+    pepper = float((impulse == 0).float().mean())
     assert salt == pytest.approx(share / 2, rel=0.1)
     assert pepper == pytest.approx(share / 2, rel=0.1)
 
 
 def test_plasma_is_that_of_the_diamond_square_algorithm() -> None:
     """Point by point on a torus: centres of squares, then of diamonds."""
-    side, decay = 8, 2.0
+    side = 8
+    decay = 2.0
     noise = PerImage(streams(1)).uniform(side, side, low=-1, high=1)[0].numpy()
-    made, step, wibble = np.zeros((side, side)), side, 100.0
+    made = np.zeros((side, side))
+    step = side
+    wibble = 100.0
     while step > 1:
         half = step // 2
         for parity in (0, 1):
@@ -244,7 +256,8 @@ def test_plasma_is_that_of_the_diamond_square_algorithm() -> None:
                         continue
                     total = sum(made[(row + dy) % side, (column + dx) % side] for dy, dx in around)
                     made[row, column] = total / 4 + wibble**2 * noise[row, column]
-        step, wibble = half, wibble / decay
+        step = half
+        wibble = wibble / decay
     expected = (made - made.min()) / (made.max() - made.min())
     np.testing.assert_allclose(
         weather.plasma(side, decay, PerImage(streams(1)))[0, 0].numpy(), expected, atol=1e-5

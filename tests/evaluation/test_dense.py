@@ -30,7 +30,9 @@ VIT = NetworkConfig(
 
 def naive(backbone: Backbone, data: str) -> np.ndarray:
     """One image after the other through the network's own function."""
-    source, transform, found = open_source(data), transform_of(backbone), []
+    source = open_source(data)
+    transform = transform_of(backbone)
+    found = []
     for index in range(len(source)):
         pixels = backbone.normalize(transform(source.decode(index))[None] / 255)
         with torch.no_grad():
@@ -39,7 +41,8 @@ def naive(backbone: Backbone, data: str) -> np.ndarray:
 
 
 def test_maps_labels_and_paths_belong_together(tmp_path: Path) -> None:
-    backbone, source = random_backbone(SMALL, 8), open_source("digits", "test")
+    backbone = random_backbone(SMALL, 8)
+    source = open_source("digits", "test")
     made = embed(backbone, "digits#test", tmp_path / "m.npz", dense=True, batch_size=100, **QUIET)
     assert (made.num_images, made.shape) == (450, (8, 4, 4))
     found = np.load(made.path)

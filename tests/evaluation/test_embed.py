@@ -28,7 +28,8 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
 def test_features_labels_and_paths_belong_together(tmp_path: Path, suffix: str) -> None:
-    backbone, source = random_backbone(SMALL, 8), open_source("digits", "test")
+    backbone = random_backbone(SMALL, 8)
+    source = open_source("digits", "test")
     place = tmp_path / f"new/out{suffix}"
     out = embed(backbone, "digits#test", place, batch_size=100, device="cpu", precision="fp32").path
     found = read(out)
@@ -58,7 +59,8 @@ def test_an_unreadable_image_is_left_out_of_all_arrays(
         return
     made = embed("pixels:8", data, tmp_path / "out.npz", num_workers=0)
     assert [name.split(":")[0] for name in made.left_out] == [f"{number}.png" for number in broken]
-    found, kept = read(made.path), [number for number in range(3) if number not in broken]
+    found = read(made.path)
+    kept = [number for number in range(3) if number not in broken]
     assert (made.num_images, made.shape) == (len(kept), (3 * 8 * 8,))
     of_images = {"features", "paths", "digests", "thumbnails", "statistics", "preview_ends"}
     assert found.keys() == of_images | {"previews", "origin"}

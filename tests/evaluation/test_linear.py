@@ -119,7 +119,9 @@ def test_what_is_scored_is_the_accuracy_of_the_classifier(
 def test_each_image_is_decoded_once_whatever_the_epochs(
     task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, decoded, decode = task(), list[tuple[str, int]](), ArraySource.decode
+    given = task()
+    decoded = list[tuple[str, int]]()
+    decode = ArraySource.decode
     both = {
         part: Subset(source, np.arange(len(source)))
         for part, source in (("fit", given.fit), ("test", given.test))
@@ -160,7 +162,8 @@ def test_rates_are_those_of_torchs_schedulers(preset: str) -> None:
 
 
 def test_fitting_by_adamax_is_a_loop_with_torchs_schedule() -> None:
-    x, y = torch.randn(50, 6), torch.randint(0, 3, (50,))
+    x = torch.randn(50, 6)
+    y = torch.randint(0, 3, (50,))
     found = linear.fit_by_adamax(x, y, 3, 0.01, AdamaxOptions(epochs=20, batch_size=16), seed=4)
     stream = Stream(4).child("adamax")
     classifier = linear.new_classifier(6, 3, stream)
@@ -186,7 +189,8 @@ def test_test_images_do_not_choose_the_rate() -> None:
         "linear", "pixels:8", "digits", preset="cifar", learning_rates=[1e-7, 0.01], **QUIET
     )
     assert found["details"]["learning_rate"] == 0.01
-    held, test = found["details"]["held_out"], found["details"]["test"]
+    held = found["details"]["held_out"]
+    test = found["details"]["test"]
     assert held["1e-07"] < held["0.01"]
     assert found["metrics"]["top1"] == test["0.01"]
     assert found["metrics"]["top1_best_rate"] == max(test.values())

@@ -59,7 +59,8 @@ def test_fast_probe_equals_scikit_learn_on_standardised_features(count: int, wid
 def test_a_feature_that_is_constant_in_training_is_ignored() -> None:
     (x, y), (test_x, test_y) = draw(100, 6, 4, 0), draw(100, 6, 4, 1)
     expected = fast_probe(*map(torch.from_numpy, (x, y, test_x, test_y)))
-    x, test_x = np.insert(x, 2, 7.0, axis=1), np.insert(test_x, 2, 1e6 * np.arange(100), axis=1)
+    x = np.insert(x, 2, 7.0, axis=1)
+    test_x = np.insert(test_x, 2, 1e6 * np.arange(100), axis=1)
     assert fast_probe(*map(torch.from_numpy, (x, y, test_x, test_y))) == expected
 
 
@@ -74,7 +75,8 @@ def test_test_images_decide_nothing_about_the_weight_decay() -> None:
 def test_chosen_weight_decay_is_that_of_scikit_learn() -> None:
     x, y = draw(60, 20, 4, 0, 4)
     x = StandardScaler().fit_transform(x)
-    parts, candidates = folds(y, 5, Stream(0)), (10.0, 1.0, 0.1, 1e-2, 1e-3)
+    parts = folds(y, 5, Stream(0))
+    candidates = (10.0, 1.0, 0.1, 1e-2, 1e-3)
     right = []
     for decay in candidates:
         count = 0

@@ -41,7 +41,8 @@ def draw(count: int) -> tuple[nn.Module, Tensor, Tensor]:
     """A network, images, and the classes that it takes them for, by small margins."""
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(count, 3, 6, 6, generator=generator).double()
-    layer, last = nn.Conv2d(3, 5, 3), nn.Linear(5 * 16, 4)
+    layer = nn.Conv2d(3, 5, 3)
+    last = nn.Linear(5 * 16, 4)
     with torch.no_grad():
         for parameter in (*layer.parameters(), *last.parameters()):
             parameter.normal_(0, 0.2, generator=generator)
@@ -133,10 +134,8 @@ def test_the_least_move_is_that_of_linear_programming() -> None:
     """min t: −t ≤ δ ≤ t, ⟨slopes, δ⟩ = gap, 0 ≤ points + δ ≤ 1, or the most of gap that the bounds allow."""
     generator = torch.Generator().manual_seed(4)
     points = torch.rand(30, 5, generator=generator).double()
-    slopes, gap = (
-        torch.randn(30, 5, generator=generator).double(),
-        torch.randn(30, 1, generator=generator).double(),
-    )
+    slopes = torch.randn(30, 5, generator=generator).double()
+    gap = torch.randn(30, 1, generator=generator).double()
     slopes[0, 2] = 0.0
     found = least_move(points, slopes, gap)
     reached = 0
@@ -188,7 +187,8 @@ def test_what_is_drawn_for_an_image_does_not_depend_on_its_batch(attacks: list[A
 def test_attacks_find_what_torchattacks_finds(name: str, radius: float) -> None:
     torchattacks = pytest.importorskip("torchattacks")
     scores, images, labels = draw(100)
-    scores, images = scores.float(), images.float()
+    scores = scores.float()
+    images = images.float()
     options: dict[str, dict[str, Any]] = {
         "APGD": {"steps": 50, "loss": "ce"},
         "APGDT": {"steps": 50, "n_classes": 4},
@@ -229,7 +229,9 @@ def apgd_of_one(
     x = project(start)
     before = best = x
     best_slope = slope = torch.zeros_like(x)
-    size, largest, found = 2 * radius, -math.inf, False
+    size = 2 * radius
+    largest = -math.inf
+    found = False
     values: list[float] = []
     at_check = (size, -math.inf)  # the step size and the largest value at the last checkpoint
     for number in range(101):
@@ -242,7 +244,9 @@ def apgd_of_one(
         if found and stops:
             return x, True
         if values[-1] > largest:
-            best, best_slope, largest = x, slope, values[-1]
+            best = x
+            best_slope = slope
+            largest = values[-1]
         if number == 0:
             at_check = (-1.0, largest)  # it counts as halved: there is nothing to compare with
         elif number in checkpoints:
@@ -250,11 +254,14 @@ def apgd_of_one(
             risen = sum(values[k + 1] > values[k] for k in range(last, number))
             old = size
             if risen <= 0.75 * (number - last) or at_check == (size, largest):
-                size, x, slope = size / 2, best, best_slope
+                size = size / 2
+                x = best
+                slope = best_slope
             at_check = (old if size == old else -1.0, largest)
         z = project(x + size * slope.sign())
         ahead = z if number == 0 else project(x + 0.75 * (z - x) + 0.25 * (x - before))
-        before, x = x, ahead
+        before = x
+        x = ahead
     return best, found
 
 
@@ -304,7 +311,8 @@ def test_an_evaluation_tells_each_image_and_its_mean() -> None:
     result = evaluate(
         "robust", backbone, "digits", images=60, epsilons="4,1", steps=2, targets=1, **QUIET
     )
-    metrics, details = result["metrics"], result["details"]
+    metrics = result["metrics"]
+    details = result["details"]
     assert result["protocol"] == "robust/apgd2+apgd2t1-eps1,4-images=60"
     smallest = details["smallest_epsilon"]
     assert len(smallest) == len(details["positions"]) == 60
@@ -329,11 +337,11 @@ def test_an_evaluation_tells_each_image_and_its_mean() -> None:
 
 
 def test_interval_is_wilsons() -> None:
-    z, n, share = 1.959963984540054, 50, 0.9
-    centre, half = (
-        share + z * z / (2 * n),
-        z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)),
-    )
+    z = 1.959963984540054
+    n = 50
+    share = 0.9
+    centre = share + z * z / (2 * n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     expected = [100 * (centre + sign * half) / (1 + z * z / n) for sign in (-1, 1)]
     assert interval(torch.arange(n).numpy() < 45) == pytest.approx(expected)
 
@@ -353,7 +361,8 @@ def test_a_row_has_clean_corrupted_and_attacked_images() -> None:
 
 def test_official_files_are_scored_instead_of_our_own(tmp_path: Path) -> None:
     """Files of our own corruptions, but for the first severity of one kind, which is black."""
-    backbone, test = random_backbone(SMALL, 8), open_source("digits", "test")
+    backbone = random_backbone(SMALL, 8)
+    test = open_source("digits", "test")
     images = (
         torch.stack([EvaluationTransform(8)(test.decode(place)) for place in range(len(test))])
         / 255

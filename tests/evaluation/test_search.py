@@ -35,7 +35,8 @@ def scene(seed: int, width: int = 160, height: int = 120) -> Image.Image:
     size = (width, height)
     blended = Image.blend(coarse.resize(size, 3), fine.resize(size, 0), 0.3)
     for _ in range(4):
-        x, y = int(generator.integers(width - 40)), int(generator.integers(height - 40))
+        x = int(generator.integers(width - 40))
+        y = int(generator.integers(height - 40))
         shade = tuple(int(one) for one in generator.integers(0, 256, 3))
         blended.paste(shade, (x, y, x + 40, y + 30))
     return blended
@@ -49,7 +50,8 @@ def recompressed(image: Image.Image, quality: int) -> Image.Image:
 
 def cropped(image: Image.Image, share: float) -> Image.Image:
     width, height = image.size
-    left, top = round(width * share / 2), round(height * share / 2)
+    left = round(width * share / 2)
+    top = round(height * share / 2)
     return image.crop((left, top, width - left, height - top))
 
 
@@ -97,7 +99,8 @@ def cosines(file: Path) -> np.ndarray:
 
 
 def test_duplicates_by_features_alone(file: Path) -> None:
-    found, expected = Features(file).duplicates(), cosines(file)
+    found = Features(file).duplicates()
+    expected = cosines(file)
     assert [one.paths for one in found] == [["20.png", "21.png"], ["3.png", "7.png", "11.png"]]
     assert found[0].similarity == pytest.approx(expected[20, 21], abs=1e-6)
     pairs = expected[3, 7], expected[3, 11], expected[7, 11]
@@ -316,7 +319,8 @@ def bomb(path: Path, name: str, count: int) -> None:
 
 def damaged(kind: str, path: Path) -> None:
     """Write a file that is not quite one of features."""
-    features, paths = np.eye(4, dtype=np.float32), np.array(["a", "b", "c", "d"])
+    features = np.eye(4, dtype=np.float32)
+    paths = np.array(["a", "b", "c", "d"])
     if kind == "text":
         path.write_bytes(b"not an archive")
     elif kind == "maps":

@@ -82,10 +82,8 @@ def test_tuning_is_a_loop_with_torchs_schedule(plan: Plan, steps: list[int]) -> 
     with unchanged(given.backbone):
         curve = tuned(given, given.fit, given.test, plan, Stream(3), "")[0].details["curve"]
 
-    backbone, head = (
-        random_backbone(SMALL, 8).to(memory_format=torch.channels_last),
-        new_classifier(8, 3, Stream(3)),
-    )
+    backbone = random_backbone(SMALL, 8).to(memory_format=torch.channels_last)
+    head = new_classifier(8, 3, Stream(3))
     rates = ((backbone, plan.trunk_rate), (head, plan.head_rate))
     optimizer = plan.optimizer(
         [{"params": list(part.parameters()), "lr": rate} for part, rate in rates]
@@ -144,10 +142,12 @@ def test_a_head_learns_from_the_last_images_of_attacks_in_evaluation_mode(
     head: Literal["alf", "aff"],
 ) -> None:
     """Against a loop over epochs, batches and steps of projected gradient ascent, all of which are taken."""
-    given, stream = task(), Stream(0).child("robust", head)
+    given = task()
+    stream = Stream(0).child("robust", head)
     options = PGDOptions(head=head, head_epochs=5, head_rate=0.05, head_epsilon=16, head_steps=3)
     found, found_head = adversarially_trained(given, options)
-    network, layer = random_backbone(SMALL, 8), new_classifier(8, 3, stream)
+    network = random_backbone(SMALL, 8)
+    layer = new_classifier(8, 3, stream)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     learning = [*(network.parameters() if head == "aff" else ()), *layer.parameters()]
     optimizer = torch.optim.SGD(learning, 0.05, 0.9, weight_decay=2e-4)
@@ -156,7 +156,8 @@ def test_a_head_learns_from_the_last_images_of_attacks_in_evaluation_mode(
         optimizer.param_groups[0]["lr"] = (0.05, 0.05, 0.05, 0.005, 0.0005)[epoch]
         for step, (images, labels) in enumerate(data.epoch(epoch), epoch * data.steps + 1):
             network.eval()
-            low, high = (images - 16 / 255).clamp(min=0), (images + 16 / 255).clamp(max=1)
+            low = (images - 16 / 255).clamp(min=0)
+            high = (images + 16 / 255).clamp(max=1)
             noise = 2 * draws.uniform_like(images, stream.child("harder", step)) - 1
             view = (images + 16 / 255 * noise).clamp(low, high)
             for _ in range(3):

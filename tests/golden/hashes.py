@@ -112,7 +112,8 @@ def trained(method: str, kind: str, out: Path) -> str:
 
 def measured(protocol: str, folder: Path) -> dict[str, float]:
     """The metrics of a protocol on a backbone of few steps."""
-    backbone, out = folder / "backbone", folder / f"{protocol}.json"
+    backbone = folder / "backbone"
+    out = folder / f"{protocol}.json"
     if not backbone.exists():
         hexa("pretrain", "cifar10-moco-v2+small", f"--out={backbone}", *SMALL.split())
     options = ["--data=digits", "--device=cpu", f"--out={out}", *PROTOCOLS[protocol]]
@@ -139,7 +140,9 @@ def all_of_it(folder: Path, only: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     """Write the file, or compare with it."""
-    task, file, only = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
+    task = sys.argv[1]
+    file = Path(sys.argv[2])
+    only = sys.argv[3:]
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp())
     os.environ["HEXA_CACHE"] = str(folder / "cache")

@@ -46,7 +46,8 @@ class NearFirst:
 
     def __init__(self, name: str) -> None:
         folder, _, file = name.rpartition("/")
-        self.folder, self.own = f"tests/{folder}", f"tests/{folder}/test_{file}"
+        self.folder = f"tests/{folder}"
+        self.own = f"tests/{folder}/test_{file}"
         method = Path(file).stem.replace("deepcluster", "deepcluster-v2").replace("pcl", "pcl-v2")
         self.likely = (method,) if folder == "methods" else ("moco", "deepcluster-v2")
 

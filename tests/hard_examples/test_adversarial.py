@@ -47,7 +47,8 @@ def test_from_a_random_start_the_first_step_climbs_there() -> None:
     )
     objective = case.objective(case.build())
     made = objective.examples(batch())
-    x, start = made[STD].crops[0], still.examples()["adversarial"].crops[0]
+    x = made[STD].crops[0]
+    start = still.examples()["adversarial"].crops[0]
     slope = objective.score.gradient(made[STD].at((start,)), MAIN)[0]
     expected = (x + (start - x + 2 / 255 * slope.sign()).clamp(-4 / 255, 4 / 255)).clamp(0, 1)
     torch.testing.assert_close(made["adversarial"].crops[0], expected, atol=1e-12, rtol=0)
@@ -117,7 +118,8 @@ def test_a_list_of_radii_in_several_steps_against_a_loop() -> None:
     choice = draws.integers(
         BATCH, 2, batch().stream.child("hard example", "adversarial", "epsilon")
     )
-    x, radii = clean.crops[0], [(0.5, 3.0)[c] / 255 for c in choice.tolist()]
+    x = clean.crops[0]
+    radii = [(0.5, 3.0)[c] / 255 for c in choice.tolist()]
     delta = torch.zeros_like(x)
     for _ in range(2):
         gradient = objective.score.gradient(clean.at((x + delta,)), MAIN)[0]

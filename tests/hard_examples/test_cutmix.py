@@ -16,7 +16,8 @@ def test_score_is_two_standard_losses_weighed_by_area() -> None:
     case = Case("moco", {"bn_groups": 1}, {"cutmix": {}})
     objective = case.objective(case.build())
     made = objective.examples(batch())
-    mixed, labels = made["cutmix"], made[STD].mixture[0][0]
+    mixed = made["cutmix"]
+    labels = made[STD].mixture[0][0]
     order = draws.partners(BATCH, batch().stream.child("hard example", "cutmix"))
     share = mixed.mixture[0][1]
     embedding = objective.method.embed(mixed.crops, MAIN)
@@ -29,7 +30,8 @@ def test_score_is_two_standard_losses_weighed_by_area() -> None:
 def test_one_permutation_for_all_crops_and_a_box_for_each() -> None:
     """F15: V crops of an image meet the V crops of one partner; crops of other sizes get other boxes."""
     made = Case("moco", {"symmetric": True}, {"cutmix": {}}).examples()
-    clean, mixed = made[STD], made["cutmix"]
+    clean = made[STD]
+    mixed = made["cutmix"]
     order = draws.partners(BATCH, batch().stream.child("hard example", "cutmix"))
     boxes = []
     for v in range(2):

@@ -43,7 +43,8 @@ def test_unmix_mixes_the_batch_with_itself_in_reverse(box: float) -> None:
         share = float(made.mixture[0][1][v, 0])
         assert bool((made.mixture[0][1][v] == share).all())
         for i in range(BATCH):
-            own, other = crop[i], crop[BATCH - 1 - i]
+            own = crop[i]
+            other = crop[BATCH - 1 - i]
             if box:
                 kept = (made.crops[v][i] == own).all(0)
                 assert torch.equal(made.crops[v][i][:, ~kept], other[:, ~kept])

@@ -30,7 +30,8 @@ def test_nothing_to_do_is_the_source() -> None:
 def test_operations_are_those_of_views_at_a_uniform_magnitude(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source, stream = clean(), Stream(3)
+    source = clean()
+    stream = Stream(3)
     crop = source.crops[0].float()
     numbers = torch.rand(len(crop), 8, generator=stream.child(0).generator())
     expected = crop.clone()
@@ -57,7 +58,8 @@ def test_a_grey_square_of_half_the_side_at_any_place() -> None:
     ):
         for made, before in zip(view, crop, strict=True):
             filled = ((made - randaugment.FILL).abs() < 1e-6).all(0)
-            rows, columns = filled.any(1).nonzero(), filled.any(0).nonzero()
+            rows = filled.any(1).nonzero()
+            columns = filled.any(0).nonzero()
             high, wide = (int(where.max() - where.min()) + 1 for where in (rows, columns))
             assert size // 4 <= min(high, wide) <= max(high, wide) <= size // 2
             assert int(filled.sum()) == high * wide

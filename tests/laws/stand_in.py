@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hexa.runtime.random import Stream
 
-DEVICE, CPU = torch.device("meta"), torch.device("cpu")
+DEVICE = torch.device("meta")
+CPU = torch.device("cpu")
 
 aten = torch.ops.aten
 _COPIES = {aten._to_copy.default, aten.copy_.default}
@@ -196,12 +197,10 @@ def _on_device(leaf: Any) -> Any:
 @contextmanager
 def stand_in() -> Iterator[StandIn]:
     """Inside the context DEVICE is the stand-in, for new tensors, `to`, and generators of streams."""
-    mode, generator, enabled, tensor = (
-        StandIn(),
-        Stream.generator,
-        torch.is_autocast_enabled,
-        torch.tensor,
-    )
+    mode = StandIn()
+    generator = Stream.generator
+    enabled = torch.is_autocast_enabled
+    tensor = torch.tensor
 
     def generator_of(stream: Stream, device: torch.device | str = CPU) -> torch.Generator:
         if torch.device(device) != DEVICE:

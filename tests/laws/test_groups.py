@@ -39,7 +39,8 @@ def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cas
 
 
 def test_the_images_of_one_run_do_not_enter_another(case: Case) -> None:
-    method, data = case.build(), case.batch()
+    method = case.build()
+    data = case.batch()
     other = replace(data, crops=tuple(crop.clone() for crop in data.crops))
     for crop in other.crops:
         crop[LAST_RUN] = 1 - crop[LAST_RUN]

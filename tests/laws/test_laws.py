@@ -82,9 +82,11 @@ def test_every_pass_moves_the_statistics_of_its_own_branch_once(case: Case) -> N
             for name in ("main", *dict(norm.named_children()))
         }
 
-    before, expected = updates(), {"main": 0}
+    before = updates()
+    expected = {"main": 0}
     for part in backward(case.objective(method), case.batch()).values():
-        example, sizes = part.example, [crop.shape[-1] for crop in part.example.crops]
+        example = part.example
+        sizes = [crop.shape[-1] for crop in part.example.crops]
         once = len(sizes) if case.method in VIEW_BY_VIEW else len(set(sizes))
         expected[example.branch.name] = (
             expected.get(example.branch.name, 0) + once * example.branch.update
@@ -119,7 +121,8 @@ def test_attack_stays_in_its_ball_and_raises_the_loss_it_attacks(case: Case) -> 
     case = Case(case.method, case.fields, {"adversarial": small})
     config = case.hard()["adversarial"]
     made = case.objective(case.build()).examples(case.batch())
-    clean, adversarial = made[STD], made["adversarial"]
+    clean = made[STD]
+    adversarial = made["adversarial"]
     radius = (1 / 255 if config.unit == "grey" else 1.0) * config.epsilon
     generation = Branch.of(config.generation, update=False)
     gradient = clean.gradient(generation)
@@ -174,11 +177,9 @@ def test_cutmix_weight_is_the_share_of_unchanged_pixels(case: Case) -> None:
 def test_published_attack_costs_no_pass_of_its_own(share: bool) -> None:
     """query passes std 1, +adv 2, +cmx 3, +cmxA 4 with sharing; one more for each use without."""
     expected = {True: [1, 2, 2, 3, 3, 4], False: [1, 3, 2, 4, 4, 5]}[share]
-    adv, cmx, cmx_adv = (
-        {"adversarial": {}},
-        {"cutmix": {}},
-        {"cmxA": {"kind": "cutmix", "source": "adversarial"}},
-    )
+    adv = {"adversarial": {}}
+    cmx = {"cutmix": {}}
+    cmx_adv = {"cmxA": {"kind": "cutmix", "source": "adversarial"}}
     schemes = [{}, adv, cmx, {**adv, **cmx}, {**adv, **cmx_adv}, {**adv, **cmx, **cmx_adv}]
     for scheme, passes in zip(schemes, expected, strict=True):
         case = Case("moco", {}, scheme)
@@ -199,7 +200,8 @@ def test_split_goes_through_the_network_once_per_branch_on_disjoint_parts() -> N
     objective = case.objective(
         method, ObjectiveConfig(split=True, clean_fraction=0.5, reduction="mean")
     )
-    data, rows = case.batch(), []
+    data = case.batch()
+    rows = []
     handle = method.query.register_forward_hook(lambda _m, args, _o: rows.append(args[0]))
     terms = list(objective.losses(data))
     handle.remove()

@@ -10,7 +10,8 @@ from hexa.core import Batch, MethodConfig, Setting
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.runtime.random import Stream
 
-DATA, BATCH = 16, 4
+DATA = 16
+BATCH = 4
 
 
 def small(config: MethodConfig, num_crops: int = 2, **setting: Any) -> Any:

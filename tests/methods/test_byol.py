@@ -46,8 +46,10 @@ def step(made: nn.Module, data: object, rate: float = 0.1) -> float:
 
 
 def test_byols_loss_is_that_of_two_networks_and_a_predictor() -> None:
-    made, data = byol(), batch(12, 12)
-    online, target = copy.deepcopy(made.encoder), copy.deepcopy(made.target)
+    made = byol()
+    data = batch(12, 12)
+    online = copy.deepcopy(made.encoder)
+    target = copy.deepcopy(made.target)
     projector, predictor = online.head
     predictions = [predictor(projector(online.features(crop))) for crop in data.crops]
     with torch.no_grad():
@@ -60,7 +62,8 @@ def test_byols_loss_is_that_of_two_networks_and_a_predictor() -> None:
 
 
 def test_byols_target_follows_without_a_predictor_and_slower_to_the_end() -> None:
-    made, data = byol(momentum=0.9), batch(12, 12)
+    made = byol(momentum=0.9)
+    data = batch(12, 12)
     before = {name: p.clone() for name, p in made.target.named_parameters()}
     step(made, data)
     online = dict(made.encoder.named_parameters())
@@ -75,7 +78,8 @@ def test_byols_target_follows_without_a_predictor_and_slower_to_the_end() -> Non
 
 
 def test_simsiams_loss_is_lightlys_and_its_gradient_stops() -> None:
-    made, data = simsiam(), batch(12, 12)
+    made = simsiam()
+    data = batch(12, 12)
     twin = copy.deepcopy(made)
     head = twin.encoder.head
     projections = [head.projector(twin.encoder.features(crop)) for crop in data.crops]
@@ -124,7 +128,8 @@ def test_the_large_view_alone_predicts_the_other() -> None:
         data = batch(16, 12)
         embedding = made.embed(data.crops, MAIN)
         labels = made.pseudo_labels(data, embedding.detach())
-        whole, alone = made.loss(embedding, labels), made.loss(embedding[:1], labels)
+        whole = made.loss(embedding, labels)
+        alone = made.loss(embedding[:1], labels)
         torch.testing.assert_close(alone / alone.sum(), (whole[:1] / whole[:1].sum()).reshape(1, 4))
         torch.testing.assert_close(
             made.correct(embedding[:1], labels), made.correct(embedding, labels)[:1]

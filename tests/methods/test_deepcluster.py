@@ -18,7 +18,9 @@ from hexa.ops.kmeans import UNASSIGNED
 from hexa.runtime.random import Stream
 from tests.laws.cases import backward
 
-DATA, BATCH, SIZES = 22, 4, (12, 12, 8)
+DATA = 22
+BATCH = 4
+SIZES = (12, 12, 8)
 HEADS = (3, 4, 2)
 SEEN = DATA // BATCH * BATCH
 
@@ -56,7 +58,8 @@ class Data:
 
 
 def test_the_bank_holds_clean_embeddings_of_the_crops_to_assign() -> None:
-    made, twin = method(), method()
+    made = method()
+    twin = method()
     made.start_epoch(0, Data())
     for part in Data().views():
         for crop in (0, 1):
@@ -77,7 +80,8 @@ def test_heads_cluster_banks_0_1_0_and_centroids_become_prototypes() -> None:
     missing = set(range(DATA)) - {int(i) for part in Data().views() for i in part.index}
     assert len(missing) == DATA - SEEN
     for head, bank in enumerate((0, 1, 0)):
-        prototypes, table = made.prototypes[head].weight, made.clusters[head]
+        prototypes = made.prototypes[head].weight
+        table = made.clusters[head]
         torch.testing.assert_close(
             prototypes.norm(dim=1), torch.ones(HEADS[head], dtype=torch.float64)
         )

@@ -15,7 +15,8 @@ from hexa.nn.backbones import NetworkConfig, build
 from hexa.run.build import branch_notes
 from tests.methods.setting import BATCH, DATA, batch, small
 
-SIZES, K = (12, 12, 8), 7
+SIZES = (12, 12, 8)
+K = 7
 
 
 def method(**fields: object) -> DINO:
@@ -27,7 +28,8 @@ def scores(rows: Tensor, weight: Tensor) -> Tensor:
 
 
 def test_loss_is_lightlys() -> None:
-    made, data = method(warmup_epochs=0, freeze_prototypes_epochs=0), batch(*SIZES)
+    made = method(warmup_epochs=0, freeze_prototypes_epochs=0)
+    data = batch(*SIZES)
     embedding = made.embed(data.crops, MAIN)
     student = scores(embedding, made.prototypes.weight)
     labels = made.pseudo_labels(data, embedding)
@@ -43,7 +45,8 @@ def test_loss_is_lightlys() -> None:
 
 
 def test_the_centre_follows_the_teachers_mean_score() -> None:
-    made, data = method(center_momentum=0.8), batch(*SIZES)
+    made = method(center_momentum=0.8)
+    data = batch(*SIZES)
     with torch.no_grad():
         teacher = scores(made.teacher.embed(data.crops[:2], MAIN), made.teacher_prototypes.weight)
     made.commit(data, None, made.pseudo_labels(data, None))
@@ -76,7 +79,8 @@ def test_prototypes_wait_for_an_epoch_and_have_unit_rows() -> None:
 
 
 def test_teacher_and_its_prototypes_follow() -> None:
-    made, data = method(momentum=0.9), batch(*SIZES)
+    made = method(momentum=0.9)
+    data = batch(*SIZES)
     before = made.teacher_prototypes.weight.clone()
     with torch.no_grad():
         made.prototypes.weight.add_(1)
@@ -100,7 +104,8 @@ def test_a_vit_sees_crops_of_two_sizes_and_its_branches_are_one() -> None:
     crops = tuple(crop.float() for crop in batch(16, 16, 8).crops)
     from hexa.core import Branch
 
-    main, aux = made.embed(crops, MAIN), made.embed(crops, Branch("aux"))
+    main = made.embed(crops, MAIN)
+    aux = made.embed(crops, Branch("aux"))
     assert torch.equal(main, aux.reshape(3, BATCH, 6))
     note = "the backbone has no batch-norm: aux examples go through it as clean ones do"
     assert branch_notes(made, setting) == [note]

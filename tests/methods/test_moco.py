@@ -22,11 +22,15 @@ def test_three_steps_equal_the_published_iteration() -> None:
 
     A further view is one more query, with the key of the second view; the loss is the mean over queries.
     """
-    ours, theirs = moco(bn_groups=1), moco(bn_groups=1)
+    ours = moco(bn_groups=1)
+    theirs = moco(bn_groups=1)
     objective = Case("moco", {"bn_groups": 1}).objective(ours)
     optimizer = torch.optim.SGD([p for p in ours.parameters() if p.requires_grad], lr=0.1)
     assert ours.chance_loss == pytest.approx(math.log(33), rel=1e-6)
-    query, key, queue, pointer = theirs.query, theirs.key, theirs.queue.T.clone(), 0
+    query = theirs.query
+    key = theirs.key
+    queue = theirs.queue.T.clone()
+    pointer = 0
     for step in range(6):
         data = batch(step, sizes=(SIZE, SIZE, 8))
         one_step(objective, optimizer, data)
@@ -59,7 +63,8 @@ def test_three_steps_equal_the_published_iteration() -> None:
 
 
 def test_symmetric_loss_adds_the_swapped_roles_and_enqueues_both() -> None:
-    method, one_way = moco(symmetric=True, bn_groups=1), moco(bn_groups=1)
+    method = moco(symmetric=True, bn_groups=1)
+    one_way = moco(bn_groups=1)
     data = batch()
     swapped = Batch(data.crops[::-1], data.index, data.stream)
     embedding = method.embed(method.anchors(data), MAIN)
@@ -96,7 +101,8 @@ def by_hand(
     method: MoCo, query: torch.Tensor, permutation: torch.Tensor, share: float, kind: str
 ) -> torch.Tensor:
     """Cross-entropy of each mixed query against its written-out dictionary and soft label (F16)."""
-    keys, losses = method.pseudo_labels(batch(), None).keys[0], []
+    keys = method.pseudo_labels(batch(), None).keys[0]
+    losses = []
     for i, j in enumerate(permutation.tolist()):
         columns = {
             "separate": ([i], [j]),

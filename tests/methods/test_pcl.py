@@ -20,7 +20,9 @@ from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from tests.distributed.together import run_together
 
-DATA, BATCH, SIZE = 23, 4, 12
+DATA = 23
+BATCH = 4
+SIZE = 12
 CLUSTERS = (15, 3)
 STEPS = DATA // BATCH
 
@@ -61,7 +63,8 @@ class Data:
         pixels = torch.rand(
             DATA, 3, SIZE, SIZE, generator=self.stream.generator(), dtype=torch.float64
         )
-        rank, world = processes.rank(), processes.world_size()
+        rank = processes.rank()
+        world = processes.world_size()
         mine = range(rank * DATA // world, (rank + 1) * DATA // world)
         for number, part in enumerate(
             torch.tensor([image for image in mine if image not in self.missing]).split(5)
@@ -86,7 +89,8 @@ def test_all_images_are_clustered_by_momentum_features_with_running_statistics()
         made.commit(data, None, made.pseudo_labels(data, None))
     for p in made.contrast.key.parameters():
         p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
-    key, before = copy.deepcopy(made.contrast.key).eval(), copy.deepcopy(made.contrast.state_dict())
+    key = copy.deepcopy(made.contrast.key).eval()
+    before = copy.deepcopy(made.contrast.state_dict())
     facts = made.start_epoch(0, Data())
     pixels = torch.cat([part.crops[0] for part in Data().images()])
     with torch.no_grad():
@@ -144,7 +148,8 @@ def test_loss_is_info_nce_plus_the_mean_of_proto_nce(symmetric: bool) -> None:
     assert views == 1 + symmetric
     for view in range(views):
         for place, image in enumerate(data.index.tolist()):
-            query, key = embedding[view, place], labels.contrast.keys[view, place]
+            query = embedding[view, place]
+            key = labels.contrast.keys[view, place]
             scores = [math.exp(float(query @ other) / 0.2) for other in (key, *made.contrast.queue)]
             expected = -math.log(scores[0] / sum(scores)) + by_hand(made, query, image, labels)
             assert float(found[view, place]) == pytest.approx(views * expected, rel=1e-12)
@@ -156,7 +161,8 @@ def test_the_step_draws_its_negatives_and_never_a_positive() -> None:
     drawn = set()
     for step in range(20):
         data = batch(step)
-        first, again = made.pseudo_labels(data, None), made.pseudo_labels(data, None)
+        first = made.pseudo_labels(data, None)
+        again = made.pseudo_labels(data, None)
         for number, compared in enumerate(first.compared):
             assert torch.equal(compared, again.compared[number])
             positives = made.clusters[number, data.index].tolist()
@@ -179,10 +185,8 @@ def test_warm_up_is_moco() -> None:
         labels = made.pseudo_labels(batch(step), None)
         assert len(labels.compared) == 2 * clustered
         embedding = made.embed(made.anchors(batch(step)), MAIN)
-        loss, instance = (
-            made.loss(embedding, labels),
-            made.contrast.loss(embedding, labels.contrast),
-        )
+        loss = made.loss(embedding, labels)
+        instance = made.contrast.loss(embedding, labels.contrast)
         assert torch.equal(loss, instance) != clustered
         assert torch.equal(
             made.correct(embedding, labels), made.contrast.correct(embedding, labels.contrast)
@@ -202,7 +206,8 @@ def test_images_without_cluster_leave_the_mean_to_the_others() -> None:
     expected = [by_hand(made, embedding[0, p].detach(), int(data.index[p]), labels) for p in seen]
     assert float(ours.mean().detach()) == pytest.approx(sum(expected) / 3, rel=1e-12)
     labels = made.pseudo_labels(replace(data, index=torch.tensor([9, 17, 9, 17])), None)
-    loss, instance = made.loss(embedding, labels), made.contrast.loss(embedding, labels.contrast)
+    loss = made.loss(embedding, labels)
+    instance = made.contrast.loss(embedding, labels.contrast)
     assert torch.equal(loss, instance)
     assert bool(torch.autograd.grad(loss.mean(), embedding)[0].isfinite().all())
 
@@ -211,7 +216,8 @@ def test_mixing_mixes_both_kinds_of_pseudo_label() -> None:
     made = method()
     made.start_epoch(0, Data(missing=(9,)))
     data = batch()
-    labels, order = made.pseudo_labels(data, None), torch.tensor([2, 1, 3, 0])
+    labels = made.pseudo_labels(data, None)
+    order = torch.tensor([2, 1, 3, 0])
     embedding = made.embed(made.anchors(data), MAIN).detach()
     first, second = labels.mixed(order)
     mixed = 0.7 * made.loss(embedding, first) + 0.3 * made.loss(embedding, second)

@@ -19,8 +19,10 @@ def rotation() -> Rotation:
 
 
 def test_every_image_is_turned_four_ways_and_knows_by_how_much() -> None:
-    made, data = rotation(), batch(12)
-    crops, turns = made.anchors(data), made.pseudo_labels(data, None).classes
+    made = rotation()
+    data = batch(12)
+    crops = made.anchors(data)
+    turns = made.pseudo_labels(data, None).classes
     assert turns.shape == (4, BATCH)
     for i in range(BATCH):
         assert sorted(turns[:, i].tolist()) == [0, 1, 2, 3]
@@ -32,7 +34,8 @@ def test_every_image_is_turned_four_ways_and_knows_by_how_much() -> None:
 
 
 def test_rotations_loss_is_cross_entropy_over_four() -> None:
-    made, data = rotation(), batch(12)
+    made = rotation()
+    data = batch(12)
     labels = made.pseudo_labels(data, None)
     embedding = made.embed(made.anchors(data), MAIN)
     assert embedding.shape == (4, BATCH, 4)

@@ -61,15 +61,20 @@ def test_clean_loss_is_lightlys_with_its_gradient() -> None:
 
 
 def test_a_query_is_compared_with_the_clean_batch_but_not_with_itself() -> None:
-    made, clean, query = method(), unit(2, BATCH, 6), unit(2, BATCH, 6, seed=1).requires_grad_()
+    made = method()
+    clean = unit(2, BATCH, 6)
+    query = unit(2, BATCH, 6, seed=1).requires_grad_()
     found = made.loss(query, labels_of(made, clean))
     every = list(range(BATCH))
     torch.testing.assert_close(found, naive(query, clean, every, [{i} for i in every]))
 
 
 def test_views_mixed_twice_hide_all_that_they_show() -> None:
-    made, clean, query = method(), unit(2, BATCH, 6), unit(2, BATCH, 6, seed=1)
-    once, again = torch.tensor([1, 0, 2, 3]), torch.tensor([2, 3, 0, 1])
+    made = method()
+    clean = unit(2, BATCH, 6)
+    query = unit(2, BATCH, 6, seed=1)
+    once = torch.tensor([1, 0, 2, 3])
+    again = torch.tensor([2, 3, 0, 1])
     partner = [once.tolist()[i] for i in range(BATCH)]
     for position, mixed in enumerate(labels_of(made, clean).mixed(once)):
         first, second = mixed.mixed(again)
@@ -83,14 +88,17 @@ def test_views_mixed_twice_hide_all_that_they_show() -> None:
 
 
 def test_the_large_view_alone_is_a_query_too() -> None:
-    made, clean, query = method(), unit(2, BATCH, 6), unit(2, BATCH, 6, seed=1)
+    made = method()
+    clean = unit(2, BATCH, 6)
+    query = unit(2, BATCH, 6, seed=1)
     labels = labels_of(made, clean)
     torch.testing.assert_close(made.loss(query[:1], labels), made.loss(query, labels)[:1])
     torch.testing.assert_close(made.correct(query[:1], labels), made.correct(query, labels)[:1])
 
 
 def test_joint_compares_adversarial_views_with_each_other() -> None:
-    made, query = method(adversarial_terms="joint"), unit(2, BATCH, 6, seed=1)
+    made = method(adversarial_terms="joint")
+    query = unit(2, BATCH, 6, seed=1)
     found = made.loss(query, labels_of(made, unit(2, BATCH, 6))).mean()
     torch.testing.assert_close(found, nt_xent()(query[0], query[1]))
     mixed, _ = labels_of(made, unit(2, BATCH, 6)).mixed(torch.arange(BATCH))
@@ -100,7 +108,8 @@ def test_joint_compares_adversarial_views_with_each_other() -> None:
 
 
 def test_clae_compares_with_the_clean_view_and_its_gradient() -> None:
-    made, data = method(adversarial_terms="clae"), batch(12, 12)
+    made = method(adversarial_terms="clae")
+    data = batch(12, 12)
     labels = made.pseudo_labels(data, made.embed(data.crops, MAIN).detach())
     before = {name: value.clone() for name, value in made.state_dict().items()}
     attacked = tuple((crop + 0.01).clamp(0, 1) for crop in data.crops)
@@ -109,7 +118,8 @@ def test_clae_compares_with_the_clean_view_and_its_gradient() -> None:
     found = {name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None}
     assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
     made.zero_grad()
-    query, still = made.embed(attacked, aux), made.embed(data.crops, replace(MAIN, update=False))
+    query = made.embed(attacked, aux)
+    still = made.embed(data.crops, replace(MAIN, update=False))
     (sum(nt_xent()(still[v], query[v]) for v in range(2)) / 2).backward()
     assert found.keys() == {name for name, p in made.named_parameters() if p.grad is not None}
     for name, p in made.named_parameters():

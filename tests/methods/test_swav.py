@@ -10,7 +10,8 @@ from hexa.core import MAIN
 from hexa.methods.swav import SwAV, SwAVConfig
 from tests.methods.setting import BATCH, batch, small
 
-SIZES, K = (12, 12, 8), 5
+SIZES = (12, 12, 8)
+K = 5
 
 
 def method(**fields: object) -> SwAV:
@@ -28,7 +29,8 @@ def published_codes(scores: Tensor) -> Tensor:
 
 
 def test_loss_and_codes_are_the_published_ones() -> None:
-    made, data = method(), batch(*SIZES)
+    made = method()
+    data = batch(*SIZES)
     embedding = made.embed(data.crops, MAIN)
     labels = made.pseudo_labels(data, embedding.detach())
     scores = embedding @ made.prototypes.weight.T
@@ -79,7 +81,8 @@ def test_the_queue_helps_once_it_is_full_and_holds_the_newest_clean_embeddings()
 
 
 def test_the_attack_on_large_crops_alone_is_two_crop_swav() -> None:
-    made, data = method(), batch(*SIZES)
+    made = method()
+    data = batch(*SIZES)
     embedding = made.embed(data.crops, MAIN).detach()
     labels = made.pseudo_labels(data, embedding)
     scores = embedding @ made.prototypes.weight.T

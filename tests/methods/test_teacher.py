@@ -54,7 +54,8 @@ def test_the_loss_is_the_distance_of_each_image(distance: str) -> None:
     embedding = method.embed(data.crops, MAIN)
     loss = method.loss(embedding, method.pseudo_labels(data, None))
     for number in range(BATCH):
-        z, t = embedding[0, number], pixels[number].mean((1, 2))[:2]
+        z = embedding[0, number]
+        t = pixels[number].mean((1, 2))[:2]
         expected = ((z - t) ** 2).sum() / (t**2).sum()
         if distance == "cosine":
             expected = 1 - z @ t / (z.norm() * t.norm())
@@ -65,7 +66,8 @@ def test_kl_is_that_of_soft_assignments_to_clusters_of_the_teachers_features() -
     method = Case(
         "teacher", {"distance": "kl", "projector": "none"}
     ).build()  # after the start of its first epoch
-    data, prototypes = Case("teacher").batch(), method.get_buffer("prototypes")
+    data = Case("teacher").batch()
+    prototypes = method.get_buffer("prototypes")
     torch.testing.assert_close(prototypes.norm(dim=1), torch.ones(6).double())
     rows = nn.functional.normalize(
         method.get_submodule("teacher")(
@@ -85,10 +87,8 @@ def test_kl_is_that_of_soft_assignments_to_clusters_of_the_teachers_features() -
             > 0.999
         )
     embedding = method.embed(data.crops, MAIN).detach()
-    loss, features = (
-        method.loss(embedding, labels := method.pseudo_labels(data, None)),
-        labels.targets,
-    )
+    loss = method.loss(embedding, labels := method.pseudo_labels(data, None))
+    features = labels.targets
     for view in range(2):
         for number in range(8):
             logits = [
@@ -128,7 +128,8 @@ def test_a_copy_of_the_start_is_the_teacher_and_stays_what_it_was() -> None:
 def test_a_mixed_view_has_both_images_features_by_area() -> None:
     from hexa.hard_examples.cutmix import CutMix
 
-    method, data = built(teacher="means", projector="linear"), batch(12)
+    method = built(teacher="means", projector="linear")
+    data = batch(12)
     mixed = Objective(method, {"cutmix": CutMix(branch="main")}).examples(data)["cutmix"]
     (own, kept), (other, given) = mixed.mixture
     features = method.pseudo_labels(data, None).targets

@@ -68,10 +68,12 @@ def test_groups_equal_one_plain_batch_norm_a_group(count: int, groups: int, layo
     ours = convert(nn.Sequential(copy.deepcopy(plain)), groups=groups)
     x = LAYOUTS[layout](images(count)).requires_grad_()
     weights = torch.randn_like(x)
-    norms, outputs = [], []
+    norms = []
+    outputs = []
     for part in x.tensor_split(min(groups, count // 2)):
         norm = copy.deepcopy(plain)
-        norm.weight, norm.bias = plain.weight, plain.bias
+        norm.weight = plain.weight
+        norm.bias = plain.bias
         outputs.append(norm(part))
         norms.append(norm)
     theirs = torch.cat(outputs)

@@ -28,7 +28,8 @@ def crops(batch: int, *sizes: int) -> tuple[torch.Tensor, ...]:
 
 
 def test_one_backbone_pass_a_size_and_one_head_pass_in_crop_major_order() -> None:
-    made, views = encoder(), crops(4, 12, 12, 8, 8, 8)
+    made = encoder()
+    views = crops(4, 12, 12, 8, 8, 8)
     seen: list[torch.Size] = []
     made.backbone.register_forward_hook(lambda _m, args, _o: seen.append(args[0].shape))
     found = made.multi_crop(views)
@@ -43,7 +44,8 @@ def test_one_backbone_pass_a_size_and_one_head_pass_in_crop_major_order() -> Non
 )
 def test_with_groups_every_run_of_images_is_a_world_of_its_own(batch: int, groups: int) -> None:
     """Also where the batch is not divided evenly: the first runs have one image more (tensor_split)."""
-    views, made = crops(batch, 12, 12, 8, 8, 8), encoder(groups)
+    views = crops(batch, 12, 12, 8, 8, 8)
+    made = encoder(groups)
     with use_branch(made, images=batch):
         together = made.multi_crop(views)
     runs = min(groups, batch)

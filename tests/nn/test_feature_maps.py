@@ -55,7 +55,8 @@ class Wrapped(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.act = nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(inplace=True)
+        self.stem = nn.Conv2d(3, 4, 3, 2, 1)
+        self.act = nn.ReLU(inplace=True)
         self.blocks = nn.ModuleList([nn.Conv2d(4, 4, 3, 1, 1), nn.Conv2d(4, 6, 3, 2, 1)])
 
     def maps(self, x: Tensor) -> Tensor:

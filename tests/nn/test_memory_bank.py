@@ -28,10 +28,8 @@ def test_rows_are_those_of_the_images_and_forget_only_forgets_who_was_seen() -> 
 def test_shards_of_any_number_of_processes_hold_the_whole(
     monkeypatch: pytest.MonkeyPatch, world: int
 ) -> None:
-    index, rows = (
-        torch.randperm(7, generator=torch.Generator().manual_seed(0))[:6],
-        torch.rand(2, 6, 3),
-    )
+    index = torch.randperm(7, generator=torch.Generator().manual_seed(0))[:6]
+    rows = torch.rand(2, 6, 3)
     alone = MemoryBank(7, 2, 3)
     alone.write(index, rows)
     whole = alone.whole()
@@ -40,7 +38,8 @@ def test_shards_of_any_number_of_processes_hold_the_whole(
         monkeypatch.setattr(
             processes, "all_gather", lambda tensor: tensor
         )  # as if all had been gathered
-        bank, restored = MemoryBank(7, 2, 3), MemoryBank(7, 2, 3)
+        bank = MemoryBank(7, 2, 3)
+        restored = MemoryBank(7, 2, 3)
         bank.write(index, rows)
         restored.take(whole["embeddings"], whole["seen"])
         count = max(0, min(bank.rows, 7 - bank.start))

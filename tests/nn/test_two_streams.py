@@ -29,7 +29,9 @@ def naive(red: float, green: float, blue: float) -> tuple[float, float, float]:
     def f(t: float) -> float:
         return t ** (1 / 3) if t > (6 / 29) ** 3 else t * (29 / 6) ** 2 / 3 + 4 / 29
 
-    r, g, b = linear(red), linear(green), linear(blue)
+    r = linear(red)
+    g = linear(green)
+    b = linear(blue)
     x = f((0.412453 * r + 0.357580 * g + 0.180423 * b) / 0.95047)
     y = f(0.212671 * r + 0.715160 * g + 0.072169 * b)
     return (
@@ -67,10 +69,12 @@ def test_the_gradient_is_finite_and_right_where_branches_meet() -> None:
 
 
 def test_each_stream_sees_its_channels_of_the_pixels() -> None:
-    network, images = build(SMALL).eval(), torch.rand(3, 3, 16, 16)
+    network = build(SMALL).eval()
+    images = torch.rand(3, 3, 16, 16)
     assert num_features(network) == 16
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (SMALL.mean, SMALL.std))
-    middle, half = torch.tensor([50.0, 6.025, -6.6895]), torch.tensor([50.0, 92.208, 101.1675])
+    middle = torch.tensor([50.0, 6.025, -6.6895])
+    half = torch.tensor([50.0, 92.208, 101.1675])
     channels = (lab(images) - middle.view(3, 1, 1)) / half.view(3, 1, 1)
     assert channels.abs().max() <= 1
     expected = torch.cat([network.lightness(channels[:, :1]), network.colour(channels[:, 1:])], 1)
@@ -82,7 +86,8 @@ def test_each_stream_sees_its_channels_of_the_pixels() -> None:
 
 
 def test_a_file_of_two_streams_is_read_back_and_started_from(tmp_path: Path) -> None:
-    backbone, images = random_backbone(SMALL, 16), torch.rand(2, 3, 16, 16)
+    backbone = random_backbone(SMALL, 16)
+    images = torch.rand(2, 3, 16, 16)
     path = save_backbone(backbone, tmp_path / "two.safetensors")
     assert torch.equal(load_backbone(path)(images), backbone(images))
     report = export(path, "safetensors", tmp_path / "again.safetensors")

@@ -33,7 +33,8 @@ def test_hard_examples_are_learned_from_by_the_methods_loss_and_clean_ones_by_it
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_a_split_step_has_the_gradient_of_the_mean_over_the_batch(reduction: str) -> None:
     """A hard example that changes nothing (a mix of weight 1 with itself) leaves the plain step, whatever its share."""
-    case, found = Case("moco", {}, {}), []
+    case = Case("moco", {}, {})
+    found = []
     unmixed = {"cutmix": {"alpha": 1e6, "beta": 1e-6, "fraction": 0.25}}  # λ = 1: an empty box
     for hard, config in (
         ({}, ObjectiveConfig(reduction=reduction)),

@@ -23,7 +23,8 @@ def test_clipped_boxes_follow_the_original_rule() -> None:
         shares, boxes.tolist(), centres.tolist(), strict=True
     ):
         half = int(32 * math.sqrt(1 - float(share))) // 2
-        cy, cx = int(y * 32), int(x * 32)
+        cy = int(y * 32)
+        cx = int(x * 32)
         assert (top, bottom) == (max(cy - half, 0), min(cy + half, 32))
         assert (left, right) == (max(cx - half, 0), min(cx + half, 32))
 

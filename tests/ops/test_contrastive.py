@@ -29,8 +29,11 @@ def naive(q: Tensor, k: Tensor, n: Tensor, temperature: float, extra: Tensor | N
 def test_value_and_gradient_equal_cross_entropy() -> None:
     for temperature in (0.07, 0.2):
         for extra in (None, torch.rand(2, 5, 3, dtype=torch.float64)):
-            q, k, n = unit(2, 5, 8).requires_grad_(), unit(2, 5, 8, seed=1), unit(13, 8, seed=2)
-            ours, theirs = info_nce(q, k, n, temperature, extra), naive(q, k, n, temperature, extra)
+            q = unit(2, 5, 8).requires_grad_()
+            k = unit(2, 5, 8, seed=1)
+            n = unit(13, 8, seed=2)
+            ours = info_nce(q, k, n, temperature, extra)
+            theirs = naive(q, k, n, temperature, extra)
             torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
             weight = torch.rand(2, 5, dtype=torch.float64)
             gradients = [
@@ -40,7 +43,9 @@ def test_value_and_gradient_equal_cross_entropy() -> None:
 
 
 def test_extra_similarities_get_a_gradient_and_minus_infinity_is_absent() -> None:
-    q, k, n = unit(1, 4, 6), unit(1, 4, 6, seed=1), unit(9, 6, seed=2)
+    q = unit(1, 4, 6)
+    k = unit(1, 4, 6, seed=1)
+    n = unit(9, 6, seed=2)
     extra = torch.full((1, 4, 1), -torch.inf, dtype=torch.float64)
     torch.testing.assert_close(info_nce(q, k, n, 0.2, extra), info_nce(q, k, n, 0.2))
     present = torch.zeros(1, 4, 1, dtype=torch.float64, requires_grad=True)
@@ -49,7 +54,9 @@ def test_extra_similarities_get_a_gradient_and_minus_infinity_is_absent() -> Non
 
 
 def test_bf16_embeddings_are_scored_in_fp32() -> None:
-    q, k, n = unit(1, 4, 6).bfloat16(), unit(1, 4, 6, seed=1).float(), unit(9, 6, seed=2).float()
+    q = unit(1, 4, 6).bfloat16()
+    k = unit(1, 4, 6, seed=1).float()
+    n = unit(9, 6, seed=2).float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = info_nce(q, k, n, 0.2)
     assert found.dtype == torch.float32
@@ -57,7 +64,9 @@ def test_bf16_embeddings_are_scored_in_fp32() -> None:
 
 
 def test_is_nearest_against_a_loop() -> None:
-    q, k, n = unit(2, 20, 3), unit(2, 20, 3, seed=1), unit(4, 3, seed=2)
+    q = unit(2, 20, 3)
+    k = unit(2, 20, 3, seed=1)
+    n = unit(4, 3, seed=2)
     for beside in (None, torch.rand(2, 20, 2, dtype=torch.float64) - 0.5):
         found = is_nearest(q, k, n, beside)
         for v in range(2):
@@ -72,9 +81,13 @@ def test_is_nearest_against_a_loop() -> None:
 @pytest.mark.parametrize("views", [2, 3])
 def test_nt_xent_against_a_loop_over_the_dictionary(views: int) -> None:
     """Images that the query shows are no negatives, in its own view; the same image in the other views is."""
-    size, batch, temperature = 6, 3, 0.3
-    query, dictionary = unit(views, batch, 8), unit(views, size, 8, seed=1)
-    own, shown = torch.tensor([4, 0, 2]), torch.tensor([[1], [5], [0]])
+    size = 6
+    batch = 3
+    temperature = 0.3
+    query = unit(views, batch, 8)
+    dictionary = unit(views, size, 8, seed=1)
+    own = torch.tensor([4, 0, 2])
+    shown = torch.tensor([[1], [5], [0]])
     losses = nt_xent(query, dictionary, own, shown, temperature)
     nearest = finds_other_view(query, dictionary, own, shown)
     for v in range(views):

@@ -53,12 +53,11 @@ def test_crop_resize_equals_torchvision_per_image(height: int, width: int, size:
 
 def test_all_turns_of_a_view_are_those_of_torch() -> None:
     images = torch.rand(16, 3, 9, 9)
-    flip, upside_down = (torch.arange(16) % 2).bool(), (torch.arange(16) // 2 % 2).bool()
+    flip = (torch.arange(16) % 2).bool()
+    upside_down = (torch.arange(16) // 2 % 2).bool()
     quarters = torch.arange(16) // 4
-    turns, whole = (
-        quarter_turned(flip, upside_down, quarters),
-        Boxes(*(torch.full((16,), n) for n in (0, 0, 9, 9))),
-    )
+    turns = quarter_turned(flip, upside_down, quarters)
+    whole = Boxes(*(torch.full((16,), n) for n in (0, 0, 9, 9)))
     made = crop_resize(images, whole, 9, turns.flip, turns.upside_down)
     for number, image in enumerate(images):
         expected = reference.hflip(image) if flip[number] else image

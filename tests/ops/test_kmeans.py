@@ -155,7 +155,8 @@ def test_it_is_no_worse_than_faiss() -> None:
 
 def work() -> dict[str, Any]:
     rank = processes.rank()
-    rows, valid = clouds(), torch.arange(300) % 9 != 0
+    rows = clouds()
+    valid = torch.arange(300) % 9 != 0
     part = slice(None, FIRST) if rank == 0 else slice(FIRST, None)
     results = {
         "all": spherical_kmeans(rows[part], K, seeded(), valid=valid[part]),
@@ -179,7 +180,8 @@ def two() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", ["all", "other seed", "none here", "many"])
 def test_two_processes_with_uneven_shards_equal_one(two: list[dict[str, Any]], case: str) -> None:
-    rows, valid = clouds(), torch.arange(300) % 9 != 0
+    rows = clouds()
+    valid = torch.arange(300) % 9 != 0
     one = spherical_kmeans(
         rows,
         200 if case == "many" else K,

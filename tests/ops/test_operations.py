@@ -14,7 +14,8 @@ from torch import Tensor
 from hexa.ops import operations as randaugment
 from hexa.ops.operations import OPERATIONS
 
-COUNT, SIZE = 40, 37
+COUNT = 40
+SIZE = 37
 # Our names and timm's, and how far values may differ, in levels: one is PIL's rounding down, two in the blends what it
 # also rounds between (the image blended with).
 ORACLE = {
@@ -80,7 +81,9 @@ def _pil(image: Tensor) -> Image.Image:
 def test_an_operation_at_a_magnitude_is_timms(
     name: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images, levels, signs = _bytes(size), _levels(), _signs()
+    images = _bytes(size)
+    levels = _levels()
+    signs = _signs()
     floats = images / 255
     before = floats.clone()
     made = _ours(name, floats, levels, signs)
@@ -89,7 +92,8 @@ def test_an_operation_at_a_magnitude_is_timms(
     assert made.max() <= 1
     assert torch.equal(floats, before)
     other, tolerance = ORACLE[name]
-    level_of, operation = auto_augment.LEVEL_TO_ARG[other], auto_augment.NAME_TO_OP[other]
+    level_of = auto_augment.LEVEL_TO_ARG[other]
+    operation = auto_augment.NAME_TO_OP[other]
     for image, level, sign, ours in zip(images, levels.tolist(), signs.tolist(), made, strict=True):
         monkeypatch.setattr(random, "random", lambda sign=sign: 0.5 - 0.1 * sign)
         arguments = level_of(level, {}) if level_of else ()
@@ -107,7 +111,8 @@ def test_values_between_levels_count_as_the_nearest() -> None:
     images = _bytes() / 255
     noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(4)) - 0.5
     between = (images + 0.9 / 255 * noise).clamp(0, 1)
-    bits, threshold = torch.arange(COUNT) % 9, torch.full((COUNT,), 100.0)
+    bits = torch.arange(COUNT) % 9
+    threshold = torch.full((COUNT,), 100.0)
     assert torch.equal(randaugment.posterize(between, bits), randaugment.posterize(images, bits))
     textured = slice(9, None)  # those that are not flat, of which the levels are kept
     assert torch.equal(

@@ -79,7 +79,8 @@ def test_every_order_of_the_jitter_equals_torchvision_per_image(
 ) -> None:
     order = BY_HUE_TURN
     jitter = Jitter(factor, factor.roll(5), factor.roll(11), shift, order)
-    before, made = images.clone(), color_jitter(images, jitter)
+    before = images.clone()
+    made = color_jitter(images, jitter)
     operations: list[tuple[Single, Tensor]] = [
         (reference.adjust_brightness, jitter.brightness),
         (reference.adjust_contrast, jitter.contrast),

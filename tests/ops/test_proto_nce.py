@@ -20,10 +20,8 @@ def by_hand(query: Tensor, prototypes: Tensor, phi: Tensor, own: int) -> float:
 
 def test_loss_is_the_written_one_and_zero_without_target() -> None:
     query = unit(6, 4).view(2, 3, 4).requires_grad_()
-    prototypes, phi = (
-        unit(5, 4, seed=1),
-        torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15], dtype=torch.float64),
-    )
+    prototypes = unit(5, 4, seed=1)
+    phi = torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15], dtype=torch.float64)
     targets = torch.tensor([3, -100, 0]).expand(2, -1)
     loss = proto_nce(query, prototypes, phi, targets).detach()
     for view in range(2):
@@ -37,7 +35,8 @@ def test_loss_is_the_written_one_and_zero_without_target() -> None:
 
 def test_concentrations_are_the_written_ones() -> None:
     """13 clusters, one of them empty and one of a single row; percentiles are NumPy's."""
-    data, centroids = unit(80, 4), unit(13, 4, seed=1)
+    data = unit(80, 4)
+    centroids = unit(13, 4, seed=1)
     assignments = torch.randint(2, 13, (80,), generator=torch.Generator().manual_seed(2))
     assignments[7] = 1
     density = []

@@ -31,7 +31,8 @@ def test_steps_are_those_of_the_trainer() -> None:
     made = override(recipes.get("digits-moco-v2"), fields)
     bench = Bench(made, Machine.of(made))
     seen: list[Any] = []
-    optimizer, objective = bench.optimizer.optimizer, bench.objectives["std"]
+    optimizer = bench.optimizer.optimizer
+    objective = bench.objectives["std"]
     before = optimizer.step
     optimizer.step = lambda: seen.extend(
         p.grad.norm() for p in bench.optimizer.parameters if p.grad is not None

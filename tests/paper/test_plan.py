@@ -11,7 +11,8 @@ from hexa_paper.plan import Job, Plan
 from hexa_paper.studies import study
 from tests.paper.conftest import costs_for, jobs_of, request_for, stored_run
 
-ABLATION, FULL = study("ablation", data="digits"), study("table1", scale="full")
+ABLATION = study("ablation", data="digits")
+FULL = study("table1", scale="full")
 RATES = (0.02, 0.04, 0.08, 0.16)
 
 
@@ -41,7 +42,8 @@ def test_the_search_is_the_same_for_every_arm_and_scores_no_test_image() -> None
 def test_each_arm_takes_its_own_best_rate(
     best: Any, otherwise: float, diverged: float, wanted: Any
 ) -> None:
-    whole, keys = Plan(ABLATION, request_for(epochs=4)), [arm.key for arm in ABLATION.arms]
+    whole = Plan(ABLATION, request_for(epochs=4))
+    keys = [arm.key for arm in ABLATION.arms]
     high = dict(zip(keys, best, strict=False))
     found = []
     for job in whole.search:
@@ -57,7 +59,8 @@ def test_each_arm_takes_its_own_best_rate(
 
 
 def test_epochs_at_equal_time_cost_what_the_plain_arm_costs() -> None:
-    request, costs = request_for(epochs=20), costs_for(ABLATION.arms)
+    request = request_for(epochs=20)
+    costs = costs_for(ABLATION.arms)
     timed = Plan(ABLATION, request, costs)
     # terms cost a second each: 1, 2, 2, 3, 3, 4 an image, so 20 epochs of one are 10, 10, 7, 7, 5 of the others
     assert [timed.lengths_of(arm) for arm in ABLATION.arms] == [

@@ -22,7 +22,8 @@ class Made(NamedTuple):
     hard: tuple[str, ...] = ()
 
 
-ADV, PLUS = ("adversarial",), ("adversarial", "cutmix")
+ADV = ("adversarial",)
+PLUS = ("adversarial", "cutmix")
 CLUSTERS = "deepcluster-v2"
 #: Jigsaw's rate falls at 30, 60, 90 and 100 of 105 epochs (Goyal et al. 2019), here at the same shares.
 PUBLISHED = {

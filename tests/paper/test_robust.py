@@ -47,7 +47,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The options of every evaluation, whose attacks are made as short as possible."""
-    evaluate, made = running.evaluate, list[dict[str, Any]]()
+    evaluate = running.evaluate
+    made = list[dict[str, Any]]()
 
     def short(protocol: str, backbone: str, data: str, **options: Any) -> Any:
         made.append({"backbone": backbone, **options})

@@ -105,7 +105,8 @@ def test_stopped_anywhere_the_same_call_goes_on(
 
 @pytest.mark.usefixtures("made_up")
 def test_what_fails_stops_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, error = tmp_path / "all", RuntimeError("no room for it\nand more")
+    out = tmp_path / "all"
+    error = RuntimeError("no room for it\nand more")
     works = failing(
         monkeypatch, lambda job, part: (part, job.arm.scheme) == ("table5-moco", "ii"), error
     )

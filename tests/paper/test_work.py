@@ -53,7 +53,8 @@ def result(out: Path) -> dict[str, Any]:
 def test_stopped_anywhere_the_same_call_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evaluate, calls = running.evaluate, []
+    evaluate = running.evaluate
+    calls = []
 
     def stopped_at_fifth(*given: Any, **options: Any) -> Any:
         calls.append(given)
@@ -144,10 +145,8 @@ def test_final_runs_that_diverge_do_not_stop_the_others(
 
 
 def test_what_another_process_works_on_is_left_to_it(tmp_path: Path) -> None:
-    run, said = (
-        storage.lock_file(begun(tmp_path, "table2"), "i-1ep-lr0.03-seed0"),
-        f"process {os.getpid()} on .* ",
-    )
+    run = storage.lock_file(begun(tmp_path, "table2"), "i-1ep-lr0.03-seed0")
+    said = f"process {os.getpid()} on .* "
     with (
         locked(run, ""),
         pytest.raises(UserError, match=rf"{said}trains .*i-1ep-lr0.03-seed0 still; wait"),

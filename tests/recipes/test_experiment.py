@@ -74,7 +74,8 @@ def test_another_method_comes_with_its_defaults() -> None:
     assert same.method == recipes.get("digits-moco-v2").method.model_copy(update={"dim": 64})
 
 
-ATTACK, MIX = {"kind": "adversarial"}, {"kind": "cutmix"}
+ATTACK = {"kind": "adversarial"}
+MIX = {"kind": "cutmix"}
 
 
 @pytest.mark.parametrize(

@@ -76,11 +76,9 @@ class Stored:
     """A run whose method came from a file of the user's. This process never imports it: its copies do."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.file, self.config = (
-            folder,
-            folder / "own_method.py",
-            folder / "run" / "config.yaml",
-        )
+        self.folder = folder
+        self.file = folder / "own_method.py"
+        self.config = folder / "run" / "config.yaml"
         self.config.parent.mkdir()
         self.file.write_text(OWN)
         made = override(recipes.get("digits-moco-v2"), {"data": "folder:nowhere"})

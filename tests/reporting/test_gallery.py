@@ -85,12 +85,14 @@ def test_the_perturbation_is_mid_grey_where_nothing_moved() -> None:
 
 
 def test_the_mixed_column_holds_the_pasted_region() -> None:
-    batch, mix = a_batch(), CutMix(inside=True)
+    batch = a_batch()
+    mix = CutMix(inside=True)
     grid = gallery(objective(mix=mix), batch, num_images=16)
     stream = batch.stream.child("hard example", "mix")
     permutation = draws.partners(16, stream).numpy()
     top, bottom, left, right = mix.boxes(16, 16, stream.child("box", 0))[0].tolist()
-    clean, mixed = pixels(batch.crops[0]), grid.tiles[:, -1]
+    clean = pixels(batch.crops[0])
+    mixed = grid.tiles[:, -1]
     expected = clean.copy()
     expected[:, top:bottom, left:right] = clean[permutation][:, top:bottom, left:right]
     assert (bottom - top) * (right - left) > 0
@@ -100,7 +102,8 @@ def test_the_mixed_column_holds_the_pasted_region() -> None:
 
 
 def test_captions_are_the_losses_of_training() -> None:
-    made, batch = objective(attack=Adversarial()), a_batch()
+    made = objective(attack=Adversarial())
+    batch = a_batch()
     grid = gallery(made, batch, num_images=16)
     parts = backward(made, batch)
     for place, name in ((0, "std"), (2, "attack")):
@@ -109,7 +112,8 @@ def test_captions_are_the_losses_of_training() -> None:
 
 
 def test_looking_changes_nothing() -> None:
-    made, batch = objective(attack=Adversarial(), mix=CutMix()), a_batch()
+    made = objective(attack=Adversarial(), mix=CutMix())
+    batch = a_batch()
     with unchanged(made.method):
         gallery(made, batch)
     assert all(p.grad is None for p in made.method.parameters())

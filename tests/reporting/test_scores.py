@@ -75,10 +75,8 @@ def test_few_labels_are_compared_draw_by_draw(make_run: MakeRun) -> None:
             "details": details,
         }
 
-    first, second = (
-        {"1": [10.0, 20.0, 30.0], "8": [60.0, 61.0, 62.0]},
-        {"1": [11.0, 22.0, 33.0], "4": [1.0, 2.0]},
-    )
+    first = {"1": [10.0, 20.0, 30.0], "8": [60.0, 61.0, 62.0]}
+    second = {"1": [11.0, 22.0, 33.0], "4": [1.0, 2.0]}
     runs = [run_with(make_run(name), few(draws)) for name, draws in (("a", first), ("b", second))]
     runs.append(run_with(make_run("c"), few({"1": [10.0, 20.0, 30.0]}, seed=1)))
     grid = scores.few_labels(runs, list("abc"))

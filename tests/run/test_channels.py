@@ -31,7 +31,9 @@ from hexa.weights.pretrained import load_backbone, random_backbone, save_backbon
 from hexa.weights.start import StartConfig
 from tests.end_to_end.endings import ALONE
 
-BANDS, COUNT, SIDE = 5, 40, 12
+BANDS = 5
+COUNT = 40
+SIDE = 12
 TINY = ALONE | {"batch_size": 16, "epochs": 1, "method.queue_size": 32, "monitor.knn_every": 1}
 TINY |= {"network.channels": BANDS, "network.mean": "auto", "network.std": "auto"}
 
@@ -65,7 +67,8 @@ def _loader(source: Any, **options: Any) -> PretrainLoader:
 
 def test_sixteen_bits_are_kept_on_the_device_and_from_workers(data: str) -> None:
     source = open_source(data, "train", channels=BANDS)
-    resident, decoded = _loader(source), _loader(source, resident_limit_bytes=0)
+    resident = _loader(source)
+    decoded = _loader(source, resident_limit_bytes=0)
     assert resident.store.images.dtype == torch.uint16
     floats = _loader(
         ArraySource(torch.stack([source.decode(n) for n in range(COUNT)]).float() / 65535)

@@ -27,7 +27,8 @@ def test_a_run_is_trained_by_one_process_at_a_time(
 ) -> None:
     monkeypatch.setattr(folders, "PATIENCE", 0.0)
     monkeypatch.setattr("hexa.run.run.open_images", None)  # it is found out before any data is read
-    folder, stopped = tmp_path / "run", tmp_path / "stopped"
+    folder = tmp_path / "run"
+    stopped = tmp_path / "stopped"
     with mine(folder):
         with pytest.raises(
             UserError, match=rf"^process {os.getpid()} on .* is already training in {folder}; wait"
@@ -82,7 +83,8 @@ def test_half_written_files_of_killed_processes_are_removed(copied: Path) -> Non
 def test_a_full_disk_is_one_line_and_the_run_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, name: str
 ) -> None:
-    folder, rename = tmp_path / "run", os.replace
+    folder = tmp_path / "run"
+    rename = os.replace
 
     def full(before: Path, after: Path) -> None:
         if after.name == name:

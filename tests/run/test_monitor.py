@@ -105,7 +105,8 @@ def test_images_that_cannot_be_read_are_left_out_however_many(tmp_path: Path) ->
     assert "truncated" in said[0]
     monitor(said.append)
     assert len(said) == 2  # they were decoded once
-    monitor._images, torn.unreadable = None, range(200)
+    monitor._images = None
+    torn.unreadable = range(200)
     with pytest.raises(UserError, match="no image could be read"):
         monitor()
 

@@ -169,7 +169,8 @@ def test_a_run_that_diverged_before_its_first_checkpoint_is_begun_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path
 ) -> None:
     """As its message says, in the same folder, of which nothing of the first run is left."""
-    folder, forward = tmp_path / "run", MoCo.loss
+    folder = tmp_path / "run"
+    forward = MoCo.loss
 
     def diverges(self: MoCo, *arguments: Any) -> torch.Tensor:
         return forward(self, *arguments) * math.nan

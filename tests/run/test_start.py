@@ -244,7 +244,8 @@ def test_maps_below_the_stages_that_learn_are_computed_once(
     limits = (
         {} if room is None else {"training.resident_limit_bytes": room, "training.num_workers": 0}
     )
-    made, called = repeating(weights, **limits), Mock(side_effect=Trunk.__call__, autospec=True)
+    made = repeating(weights, **limits)
+    called = Mock(side_effect=Trunk.__call__, autospec=True)
     monkeypatch.setattr(Trunk, "__call__", lambda self, batch: called(self, batch))
     whole = trained(made, tmp_path / "whole")
     steps = 1347 // 256
@@ -252,7 +253,8 @@ def test_maps_below_the_stages_that_learn_are_computed_once(
     cut = stopped(tmp_path / "whole", tmp_path / "cut", 3 * steps + 2)
     resume(cut, console=Console(file=io.StringIO()))
     assert load_backbone(cut).content_hash() == whole.content_hash()
-    before, after = load_backbone(weights).network.state_dict(), whole.network.state_dict()
+    before = load_backbone(weights).network.state_dict()
+    after = whole.network.state_dict()
     assert {name.split(".")[0] for name in after if not torch.equal(before[name], after[name])} == {
         "layer2"
     }
@@ -271,7 +273,8 @@ def test_tokens_below_the_last_block_are_computed_once(
     options = {"img_size": 8, "patch_size": 4, "depth": 2, **NARROW}
     vit = NetworkConfig(name="vit_tiny_patch16_224", options=options)
     start_file = save_backbone(random_backbone(vit, 8, seed=5), tmp_path / "vit.safetensors")
-    made, called = repeating(start_file), Mock(side_effect=Trunk.__call__, autospec=True)
+    made = repeating(start_file)
+    called = Mock(side_effect=Trunk.__call__, autospec=True)
     monkeypatch.setattr(Trunk, "__call__", lambda self, batch: called(self, batch))
     found = trained(made, tmp_path / "run").network.state_dict()
     assert called.call_count == 2 * (1347 // 256)
@@ -290,7 +293,8 @@ def test_tokens_below_the_last_block_are_computed_once(
 def test_maps_are_remembered_only_where_they_never_change(
     weights: Path, field: dict[str, Any]
 ) -> None:
-    made, machine = repeating(weights, **field), Machine(torch.device("cpu"), "fp32")
+    made = repeating(weights, **field)
+    machine = Machine(torch.device("cpu"), "fp32")
     assert (
         remembering(made, build_method(made, setting_of(made, 1347), machine), machine) is None
     ) == bool(field)

@@ -28,7 +28,8 @@ def state(seed: int = 0) -> checkpoints.State:
     for _ in range(2):
         parameter.grad = torch.randn(8, 3, 3, 3, generator=generator)
         optimizer.step()
-    half, count = torch.randn(3, generator=generator).bfloat16(), torch.tensor(7)
+    half = torch.randn(3, generator=generator).bfloat16()
+    count = torch.tensor(7)
     method = {"weight": parameter.detach(), "half": half, "count": count}
     return {
         "method": method,

@@ -53,10 +53,12 @@ def test_depthwise_networks_learn_in_fp32_on_a_cpu_and_are_used_in_bf16(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(precision, "has_native_bf16", lambda device: True)
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    cpu = torch.device("cpu")
+    gpu = torch.device("cuda")
     with torch.device("meta"):
         depthwise = timm.create_model("tf_efficientnet_lite0")
-        grouped, one_channel = timm.create_model("resnext50_32x4d"), nn.Conv2d(1, 8, 3)
+        grouped = timm.create_model("resnext50_32x4d")
+        one_channel = nn.Conv2d(1, 8, 3)
     assert precision.resolve("auto", cpu, depthwise) == "fp32"
     assert precision.resolve("bf16", cpu, depthwise) == "bf16"  # as asked
     for device, network in ((gpu, depthwise), (cpu, None), (cpu, grouped), (cpu, one_channel)):

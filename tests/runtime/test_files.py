@@ -66,7 +66,9 @@ def test_what_killed_processes_left_is_swept_away(tmp_path: Path) -> None:
 def test_content_is_on_the_disk_before_its_name_and_the_name_thereafter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flush, rename, calls = os.fsync, os.replace, list[str]()
+    flush = os.fsync
+    rename = os.replace
+    calls = list[str]()
 
     def flushed(handle: int) -> None:
         calls.append("flush folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "flush")

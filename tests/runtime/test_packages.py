@@ -24,7 +24,8 @@ def test_a_copy_names_the_commit_that_it_is_told_and_what_it_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a checkout: HEXA_COMMIT, and a hash that is another one if a file is."""
-    copy, package = tmp_path / "hexa", Path(hexa.__file__).parent
+    copy = tmp_path / "hexa"
+    package = Path(hexa.__file__).parent
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(packages, "__file__", str(copy / "runtime" / "packages.py"))
     monkeypatch.setenv("HEXA_COMMIT", "a" * 40)

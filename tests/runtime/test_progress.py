@@ -11,7 +11,8 @@ from hexa.runtime import progress
 
 
 def test_the_time_left_of_a_run_does_not_count_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, written = [0.0], io.StringIO()
+    clock = [0.0]
+    written = io.StringIO()
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     reporter = progress.Reporter(Console(file=written, width=200))
     reporter.begin(100, done=10)

@@ -8,7 +8,8 @@ from hexa.runtime.random import Stream
 
 
 def test_same_name_same_numbers_other_name_others() -> None:
-    a, b = Stream(3).child("views", 2), Stream(3, ("views", 2))
+    a = Stream(3).child("views", 2)
+    b = Stream(3, ("views", 2))
     assert torch.equal(
         torch.rand(4, generator=a.generator()), torch.rand(4, generator=b.generator())
     )

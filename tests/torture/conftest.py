@@ -33,7 +33,8 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    tally, output = session.config.stash[_TALLY], getattr(session.config, "workeroutput", None)
+    tally = session.config.stash[_TALLY]
+    output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["tally"] = tally.groups()
     elif (target := os.environ.get(REPORT)) and tally.counts:

@@ -164,7 +164,8 @@ def _answer(work: Callable[[], Any], writing: int, seconds: float) -> None:
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
     before = _megabytes("VmRSS")
     try:
-        value, raised = None, None
+        value = None
+        raised = None
         try:
             value = work()
         except BaseException as error:

@@ -49,7 +49,8 @@ class Strike:
     def arm(self) -> None:
         """Prepare this process."""
         owner, last = owner_of(self.at)
-        real, numbers = getattr(owner, last), itertools.count(1)
+        real = getattr(owner, last)
+        numbers = itertools.count(1)
 
         def wrapped(*arguments: Any, **named: Any) -> Any:
             if next(numbers) == self.call:

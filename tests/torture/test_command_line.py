@@ -145,7 +145,8 @@ def test_a_target_that_cannot_be_written_is_told_before_the_work(
     Path("loop").symlink_to("loop")
     Path("nowhere").symlink_to("gone")
     before = sorted(tmp_path.rglob("*"))
-    status, err = cli.main(line.format(place).split()), capsys.readouterr().err
+    status = cli.main(line.format(place).split())
+    err = capsys.readouterr().err
     said = status == 2 and err.startswith("hexa: error: ") and err.count("\n") == 1
     tally.fault(
         "a target that cannot be written", said and sorted(tmp_path.rglob("*")) == before, err
@@ -186,7 +187,8 @@ def told_in_a_line(error: Exception | None) -> bool:
 
 @pytest.mark.parametrize("value", NASTY, ids=lambda value: repr(value[:9]))
 def test_values_are_taken_or_refused_in_one_line(value: str, tally: Tally) -> None:
-    experiment, given = recipes.get("digits-hexa-moco"), EvaluationRequest.model_fields
+    experiment = recipes.get("digits-hexa-moco")
+    given = EvaluationRequest.model_fields
     known = protocols.every()["linear"]
     tries = [lambda path=path: override(experiment, {path: value}) for path in PATHS]
     tries += [

@@ -57,7 +57,8 @@ def test_what_is_struck_exists() -> None:
 
 def test_killed_where_it_hurts(tmp_path: Path, whole: Path, tally: Tally) -> None:
     """In a checkpoint, at the monitor, which has not been saved, and somewhere. More: benchmarks/stops.py."""
-    folder, draw = tmp_path / "run", random.Random(0)
+    folder = tmp_path / "run"
+    draw = random.Random(0)
     moments = (("end a checkpoint", 2, 4), ("monitor", 1, 3), ("step", 1, 6))
     ends = [go_on(folder, Strike(kill, at, draw.randrange(*calls))) for at, *calls in moments]
     left = finish(folder, whole)
@@ -95,7 +96,9 @@ def test_damaged_checkpoints(tmp_path: Path, whole: Path, tally: Tally) -> None:
 @pytest.mark.slow
 def test_workers_that_die_and_workers_that_live_on(tmp_path: Path, tally: Tally) -> None:
     """The second time it is the main process that is killed: its workers must not keep the next one out."""
-    whole, folder, draw = tmp_path / "whole", tmp_path / "run", random.Random(0)
+    whole = tmp_path / "whole"
+    folder = tmp_path / "run"
+    draw = random.Random(0)
     assert go_on(whole, **WORKERS).code == 0
     ends = [
         go_on(folder, Strike(kill_a_worker, "step", draw.randrange(5, 15)), **WORKERS),
@@ -120,7 +123,8 @@ def test_kill_9_while_a_detector_is_measured(
 ) -> None:
     """It ends in the same figures."""
     monkeypatch.setattr(scoring, "_CHUNK", 3)
-    data, given = squares(tmp_path), {**TINY, "precise_bn": 3, "out": tmp_path / "found.json"}
+    data = squares(tmp_path)
+    given = {**TINY, "precise_bn": 3, "out": tmp_path / "found.json"}
     whole = evaluate("detect", NETWORK, data, **given)
     for last, first in MOMENTS:
 

@@ -76,7 +76,8 @@ def without_card(change: Callable[[Path], object]) -> Callable[[Path], str]:
 
 def download(root: Path) -> str:
     """As the hub's client keeps it: links to blobs."""
-    place, blobs = root / "datasets--x--y" / "snapshots" / "abc", root / "datasets--x--y" / "blobs"
+    place = root / "datasets--x--y" / "snapshots" / "abc"
+    blobs = root / "datasets--x--y" / "blobs"
     place.mkdir(parents=True)
     blobs.mkdir()
     (blobs / "0").write_bytes(bitmap())

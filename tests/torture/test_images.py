@@ -32,8 +32,12 @@ from tests.torture.harness import DAMAGES, Tally, forked
 
 #: What a file may take: seconds on a busy machine and MB, for itself, for each million pixels that its header declares
 #: (up to the limit on pixels), and for each MB of it.
-_SECONDS, _SECONDS_PER_MEGAPIXEL, _SECONDS_PER_MB = 30.0, 2.0, 20.0
-_MB, _MB_PER_MEGAPIXEL, _MB_PER_MB = 300.0, 40.0, 8.0
+_SECONDS = 30.0
+_SECONDS_PER_MEGAPIXEL = 2.0
+_SECONDS_PER_MB = 20.0
+_MB = 300.0
+_MB_PER_MEGAPIXEL = 40.0
+_MB_PER_MB = 8.0
 FILES = every_format()
 #: (what is wrong, megapixels that are declared, seconds, MB of the file)
 Decoded = tuple[str | None, float, float, float]
@@ -65,7 +69,9 @@ def read(data: bytes) -> None:
 
 
 def _decoded(data: bytes, reader: Callable[[bytes], object]) -> Decoded:
-    begin, wrong, declared = time.monotonic(), None, 0
+    begin = time.monotonic()
+    wrong = None
+    declared = 0
     try:
         reader(data)
     except DecodeError as error:
@@ -96,7 +102,8 @@ def complaints(files: Sequence[bytes], reader: Callable[[bytes], object] = read)
     found = forked(work, seconds=300)
     if found.signal is not None or found.raised is not None:
         return [f"the child died of signal {found.signal}, {found.raised!r}"]
-    wrong, most = [], 0.0
+    wrong = []
+    most = 0.0
     for said, megapixels, seconds, size in found.value:
         most = max(most, _MB + _MB_PER_MEGAPIXEL * megapixels + _MB_PER_MB * size)
         late = seconds > _SECONDS + _SECONDS_PER_MEGAPIXEL * megapixels + _SECONDS_PER_MB * size

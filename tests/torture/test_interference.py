@@ -100,7 +100,8 @@ def harmed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         with monkeypatch.context() as patch:
             if act is not None:
                 owner, last = owner_of(at)
-                real, numbers = getattr(owner, last), itertools.count(1)
+                real = getattr(owner, last)
+                numbers = itertools.count(1)
 
                 def wrapped(*arguments: Any, **named: Any) -> Any:
                     if next(numbers) == call:
@@ -193,7 +194,8 @@ def test_a_command_that_planned_while_another_trained_gives_way(
     here: Path, harmed: Harmed, tally: Tally
 ) -> None:
     """It has found an empty folder, and finds a finished run when it wants to write."""
-    asked, left = [str(word) for word in words("adapt", here)], list[str]()
+    asked = [str(word) for word in words("adapt", here)]
+    left = list[str]()
 
     def other() -> None:
         assert main(asked) == 0

@@ -204,7 +204,8 @@ def complaint(run: Path, what: str) -> str | None:
         os.chdir(run.parent)
         for number, path in streams.items():
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        sys.stdout = os.fdopen(1, "w")
+        sys.stderr = os.fdopen(2, "w")
         sys.path.insert(0, str(run.parent))
         try:
             return cli.main(

@@ -19,7 +19,8 @@ def test_sgd_follows_its_formula(nesterov: bool) -> None:
     untouched = nn.Parameter(torch.ones(2, dtype=torch.float64))
     config = OptimizerConfig(learning_rate=0.1, momentum=0.9, weight_decay=0.01, nesterov=nesterov)
     optimizer = build([parameter, frozen, untouched], config, batch_size=64)
-    theta, velocity = parameter.detach().clone(), torch.zeros(5, dtype=torch.float64)
+    theta = parameter.detach().clone()
+    velocity = torch.zeros(5, dtype=torch.float64)
     for _ in range(3):
         gradient = torch.randn(5, generator=generator, dtype=torch.float64)
         parameter.grad = gradient.clone()
@@ -57,7 +58,8 @@ def test_larc_follows_its_formula_and_leaves_zero_norms_unscaled() -> None:
         for p in (weight, bias):
             gradient = torch.randn(p.shape, generator=generator, dtype=torch.float64)
             p.grad = gradient.clone()
-            size, slope = theta[p].norm(), gradient.norm()
+            size = theta[p].norm()
+            slope = gradient.norm()
             if size > 0 and slope > 0:
                 gradient = (
                     (gradient + 1e-2 * theta[p]) * 0.001 * size / (slope + 1e-2 * size + 1e-8)
@@ -116,14 +118,16 @@ def test_muon_turns_convolutions_and_follows_sgd_elsewhere(shape: tuple[int, ...
 @pytest.mark.parametrize("decay", [0.1, 0.0])
 def test_lars_and_adamw_leave_batch_norms_and_biases_alone(decay: float) -> None:
     """F6: neither decayed nor scaled, against the update written out."""
-    weight, bias = nn.Parameter(torch.tensor([[3.0, 4.0]])), nn.Parameter(torch.tensor([2.0]))
+    weight = nn.Parameter(torch.tensor([[3.0, 4.0]]))
+    bias = nn.Parameter(torch.tensor([2.0]))
     config = OptimizerConfig(name="lars", learning_rate=0.5, momentum=0.0, weight_decay=decay)
     optimizer = build([weight, bias], config, 1)
     assert [(one["decayed"], one["weight_decay"]) for one in optimizer.param_groups] == [
         (True, decay),
         (False, 0),
     ]
-    weight.grad, bias.grad = torch.tensor([[0.0, 2.0]]), torch.tensor([1.0])
+    weight.grad = torch.tensor([[0.0, 2.0]])
+    bias.grad = torch.tensor([1.0])
     optimizer.step()
     rate = 0.5 * 0.001 * 5 / (2 + decay * 5 + 1e-8)
     torch.testing.assert_close(
@@ -146,7 +150,8 @@ def test_weight_decay_goes_along_half_a_cosine() -> None:
 
 def test_each_gradient_is_clipped_on_its_own() -> None:
     parameters = [nn.Parameter(torch.zeros(2)) for _ in range(3)]
-    parameters[0].grad, parameters[1].grad = torch.tensor([3.0, 4.0]), torch.tensor([0.3, 0.4])
+    parameters[0].grad = torch.tensor([3.0, 4.0])
+    parameters[1].grad = torch.tensor([0.3, 0.4])
     clip_each_gradient(parameters, 1.0)
     torch.testing.assert_close(parameters[0].grad, torch.tensor([0.6, 0.8]))
     torch.testing.assert_close(parameters[1].grad, torch.tensor([0.3, 0.4]))
@@ -154,7 +159,8 @@ def test_each_gradient_is_clipped_on_its_own() -> None:
 
 
 def test_other_rate_of_muon_scales_as_its_learning_rate_and_thaws_nothing() -> None:
-    kernel, weight = nn.Parameter(torch.ones(2, 2, 3, 3)), nn.Parameter(torch.ones(2))
+    kernel = nn.Parameter(torch.ones(2, 2, 3, 3))
+    weight = nn.Parameter(torch.ones(2))
     config = OptimizerConfig(name="muon", learning_rate=0.02, other_rate=0.08, base_batch_size=256)
     scheduled = ScheduledOptimizer(
         build([kernel, weight], config, 128), config, ScheduleConfig(kind="constant"), 2, 3

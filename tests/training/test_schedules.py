@@ -30,7 +30,12 @@ def test_cosine_per_epoch_agrees_with_torchs_scheduler() -> None:
 
 
 def test_cosine_per_step_with_warm_up_is_swavs() -> None:
-    base, final, start, warm, epochs, steps = 4.8, 0.0048, 0.3, 2, 6, 5
+    base = 4.8
+    final = 0.0048
+    start = 0.3
+    warm = 2
+    epochs = 6
+    steps = 5
     expected = np.linspace(start, base, warm * steps).tolist()
     length = (epochs - warm) * steps
     for t in range(length):
@@ -43,7 +48,8 @@ def test_cosine_per_step_with_warm_up_is_swavs() -> None:
 
 def test_steps_fall_at_milestones() -> None:
     config = ScheduleConfig(kind="steps", milestones=(2, 4), gamma=0.1)
-    rate, expected = 1.0, []
+    rate = 1.0
+    expected = []
     for epoch in range(6):
         if epoch in (2, 4):
             rate *= 0.1

@@ -55,7 +55,8 @@ def test_the_loop_is_the_one_of_the_design(tmp_path: Path) -> None:
     objective = Objective(plain, NOW)
     trained = [p for p in plain.parameters() if p.requires_grad]
     velocity: dict[int, torch.Tensor] = {}
-    loader, losses = ToyLoader(), list[float]()
+    loader = ToyLoader()
+    losses = list[float]()
     for epoch in range(2):
         for batch in loader.epoch(epoch):
             losses.append(0.0)
@@ -120,7 +121,8 @@ def test_resuming_equals_never_having_stopped_bit_for_bit(
 def test_a_term_is_logged_from_where_it_sets_in_and_is_a_mean_over_its_own_steps(
     tmp_path: Path,
 ) -> None:
-    made, said = trainer(tmp_path / "each", hard=LATE, log_every=1), list[str]()
+    made = trainer(tmp_path / "each", hard=LATE, log_every=1)
+    said = list[str]()
     made.journal.reporter.say = said.append  # type: ignore[method-assign]
     made.run()
     expected = ["epoch 0.8: adversarial sets in", "epoch 1.4: cutmix sets in"]
@@ -254,10 +256,8 @@ def monitored(folder: Path, monitor: Callable[[Trainer], float], state: Any = No
 
 
 def test_the_best_weights_are_kept_and_a_run_that_has_passed_them_ends(tmp_path: Path) -> None:
-    made, kept = (
-        monitored(tmp_path, lambda made: 60.0 - 20 * made.step / STEPS),
-        list[int](),
-    )  # 40, 20
+    made = monitored(tmp_path, lambda made: 60.0 - 20 * made.step / STEPS)
+    kept = list[int]()  # 40, 20
     made.scoring.best, made.scoring.keep = (
         Best(keeps=True, patience=1),
         lambda: kept.append(made.step),
@@ -340,7 +340,8 @@ def test_decay_and_rate_follow_their_groups_and_long_gradients_are_scaled(
 ) -> None:
     made = trainer(epochs=1)
     config = OptimizerConfig(weight_decay=0.1, final_weight_decay=0.3, max_gradient_norm=1e-3)
-    made.optimizer.config, inner = config, made.optimizer.optimizer
+    made.optimizer.config = config
+    inner = made.optimizer.optimizer
     parameters = made.optimizer.parameters
     inner.param_groups[0]["params"] = parameters[1:]
     inner.add_param_group({"params": parameters[:1], "scheduled": False, "decayed": False})
@@ -359,7 +360,8 @@ def test_decay_and_rate_follow_their_groups_and_long_gradients_are_scaled(
 
     monkeypatch.setattr(inner, "step", watched)
     made.run()
-    first, last = seen[0], seen[-1]
+    first = seen[0]
+    last = seen[-1]
     assert all(norm <= 1.001e-3 for norm, *_ in seen)
     assert first[1:] == pytest.approx((0.05, 0.1, 0.05, 0.0))
     assert last[2] == pytest.approx(config.weight_decay_at((len(seen) - 1) / len(seen)))

@@ -26,7 +26,9 @@ from hexa.training.schedules import ScheduleConfig
 from hexa.training.state import restore
 from hexa.training.trainer import Trainer
 
-BATCH, SIZE, STEPS = 8, 12, 5
+BATCH = 8
+SIZE = 12
+STEPS = 5
 #: Hard examples from the first step on; and some that set in at the steps 4 and 7 of 15.
 NOW: dict[str, HardExample] = {"adversarial": Adversarial(), "cutmix": CutMix()}
 LATE: dict[str, HardExample] = {
@@ -43,7 +45,8 @@ class ToyLoader:
     ) -> None:
         self.steps_per_epoch = steps_per_epoch
         self.batch_size = BATCH
-        self.wait_seconds, self.sets = 0.0, None
+        self.wait_seconds = 0.0
+        self.sets = None
         self.problems: list[str] = []
         self.before = before
         self.asked: list[int] = []

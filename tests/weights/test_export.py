@@ -29,7 +29,8 @@ from tests.weights.test_layouts import assert_same
 from tests.weights.test_pretrained import run_folder
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
-RESNET, STEM = NetworkConfig(name="resnet18"), NetworkConfig(name="resnet18", small_stem=True)
+RESNET = NetworkConfig(name="resnet18")
+STEM = NetworkConfig(name="resnet18", small_stem=True)
 VIT = NetworkConfig(
     name="vit_tiny_patch16_224", options={"img_size": 32, "patch_size": 8, "depth": 2}
 )
@@ -58,7 +59,8 @@ def test_the_line_that_is_printed_loads_the_file_without_hexa(
     tmp_path: Path, target: str, config: NetworkConfig, suffix: str
 ) -> None:
     """As the user would type it; the network is the library's own, and the state fits strictly."""
-    backbone, out = trained(config), tmp_path / "new" / f"out{suffix}"
+    backbone = trained(config)
+    out = tmp_path / "new" / f"out{suffix}"
     report = export(backbone, target, out)
     assert report["largest_difference"] < 1e-5
     assert report["bytes"] == out.stat().st_size
@@ -159,7 +161,8 @@ def test_a_transformer_at_another_size_is_loaded_by_timm_and_as_a_graph(
 def test_a_file_that_does_not_give_the_features_is_not_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    reading, features = exporting._read, onnx_file.features
+    reading = exporting._read
+    features = onnx_file.features
 
     def damaged(*given: Any) -> dict[str, Tensor]:
         state = reading(*given)
@@ -180,7 +183,8 @@ def test_law_8_a_trained_method_and_its_export_give_the_same_features(tmp_path: 
     """Of MoCo trained on adversarial and mixed queries, through two batch-norm sets, the main one."""
     case = Case("moco", {}, {"adversarial": {}, "cutmix": {}})
     method = train(case.made(), steps=1, method=case.build(network=build(STEM))).float().eval()
-    run, out = run_folder(tmp_path / "run", STEM, 12), tmp_path / "out.safetensors"
+    run = run_folder(tmp_path / "run", STEM, 12)
+    out = tmp_path / "out.safetensors"
     torch.save({"method": method.state_dict()}, run / "checkpoints" / "step-00000002.pt")
     assert not torch.equal(method.backbone.bn1.running_mean, method.backbone.bn1.aux.running_mean)
 

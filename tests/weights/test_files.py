@@ -59,7 +59,8 @@ def test_optimizer_and_banks_stay_on_the_disk(tmp_path: Path) -> None:
 
 
 def test_damage_in_the_network_is_noticed_and_elsewhere_does_not_matter(tmp_path: Path) -> None:
-    states, momentum = {3: state_of(0), 6: state_of(1)}, torch.rand(100)
+    states = {3: state_of(0), 6: state_of(1)}
+    momentum = torch.rand(100)
     run = run_of(tmp_path / "run", states, optimizer={"momentum": momentum})
     newest = run / "checkpoints" / "step-00000006.pt"
     flip(newest, momentum)

@@ -238,7 +238,8 @@ def test_dinov2(tmp_path: Path, registers: int, gated: bool) -> None:
     vit = ViT(
         depth=2, patch=14, side=42, mask_token=True, registers=registers, scale=True, gated=gated
     )
-    size, reg = "giant" if gated else "small", "_reg4" if registers else ""
+    size = "giant" if gated else "small"
+    reg = "_reg4" if registers else ""
     options = TINY | {"mlp_ratio": 6.0 if gated else 3.0}
     config = NetworkConfig(name=f"vit_{size}_patch14{reg}_dinov2", options=options)
     for content in (vit.state_dict(), {"teacher": under("backbone.", vit.state_dict())}):
@@ -341,7 +342,8 @@ def with_mu(state: State, mean: list[float], std: list[float]) -> State:
 def test_robust_networks_bring_their_normalisation(
     tmp_path: Path, layout: Callable[..., State]
 ) -> None:
-    mean, std = [0.1, 0.2, 0.3], [0.4, 0.5, 0.6]
+    mean = [0.1, 0.2, 0.3]
+    std = [0.4, 0.5, 0.6]
     path = saved(layout(resnet18().state_dict(), mean, std), tmp_path)
     backbone = load_backbone(path)
     assert backbone.mean == pytest.approx(mean)

@@ -53,7 +53,8 @@ def features_of(
     network: nn.Module, images: Tensor, std: tuple[float, ...] = IMAGENET_STD
 ) -> Tensor:
     """What a torchvision network hands to its classifier."""
-    head, network.fc = network.fc, nn.Identity()
+    head = network.fc
+    network.fc = nn.Identity()
     with torch.no_grad():
         found: Tensor = network(
             (images - torch.tensor(IMAGENET_MEAN).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)

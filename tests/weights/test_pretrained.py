@@ -37,7 +37,8 @@ SMALL = NetworkConfig(
     ],
 )
 def test_images_that_are_not_pixels_in_0_to_1_are_refused(change: Any, said: str) -> None:
-    backbone, images = random_backbone(SMALL, 16), torch.rand(2, 3, 16, 16)
+    backbone = random_backbone(SMALL, 16)
+    images = torch.rand(2, 3, 16, 16)
     images[0, 0, 0, 0] = 0  # one pixel is dark, one is bright
     images[0, 1, 0, 0] = 1
     before = backbone(images)
@@ -109,8 +110,10 @@ def test_an_unfinished_run_gives_its_newest_good_checkpoint(
     tmp_path: Path, names: tuple[str, str]
 ) -> None:
     run = run_folder(tmp_path / "run")
-    older, newer = stirred(build(SMALL), 1), stirred(convert(build(SMALL), ("main", "aux")), 2)
-    first, newest = checkpoint(run, 5, older, *names), checkpoint(run, 10, newer, *names)
+    older = stirred(build(SMALL), 1)
+    newer = stirred(convert(build(SMALL), ("main", "aux")), 2)
+    first = checkpoint(run, 5, older, *names)
+    newest = checkpoint(run, 10, newer, *names)
     images = torch.rand(2, 3, 16, 16)
     found = load_backbone(run)
     assert_same(found(images), newer(found.normalize(images)))
@@ -134,7 +137,8 @@ def test_an_unfinished_run_gives_its_newest_good_checkpoint(
 
 
 def test_a_run_is_loaded_with_its_further_batch_norms(tmp_path: Path) -> None:
-    run, network = run_folder(tmp_path / "run"), stirred(convert(build(SMALL), ("main", "aux")), 2)
+    run = run_folder(tmp_path / "run")
+    network = stirred(convert(build(SMALL), ("main", "aux")), 2)
     path = checkpoint(run, 10, network)
     save_backbone(random_backbone(SMALL, 16), run / "backbone.safetensors")
     images = torch.rand(2, 3, 16, 16)

@@ -58,10 +58,12 @@ def test_stored_weights_need_no_network(
 
 
 def test_names_that_timm_has_changed(unreachable: None, tmp_path: Path) -> None:
-    before, after = "vit_tiny_patch16_224_in21k", "vit_tiny_patch16_224.augreg_in21k"
+    before = "vit_tiny_patch16_224_in21k"
+    after = "vit_tiny_patch16_224.augreg_in21k"
     assert timm_weights.current(before) == after
     assert timm_weights.current("resnet18") == "resnet18"
-    found, expected = load_backbone(f"random:{before}"), load_backbone(f"random:{after}")
+    found = load_backbone(f"random:{before}")
+    expected = load_backbone(f"random:{after}")
     assert found.network_config.name == "vit_tiny_patch16_224"
     assert found.preparation == expected.preparation
     assert found.content_hash() == expected.content_hash()

@@ -85,7 +85,8 @@ def test_processes_share_a_global_batch(source: Source, monkeypatch: pytest.Monk
 def test_workers_give_the_batches_that_no_workers_give(tmp_path: Path) -> None:
     source = photographs(tmp_path / "photographs", 50, broken=(7,))
     options: dict[str, Any] = {"tolerance": 0.1, "extra_crops": SMALL}
-    alone, loader = loader_of(source, **options), loader_of(source, num_workers=2, **options)
+    alone = loader_of(source, **options)
+    loader = loader_of(source, num_workers=2, **options)
     assert not loader.resident
     for epoch in range(2):
         assert all(
@@ -222,7 +223,8 @@ def test_signals_to_the_whole_group_leave_workers_alone_and_closing_ends_them(
     """Ctrl-C, a scheduler's SIGTERM and a closed terminal reach every process; the main one saves."""
     source = photographs(tmp_path / "photographs", 50)
     before = set(multiprocessing.active_children())
-    loader, expected = loader_of(source, num_workers=2), list(loader_of(source).epoch(0))
+    loader = loader_of(source, num_workers=2)
+    expected = list(loader_of(source).epoch(0))
     batches = loader.epoch(0)
     made = [next(batches)]
     workers = set(multiprocessing.active_children()) - before

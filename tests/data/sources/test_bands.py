@@ -61,7 +61,8 @@ def test_grey_is_repeated_where_rgb_is_wanted() -> None:
 
 
 def test_one_channel_is_grey_of_all_its_bits() -> None:
-    wide, colour = _values((9, 8), "uint16"), Image.fromarray(_values((9, 8, 3), "uint8"))
+    wide = _values((9, 8), "uint16")
+    colour = Image.fromarray(_values((9, 8, 3), "uint8"))
     for kind in ("png", "tiff"):
         np.testing.assert_array_equal(
             bands.decode(saved(Image.fromarray(wide), kind), channels=1)[0].numpy(), wide
@@ -168,7 +169,8 @@ def test_a_strip_that_unfolds_is_refused() -> None:
     )
     bomb = zlib.compress(bytes(1 << 26), 1)
     with pytest.importorskip("tifffile").TiffFile(io.BytesIO(packed)) as file:
-        offsets, counts = file.pages[0].tags["StripOffsets"], file.pages[0].tags["StripByteCounts"]
+        offsets = file.pages[0].tags["StripOffsets"]
+        counts = file.pages[0].tags["StripByteCounts"]
     changed = bytearray(packed + bomb)
     for tag, value in ((offsets, len(packed)), (counts, len(bomb))):
         changed[tag.valueoffset : tag.valueoffset + (2 if tag.dtype == 3 else 4)] = struct.pack(

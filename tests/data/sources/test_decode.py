@@ -29,7 +29,8 @@ from tests.data.image_files import (
 def _gradient(height: int = 40, width: int = 56) -> Image.Image:
     """Smooth colours, so that JPEG hardly changes them; different in every corner."""
     y, x = np.mgrid[0:height, 0:width]
-    red, green = 255 * y / (height - 1), 255 * x / (width - 1)
+    red = 255 * y / (height - 1)
+    green = 255 * x / (width - 1)
     return Image.fromarray(np.stack((red, green, 255 - (red + green) / 2), 2).astype(np.uint8))
 
 
@@ -94,7 +95,8 @@ def test_a_shrunken_jpeg_is_the_image_at_that_share_of_its_size(shrink: int) -> 
 @pytest.mark.parametrize("interlaced", [False, True], ids=["rows", "interlaced"])
 @pytest.mark.parametrize(("colour", "depth"), PNG_KINDS)
 def test_every_kind_of_png_keeps_its_pixels(colour: int, depth: int, interlaced: bool) -> None:
-    values, colours = png_values(colour, depth), palette(depth)
+    values = png_values(colour, depth)
+    colours = palette(depth)
     before = chunk(b"PLTE", colours.tobytes()) if colour == 3 else b""
     made = decode(png(values, colour, depth, interlaced=interlaced, before=before))
     if colour == 3:

@@ -46,14 +46,16 @@ def labelled(values: list[int], labels: list[int]) -> Any:
 
 @pytest.mark.parametrize("written", ["saved", "parquet"])
 def test_splits_labels_and_names_are_those_of_the_features(tmp_path: Path, written: str) -> None:
-    train, held = labelled([3, 4, 5], [1, 0, 1]), labelled([6], [0])
+    train = labelled([3, 4, 5], [1, 0, 1])
+    held = labelled([6], [0])
     if written == "saved":
         datasets.DatasetDict(train=train, validation=held).save_to_disk(tmp_path / "set")
     else:
         (tmp_path / "set").mkdir()
         train.to_parquet(tmp_path / "set" / "train-00000-of-00001.parquet")
         held.to_parquet(tmp_path / "set" / "validation-00000-of-00001.parquet")
-    source, test = open_source(f"hf:{tmp_path / 'set'}"), open_source(f"hf:{tmp_path / 'set'}#test")
+    source = open_source(f"hf:{tmp_path / 'set'}")
+    test = open_source(f"hf:{tmp_path / 'set'}#test")
     assert (source.split, source.splits(), source.class_names) == (
         "train",
         ["train", "test"],
@@ -118,7 +120,8 @@ def test_a_test_split_without_labels_makes_room_for_validation(
 
 
 def test_of_several_columns_one_is_chosen(tmp_path: Path) -> None:
-    fine, coarse = datasets.ClassLabel(names=list("abcd")), datasets.ClassLabel(names=["x", "y"])
+    fine = datasets.ClassLabel(names=list("abcd"))
+    coarse = datasets.ClassLabel(names=["x", "y"])
     made = table([1, 2, 3], fine=(fine, [0, 3, 2]), coarse=(coarse, [0, 1, 1]))
     made.add_column(
         "mask", made.with_format("arrow")[:].column("picture"), feature=datasets.Image()

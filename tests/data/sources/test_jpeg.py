@@ -16,7 +16,8 @@ JPEGS = {name: data for name, data in every_format().items() if name.startswith(
 
 def test_where_a_damaged_header_has_a_size_decoders_see_the_same() -> None:
     """The size decides whether a file is decoded at all, so no decoder may find another one in it."""
-    generator, agreed = random.Random(0), 0
+    generator = random.Random(0)
+    agreed = 0
     files = [*JPEGS.values(), saved(photograph(9, 5), "JPEG", comment=b"words")]
     for _ in range(1500):
         changed = bytearray(generator.choice(files))

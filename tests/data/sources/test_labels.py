@@ -43,7 +43,8 @@ def test_words_get_numbers_by_their_sorted_names(tmp_path: Path, kind: Any) -> N
     column = column.dictionary_encode() if pa.types.is_dictionary(kind) else column.cast(kind)
     table(tmp_path / "train.parquet", column)
     table(tmp_path / "test.parquet", pa.array(["ant", "dog"]))
-    train, test = open_source(f"parquet:{tmp_path}"), open_source(f"parquet:{tmp_path}#test")
+    train = open_source(f"parquet:{tmp_path}")
+    test = open_source(f"parquet:{tmp_path}#test")
     assert train.class_names == test.class_names == ["ant", "cat", "dog", "eel"]
     assert (labels_of(train), labels_of(test)) == ([2, 1, 2, 3], [0, 2])
     assert train.notes() == []
@@ -116,7 +117,8 @@ def test_labels_of_shards(
 ) -> None:
     samples(tmp_path / "train-0.tar", train, kind)
     samples(tmp_path / "test-0.tar", ["ant"] if names else [1], kind)
-    source, test = open_source(f"webdataset:{tmp_path}"), open_source(f"webdataset:{tmp_path}#test")
+    source = open_source(f"webdataset:{tmp_path}")
+    test = open_source(f"webdataset:{tmp_path}#test")
     if kind == "json" and names and " " in names[-1]:
         names = [" red fox\n", "ant", "dog"]  # text in JSON is taken as it is
         expected = [0, 2]

@@ -47,7 +47,8 @@ def write_parquet(
 
 
 def test_digits_are_split_once_and_for_all() -> None:
-    train, test = open_source("digits"), open_source("digits", "test")
+    train = open_source("digits")
+    test = open_source("digits", "test")
     assert (len(train), len(test)) == (1347, 450)
     assert train.uniform_size == (8, 8)
     assert train.decode(0).shape == (3, 8, 8)
@@ -102,7 +103,8 @@ def test_splits_of_a_folder(tmp_path: Path, other: str) -> None:
         write_image(tmp_path / "train" / name / "1.png", number)
     write_image(tmp_path / other / "cat" / "2.png", 7)
     write_image(tmp_path / other / "bee" / "3.png", 8)
-    train, test = open_source(f"folder:{tmp_path}"), open_source(f"folder:{tmp_path}#test")
+    train = open_source(f"folder:{tmp_path}")
+    test = open_source(f"folder:{tmp_path}#test")
     assert (train.split, test.split) == ("train", "test")
     assert train.splits() == test.splits() == ["train", "test"]
     assert train.class_names == test.class_names == ["ant", "bee", "cat"]
@@ -151,10 +153,8 @@ def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
 def test_a_folder_of_parquet_files(tmp_path: Path, layout: tuple[str, str]) -> None:
     write_parquet(tmp_path / layout[0], [3, 4, 5], [1, 0, 1], ["ant", "bee"])
     write_parquet(tmp_path / layout[1], [6], [0], ["ant", "bee"])
-    train, test = (
-        open_source(f"parquet:{tmp_path}", "train"),
-        open_source(f"parquet:{tmp_path}", "test"),
-    )
+    train = open_source(f"parquet:{tmp_path}", "train")
+    test = open_source(f"parquet:{tmp_path}", "test")
     assert train.splits() == ["train", "test"]
     assert train.class_names == ["ant", "bee"]
     assert labels_of(train) == [1, 0, 1]

@@ -100,7 +100,8 @@ def test_the_fingerprint_does_not_depend_on_times_and_the_version_does(
 
 def test_of_many_files_a_sample_is_hashed_and_the_version_sees_all(tmp_path: Path) -> None:
     root = many(tmp_path / "x")
-    before, version = open_source(f"folder:{root}"), open_source(f"folder:{root}").version()
+    before = open_source(f"folder:{root}")
+    version = open_source(f"folder:{root}").version()
     (root / "b" / "003.bmp").write_bytes(bitmap(251))
     after = open_source(f"folder:{root}")
     assert before.fingerprint == after.fingerprint, "the 252nd of 500 is not looked into"

@@ -50,7 +50,8 @@ def test_a_year_can_be_named_and_without_test_the_halves_serve(tmp_path: Path) -
 
 
 def test_the_fingerprint_sees_images_and_labels(tmp_path: Path) -> None:
-    one, other = kit(tmp_path / "a"), kit(tmp_path / "b")
+    one = kit(tmp_path / "a")
+    other = kit(tmp_path / "b")
     assert open_source(f"voc:{one}").fingerprint == open_source(f"voc:{other}").fingerprint
     file = other / "VOC2007" / "ImageSets" / "Main" / "cat_trainval.txt"
     file.write_text(file.read_text().replace(" 0", "-1"))

@@ -74,7 +74,8 @@ def _one_view(image: Tensor, number: Tensor, config: ViewsConfig, group: Crops) 
     flip = column["flip"] < config.flip_probability
     turned = bool(config.vertical_flip_probability or config.quarter_turn_probability)
     if flip and (config.randaugment_ops or turned):
-        view, flip = reference.hflip(view), False
+        view = reference.hflip(view)
+        flip = False
     if turned and number[made_by._UPSIDE_DOWN] < config.vertical_flip_probability:
         view = reference.vflip(view)
     if turned and number[made_by._TURNED] < config.quarter_turn_probability:
@@ -165,8 +166,11 @@ def _agree(views: Views, made: Tensor, expected: Tensor, atol: float = 1e-6) -> 
     ],
 )
 def test_every_view_equals_the_published_pipeline_of_its_image(fields: dict[str, Any]) -> None:
-    views, images, stream = _views(**fields), _images(16), Stream(3, ("step", 7))
-    crops, numbers = views(images, stream), views.draw(stream, slice(0, 16))
+    views = _views(**fields)
+    images = _images(16)
+    stream = Stream(3, ("step", 7))
+    crops = views(images, stream)
+    numbers = views.draw(stream, slice(0, 16))
     groups = [group for group in views.config.groups for _ in range(group.count)]
     assert len(crops) == len(numbers) == views.config.total_views
     for crop, number, group in zip(crops, numbers, groups, strict=True):
@@ -180,8 +184,10 @@ def test_every_view_equals_the_published_pipeline_of_its_image(fields: dict[str,
 @KINDS
 def test_views_depend_on_the_stream_and_the_row_alone(fields: dict[str, Any]) -> None:
     """So a process makes its rows of the global batch."""
-    views, images = _views(**fields), _images(48)
-    whole, numbers = views(images, Stream(5)), views.draw(Stream(5), slice(0, 48))
+    views = _views(**fields)
+    images = _images(48)
+    whole = views(images, Stream(5))
+    numbers = views.draw(Stream(5), slice(0, 48))
     assert all(map(torch.equal, views(images, Stream(5)), whole))
     assert not any(map(torch.equal, views(images, Stream(6)), whole))
     assert (
@@ -196,9 +202,12 @@ def test_views_depend_on_the_stream_and_the_row_alone(fields: dict[str, Any]) ->
 @KINDS
 def test_finishing_cut_crops_equals_making_views_of_them(fields: dict[str, Any]) -> None:
     """As a worker cuts them, without colours, and the device finishes its rows."""
-    views, images, stream = _views(**fields), _images(20), Stream(2)
+    views = _views(**fields)
+    images = _images(20)
+    stream = Stream(2)
     off = {f"{name}_probability": 0 for name in ("jitter", "grayscale", "blur")}
-    cut, whole = _views(**fields, **off, randaugment_ops=0)(images, stream), views(images, stream)
+    cut = _views(**fields, **off, randaugment_ops=0)(images, stream)
+    whole = views(images, stream)
     before = [crop.clone() for crop in cut]
     for rows in (slice(0, 20), slice(0, 10), slice(10, 20)):
         for left, right in zip(
@@ -245,7 +254,8 @@ def test_photographs_are_resized_as_by_pil(
     height: int, width: int, size: int, crop: float, mode: str
 ) -> None:
     """Published codes resize with PIL; through floats, one in seven values would differ."""
-    image, short = _images(1, height, width)[0], round(size / crop)
+    image = _images(1, height, width)[0]
+    short = round(size / crop)
     high, wide = (int(short * side / min(height, width)) for side in (height, width))
     picture = Image.fromarray(image.permute(1, 2, 0).numpy()).resize(
         (wide, high), Image.Resampling[mode.upper()]

@@ -64,10 +64,12 @@ def squares(
     for part in lists:
         rows: dict[str, list[str]] = {name: [] for name in CLASSES}
         for number in range(count):
-            name, kind = f"{part}{number:03d}", int(generator.integers(2))
+            name = f"{part}{number:03d}"
+            kind = int(generator.integers(2))
             pixels = generator.integers(110, 140, (64, 96, 3), dtype=np.uint8)
             side = int(generator.integers(20, 44))
-            x, y = int(generator.integers(0, 96 - side)), int(generator.integers(0, 64 - side))
+            x = int(generator.integers(0, 96 - side))
+            y = int(generator.integers(0, 64 - side))
             pixels[y : y + side, x : x + side] = (235, 20)[kind]
             Image.fromarray(pixels).save(root / "JPEGImages" / f"{name}.jpg", quality=95)
             box = f"<xmin>{x + 1}</xmin><ymin>{y + 1}</ymin><xmax>{x + side}</xmax><ymax>{y + side}</ymax>"

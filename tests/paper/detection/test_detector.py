@@ -88,10 +88,8 @@ def test_every_part_learns_and_small_images_are_found_in(kind: str) -> None:
 def test_an_image_is_found_in_alike_alone_and_beside_a_larger_one() -> None:
     """Padding is outside of the image: it may reach some pixels in, and no box may lie there."""
     made = detector("c4").eval()
-    small, large = (
-        torch.full((3, 24, 24), 200, dtype=torch.uint8),
-        torch.zeros(3, 40, 56, dtype=torch.uint8),
-    )
+    small = torch.full((3, 24, 24), 200, dtype=torch.uint8)
+    large = torch.zeros(3, 40, 56, dtype=torch.uint8)
     batch = made._batch([small, large])
     assert batch.shape == (2, 3, 40, 56)
     assert (batch[0, :, 24:] == 0).all()
@@ -114,7 +112,8 @@ def test_boxes_follow_the_pixels() -> None:
     for number in range(12):
         (view,), (objects,), _ = data[number]
         x0, y0, x1, y1 = objects["boxes"][0].tolist()
-        rows, columns = (view[0] > 127).any(1).nonzero(), (view[0] > 127).any(0).nonzero()
+        rows = (view[0] > 127).any(1).nonzero()
+        columns = (view[0] > 127).any(0).nonzero()
         white = [int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1]
         assert [x0, y0, x1, y1] == pytest.approx(white, abs=1)
         assert objects["labels"].tolist() == [1]

@@ -25,7 +25,8 @@ def objects_of(boxes: Any, labels: Any, scores: Any) -> Objects:
 def scene(seed: int, num_classes: int = 3, images: int = 12, difficult: float = 0.25) -> Scene:
     """Objects on whole pixels; found boxes near them, some twice, some elsewhere; many scores are equal."""
     generator = np.random.default_rng(seed)
-    found, truth = [], []
+    found = []
+    truth = []
     for _ in range(images):
         count = int(generator.integers(0, 5))
         corner = generator.integers(0, 60, (count, 2))
@@ -80,16 +81,21 @@ def by_hand(scene: Scene, label: int, threshold: float, rule: str) -> float:
                 detections.append((round(float(score), 3), image, [x0 + 1, y0 + 1, x1, y1]))
     detections.sort(key=lambda entry: -entry[0])
     sought = sum(int((~one.difficult[one.labels == label]).sum()) for one in scene[1])
-    taken, right, wrong, curve = set(), 0, 0, []
+    taken = set()
+    right = 0
+    wrong = 0
+    curve = []
     for number, (score, image, box) in enumerate(detections):
-        best, which = -math.inf, -1
+        best = -math.inf
+        which = -1
         truth = scene[1][image]
         for place in range(len(truth.boxes)):
             if truth.labels[place] == label:
                 x0, y0, x1, y1 = truth.boxes[place].tolist()
                 value = overlap(box, [x0 + 1, y0 + 1, x1, y1])
                 if value > best:
-                    best, which = value, place
+                    best = value
+                    which = place
         if best > threshold:
             if not truth.difficult[which]:
                 right, wrong = (right, wrong + 1) if (image, which) in taken else (right + 1, wrong)
@@ -117,10 +123,8 @@ def test_the_rule_of_voc(seed: int, rule: str) -> None:
 
 def test_difficult_objects_and_second_boxes_by_hand() -> None:
     """One sought, one difficult: the box on the difficult one does not count, the second on the sought one is wrong."""
-    corners, none = (
-        torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60]]),
-        torch.zeros(2, dtype=torch.int64),
-    )
+    corners = torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60]])
+    none = torch.zeros(2, dtype=torch.int64)
     truth = Boxes(corners, none, torch.tensor([False, True]), (99, 99))
     found = objects_of(
         [[50.0, 50, 60, 60], [0, 0, 10, 9], [0, 0, 10, 10]], [1, 1, 1], [0.9, 0.8, 0.7]

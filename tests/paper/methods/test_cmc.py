@@ -27,14 +27,16 @@ def cmc(branches: tuple[str, ...] = ("main",), **fields: object) -> CMC:
 def halves(made: CMC, data: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """The embedding, and its two unit vectors."""
     embedding = made.embed(made.anchors(data), MAIN)
-    lightness, colour = embedding[0, :, :6], embedding[0, :, 6:]
+    lightness = embedding[0, :, :6]
+    colour = embedding[0, :, 6:]
     for part in (lightness, colour):
         torch.testing.assert_close(part.norm(dim=1), torch.ones(BATCH, dtype=torch.float64))
     return embedding, lightness, colour
 
 
 def test_nce_is_between_a_stream_and_the_memory_of_the_other() -> None:
-    made, data = cmc(), batch(12)
+    made = cmc()
+    data = batch(12)
     embedding, lightness, colour = halves(made, data)
     labels = made.pseudo_labels(data, None)
     found = made.loss(embedding, labels)
@@ -51,7 +53,8 @@ def test_nce_is_between_a_stream_and_the_memory_of_the_other() -> None:
 
 
 def test_softmax_is_over_all_images_of_the_other_stream() -> None:
-    made, data = cmc(objective="softmax"), batch(12)
+    made = cmc(objective="softmax")
+    data = batch(12)
     embedding, lightness, colour = halves(made, data)
     labels = made.pseudo_labels(data, None)
     scores = (lightness @ made.colour.rows.T / TAU, colour @ made.lightness.rows.T / TAU)
@@ -63,7 +66,8 @@ def test_softmax_is_over_all_images_of_the_other_stream() -> None:
 
 
 def test_both_memories_begin_apart_and_follow_their_own_stream() -> None:
-    made, data = cmc(bank_momentum=0.3), batch(12)
+    made = cmc(bank_momentum=0.3)
+    data = batch(12)
     assert (made.lightness.rows * made.colour.rows).sum(1).mean().abs() < 0.5
     before = made.lightness.rows.clone(), made.colour.rows.clone()
     embedding, *streams = halves(made, data)

@@ -14,7 +14,8 @@ from hexa_paper.methods.cpc import CPC, CPCConfig, PatchHead
 from hexa_paper.ops import puzzles as tiles
 from tests.methods.setting import BATCH, batch, small
 
-GRID, SIZE = 4, 12  # patches of 6 pixels, 2 apart
+GRID = 4
+SIZE = 12  # patches of 6 pixels, 2 apart
 
 
 def cpc(ahead: tuple[int, ...] = (1, 3), **setting: object) -> CPC:
@@ -68,7 +69,8 @@ def test_patches_overlap_and_stand_row_by_row() -> None:
 
 
 def test_every_patch_goes_through_the_network_by_itself() -> None:
-    made, data = cpc().eval(), batch(SIZE)
+    made = cpc().eval()
+    data = batch(SIZE)
     _, patches, _ = embedded(made, data)
     for row, column in ((0, 0), (2, 1), (3, 3)):
         features = made.encoder.features(
@@ -90,10 +92,12 @@ def test_a_prediction_sees_no_row_below_its_own(row: int) -> None:
 
 
 def test_the_loss_of_an_image_is_the_mean_over_its_grid() -> None:
-    made, data = cpc(), batch(SIZE)
+    made = cpc()
+    data = batch(SIZE)
     embedding, patches, predictions = embedded(made, data)
     labels = made.pseudo_labels(data, embedding.detach())
-    found, clean = made.loss(embedding, labels), made.clean_loss(embedding, labels)
+    found = made.loss(embedding, labels)
+    clean = made.clean_loss(embedding, labels)
     assert found.shape == (1, BATCH)
     for i in range(BATCH):
         expected = naive(predictions, patches, (1, 3), i, i, set())
@@ -104,7 +108,8 @@ def test_the_loss_of_an_image_is_the_mean_over_its_grid() -> None:
 
 
 def test_patches_learn_in_the_clean_term_alone() -> None:
-    made, data = cpc(), batch(SIZE)
+    made = cpc()
+    data = batch(SIZE)
     for loss, learns in ((made.clean_loss, True), (made.loss, False)):
         embedding = made.embed(made.anchors(data), MAIN)
         labels = made.pseudo_labels(data, embedding.detach())
@@ -117,10 +122,12 @@ def test_patches_learn_in_the_clean_term_alone() -> None:
 
 def test_a_patch_is_never_its_own_negative_nor_that_of_what_it_is_mixed_with() -> None:
     """After two mixings, one of them of an image with itself."""
-    made, data = cpc(), batch(SIZE)
+    made = cpc()
+    data = batch(SIZE)
     embedding, patches, predictions = embedded(made, data)
     labels = made.pseudo_labels(data, embedding.detach())
-    permutation, again = torch.tensor([1, 0, 2, 3]), torch.tensor([2, 3, 0, 1])
+    permutation = torch.tensor([1, 0, 2, 3])
+    again = torch.tensor([2, 3, 0, 1])
     own, other = labels.mixed(permutation)
     for mixed, target in ((own, [0, 1, 2, 3]), (other, [1, 0, 2, 3])):
         losses = made.loss(embedding, mixed)

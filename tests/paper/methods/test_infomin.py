@@ -19,11 +19,13 @@ def infomin(**fields: object) -> InfoMin:
 
 
 def test_two_terms_recognise_one_key_from_a_view_and_from_a_puzzle() -> None:
-    made, data = infomin(puzzle_weight=0.2), batch(16, 16, 16)
+    made = infomin(puzzle_weight=0.2)
+    data = batch(16, 16, 16)
     anchors = made.anchors(data)
     assert torch.equal(anchors[0], data.crops[0])
     assert anchors[1].shape == (BATCH, 3, 12, 12), "2 × 2 tiles of 6 of 8 pixels"
-    embedding, labels = made.embed(anchors, MAIN), made.pseudo_labels(data, None)
+    embedding = made.embed(anchors, MAIN)
+    labels = made.pseudo_labels(data, None)
     losses = made.loss(embedding, labels)
     total = 0.0
     for i in range(BATCH):
@@ -42,7 +44,8 @@ def test_two_terms_recognise_one_key_from_a_view_and_from_a_puzzle() -> None:
 
 
 def test_the_queue_takes_every_key_once() -> None:
-    made, data = infomin(), batch(16, 16, 16)
+    made = infomin()
+    data = batch(16, 16, 16)
     labels = made.pseudo_labels(data, None)
     made.commit(data, None, labels)
     torch.testing.assert_close(made.contrast.queue[:BATCH], labels.keys[0])

@@ -22,7 +22,8 @@ def jigsaw(**fields: object) -> Jigsaw:
 
 
 def test_a_puzzle_shows_the_tiles_in_the_order_of_its_number() -> None:
-    made, data = jigsaw(puzzle={"grid": 2, "tile_share": 1.0}), batch(12)
+    made = jigsaw(puzzle={"grid": 2, "tile_share": 1.0})
+    data = batch(12)
     (puzzle,) = made.anchors(data)
     numbers = made.pseudo_labels(data, None).classes[0]
     for i in range(BATCH):
@@ -52,7 +53,8 @@ def test_permutations_differ_and_lie_far_apart() -> None:
 
 
 def test_jigsaws_loss_is_cross_entropy_over_permutations_of_features_tile_by_tile() -> None:
-    made, data = jigsaw(), batch(16)
+    made = jigsaw()
+    data = batch(16)
     made.eval()
     labels = made.pseudo_labels(data, None)
     (puzzle,) = made.anchors(data)

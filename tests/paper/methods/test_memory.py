@@ -41,7 +41,8 @@ def naive_nce(query: Tensor, own: Tensor, others: Tensor, z: float) -> Tensor:
 
 
 def test_nce_is_the_published_estimate() -> None:
-    made, data = instdisc(), batch(12)
+    made = instdisc()
+    data = batch(12)
     embedding = made.embed(made.anchors(data), MAIN)
     labels = made.pseudo_labels(data, None)
     assert labels.others.shape == (5, 6)
@@ -54,7 +55,8 @@ def test_nce_is_the_published_estimate() -> None:
 
 
 def test_softmax_is_over_all_images() -> None:
-    made, data = instdisc(objective="softmax"), batch(12)
+    made = instdisc(objective="softmax")
+    data = batch(12)
     embedding = made.embed(made.anchors(data), MAIN)
     found = made.loss(embedding, made.pseudo_labels(data, None))
     expected = F.cross_entropy(embedding[0] @ made.bank.rows.T / TAU, data.index, reduction="none")
@@ -65,7 +67,8 @@ def test_softmax_is_over_all_images() -> None:
 
 
 def test_the_memory_follows_clean_embeddings_by_momentum() -> None:
-    made, data = instdisc(bank_momentum=0.3), batch(12)
+    made = instdisc(bank_momentum=0.3)
+    data = batch(12)
     before = made.bank.rows.clone()
     embedding = made.embed(made.anchors(data), MAIN).detach()
     made.commit(data, embedding, made.pseudo_labels(data, None))
@@ -86,7 +89,8 @@ def test_z_is_the_mean_over_random_directions() -> None:
 
 
 def test_pirls_two_terms_are_an_image_and_a_puzzle_of_the_other_view() -> None:
-    made, data = pirl(puzzle_weight=0.2), batch(16, 16)
+    made = pirl(puzzle_weight=0.2)
+    data = batch(16, 16)
     view, puzzle = made.anchors(data)
     assert torch.equal(view, data.crops[0])
     assert puzzle.shape == (BATCH, 3, 12, 12)  # 2 × 2 tiles of 6 of 8 pixels
@@ -113,7 +117,8 @@ def test_puzzles_go_through_the_backbone_tile_by_tile() -> None:
 
 
 def test_pirls_memory_follows_the_image_branch() -> None:
-    made, data = pirl(bank_momentum=0.0), batch(16, 16)
+    made = pirl(bank_momentum=0.0)
+    data = batch(16, 16)
     embedding = made.embed(made.anchors(data), MAIN).detach()
     made.commit(data, embedding, made.pseudo_labels(data, None))
     torch.testing.assert_close(made.bank.rows[data.index], embedding[0])

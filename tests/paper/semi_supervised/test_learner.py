@@ -18,10 +18,14 @@ from hexa_paper.semi_supervised.options import SemiSupervisedOptions
 from hexa_paper.semi_supervised.training import LearnersObjective
 from tests.laws.cases import backward
 
-CLASSES, SIZE, LABELLED, RATIO = 3, 6, 2, 2
+CLASSES = 3
+SIZE = 6
+LABELLED = 2
+RATIO = 2
 COUNT = LABELLED * (1 + RATIO)
 KNOWN = [2, 0]  # classes of the two labelled images, at positions 4 and 1 of the data
-MEAN, STD_DEV = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+MEAN = (0.4, 0.5, 0.6)
+STD_DEV = (0.2, 0.25, 0.3)
 WEIGHT = 0.7
 
 
@@ -121,10 +125,12 @@ def of_unlabelled(name: str, learner: Learner, weak: Tensor, view: Tensor) -> Te
     [("fixmatch", "strong"), ("uda", "strong"), ("pseudo-label", "strong"), ("vat", "vat")],
 )
 def test_a_step_is_the_published_loss(name: str, term: str) -> None:
-    made, given = objective(name, **({} if name == "vat" else {"threshold": 0.5})), batch()
+    made = objective(name, **({} if name == "vat" else {"threshold": 0.5}))
+    given = batch()
     learner = made.method
     gradients, views = trained(made, given)
-    weak, hard = given.crops[0], views[term][0]
+    weak = given.crops[0]
+    hard = views[term][0]
     assert torch.equal(weak, hard) == (name == "pseudo-label")
     labelled = [
         F.cross_entropy(scores(learner, weak[i]), torch.tensor(KNOWN[i])) for i in range(LABELLED)
@@ -140,7 +146,8 @@ def test_a_step_is_the_published_loss(name: str, term: str) -> None:
 
 
 def test_s4l_is_classes_and_rotations_of_four_turned_images() -> None:
-    made, given = objective("s4l"), batch()
+    made = objective("s4l")
+    given = batch()
     learner = made.method
     gradients, views = trained(made, given)
     assert list(views) == [STD]
@@ -159,7 +166,8 @@ def test_s4l_is_classes_and_rotations_of_four_turned_images() -> None:
 
 
 def test_the_virtual_direction_is_that_of_a_written_power_iteration() -> None:
-    made, given = objective("vat"), batch()
+    made = objective("vat")
+    given = batch()
     learner = made.method
     weak = 0.25 + given.crops[0] / 2  # nothing is clipped
     given = replace(given, crops=(weak,))
@@ -179,9 +187,11 @@ def test_the_virtual_direction_is_that_of_a_written_power_iteration() -> None:
 @pytest.mark.parametrize("name", ["vat", "pseudo-label"])
 def test_running_statistics_are_of_one_pass_of_the_labelled_images_as_in_usb(name: str) -> None:
     """Neither unlabelled images nor virtual views move them; either has batch statistics of its own."""
-    made, given = objective(name, Normed()), batch()
+    made = objective(name, Normed())
+    given = batch()
     learner = made.method
-    norm, moments = learner.encoder.backbone.norm, (torch.tensor(MEAN), torch.tensor(STD_DEV))
+    norm = learner.encoder.backbone.norm
+    moments = (torch.tensor(MEAN), torch.tensor(STD_DEV))
     pixels = (given.crops[0] - moments[0][:, None, None]) / moments[1][:, None, None]
     trained(made, given)
     labelled = pixels[:LABELLED].transpose(0, 1).flatten(1)
@@ -198,7 +208,8 @@ def test_running_statistics_are_of_one_pass_of_the_labelled_images_as_in_usb(nam
 
 
 def test_the_slow_copy_follows_weights_and_takes_statistics() -> None:
-    made, given = objective("fixmatch", ema=0.9), batch(step=0)
+    made = objective("fixmatch", ema=0.9)
+    given = batch(step=0)
     learner = made.method
     before = {name: p.detach().clone() for name, p in learner.twin.named_parameters()}
     for step, momentum in ((0, 1 / 10), (200, 0.9)):
@@ -217,9 +228,11 @@ def test_the_slow_copy_follows_weights_and_takes_statistics() -> None:
 def test_mixed_views_have_both_pseudo_labels_by_area() -> None:
     """Each unlabelled image's share counts with its own pseudo-label, that of a labelled image not at all."""
     made = objective("fixmatch", strong="weak", threshold=0.5, hard="cutmix")
-    learner, given = made.method, batch()
+    learner = made.method
+    given = batch()
     terms = backward(made, given)
-    weak, mixed = given.crops[0], terms["cutmix"].example.crops[0]
+    weak = given.crops[0]
+    mixed = terms["cutmix"].example.crops[0]
     expected = torch.zeros((), dtype=torch.float64)
     for i in range(COUNT):
         kept = float((mixed[i] == weak[i]).all(0).double().mean())

@@ -46,7 +46,8 @@ def test_fixmatch_learns_digits_from_forty_labels() -> None:
 
 @pytest.mark.parametrize("learner", sorted(PUBLISHED))
 def test_every_learner_by_the_command_line(learner: str, tmp_path: Path, says: Says) -> None:
-    weights, out = tmp_path / "b.safetensors", tmp_path / "r.json"
+    weights = tmp_path / "b.safetensors"
+    out = tmp_path / "r.json"
     save_backbone(random_backbone(SMALL, 8), weights)
     given = [
         "evaluate",
@@ -71,7 +72,8 @@ def test_every_learner_by_the_command_line(learner: str, tmp_path: Path, says: S
 def test_labels_are_drawn_class_by_class_from_seed_and_draw(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source, seen = images(60, 0), []
+    source = images(60, 0)
+    seen = []
 
     def fake(task: Any, labelled: Any, *_: object) -> Any:
         seen.append(labelled)
@@ -104,7 +106,8 @@ def test_batches_hold_labelled_images_first_and_hide_all_other_labels() -> None:
 def test_weak_views_are_mirrored_and_moved_by_an_eighth() -> None:
     pixels = torch.arange(64).view(1, 1, 8, 8).expand(1, 3, 8, 8).to(torch.uint8)
     source = ArraySource(pixels.repeat(3, 1, 1, 1), np.arange(3), name="ramp")
-    image, seen = pixels[0].float() / 255, set()
+    image = pixels[0].float() / 255
+    seen = set()
     allowed = {}
     for flip in (False, True):
         whole = torch.nn.functional.pad(
