@@ -53,6 +53,27 @@ def test_two_arms_are_compared_in_pairs_of_one_seed(make_run: MakeRun) -> None:
     assert scores.verdicts(runs[:3], ["a", "b", "c"]) == []
 
 
+def test_robust_accuracy_is_compared_over_attacked_images(make_run: MakeRun) -> None:
+    runs = [
+        run_with(
+            make_run(name, batch_size=8 * len(name)),
+            {
+                "protocol": "robust",
+                "metrics": {"top1": 90.0, "robust@8": robust},
+                "options": {"images": 50},
+                "data_facts": {"test": {"images": 100, "fingerprint": "x"}},
+            },
+        )
+        for name, robust in (("a", 20.0), ("bb", 60.0))
+    ]
+    clean, attacked = scores.verdicts(runs, ["a", "bb"])
+    assert "over 100 test images" in clean
+    half = 1.96 * ((20 * 80 + 60 * 40) / 50) ** 0.5
+    assert f"bb is better than a: +40.0 ± {half:.1f} points" in attacked
+    assert "ε = 8" in attacked
+    assert "over 50 test images" in attacked
+
+
 def test_one_seed_each_is_compared_over_images(make_run: MakeRun) -> None:
     runs = _two_arms(make_run, {"a": [50.0], "bb": [52.0]}, 100)
     (said,) = scores.verdicts(runs, ["a", "bb"])

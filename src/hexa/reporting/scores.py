@@ -50,7 +50,7 @@ def _arms(runs: Sequence[Run], names: Sequence[str]) -> dict[str, list[int]]:
 
 
 def verdicts(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
-    """A sentence on the difference in top-1 accuracy for each evaluation of two arms; none for other numbers of arms.
+    """A sentence on each difference in top-1 and robust accuracy of two arms; none for other numbers of arms.
 
     Arms that share two seeds or more are compared in pairs of one seed. Otherwise the interval is over test images,
     which results do not store one by one, so that it is not paired.
@@ -59,25 +59,33 @@ def verdicts(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
     if len(arms) != 2:
         return []
     said = []
-    for (named, images, _), cells in _collected([[run] for run in runs], _top1):
+    for (named, images, metric), cells in _collected([[run] for run in runs], _accuracies):
         scores = [
             {runs[number].config.get("seed"): cells[number][-1] for number in arm if cells[number]}
             for arm in arms.values()
         ]
         if all(scores):
-            said.append(f"{named} on {images}: {_difference(list(arms), scores)}")
+            said.append(f"{named} on {images}: {_difference(list(arms), scores, metric)}")
     return said
 
 
-def _top1(result: Record) -> dict[str, tuple[float, Any]]:
-    """The top-1 accuracy and the number of test images."""
-    value = result["metrics"].get("top1")
-    images = flatten(result).get("data_facts.test.images")
-    return {"top1": (float(value), images)} if is_number(value) else {}
+def _accuracies(result: Record) -> dict[str, tuple[float, Any]]:
+    """The top-1 accuracy and the robust ones by ε, each with the number of test images."""
+    facts = flatten(result)
+    images = facts.get("data_facts.test.images")
+    drawn = facts.get("options.images")
+    attacked = min(images, drawn) if is_number(images) and is_number(drawn) else images
+    return {
+        name: (float(value), images if name == "top1" else attacked)
+        for name, value in result["metrics"].items()
+        if is_number(value) and (name == "top1" or name.startswith("robust@"))
+    }
 
 
-def _difference(names: Sequence[str], scores: Sequence[dict[Any, tuple[float, Any]]]) -> str:
-    """Say how the top-1 accuracy of the second arm differs, with its 95 % interval. scores: of both arms, by seed."""
+def _difference(
+    names: Sequence[str], scores: Sequence[dict[Any, tuple[float, Any]]], metric: str
+) -> str:
+    """Say how an accuracy of the second arm differs, with its 95 % interval. scores: of both arms, by seed."""
     first, second = scores
     seeds = [seed for seed in first if seed in second]
     if len(seeds) > 1:
@@ -100,7 +108,8 @@ def _difference(names: Sequence[str], scores: Sequence[dict[Any, tuple[float, An
     better = "better" if gain > half else "worse" if gain < -half else "not shown to differ"
     points = f"{gain:+.1f} ± {half:.1f} points".replace("-", "−")
     compared = f"than {names[0]}" if abs(gain) > half else f"from {names[0]}"
-    return f"{names[1]} is {better} {compared}: {points} of top-1 accuracy (95 % interval {how})"
+    what = "top-1 accuracy" if metric == "top1" else f"accuracy under attack of ε = {metric[7:]}"
+    return f"{names[1]} is {better} {compared}: {points} of {what} (95 % interval {how})"
 
 
 def few_labels(runs: Sequence[Run], names: Sequence[str]) -> Table:
