@@ -424,7 +424,7 @@ def test_the_verdict(
     assert ("more than --price" in said) == (not within or clean[1] == 130)
     loss = (clean[0] - clean[1] - 2) / 2
     assert lost(before, after).points == pytest.approx(loss)
-    assert f"labels that did not choose it {loss:+.1f} ± ".replace("-", "−") in said
+    assert f"labels that did not choose it, {loss:+.1f} ± ".replace("-", "−") in said
     row = table(before, after, 64).rows[1]
     assert row[:3] == [f"{CLEAN}, % ↑", f"{clean[0] / 2:.1f}", f"{clean[1] / 2:.1f}"]
     assert math.isclose(float(row[3].split()[0].replace("−", "-")), (clean[1] - clean[0]) / 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,13 @@ def test_weights_are_real_numbers(tmp_path: Path, kind: torch.dtype) -> None:
     safetensors.torch.save_file(state, path, metadata)
     with pytest.raises(UserError, match=r"conv1\.weight has type .*; weights must be floats"):
         load_backbone(path)
+
+
+def test_foreign_pickles_are_refused_without_warnings_of_torch(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    path = tmp_path / "weights.pth"
+    path.write_bytes(pickle.dumps({"called": print}, protocol=4))
+    with pytest.raises(UserError, match=r"weights\.pth"):
+        load_backbone(f"{path}#resnet18")
+    assert not recwarn.list

@@ -211,7 +211,7 @@ class HardenRequest(AdaptRequest):
             f"views: {cut}the images{mirrored}{changed}, {size} px{result}",
             wording.labels(labelled, source, judged) if labelled else without,
             wording.length(experiment, passes, budget.seconds if by_clock else 0)
-            + ", attacked in two steps" * two,
+            + (", attacked in two steps" if two else ""),
         )
         return Plan(experiment, lines, judged, at_native(size, budget.seconds))
 

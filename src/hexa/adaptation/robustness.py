@@ -245,7 +245,9 @@ def decide(
         more_than = not within or loss.points - loss.half > price
         better = more and not more_than
         said = f"under attack by {attacked} within {attacks}; clean, by the {CLEAN}, {change(CLEAN)}{own}"
-        said += f"; by {NEAREST} {change(NEAREST)}; mean loss by labels that did not choose it "
+        said += (
+            f"; by {NEAREST} {change(NEAREST)}; mean loss, by the labels that did not choose it, "
+        )
         said += loss.said(" points")
         if more_than:
             said += f", more than --price {price:g}"

@@ -14,7 +14,7 @@ from hexa.weights.pretrained import Backbone
 
 def length(experiment: Experiment, passes: float, seconds: float) -> str:
     """The line on how long the training is. seconds: of everything; 0 if epochs or steps decide it."""
-    said = f"length: {'about ' * bool(seconds)}{passes:.1f} passes (epochs) in batches of {experiment.batch_size}"
+    said = f"length: {'about ' if seconds else ''}{passes:.1f} passes (epochs) in batches of {experiment.batch_size}"
     if sets := experiment.start.view_sets:
         said += f", {sets} of them with new views, which the others repeat"
     said += f", by {experiment.optimizer.name} at {experiment.optimizer.learning_rate:g}"

@@ -218,7 +218,7 @@ def of_backbones(
         if len(found) < len(judging):
             notes.append(
                 f"{len(found):,} of {len(judging):,} images were drawn"
-                + "; more --time draws more" * judged
+                + ("; more --time draws more" if judged else "")
             )
         rows, twins = (
             leakage.apart(data, judging, found, how, notes, progress, learned)
@@ -238,10 +238,10 @@ def of_backbones(
     judged = labelled.can_judge(judging.classes)
     rows, twins, notes = from_main(chosen)
     images = Subset(judging, rows)
-    if judged:
-        scored = labelled.Judge(labelled.labels_of(images), how.seed, images.groups())
+    judge = _judge_of(images, how.seed) if judged else None
+    if judge is not None:
         comparisons = trials * math.comb(len(several), 2)
-        can = labelled.shown_by(scored, comparisons=comparisons)
+        can = labelled.shown_by(judge, comparisons=comparisons)
         progress(can, 0, 1)
         progress(can, 1, 1)
     found = list[tuple[Tensor, Tensor]]()
@@ -256,11 +256,9 @@ def of_backbones(
         ]
         notes.append(f"{len(lost)} of {len(images):,} images cannot be read: {some(lost)}")
         images = Subset(images, shared.numpy())
+        judge = _judge_of(images, how.seed) if judged else None
     named = zip(backbones.items(), every, strict=True)
     sides = [Side(name, backbone, features) for (name, backbone), features in named]
-    judge = (
-        labelled.Judge(labelled.labels_of(images), how.seed, images.groups()) if judged else None
-    )
     if judge is not None:
         classes = len(np.unique(judge.labels[judge.judged]))
         notes.append(labelled.groups_note(judge, images.groups()))
@@ -288,3 +286,7 @@ def of_backbones(
         lambda: verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides)
     )
     return Comparison(tuple(sides), said, images, judge, tuple(notes), twins)
+
+
+def _judge_of(images: Source, seed: int) -> labelled.Judge:
+    return labelled.Judge(labelled.labels_of(images), seed, images.groups())

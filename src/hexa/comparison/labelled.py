@@ -40,8 +40,9 @@ SHOTS = (1, 2, 4, 8, 16)
 #: Draws of each number of labelled images per class.
 DRAWS = 5
 #: Factor of intervals over cross-validated images, by which they hold 95 % of true differences
-#: (docs/decisions/0026-intervals-of-cross-validation.md), and that of k-NN, which a draw of images changes more.
+#: (docs/decisions/0026-intervals-of-cross-validation.md).
 WIDTH = 1.1
+#: The factor by measure if it is another one: a draw of images changes k-NN more.
 _WIDTHS = {"k-NN": 1.25}
 #: Standard deviation in points of an image's difference between two related backbones.
 _DEVIATION = 35.0

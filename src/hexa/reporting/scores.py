@@ -272,7 +272,9 @@ def _collected(
     for number, members in enumerate(arms):
         for result in (result for run in members for result in newest(run)):
             images = _images(result)
-            named = protocol(result) + f" ({_encoder(result)})" * several
+            named = protocol(result)
+            if several:
+                named += f" ({_encoder(result)})"
             names.setdefault(images, data(result))
             for what, cell in found(result).items():
                 kept.setdefault((named, images, what), [[] for _ in arms])[number].append(cell)

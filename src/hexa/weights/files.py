@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import pickle
 import re
+import warnings
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,8 @@ def read(path: Path) -> Weights:
     except OSError as error:
         raise Unreadable(f"{path}: cannot be read ({reason(error)})") from None
     if path.suffix != ".pkl" and not begin.startswith((_ZIP, _PICKLE)):
-        text = f": it begins with {begin!r}" * begin.isascii()  # an error page, a Git LFS pointer …
+        # an error page, a Git LFS pointer …
+        text = f": it begins with {begin!r}" if begin.isascii() else ""
         raise Unreadable(f"{path}: not a checkpoint{text}; give a file of weights")
     sums = None
     try:
@@ -90,10 +92,10 @@ def read(path: Path) -> Weights:
             data = arrays.read(path)
         elif begin.startswith(_ZIP):
             sums = _sums(path)
-            with by_plain_name(path) as name, _namespaces():
+            with by_plain_name(path) as name, _reading():
                 data = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
         else:
-            with _namespaces():
+            with _reading():
                 data = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises all sorts of exceptions on damaged bytes
         raise _refusal(path, error) from None
@@ -149,16 +151,19 @@ def _refusal(path: Path, error: Exception) -> Unreadable:
             f"{named[1] or named[2]}); if you trust it, save only its state_dict (see docs/faq.md)"
         )
     first = re.split(r"(?<=[.:]) ", reason(error))[0].rstrip(".:")
-    words = first if len(first) > 10 else "not in a format that torch writes"
+    says_little = len(first) <= 10 or first.startswith("Weights only load failed")
+    words = "not in a format that torch writes" if says_little else first
     return Unreadable(
         f"{path}: not a complete checkpoint ({words}); give a file of weights, or copy this one again"
     )
 
 
-def _namespaces() -> AbstractContextManager[Any]:
-    """Let torch read the argparse.Namespace that training scripts store: a class of plain attributes."""
-    allowed: AbstractContextManager[Any] = torch.serialization.safe_globals([argparse.Namespace])
-    return allowed
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Let torch read without warnings, which name lines of torch, and read the argparse.Namespace of training scripts."""
+    with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _flat(data: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
