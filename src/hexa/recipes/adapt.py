@@ -20,7 +20,7 @@ def adapt() -> Experiment:
     """SimCLR from weights that are good already, on some thousand images.
 
     A queue or a momentum twin would begin with the embeddings of a head that knows nothing, and learn from them for
-    longer than such a run takes: MoCo-v2 first loses what the start knew (decision 0013).
+    longer than such a run takes: MoCo-v2 first loses what the start knew (docs/decisions/adapt-and-harden.md).
 
     Command: hexa pretrain adapt --start BACKBONE --data folder:photos, or hexa adapt, which chooses size and length
 
@@ -37,7 +37,7 @@ def adapt() -> Experiment:
         views=ViewsConfig(),
         method=SimCLRConfig(temperature=0.1),
         objective=ObjectiveConfig(reduction="mean"),
-        # docs/speedrun.md, track C, and decision 0022
+        # docs/decisions/speed.md
         optimizer=OptimizerConfig(
             name="muon", learning_rate=0.012, other_rate=0.01, weight_decay=1e-4
         ),
