@@ -592,7 +592,13 @@ def adapted_now() -> str:
     return table([(row["data"], *_adaptation(row)) for row in rows], "images", *_ADAPTATION)
 
 
-_ADAPTATION = ("seconds", "verdict", "kept", "k-NN, held-out images", "linear probe, held-out images")
+_ADAPTATION = (
+    "seconds",
+    "verdict",
+    "kept",
+    "k-NN, held-out images",
+    "linear probe, held-out images",
+)
 
 
 def _adaptation(row: dict[str, Any]) -> tuple[str, ...]:
@@ -788,7 +794,11 @@ def hardened_sets() -> str:
             start, end = (seen[f"{side}, {metric}"] for side in ("start", "result"))
             further = f"{start:.1f} → {end:.1f} ({end - start:+.1f})".replace("-", "−")
             told = f"{said[name][1]} → {said[name][2]} ({said[name][3]})"
-            images = row["data"] + ", initial weights kept" * (not kept) if name == "linear probe" else ""
+            images = (
+                row["data"] + ", initial weights kept" * (not kept)
+                if name == "linear probe"
+                else ""
+            )
             body.append((images, name, told, further if kept else f"{start:.1f}"))
         for radius in (1, 2, 4):
             name, held = f"attack of ε = {radius}", seen["result, 200 images"][f"robust@{radius}"]
