@@ -32,7 +32,11 @@ from hexa_paper.studies import KNN, PROBE
 from tests.test_imports import FLOORS
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "benchmarks").glob("*.md")),
+]
 BLOCK = re.compile(
     r"(?P<begin><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end of (?P=name) -->)",
     re.DOTALL,
@@ -423,7 +427,7 @@ def strongest() -> str:
     late = {
         "adversarial, last quarter": "from ¾",
         "adversarial, from half-way": "+adversarial+late",
-        "adversarial, from the start": "+adversarial",
+        "adversarial, from the first epoch": "+adversarial",
     }
     body = []
     for goal, runs, plain, length, places, arms in (
@@ -492,7 +496,7 @@ def hardened() -> str:
     (start,) = (row for row in rows if row["arm"] == "start")
     runs = [row for row in rows if row["arm"] != "start"]
     body = []
-    for name, seeds in (("the start", [start]), (f"`teacher` ({len(runs)} seeds)", runs)):
+    for name, seeds in (("initial model", [start]), (f"`teacher` ({len(runs)} seeds)", runs)):
         cells = []
         for metric in ("knn", "probe"):
             values = [row["metrics"][metric] for row in seeds]
@@ -567,7 +571,7 @@ def hardened_before(*before: tuple[str, str]) -> str:
         (start,) = (row["metrics"] for row in rows if row["arm"] == "start")
         if not body:
             body = [
-                ("the start", *(f"{start[name]:.1f}" for name in HARDENED_SCORES.values()), "–")
+                ("initial model", *(f"{start[name]:.1f}" for name in HARDENED_SCORES.values()), "–")
             ]
         for epochs in sorted({row["epochs"] for row in rows if "epochs" in row}):
             these = [row for row in rows if row.get("epochs") == epochs]
@@ -588,13 +592,20 @@ def adapted_now() -> str:
     return table([(row["data"], *_adaptation(row)) for row in rows], "images", *_ADAPTATION)
 
 
-_ADAPTATION = ("seconds", "verdict", "kept", "k-NN, in truth", "linear probe, in truth")
+_ADAPTATION = (
+    "seconds",
+    "verdict",
+    "kept",
+    "k-NN, held-out images",
+    "linear probe, held-out images",
+)
 
 
 def _adaptation(row: dict[str, Any]) -> tuple[str, ...]:
     """The verdict of one run, and start and result by further images."""
     said = row["verdict"].removeprefix("the start is kept: ").removeprefix("it helped: result is ")
     said = "it cannot be told" if "cannot be told" in said else said.partition(":")[0]
+    said = said.removeprefix("these labels show ").replace("than start", "than initial weights")
     changes = [row["change, half"][name] for name in row["start"]] if "start" in row else []
     shown = [
         f"{row['start'][name]:.1f} → {row['result'][name]:.1f} ({points:+.1f} ± {half:.1f})".replace(
@@ -602,7 +613,7 @@ def _adaptation(row: dict[str, Any]) -> tuple[str, ...]:
         )
         for name, (points, half) in zip(row.get("start", ()), changes, strict=True)
     ] or ["–", "–"]
-    return f"{row['seconds']:,}", said, row["kept"], *shown
+    return f"{row['seconds']:,}", said, row["kept"].replace("start", "initial weights"), *shown
 
 
 def expected() -> str:
@@ -783,7 +794,11 @@ def hardened_sets() -> str:
             start, end = (seen[f"{side}, {metric}"] for side in ("start", "result"))
             further = f"{start:.1f} → {end:.1f} ({end - start:+.1f})".replace("-", "−")
             told = f"{said[name][1]} → {said[name][2]} ({said[name][3]})"
-            images = row["data"] + ", start kept" * (not kept) if name == "linear probe" else ""
+            images = (
+                row["data"] + ", initial weights kept" * (not kept)
+                if name == "linear probe"
+                else ""
+            )
             body.append((images, name, told, further if kept else f"{start:.1f}"))
         for radius in (1, 2, 4):
             name, held = f"attack of ε = {radius}", seen["result, 200 images"][f"robust@{radius}"]
@@ -795,7 +810,7 @@ def hardened_sets() -> str:
                     f"{held:.1f}" if kept else "–",
                 )
             )
-    return table(body, "images", "", "by the verdict", "by further images")
+    return table(body, "images", "", "by the verdict", "held-out images")
 
 
 def price_rules() -> str:
@@ -820,7 +835,7 @@ def hardened_corrupted() -> str:
     """Accuracy on corrupted images by their kind, with and without other contrast, as changes from the start."""
     rows = result("2026-11-25-harden-corrupted.json")["rows"]
     (start,) = (row["metrics"] for row in rows if row["arm"] == "start")
-    body = [("the start", *(f"{value:.1f}" for value in start.values()))]
+    body = [("initial model", *(f"{value:.1f}" for value in start.values()))]
     for arm in ("without other contrast", "with it"):
         runs = [row["metrics"] for row in rows if row["arm"] == arm]
         changes = (_paired_change([run[name] - start[name] for run in runs]) for name in start)

@@ -4,7 +4,7 @@
         [--seeds 0 1 2 3 4] [--recipe RECIPE] [--held-out] [--set FIELD=VALUE ...]
 
 TRACK is a name in tracks.yaml. --set changes a field of the record's recipe and makes the run an attempt of your own.
-The rules are on docs/speedrun.md.
+The rules are on benchmarks/speedrun/README.md.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _HELD_OUT = 0.1
 
 
 class Track(Config):
-    """A target and the rules that are its own; those of all tracks are in docs/speedrun.md."""
+    """A target and the rules that are its own; those of all tracks are in benchmarks/speedrun/README.md."""
 
     goal: str
     """The task in a sentence."""

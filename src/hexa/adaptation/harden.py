@@ -72,7 +72,7 @@ _NEAREST = 1 / 16
 #: Share without labels: it has 6 to 40 % of what the end loses and 68 to 88 % of its robustness at ε = 1.
 _UNTOLD = 0.5
 #: Steps from which on a training attacks in two: one of 2,284 overfitted to a single step
-#: (docs/what-hardening-was-worth.md).
+#: (docs/decisions/adapt-and-harden.md).
 _LONG = 700
 #: Size of each of two steps as a share of ε.
 _OF_TWO = 0.75
@@ -187,7 +187,7 @@ class HardenRequest(AdaptRequest):
         passes *= (
             7 / 10 if two and by_clock else 1
         )  # passes of the network: 1 + 3 + 3, or 1 + 2 · 3 + 3
-        # things as large as the result sees them, and fewer images learned by heart (docs/what-hardening-was-worth.md)
+        # things as large as the result sees them, and fewer images learned by heart (docs/decisions/adapt-and-harden.md)
         if "views.scale" not in self.fields and (least := (size / given.used(size)) ** 2) < 1:
             changes |= {"views.scale": (least, 1.0), "views.ratio": (3 / 4, 4 / 3)}
         if by_clock:
@@ -358,7 +358,7 @@ def choose(
 def at_price(price: float, cost: Callable[[float], float]) -> float:
     """The share of the way to the result at which `price` points of clean accuracy are lost, from 1 / 16 to 1.
 
-    cost: share -> points lost. They grow roughly as its square (docs/what-hardening-was-worth.md), so the share is
+    cost: share -> points lost. They grow roughly as its square (docs/decisions/adapt-and-harden.md), so the share is
     √(price / cost(1)) first: chance spoils the loss of many points less than that of a few. While the loss there is
     above the price, it steps back by 15 %, three times at most.
     """

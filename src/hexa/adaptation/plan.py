@@ -352,7 +352,7 @@ def plan(given: Given) -> Plan:
     fields = given.fields
     stages = starts.count_stages(backbone.network)
     if given.seen.domain == "photos" and stages > 1 and "start.trainable_stages" not in fields:
-        # the whole network lost accuracy (docs/your-own-images.md)
+        # the whole network lost accuracy (docs/results.md)
         last = starts.last_stages(backbone.network)
         given = replace(given, draft=override(given.draft, {"start.trainable_stages": last}))
     draft = given.draft

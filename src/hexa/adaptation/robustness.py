@@ -198,7 +198,7 @@ def farthest(
 
 
 def lost(before: Side, after: Side) -> Difference:
-    """Points of clean accuracy lost, the mean by k-NN and by the probe (docs/what-hardening-was-worth.md says why)."""
+    """Points of clean accuracy lost, the mean by k-NN and by the probe (benchmarks/README.md says why)."""
     start, end = (
         np.mean([side.values[name] for name in MEASURES], axis=0) for side in (before, after)
     )

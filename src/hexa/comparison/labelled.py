@@ -40,7 +40,7 @@ SHOTS = (1, 2, 4, 8, 16)
 #: Draws of each number of labelled images per class.
 DRAWS = 5
 #: Factor of intervals over cross-validated images, by which they hold 95 % of true differences
-#: (docs/decisions/0026-intervals-of-cross-validation.md).
+#: (docs/decisions/comparisons-and-claims.md).
 WIDTH = 1.1
 #: The factor by measure if it is another one: a draw of images changes k-NN more.
 _WIDTHS = {"k-NN": 1.25}

@@ -151,7 +151,7 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         if self.config.queue_size <= self._epoch_keys:
             return []
         held = f"the queue of {self.config.queue_size:,} keys is longer than an epoch, which makes {self._epoch_keys:,}"
-        better = f"half an epoch, --method.queue_size {self._half}, did better on 2,000 images (docs/speedrun.md)"
+        better = f"half an epoch, --method.queue_size {self._half}, did better on 2,000 images"
         return [f"{held}: earlier keys of an image are among its negatives; {better}"]
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:

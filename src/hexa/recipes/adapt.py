@@ -20,11 +20,11 @@ def adapt() -> Experiment:
     """SimCLR from weights that are good already, on some thousand images.
 
     A queue or a momentum twin would begin with the embeddings of a head that knows nothing, and learn from them for
-    longer than such a run takes: MoCo-v2 first loses what the start knew (decision 0013).
+    longer than such a run takes: MoCo-v2 first loses what the start knew (docs/decisions/adapt-and-harden.md).
 
     Command: hexa pretrain adapt --start BACKBONE --data folder:photos, or hexa adapt, which chooses size and length
 
-    Expected: docs/your-own-images.md.
+    Expected: docs/results.md.
 
     Cost: what `hexa adapt` is given.
     """
@@ -37,7 +37,7 @@ def adapt() -> Experiment:
         views=ViewsConfig(),
         method=SimCLRConfig(temperature=0.1),
         objective=ObjectiveConfig(reduction="mean"),
-        # docs/speedrun.md, track C, and decision 0022
+        # docs/decisions/speed.md
         optimizer=OptimizerConfig(
             name="muon", learning_rate=0.012, other_rate=0.01, weight_decay=1e-4
         ),
@@ -57,14 +57,14 @@ def teacher() -> Experiment:
 
     Command: hexa pretrain teacher --start BACKBONE --data folder:photos, or hexa harden, which chooses size and length
 
-    Expected: docs/what-hardening-was-worth.md.
+    Expected: docs/results.md.
 
     Cost: a third of a minute of a fast core for each epoch of 2,000 images of 64 pixels with EfficientNet-Lite0.
     """
-    # not noise of 2 ε or a step of 1.25 ε, which did worse on held-out images (docs/what-hardening-was-worth.md)
+    # not noise of 2 ε or a step of 1.25 ε, which did worse on held-out images (benchmarks/tables.md)
     attack = {"epsilon": 4.0, "step_size": 4.0, "random_start": 1.0, "branch": "main"}
     views = {"recipe": "crop-flip", "scale": (1.0, 1.0), "ratio": (1.0, 1.0)}
-    # without it the copy fails on images of low contrast (docs/what-hardening-was-worth.md)
+    # without it the copy fails on images of low contrast (docs/decisions/adapt-and-harden.md)
     colours = {
         "jitter_probability": 0.5,
         "brightness": 0.0,
@@ -78,7 +78,7 @@ def teacher() -> Experiment:
             "views": ViewsConfig.model_validate({**views, **colours}),
             "method": TeacherConfig(
                 distance="cosine"
-            ),  # more robust than by l2 in the same time (docs/speedrun.md)
+            ),  # more robust than by l2 in the same time (benchmarks/speedrun/README.md)
             "hard_examples": {
                 "adversarial": Adversarial.model_validate({**attack, "fraction": 31 / 32})
             },

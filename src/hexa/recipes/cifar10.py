@@ -233,7 +233,7 @@ def _small(given: Fields) -> Fields:
     """The fields of the small version of a recipe.
 
     Three wide stages on a fixed stem learn more in a given time than four narrow ones, by Muon, with smaller views of
-    larger crops (docs/speedrun.md), unless `small` has views.
+    larger crops (docs/results.md), unless `small` has views.
     """
     views = given.get("views", views_at_32())
     larger = views.model_copy(update={"scale": (max(0.2, views.scale[0]), 1.0)})
@@ -270,7 +270,7 @@ def offer(recipes: dict[str, Fields]) -> None:
             Command: hexa pretrain cifar10-{name}
 
             Expected: {given.get("expected", "no published value at this size. Not yet run here")}. `+small`:
-            docs/speedrun.md.
+            docs/results.md.
 
             Cost: {given.get("cost", "that of the method")}, 200 epochs of 50,000 images; for a GPU. `+small`: minutes on two cores.
             """,

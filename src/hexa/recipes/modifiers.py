@@ -23,7 +23,7 @@ MODIFIERS = {
     "split": "half of each batch clean, half cut-mixed, in one pass: the price of the plain recipe",
     "late": "hard examples set in half-way: until then the plain recipe, at its price",
 }
-#: N-FGSM (docs/when-hard-examples-pay.md#stronger-attacks-from-random-weights).
+#: N-FGSM (docs/results.md#robust-features-from-random-weights).
 _STRONG = Adversarial(epsilon=8.0, step_size=8.0, random_start=2.0, project=False, branch="main")
 _HARD: dict[str, tuple[str, HardExample]] = {
     "adversarial": ("adversarial", Adversarial()),
