@@ -14,7 +14,7 @@ from torch import Tensor
 from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import labels_of
 from hexa.data import Source
-from hexa.data.loading.loaders import evaluation_batches
+from hexa.data.loading.evaluation_stream import evaluation_batches
 from hexa.data.sources.decode import DecodeError
 from hexa.data.sources.source import Subset
 from hexa.data.views.evaluation import EvaluationTransform

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,9 +34,19 @@ def fit_and_test(
     else:
         fit, test = hold_out(fit, request.holdout, Stream(request.seed).child("holdout"))
         if not len(test):
-            raise UserError(
-                f"holdout {request.holdout:g} of {len(fit)} images selects none; give more, such as 0.5"
-            )
+            raise UserError("holdout selects no image; give a larger share, such as 0.5")
+    names = _class_names(data, fit, test, request.holdout is None)
+    count = 1 if fit.classes is None else len(np.unique(fit.classes))
+    if request.images is not None and request.images < count:
+        raise UserError(f"images: too few for the classes of {fit!r}; give {count} or more")
+    return sources.draw_part(fit, request.images, request.seed), test, names
+
+
+def _class_names(data: str, fit: Source, test: Source, all_fitted: bool) -> list[str]:
+    """The names of the classes, numbers if there are none. Raises UserError for sources that do not fit together.
+
+    all_fitted: every class of the test images must have an image to fit on.
+    """
     assert fit.labels is not None
     assert test.labels is not None
     if fit.labels.ndim != test.labels.ndim:
@@ -46,43 +55,25 @@ def fit_and_test(
         raise UserError(
             f"{fit!r} would be scored on the images it learns from; name other test images"
         )
-    if fit.class_names and test.class_names and list(fit.class_names) != list(test.class_names):
-        sides = ((fit, test), (test, fit))
-        only = [
-            (one, set(one.class_names or ()) - set(other.class_names or ())) for one, other in sides
-        ]
-        told = "; ".join(
-            f"only in {source!r}: {some(sorted(names))}" for source, names in only if names
-        )
-        raise UserError(
-            f"data '{data}': the classes of train and test differ ({told or 'in their order'})"
-        )
     names = list(fit.class_names or test.class_names or ())
-    if fit.labels.ndim == 1 and request.holdout is None:
-        missing = sorted(set(test.labels.tolist()) - set(fit.labels.tolist()))
-        if missing:
-            lacking = some(names[label] if names else label for label in missing)
-            raise UserError(
-                f"data '{data}': its {test.split} has classes without an image in {fit.split}: {lacking}"
-            )
-    columns = (
-        1 + int(max(fit.labels.max(), test.labels.max()))
-        if fit.labels.ndim == 1
-        else fit.labels.shape[1]
-    )
-    names = [*names, *map(str, range(len(names), columns))][:columns]
-    return _part_of(fit, request), test, names
-
-
-def _part_of(fit: Source, request: EvaluationRequest) -> Source:
-    """The images to fit on that were asked for. Raises UserError if some class would have none."""
-    count = 1 if fit.classes is None else len(np.unique(fit.classes))
-    if request.images is not None and request.images < count:
+    if test.class_names and names != list(test.class_names):
+        different = some(sorted(set(names) ^ set(test.class_names))) or "in their order"
+        raise UserError(f"data '{data}': the classes of train and test differ: {different}")
+    if fit.labels.ndim > 1:
+        return _numbered(names, fit.labels.shape[1])
+    names = _numbered(names, 1 + int(max(fit.labels.max(), test.labels.max())))
+    missing = set(test.labels.tolist()) - set(fit.labels.tolist())
+    if missing and all_fitted:
+        lacking = some(names[label] for label in sorted(missing))
         raise UserError(
-            f"images: {request.images} are too few for the {count} classes of {fit!r}; "
-            f"give {count} or more"
+            f"data '{data}': its {test.split} has classes without an image in {fit.split}: {lacking}"
         )
-    return sources.draw_part(fit, request.images, request.seed)
+    return names
+
+
+def _numbered(names: list[str], count: int) -> list[str]:
+    """The first `count` names, followed by numbers if there are fewer."""
+    return [*names, *map(str, range(len(names), count))][:count]
 
 
 def _labelled(data: str, split: str | None, request: EvaluationRequest, channels: int) -> Source:
@@ -94,10 +85,9 @@ def _labelled(data: str, split: str | None, request: EvaluationRequest, channels
             f"{source!r}: {source.unlabelled:,} images have no label or a negative one; label all of them"
         )
     if source.labels is None:
-        remedy = "give two or more class folders, or a column called label"
-        where = f" in its split {source.split}" if len(source.splits()) > 1 else ""
+        remedy = source.unfit_labels or "give two or more class folders, or a column called label"
         raise UserError(
-            f"data '{data}' has no labels{where}, which an evaluation needs; {source.unfit_labels or remedy}"
+            f"data '{data}' has no labels in its split {source.split}, which an evaluation needs; {remedy}"
         )
     return source
 
@@ -105,17 +95,15 @@ def _labelled(data: str, split: str | None, request: EvaluationRequest, channels
 def _test_images(data: str, fit: Source, request: EvaluationRequest, channels: int) -> Source:
     if request.test_data is None:
         if "test" not in fit.splits():
-            remedy = "give test images with --test-data SOURCE, or score a part of these with --holdout 0.2"
             raise UserError(
-                f"data '{data}' has no split test (there is: {some(fit.splits())}); {remedy}"
+                f"data '{data}' has no split test; "
+                "give test images with --test-data SOURCE, or score a part of these with --holdout 0.2"
             )
         return _labelled(fit.name, "test", request, channels)
-    how: dict[str, Any] = {"max_image_pixels": request.max_image_pixels, "channels": channels}
-    has_test = (
-        paths.parts(request.test_data).split is None
-        and "test" in sources.open_source(request.test_data, None, **how).splits()
-    )
-    return _labelled(request.test_data, "test" if has_test else None, request, channels)
+    test = _labelled(request.test_data, None, request, channels)
+    if paths.parts(request.test_data).split is None and "test" in test.splits():
+        return _labelled(request.test_data, "test", request, channels)
+    return test
 
 
 def hold_out(source: Source, share: float, stream: Stream) -> tuple[Source, Source]:
@@ -154,10 +142,8 @@ def draw_images(total: int, count: int | None, stream: Stream) -> Labels:
 
 def draw_share(labels: Labels, share: float, stream: Stream) -> Labels:
     """Positions of a part of `share` of every class, at least one image of each, in order."""
-    parts = [
-        rows[: max(1, round(share * len(rows)))] for rows in _shuffled(labels, stream).values()
-    ]
-    return np.sort(np.concatenate(parts))
+    shuffled = _shuffled(labels, stream).values()
+    return np.sort(np.concatenate([rows[: max(1, round(share * len(rows)))] for rows in shuffled]))
 
 
 def draw_classes(labels: Labels, most: int, stream: Stream) -> Labels:
@@ -198,16 +184,11 @@ def folds(labels: Labels, count: int, stream: Stream, groups: Labels | None = No
         from sklearn.model_selection import StratifiedGroupKFold  # importing takes a second
 
         split = StratifiedGroupKFold(most, shuffle=True, random_state=stream.integer() % 2**32)
-        with warnings.catch_warnings(
-            action="ignore", category=UserWarning
-        ):  # classes smaller than the number of folds
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # of small classes
             parts = [part for _, part in split.split(labels, labels, groups)]
         parts = [part[np.isin(labels[part], np.delete(labels, part))] for part in parts]
-        return [part for part in parts if len(part)]
-    several = [rows for rows in _shuffled(labels, stream).values() if len(rows) > 1]
-    parts = [
-        np.sort(np.concatenate([rows[number::count] for rows in several]))
-        for number in range(count)
-        if several
-    ]
+    else:
+        several = [rows for rows in _shuffled(labels, stream).values() if len(rows) > 1]
+        turns = [[rows[number::count] for rows in several] for number in range(count)]
+        parts = [np.sort(np.concatenate([labels[:0], *turn])) for turn in turns]
     return [part for part in parts if len(part)]

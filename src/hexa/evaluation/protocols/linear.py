@@ -21,7 +21,6 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
 from hexa.config import Config
-from hexa.evaluation.features import extract_pair, extract_part
 from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, accuracies, named_changes
 from hexa.evaluation.split import stratified_part
 from hexa.evaluation.supervised import AugmentedImages, decayed, learn, new_classifier
@@ -82,9 +81,7 @@ def train(task: Task, options: LinearOptions) -> Outcome:
     """
     stream = Stream(task.seed).child("linear")
     before = {name: value.cpu().clone() for name, value in task.backbone.state_dict().items()}
-    test, test_labels = extract_part(
-        task, "test"
-    )  # also moves the backbone to the device, in eval mode
+    test, test_labels = task.features("test")  # also moves the backbone to the device, in eval mode
     test = test.to(task.device)
     classifier = new_classifier(task.backbone.num_features, task.num_classes, stream).to(
         task.device
@@ -141,7 +138,7 @@ def on_fixed_features(task: Task, options: AdamaxOptions) -> Outcome:
     top1_best_rate is the best of all rates by test accuracy, as the paper probably has it: optimistic. No augmentation,
     so features are extracted once.
     """
-    x, y, test_x, test_y = (part.to(task.device) for part in extract_pair(task))
+    x, y, test_x, test_y = (part.to(task.device) for part in task.both_features())
     held = stratified_part(y.cpu().numpy(), options.selection, Stream(task.seed).child("selection"))
     kept, out = (torch.from_numpy(mask.nonzero()[0]).to(task.device) for mask in (~held, held))
     rates = options.learning_rates

@@ -17,7 +17,6 @@ from hexa.config import Config, UserError, some
 from hexa.data.sources.source import Labels
 from hexa.evaluation import linear_svm
 from hexa.evaluation.average_precision import average_precision
-from hexa.evaluation.features import extract_pair
 from hexa.evaluation.linear_svm import Array
 from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task
 
@@ -52,7 +51,7 @@ class Images(NamedTuple):
 
 def images_of(task: Task) -> tuple[Images, Images]:
     """Both parts of a task, with a column of labels for each class also where an image has one label."""
-    x, y, test_x, test_y = extract_pair(task)
+    x, y, test_x, test_y = task.both_features()
     both = (x.double().numpy(), test_x.double().numpy())
     units = linear_svm.in_span(
         *(rows / (np.linalg.norm(rows, axis=1, keepdims=True) + 1e-5) for rows in both)
