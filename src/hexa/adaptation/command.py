@@ -155,9 +155,7 @@ class AdaptRequest:
         if trained.experiment.training.report:  # the plan has time for pictures
             progress("drawing the comparison", 0, 0)
             try:
-                notes.append(
-                    f"a map, and the nearest images: {page.write(found, trained.how, trained.out)}"
-                )
+                notes.append(f"the nearest images: {page.write(found, trained.how, trained.out)}")
             except Exception as error:  # what is only for looking costs no verdict
                 notes.append(
                     f"no page of the comparison: {type(error).__name__}: {one_line(str(error))}"

@@ -193,7 +193,7 @@ def _split(previews: Array, ends: Array) -> list[memoryview]:
     starts = np.append(0, ends[:-1])
     if previews.dtype != np.uint8 or (starts > ends).any() or ends[-1] != len(previews):
         raise _Other("'previews' are not what hexa embed writes")
-    content = memoryview(previews)
+    content = memoryview(previews.data)
     return [content[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
