@@ -38,7 +38,8 @@ _LEARNED = 200
 
 def thumbnails(source: Source, num_workers: int | None = None) -> tuple[Tensor, Rows]:
     """Standardised grey thumbnails [N, 256] of the readable images, and their positions [N]."""
-    how = (256, "cpu", num_workers, {}, 1.0)
+    problems: dict[int, str] = {}
+    how = (256, "cpu", num_workers, problems, 1.0)
     grey = [torch.zeros(0, THUMB**2)]
     positions = [torch.zeros(0, dtype=torch.int64)]
     for images, _, index in evaluation_batches(source, EvaluationTransform(THUMB, 1.0), *how):

@@ -13,7 +13,11 @@ _CHUNK = 512
 
 
 @torch.no_grad()
-def neighbours(features: Tensor, k: int = NEIGHBOURS, rows: Tensor | None = None) -> Tensor:
+def neighbours(
+    features: Tensor,
+    k: int = NEIGHBOURS,
+    rows: Tensor | None = None,
+) -> Tensor:
     """The k images most similar to each of these rows, or to all, itself left out: int64 [n, k].
 
     By cosine of centred features [N, D]; the similarities are made in chunks.
@@ -28,7 +32,11 @@ def neighbours(features: Tensor, k: int = NEIGHBOURS, rows: Tensor | None = None
     return torch.cat(found)
 
 
-def kept(reference: Tensor, other: Tensor, rows: Tensor | None = None) -> Tensor:
+def kept(
+    reference: Tensor,
+    other: Tensor,
+    rows: Tensor | None = None,
+) -> Tensor:
     """The share of the nearest of these rows, or of all, that survives from features [N, D] to others [N, D'];
     float [n]."""
     before = neighbours(reference, rows=rows)

@@ -164,7 +164,7 @@ def _bound(size: int, unpacked: int) -> None:
 def _check_names(names: Sequence[str], what: str) -> None:
     for name in ("features", "paths"):
         if name not in names:
-            raise _Other(f"has no {what} '{name}', but {some(names) or 'nothing'}")
+            raise _Other(f"has no {what} '{name}', but {some(names)}")
 
 
 def _read_npz(path: Path, size: int) -> dict[str, Any]:

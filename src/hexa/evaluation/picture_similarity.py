@@ -34,7 +34,8 @@ class Pictures:
         mirrored = []
         for start in range(0, len(thumbnails), _BLOCK):
             block = slice(start, start + _BLOCK)
-            small = whole @ thumbnails[block].astype(np.float32) @ whole.T
+            pictures = thumbnails[block].astype(np.float32)
+            small = (whole @ pictures @ whole.T).astype(np.float32)
             plain.append(_described(small, colours[block]))
             mirrored.append(_described(small[..., ::-1], colours[block]))
         #: Unit vectors [N, 484] of the pictures and of their mirror images, whose products are similarities.
@@ -46,7 +47,9 @@ class Pictures:
 
         first, second: their places, int64 [n]. Parts have from 80 % of the sides on.
         """
-        return np.maximum(self._of_parts(first, second), self._of_parts(second, first))
+        one = self._of_parts(first, second)
+        other = self._of_parts(second, first)
+        return np.maximum(one, other)
 
     def _of_parts(self, cut: Places, whole: Places) -> Floats:
         """The largest similarity of parts of the pictures `cut` to the whole pictures, also mirrored."""
@@ -56,12 +59,15 @@ class Pictures:
         starts = np.flatnonzero(np.diff(cut[order], prepend=-1))
         for links in np.split(order, starts[1:]) if len(cut) else ():
             place = cut[links[0]]
-            parts = rows @ self.thumbnails[place].astype(np.float32) @ columns.transpose(0, 2, 1)
-            vectors = _described(parts, np.tile(self.colours[place], (len(parts), 1)))
+            picture = self.thumbnails[place].astype(np.float32)
+            parts = rows @ picture @ columns.transpose(0, 2, 1)
+            colours = np.tile(self.colours[place], (len(parts), 1))
+            vectors = _described(parts, colours)
             others = whole[links]
             plain = vectors @ self.plain[others].T
             mirrored = vectors @ self.mirrored[others].T
-            found[links] = np.maximum(plain, mirrored).max(0)
+            best = np.maximum(plain, mirrored)
+            found[links] = best.max(0)
         return np.minimum(found, 1)
 
 
@@ -71,20 +77,24 @@ def _described(pictures: Floats, colours: Floats) -> Floats:
     A vector has the horizontal and vertical steps between neighbours, which neither brightness nor contrast changes,
     and in four more entries, as long as steps of one grey level, the colour, which decides if there are no steps.
     """
-    across = np.diff(pictures, axis=2).reshape(len(pictures), -1)
-    down = np.diff(pictures, axis=1).reshape(len(pictures), -1)
+    count = len(pictures)
+    across = np.diff(pictures, axis=2).reshape(count, -1)
+    down = np.diff(pictures, axis=1).reshape(count, -1)
     steps = np.concatenate([across, down], axis=1)
     length = _FLAT * np.sqrt(steps.shape[1])
-    ends = np.concatenate([np.ones((len(colours), 1)), (colours - 128) / 64], axis=1)
-    return unit(np.concatenate([steps, length * ends], axis=1))
+    ones = np.ones((len(colours), 1))
+    ends = np.concatenate([ones, (colours - 128) / 64], axis=1)
+    vectors = np.concatenate([steps, length * ends], axis=1)
+    return unit(vectors)
 
 
 def _averages(start: float, stop: float) -> Floats:
     """Weights [16, 32] that average pixels from `start` to `stop`, shares of the side, into 16 equal cells."""
     edges = np.linspace(start * THUMBNAIL, stop * THUMBNAIL, _SIDE + 1)
     pixels = np.arange(THUMBNAIL)
-    covered = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
-    weights = np.maximum(covered, 0)
+    ends = np.minimum(edges[1:, None], pixels + 1)
+    starts = np.maximum(edges[:-1, None], pixels)
+    weights = np.maximum(ends - starts, 0)
     shares: Floats = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
     return shares
 
@@ -96,6 +106,8 @@ def _parts() -> tuple[Floats, Floats]:
     columns = [_averages(0, 1)]
     for share, top, left in itertools.product(_SHARES, _OFFSETS, _OFFSETS):
         free = 1 - share
-        rows.append(_averages(top * free, top * free + share))
-        columns.append(_averages(left * free, left * free + share))
+        first_row = top * free
+        first_column = left * free
+        rows.append(_averages(first_row, first_row + share))
+        columns.append(_averages(first_column, first_column + share))
     return np.stack(rows), np.stack(columns)

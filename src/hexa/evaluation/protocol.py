@@ -147,7 +147,7 @@ class Protocol:
         """
         name = preset or next(iter(self.presets))
         if name not in self.presets:
-            raise UserError(f"unknown preset '{name}'; there is {', '.join(self.presets)}")
+            raise UserError(f"unknown preset '{name}'; {nearest(name, self.presets)}")
         published = self.presets[name]
         own = type(published).model_fields
         for key in changes:

@@ -107,7 +107,11 @@ class Features:
             found.append(self._found(places, inside))
         return _sorted(found)
 
-    def _found(self, places: list[int], similarity: NDArray[np.floating]) -> Found:
+    def _found(
+        self,
+        places: list[int],
+        similarity: NDArray[np.floating],
+    ) -> Found:
         names = [self.paths[place] for place in places]
         return Found(names, places, float(similarity.max()), float(similarity.min()))
 
@@ -212,7 +216,11 @@ class Features:
         return found[:count]
 
 
-def shared(one: Features, other: Features, least: float | None = None) -> list[Found]:
+def shared(
+    one: Features,
+    other: Features,
+    least: float | None = None,
+) -> list[Found]:
     """The images of `other` that are duplicates of images of `one`, each followed by these; the most similar first.
 
     Places continue from `one` to `other`. Raises UserError if the features are of different backbones.
@@ -253,7 +261,9 @@ def _copies(file: FeatureFile) -> list[list[int]]:
 
 
 def _links(
-    features: Features, least: float | None, members: list[list[int]]
+    features: Features,
+    least: float | None,
+    members: list[list[int]],
 ) -> tuple[Places, NDArray[np.floating]]:
     """All pairs of the K distinct images that are duplicates, each once: numbers i · K + j, and similarities.
 
@@ -317,7 +327,11 @@ def _deviations(distances: NDArray[np.floating]) -> NDArray[np.float64]:
     return apart / max(1.4826 * float(np.median(np.abs(apart))), 0.05)
 
 
-def _fifth_largest(rows: Floats, others: Floats, bank: Places) -> Floats:
+def _fifth_largest(
+    rows: Floats,
+    others: Floats,
+    bank: Places,
+) -> Floats:
     """The fifth largest product of each row with `others`, the rows at the places `bank`, without itself."""
     k = min(_NEIGHBOUR, len(bank) - 1)
     found, _ = nearest(rows, others, k + 1)

@@ -19,7 +19,9 @@ Mask = NDArray[np.bool_]
 
 
 def fit_and_test(
-    data: str, request: EvaluationRequest, channels: int
+    data: str,
+    request: EvaluationRequest,
+    channels: int,
 ) -> tuple[Source, Source, list[str]]:
     """Images to fit on and images to score, both labelled with the same classes, and the classes' names.
 
@@ -42,7 +44,12 @@ def fit_and_test(
     return sources.draw_part(fit, request.images, request.seed), test, names
 
 
-def _class_names(data: str, fit: Source, test: Source, all_fitted: bool) -> list[str]:
+def _class_names(
+    data: str,
+    fit: Source,
+    test: Source,
+    all_fitted: bool,
+) -> list[str]:
     """The names of the classes, numbers if there are none. Raises UserError for sources that do not fit together.
 
     all_fitted: every class of the test images must have an image to fit on.
@@ -57,8 +64,9 @@ def _class_names(data: str, fit: Source, test: Source, all_fitted: bool) -> list
         )
     names = list(fit.class_names or test.class_names or ())
     if test.class_names and names != list(test.class_names):
-        different = some(sorted(set(names) ^ set(test.class_names))) or "in their order"
-        raise UserError(f"data '{data}': the classes of train and test differ: {different}")
+        different = sorted(set(names) ^ set(test.class_names))
+        told = some(different) if different else "in their order"
+        raise UserError(f"data '{data}': the classes of train and test differ: {told}")
     if fit.labels.ndim > 1:
         return _numbered(names, fit.labels.shape[1])
     names = _numbered(names, 1 + int(max(fit.labels.max(), test.labels.max())))
@@ -76,7 +84,12 @@ def _numbered(names: list[str], count: int) -> list[str]:
     return [*names, *map(str, range(len(names), count))][:count]
 
 
-def _labelled(data: str, split: str | None, request: EvaluationRequest, channels: int) -> Source:
+def _labelled(
+    data: str,
+    split: str | None,
+    request: EvaluationRequest,
+    channels: int,
+) -> Source:
     source = sources.open_source(
         data, split, max_image_pixels=request.max_image_pixels, channels=channels
     )
@@ -92,7 +105,12 @@ def _labelled(data: str, split: str | None, request: EvaluationRequest, channels
     return source
 
 
-def _test_images(data: str, fit: Source, request: EvaluationRequest, channels: int) -> Source:
+def _test_images(
+    data: str,
+    fit: Source,
+    request: EvaluationRequest,
+    channels: int,
+) -> Source:
     if request.test_data is None:
         if "test" not in fit.splits():
             raise UserError(
@@ -106,7 +124,11 @@ def _test_images(data: str, fit: Source, request: EvaluationRequest, channels: i
     return test
 
 
-def hold_out(source: Source, share: float, stream: Stream) -> tuple[Source, Source]:
+def hold_out(
+    source: Source,
+    share: float,
+    stream: Stream,
+) -> tuple[Source, Source]:
     """The labelled images of a source without a part of `share` of every class, and that part."""
     assert source.labels is not None
     held = stratified_part(source.labels, share, stream)
@@ -122,7 +144,11 @@ def _shuffled(labels: Labels, stream: Stream) -> dict[int, Labels]:
     }
 
 
-def stratified_part(labels: Labels, share: float, stream: Stream) -> Mask:
+def stratified_part(
+    labels: Labels,
+    share: float,
+    stream: Stream,
+) -> Mask:
     """Whether each image is in a part of `share` of every class; bool [N]. A class keeps at least one image outside.
 
     Multi-label images, labels [N, C], are drawn from all alike.
@@ -135,18 +161,30 @@ def stratified_part(labels: Labels, share: float, stream: Stream) -> Mask:
     return held
 
 
-def draw_images(total: int, count: int | None, stream: Stream) -> Labels:
+def draw_images(
+    total: int,
+    count: int | None,
+    stream: Stream,
+) -> Labels:
     """Positions of `count` of `total` images, in order; of all of them if there are no more, or for None."""
     return np.sort(torch.randperm(total, generator=stream.generator())[:count].numpy())
 
 
-def draw_share(labels: Labels, share: float, stream: Stream) -> Labels:
+def draw_share(
+    labels: Labels,
+    share: float,
+    stream: Stream,
+) -> Labels:
     """Positions of a part of `share` of every class, at least one image of each, in order."""
     shuffled = _shuffled(labels, stream).values()
     return np.sort(np.concatenate([rows[: max(1, round(share * len(rows)))] for rows in shuffled]))
 
 
-def draw_classes(labels: Labels, most: int, stream: Stream) -> Labels:
+def draw_classes(
+    labels: Labels,
+    most: int,
+    stream: Stream,
+) -> Labels:
     """Positions of about `most` images, in order: a like share of every class, but two of each at least.
 
     Where that is too many, classes drawn at random are left out; those of one image always are.
@@ -162,7 +200,11 @@ def draw_classes(labels: Labels, most: int, stream: Stream) -> Labels:
     return np.sort(np.concatenate(chosen))
 
 
-def draw_per_class(labels: Labels, count: int, stream: Stream) -> Labels:
+def draw_per_class(
+    labels: Labels,
+    count: int,
+    stream: Stream,
+) -> Labels:
     """Positions of `count` images of every class. Raises UserError if a class has fewer."""
     drawn = _shuffled(labels, stream)
     for label, rows in drawn.items():
@@ -173,7 +215,12 @@ def draw_per_class(labels: Labels, count: int, stream: Stream) -> Labels:
     return np.concatenate([rows[:count] for rows in drawn.values()])
 
 
-def folds(labels: Labels, count: int, stream: Stream, groups: Labels | None = None) -> list[Labels]:
+def folds(
+    labels: Labels,
+    count: int,
+    stream: Stream,
+    groups: Labels | None = None,
+) -> list[Labels]:
     """`count` disjoint parts that together hold every image of classes with two or more; fewer where classes are small.
 
     A class of one image can't be held out and is in no fold. Empty if there is nothing to hold out. groups: [N]; images

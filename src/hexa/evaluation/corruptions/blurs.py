@@ -18,7 +18,10 @@ from hexa.evaluation.corruptions.per_image import PerImage
 
 
 def smoothed(
-    images: Tensor, sigma: float, border: Literal["nearest", "reflect"], truncate: float = 4.0
+    images: Tensor,
+    sigma: float,
+    border: Literal["nearest", "reflect"],
+    truncate: float = 4.0,
 ) -> Tensor:
     """Gaussian blur of [B, C, S, S]; border and truncate as in `scipy.ndimage.gaussian_filter`."""
     pixels = images.cpu().numpy()
@@ -26,7 +29,12 @@ def smoothed(
     return torch.from_numpy(made).to(images)
 
 
-def defocus_blur(images: Tensor, draws: PerImage, radius: float, alias: float) -> Tensor:
+def defocus_blur(
+    images: Tensor,
+    draws: PerImage,
+    radius: float,
+    alias: float,
+) -> Tensor:
     """A disk of this radius, its edge softened by a small Gaussian of deviation `alias`; mirrored at border pixels."""
     reach = 8 if radius <= 8 else math.ceil(radius)
     softened = 1 if radius <= 8 else 2  # pixels to either side
@@ -37,7 +45,13 @@ def defocus_blur(images: Tensor, draws: PerImage, radius: float, alias: float) -
     return torch.from_numpy(made).to(images)
 
 
-def glass_blur(images: Tensor, draws: PerImage, sigma: float, length: float, times: int) -> Tensor:
+def glass_blur(
+    images: Tensor,
+    draws: PerImage,
+    sigma: float,
+    length: float,
+    times: int,
+) -> Tensor:
     """Blurred, every pixel replaced by one at most `length` away, one after the other, `times` over, blurred again.
 
     As in the published sets, the neighbour is copied, not swapped: assigning views of an array swaps nothing.
@@ -58,12 +72,22 @@ def glass_blur(images: Tensor, draws: PerImage, sigma: float, length: float, tim
     return smoothed(blurred.flatten(2).gather(2, index).view_as(images), sigma, "nearest")
 
 
-def motion_blur(images: Tensor, draws: PerImage, radius: float, sigma: float) -> Tensor:
+def motion_blur(
+    images: Tensor,
+    draws: PerImage,
+    radius: float,
+    sigma: float,
+) -> Tensor:
     """Blurred along a line within 45° of the rows."""
     return line_blur(images, radius, sigma, draws.uniform(low=-45, high=45))
 
 
-def line_blur(images: Tensor, radius: float, sigma: float, degrees: Tensor) -> Tensor:
+def line_blur(
+    images: Tensor,
+    radius: float,
+    sigma: float,
+    degrees: Tensor,
+) -> Tensor:
     """Each pixel becomes a mean over those on a line from it, weights ∝ exp(−k² / 2σ²), k = 0 … 2·radius.
 
     degrees: [B], the direction of the line; pixels at the edge are repeated. As ImageMagick's MotionBlurImage.
@@ -86,7 +110,12 @@ def line_blur(images: Tensor, radius: float, sigma: float, degrees: Tensor) -> T
     return made.permute(0, 3, 1, 2)
 
 
-def zoom_blur(images: Tensor, draws: PerImage, end: float, step: float) -> Tensor:
+def zoom_blur(
+    images: Tensor,
+    draws: PerImage,
+    end: float,
+    step: float,
+) -> Tensor:
     """The mean of the image and of itself enlarged by 1, 1 + step, … up to below `end`."""
     factors = np.arange(1, end, step).tolist()
     total = images.clone()

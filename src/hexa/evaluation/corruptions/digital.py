@@ -16,14 +16,22 @@ from hexa.evaluation.corruptions.blurs import smoothed
 from hexa.evaluation.corruptions.per_image import PerImage
 
 
-def contrast(images: Tensor, draws: PerImage, kept: float) -> Tensor:
+def contrast(
+    images: Tensor,
+    draws: PerImage,
+    kept: float,
+) -> Tensor:
     """Towards the mean of each channel."""
     mean = images.mean((2, 3), keepdim=True)
     return (images - mean) * kept + mean
 
 
 def elastic_transform(
-    images: Tensor, draws: PerImage, alpha: float, sigma: float, affine: float
+    images: Tensor,
+    draws: PerImage,
+    alpha: float,
+    sigma: float,
+    affine: float,
 ) -> Tensor:
     """An affine map that moves three points by at most `affine`, then displacements: α times smoothed uniform noise.
 
@@ -44,7 +52,11 @@ def elastic_transform(
     return _sampled(mapped, here + shift.cpu().movedim(1, -1), mirror_at_pixels=False)
 
 
-def _sampled(images: Tensor, at: Tensor, mirror_at_pixels: bool) -> Tensor:
+def _sampled(
+    images: Tensor,
+    at: Tensor,
+    mirror_at_pixels: bool,
+) -> Tensor:
     """Bilinear, at (x, y) [B, S, S, 2] in pixels; mirrored at border pixels or at the edge beyond them."""
     size = images.shape[-1]
     grid = 2 * at / (size - 1) - 1 if mirror_at_pixels else (2 * at + 1) / size - 1
@@ -52,7 +64,11 @@ def _sampled(images: Tensor, at: Tensor, mirror_at_pixels: bool) -> Tensor:
     return F.grid_sample(images, grid.to(images), mode="bilinear", **how)  # type: ignore[arg-type]
 
 
-def pixelate(images: Tensor, draws: PerImage, share: float) -> Tensor:
+def pixelate(
+    images: Tensor,
+    draws: PerImage,
+    share: float,
+) -> Tensor:
     """To a share of the side and back, each pixel the mean of those that it covers."""
     size = images.shape[-1]
     small = int(size * share)
@@ -63,7 +79,11 @@ def pixelate(images: Tensor, draws: PerImage, share: float) -> Tensor:
     return torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2).to(images) / 255
 
 
-def jpeg_compression(images: Tensor, draws: PerImage, quality: int) -> Tensor:
+def jpeg_compression(
+    images: Tensor,
+    draws: PerImage,
+    quality: int,
+) -> Tensor:
     """Compressed and decompressed."""
     made = [decode_jpeg(encode_jpeg(image, quality)) for image in _levels(images)]
     return torch.stack(made).to(images) / 255

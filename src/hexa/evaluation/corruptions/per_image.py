@@ -13,14 +13,24 @@ from hexa.runtime.random import Stream
 class PerImage:
     """Numbers for each image of a batch from a generator of its own: they do not depend on the batch."""
 
-    def __init__(self, streams: Sequence[Stream], device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        streams: Sequence[Stream],
+        device: torch.device | str = "cpu",
+    ) -> None:
         self._generators = [stream.generator() for stream in streams]
         self.device = torch.device(device)
 
     def _drawn(self, draw: Callable[[Generator], Tensor]) -> Tensor:
-        return torch.stack([draw(generator) for generator in self._generators]).to(self.device)
+        drawn = [draw(generator) for generator in self._generators]
+        return torch.stack(drawn).to(self.device)
 
-    def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
+    def uniform(
+        self,
+        *shape: int,
+        low: float = 0.0,
+        high: float = 1.0,
+    ) -> Tensor:
         """[B, *shape] in [low, high)."""
         drawn = self._drawn(lambda generator: torch.rand(shape, generator=generator))
         return drawn * (high - low) + low
@@ -29,7 +39,12 @@ class PerImage:
         """[B, *shape]."""
         return self._drawn(lambda generator: torch.randn(shape, generator=generator))
 
-    def integers(self, low: int, high: int, *shape: int) -> Tensor:
+    def integers(
+        self,
+        low: int,
+        high: int,
+        *shape: int,
+    ) -> Tensor:
         """int64 [B, *shape] in low … high − 1."""
         return self._drawn(lambda generator: torch.randint(low, high, shape, generator=generator))
 

@@ -40,21 +40,35 @@ def snow(
     return kept * images + (1 - kept) * whitened + flakes + flakes.rot90(2, (2, 3))
 
 
-def frost(images: Tensor, draws: PerImage, kept: float, added: float) -> Tensor:
+def frost(
+    images: Tensor,
+    draws: PerImage,
+    kept: float,
+    added: float,
+) -> Tensor:
     """kept · x + added · frost. The published sets have photographs of frost, here it is a bluish plasma fractal."""
     colour = torch.tensor(_FROST, device=images.device, dtype=images.dtype).view(3, 1, 1)
     texture = colour + _SPREAD * (plasma(images.shape[-1], 1.75, draws) - 0.5)
     return kept * images + added * texture.clamp(0, 1)
 
 
-def fog(images: Tensor, draws: PerImage, strength: float, decay: float) -> Tensor:
+def fog(
+    images: Tensor,
+    draws: PerImage,
+    strength: float,
+    decay: float,
+) -> Tensor:
     """A plasma fractal is added, and the whole scaled to the brightest pixel there was."""
     brightest = images.amax((1, 2, 3), keepdim=True)
     foggy = images + strength * plasma(images.shape[-1], decay, draws)
     return foggy * brightest / (brightest + strength)
 
 
-def plasma(size: int, decay: float, draws: PerImage) -> Tensor:
+def plasma(
+    size: int,
+    decay: float,
+    draws: PerImage,
+) -> Tensor:
     """[B, 1, size, size] in [0, 1]: a part of a periodic height map by the diamond-square algorithm.
 
     The side is the next power of 2. Centres of squares, then of diamonds, become the mean of their four corners plus
@@ -86,7 +100,11 @@ def plasma(size: int, decay: float, draws: PerImage) -> Tensor:
     return (made / made.amax((1, 2), keepdim=True))[:, None, :size, :size]
 
 
-def brightness(images: Tensor, draws: PerImage, added: float) -> Tensor:
+def brightness(
+    images: Tensor,
+    draws: PerImage,
+    added: float,
+) -> Tensor:
     """HSV value + added, clipped; hue and saturation stay."""
     value = images.amax(1, keepdim=True)
     target = (value + added).clamp(max=1)

@@ -55,5 +55,8 @@ def _plan(options: FineTuneOptions, rate: float) -> Plan:
 
 PRESETS = {"cifar": FineTuneOptions()}
 PROTOCOL = Protocol(
-    run=run, presets=PRESETS, identity=partial(identity, PRESETS), extracts=lambda options: ()
+    run=run,
+    presets=PRESETS,
+    identity=partial(identity, PRESETS),
+    extracts=lambda options: (),
 )
