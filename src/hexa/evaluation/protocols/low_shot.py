@@ -61,7 +61,10 @@ def _samples(labels: Labels, k: int, options: LowShotOptions, stream: Stream) ->
     if options.sampling == "pcl":
         return [draw_union(labels, k, stream)] * classes
     negatives = k * (classes - 1)
-    return [draw_apart(labels[:, c], k, negatives, stream.child(c)) for c in range(classes)]
+    samples = []
+    for number, column in enumerate(labels.T):
+        samples.append(draw_apart(column, k, negatives, stream.child(number)))
+    return samples
 
 
 def run(task: Task, options: LowShotOptions) -> Outcome:
@@ -109,8 +112,10 @@ def run(task: Task, options: LowShotOptions) -> Outcome:
 def _identity(preset: str, options: LowShotOptions) -> str:
     shots = ",".join(map(str, options.shots))
     sampling = "" if options.sampling == preset else f"-{options.sampling}-sampling"
+    drawn = f"k{shots}-{options.draws}-draws"
     costs = name_of_costs(options.costs)
-    return f"{preset}{sampling}-k{shots}-{options.draws}-draws-{costs}-difficult-{options.difficult_in_test}"
+    difficult = f"difficult-{options.difficult_in_test}"
+    return f"{preset}{sampling}-{drawn}-{costs}-{difficult}"
 
 
 PROTOCOL = Protocol(
