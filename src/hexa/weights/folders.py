@@ -18,7 +18,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.runtime import parsing
 from hexa.weights import files
 from hexa.weights.files import Weights
-from hexa.weights.layouts import WIDTHS
+from hexa.weights.layouts import TABLE, WIDTHS
 from hexa.weights.metadata import described
 from hexa.weights.preparation import Preparation, assumed, of_timm, of_timms_values
 
@@ -34,27 +34,13 @@ _WEIGHTS = (
 _MOST_SHARDS = 1000
 #: timm's networks of each `model_type` of transformers: W is the word of the width, P the patch in pixels. The first
 #: that exists is taken, with options for what differs.
-_NETWORKS = {
-    "dinov2": ("vit_W_patchP_dinov2", "vit_small_patch14_dinov2"),
-    "dinov2 gated": ("vit_giant_patch14_dinov2",),
-    "dinov2_with_registers": ("vit_W_patchP_reg4_dinov2", "vit_small_patch14_reg4_dinov2"),
-    "dinov2_with_registers gated": ("vit_giant_patch14_reg4_dinov2",),
-    "dinov3_vit": ("vit_W_patchP_dinov3", "vit_small_patch16_dinov3"),
-    "dinov3_vit gated": ("vit_W_plus_patchP_dinov3", "vit_small_plus_patch16_dinov3"),
-    "vit": ("vit_W_patchP_224", "vit_tiny_patch16_224"),
-    "clip_vision_model": ("vit_W_patchP_clip_224", "vit_base_patch32_clip_224"),
-}
-_ALIKE = {"vit_mae": "vit", "vit_msn": "vit", "clip": "clip_vision_model"}
-#: Activations of transformers by timm's name.
-_ACTIVATIONS = {
-    **{"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"},
-    **{"gelu_fast": "gelu_tanh", "quick_gelu": "quick_gelu", "silu": "silu", "relu": "relu"},
-}
+_NETWORKS: dict[str, list[str]] = TABLE["transformers"]
+#: Values of `model_type` with the networks of another one.
+_ALIKE: dict[str, str] = TABLE["alike"]
+#: timm's names of activations by those of transformers.
+_ACTIVATIONS: dict[str, str] = TABLE["activations"]
 #: Fields of OpenCLIP's vision_cfg that hexa knows, or that do not change features.
-_VISION = {
-    *("layers", "width", "head_width", "mlp_ratio", "patch_size", "image_size", "ls_init_value"),
-    *("patch_dropout", "no_ln_pre", "output_tokens"),
-}
+_VISION: list[str] = TABLE["open_clip"]
 #: Pillow's numbers of interpolations.
 _RESAMPLE = {2: "bilinear", 3: "bicubic"}
 
@@ -243,9 +229,7 @@ def _side(value: Any, path: Path) -> int:
     return int(sides.pop())
 
 
-def _with_options(
-    names: tuple[str, ...], wanted: Mapping[str, Any], channels: int = 3
-) -> NetworkConfig:
+def _with_options(names: list[str], wanted: Mapping[str, Any], channels: int = 3) -> NetworkConfig:
     """The first of these networks that timm has, with options for what is wanted otherwise."""
     word = WIDTHS.get(wanted["embed_dim"], "?")
     patch = str(wanted["patch_size"])
@@ -293,7 +277,7 @@ def _of_open_clip(fields: Mapping[str, Any], path: Path) -> NetworkConfig:
     vision = {
         key: value for key, value in model["vision_cfg"].items() if value not in (None, False)
     }
-    odd = sorted(vision.keys() - _VISION)
+    odd = sorted(vision.keys() - {*_VISION})
     if odd or isinstance(vision.get("layers"), list) or vision.get("no_ln_pre"):
         what = some(odd or ["layers of a ResNet" if not vision.get("no_ln_pre") else "no_ln_pre"])
         raise UserError(f"{path}: a tower with {what}; name timm's: {path.parent}#NETWORK")

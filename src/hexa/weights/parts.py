@@ -57,6 +57,10 @@ class Part(NamedTuple):
         text = any(word.startswith("visual") for word in self.words) and _TEXT.fullmatch(first)
         return bool(text or _BESIDE.fullmatch(first))
 
+    def tensor(self, plain: str) -> Tensor | None:
+        """The tensor with this name in timm or torchvision."""
+        return self.state.get(names(LAYOUTS[self.layout], [plain])[plain])
+
     def has(self, pattern: re.Pattern[str]) -> bool:
         """True if a word of the path matches."""
         return any(pattern.fullmatch(word) for word in self.words)

@@ -24,7 +24,7 @@ from hexa.weights import files, folders, timm_weights
 from hexa.weights.external import external
 from hexa.weights.files import State, Unreadable, Weights
 from hexa.weights.fitting import filled, find_backbone, outlined
-from hexa.weights.foreign import check_periods, foreign_state
+from hexa.weights.foreign import foreign_state
 from hexa.weights.metadata import (
     content_hash,
     described,
@@ -35,6 +35,7 @@ from hexa.weights.metadata import (
 )
 from hexa.weights.parts import below
 from hexa.weights.preparation import Given, Preparation, of_timm
+from hexa.weights.variants import check_periods
 
 WEIGHTS = "backbone.safetensors"
 

@@ -23,19 +23,6 @@ Labels = NDArray[np.int64]
 Part = TypeVar("Part")
 
 
-class Boxes(NamedTuple):
-    """The objects of one image.
-
-    boxes: float32 [n, 4], x0, y0, x1, y1 in pixels from the upper left corner, so that x1 − x0 is the width. labels:
-    int64 [n], indices into the source's class_names. difficult: bool [n]. size: (height, width) of the image in pixels.
-    """
-
-    boxes: Tensor
-    labels: Tensor
-    difficult: Tensor
-    size: tuple[int, int]
-
-
 class Drawn(NamedTuple):
     """A part of a source that was asked for: `images` of its images, out of `of`, drawn by `seed`."""
 
@@ -232,10 +219,6 @@ class Source:
         """
         return digest(self.fingerprint, *map(_stamp, self.files()))
 
-    def boxes(self, index: int) -> Boxes | None:
-        """The objects in the image, or None if the source does not know them. Raises UserError."""
-        return None
-
     def _open_split(self, spec: str, split: str | None, parts: Mapping[str, Part]) -> Part:
         """Set the name and the split, the first if None; returns its part. Raises UserError for an unknown split."""
         self.name = spec
@@ -370,9 +353,6 @@ class Subset(Source):
 
     def encoded(self, index: int) -> bytes | None:
         return self.source.encoded(int(self.rows[index]))
-
-    def boxes(self, index: int) -> Boxes | None:
-        return self.source.boxes(int(self.rows[index]))
 
 
 def draw_part(source: Source, images: int | None, seed: int) -> Source:
