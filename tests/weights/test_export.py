@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import json
 from pathlib import Path
 from typing import Any
 
@@ -74,20 +74,6 @@ def test_the_line_that_is_printed_loads_the_file_without_hexa(
         assert_same(names["network"].eval()(by_hand(backbone, images)), backbone(images))
 
 
-def test_detectron2_gets_arrays_under_its_names(tmp_path: Path) -> None:
-    backbone = trained(RESNET)
-    assert export(backbone, "detectron2", tmp_path / "out.pkl")["largest_difference"] < 1e-5
-    content = pickle.loads((tmp_path / "out.pkl").read_bytes())
-    assert content["matching_heuristics"] is True
-    assert len(content["model"]) == 100, "all but the counters, which Detectron2 has not"
-    weight = content["model"]["res5.1.conv2.norm.running_var"]
-    assert torch.equal(
-        torch.from_numpy(weight), backbone.network.state_dict()["layer4.1.bn2.running_var"]
-    )
-    images = torch.rand(2, 3, 32, 32)
-    torch.testing.assert_close(load_backbone(tmp_path / "out.pkl")(images), backbone(images))
-
-
 @pytest.mark.parametrize("config", [SMALL, VIT], ids=["small", "vit"])
 def test_pixels_go_into_a_graph_and_features_come_out(
     tmp_path: Path, config: NetworkConfig
@@ -110,11 +96,8 @@ def test_pixels_go_into_a_graph_and_features_come_out(
     exec(report["load"], names)
     assert isinstance(names["session"], runtime.InferenceSession)
     said = names["session"].get_modelmeta().custom_metadata_map
-    assert (
-        said["input"]
-        == "images: float32 [batch, 3, 32, 32], RGB, pixels in 0 ... 1; normalised inside"
-    )
-    assert NetworkConfig.model_validate_json(said["network"]) == config
+    assert said["input"] == "images [N, 3, 32, 32], float32 in [0, 1], RGB"
+    assert NetworkConfig.model_validate(json.loads(said["hexa"])["network"]) == config
     (wanted,) = names["session"].get_inputs()
     assert (wanted.name, wanted.type) == ("images", "tensor(float)")
     assert wanted.shape[1:] == [3, 32, 32]

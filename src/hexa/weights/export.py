@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Unpack, cast
@@ -20,20 +19,15 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.files import by_plain_name, write_whole
 from hexa.runtime.progress import Progress, silent
 from hexa.runtime.random import Stream
-from hexa.weights import arrays, onnx_file
-from hexa.weights.layouts import LAYOUTS, names
+from hexa.weights import onnx_file
 from hexa.weights.preparation import Given
-from hexa.weights.pretrained import Backbone, load_backbone, serialized
+from hexa.weights.pretrained import Backbone, load_backbone, serialized, tensors_of
 
 #: Largest allowed difference of features, relative to the largest feature.
 TOLERANCE = 1e-5
 #: The same for onnxruntime, which fuses operations and adds in another order.
 ONNX_TOLERANCE = 1e-4
-TARGETS = ("timm", "torchvision", "safetensors", "detectron2", "onnx")
-#: What the names of files for these targets, and of no others but .safetensors, end in.
-SUFFIXES = {"safetensors": ".safetensors", "detectron2": ".pkl", "onnx": ".onnx"}
-#: A batch-norm's count of batches.
-_COUNTER = "num_batches_tracked"
+TARGETS = ("timm", "torchvision", "safetensors", "onnx")
 
 
 def export(
@@ -47,8 +41,7 @@ def export(
     """Write the backbone for `to`, load the file strictly into the plain network, and compare features.
 
     timm: the state of timm.create_model(NAME, num_classes=0) · torchvision: of torchvision.models.NAME with fc =
-    Identity · safetensors: our own file · detectron2: a .pkl of arrays with its names, for its ResNets with the stride
-    in the 3×3 convolutions · onnx: a graph from pixels in [0, 1] to features (`onnx_file.write`), compared with
+    Identity · safetensors: our own file · onnx: a graph from pixels in [0, 1] to features (`onnx_file.write`), compared with
     onnxruntime. A file named .safetensors has metadata on how to rebuild the network and how to normalise; any other
     name gives torch's own format, for plain networks only. A network with the small-image stem is loaded into the plain
     one with that stem; small-resnet into our own class; two streams fit safetensors and onnx alone. given: mean, std,
@@ -85,7 +78,7 @@ def export(
         else:
             _write(backbone, file, out.suffix)
             # into a new network, so that nothing in memory is compared with itself
-            network.load_state_dict(_read(temporary, network.state_dict(), out.suffix), strict=True)
+            network.load_state_dict(_read(temporary, out.suffix), strict=True)
             report["tensors"] = len(network.state_dict())
             difference = largest_difference(
                 backbone, nn.Sequential(backbone.normalize, network.cpu().eval())
@@ -112,12 +105,11 @@ def _check_names(to: str, out: Path) -> None:
         raise UserError(f"--to {to}: unknown target; {nearest(to, TARGETS)}")
     if out.is_dir():
         raise UserError(f"{out}: is a folder; give the name of a file")
-    if to in SUFFIXES and out.suffix != SUFFIXES[to]:
-        raise UserError(f"{out}: the name of a file for {to} must end in {SUFFIXES[to]}")
-    if to not in SUFFIXES and out.suffix in (".pkl", ".onnx"):
-        raise UserError(
-            f"{out}: a name that ends in {out.suffix} is not for --to {to}; give another one"
-        )
+    if to in ("safetensors", "onnx") and out.suffix != f".{to}":
+        raise UserError(f"{out}: the name of a file for {to} must end in .{to}")
+    if to != "onnx" and out.suffix in (".pkl", ".onnx"):
+        problem = f"a name that ends in {out.suffix} is not for --to {to}"
+        raise UserError(f"{out}: {problem}; give another one")
     if to == "onnx":
         onnx_file.check_packages()
 
@@ -161,8 +153,6 @@ def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
     if to == "onnx":
         session = f"import onnxruntime; session = onnxruntime.InferenceSession({file})"
         return f"{session}  # input: {onnx_file.described(backbone)}"
-    if to == "detectron2":
-        return f"cfg.MODEL.WEIGHTS = {file}"
     if to == "safetensors" or config.name == "small-resnet":
         return f"import hexa; network = hexa.load_backbone({file}).network"
     if to == "timm" and not config.small_stem and config.channels == 3:
@@ -221,42 +211,19 @@ def largest_difference(backbone: Backbone, other: Callable[[Tensor], Tensor]) ->
 
 
 def _write(backbone: Backbone, file: BinaryIO, suffix: str) -> None:
-    state = {
-        name: value.detach().cpu().contiguous()
-        for name, value in backbone.network.state_dict().items()
-    }
     if suffix == ".safetensors":
         file.write(serialized(backbone))
-    elif suffix == ".pkl":
-        theirs = names(LAYOUTS["Detectron2"], state)
-        named = {
-            theirs[name]: value.numpy()
-            for name, value in state.items()
-            if not name.endswith(_COUNTER)
-        }
-        # by its own matching, names need not be complete
-        pickle.dump({"model": named, "__author__": "hexa", "matching_heuristics": True}, file)
     else:
-        torch.save(state, file)
+        torch.save(tensors_of(backbone), file)
     file.flush()
 
 
-def _read(path: Path, own: Mapping[str, Tensor], suffix: str) -> dict[str, Tensor]:
-    """The file as others read it: torch.load or safetensors' own load_file (.pkl: by our own reader).
-
-    own: the state of the network, for the counts of batches that Detectron2 does not store.
-    """
+def _read(path: Path, suffix: str) -> dict[str, Tensor]:
+    """The file as others read it: torch.load or safetensors' own load_file."""
     if suffix == ".safetensors":
         with by_plain_name(path) as name:
             return safetensors.torch.load_file(name)
-    if suffix != ".pkl":
-        return cast(dict[str, Tensor], torch.load(path, weights_only=True))
-    ours = {theirs: name for name, theirs in names(LAYOUTS["Detectron2"], own).items()}
-    state = {
-        ours.get(name, name): arrays.tensor(value)
-        for name, value in arrays.read(path)["model"].items()
-    }
-    return {name: value for name, value in own.items() if name.endswith(_COUNTER)} | state
+    return cast(dict[str, Tensor], torch.load(path, weights_only=True))
 
 
 def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
@@ -264,24 +231,17 @@ def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
     if to in ("safetensors", "onnx"):
         return None if to == "onnx" else backbones.build(config)
     if config.streams != "one":
-        raise UserError(
-            f"--to {to}: no other library has networks of two streams; export --to safetensors or onnx"
-        )
+        problem = "no other library has networks of two streams"
+        raise UserError(f"--to {to}: {problem}; export --to safetensors or onnx")
     if config.channels != 3 and to != "timm":
         problem = f"its networks take 3 channels, this one {config.channels}"
         raise UserError(f"--to {to}: {problem}; export --to timm or onnx")
     if config.name == "small-resnet" or to == "timm":
         return backbones.build(config)
-    if to == "detectron2" and (config.small_stem or not config.name.startswith("res")):
-        raise UserError(
-            f"--to detectron2: it has no network '{describe_network(config)}', only ResNets and ResNeXts"
-        )
-    if config.options.keys() - {"stem_padding"} or (
-        config.name not in torchvision.models.list_models()
-    ):
-        raise UserError(
-            f"--to {to}: it has no network '{config.name}'; export --to timm or safetensors"
-        )
+    is_known = config.name in torchvision.models.list_models()
+    if not is_known or config.options.keys() - {"stem_padding"}:
+        problem = f"it has no network '{config.name}'"
+        raise UserError(f"--to {to}: {problem}; export --to timm or safetensors")
     network = cast(nn.Module, torchvision.models.get_model(config.name, weights=None))
     if not isinstance(network, torchvision.models.ResNet):
         raise UserError(f"--to {to}: its '{config.name}' has other tensor names; export --to timm")

@@ -66,13 +66,12 @@ def names_network(path: Path) -> bool:
     return "architecture" in fields or "model_type" in fields or (path.parent / OPEN_CLIP).is_file()
 
 
-def read(folder: Path, named: bool = False, file: Path | None = None) -> Folder:
+def read(folder: Path, named: bool = False) -> Folder:
     """The weights in a folder, and what its files say of the network and the preparation of images.
 
-    named: the user names the network, so that config.json is not asked for it. file: the weights, if there are several.
-    Raises UserError.
+    named: the user names the network, so that config.json is not asked for it. Raises UserError.
     """
-    weights = _weights(folder) if file is None else files.read(file)
+    weights = _weights(folder)
     fields = _json(folder / CONFIG)
     if "architecture" in fields:
         with described(str(folder / CONFIG), "not a config of timm"):
@@ -174,7 +173,7 @@ def _of_transformers(fields: Mapping[str, Any], path: Path) -> NetworkConfig | N
     kind = str(fields["model_type"])
     kind = _ALIKE.get(kind, kind)
     if kind == "resnet":
-        for name, usual in (("downsample_in_bottleneck", False), ("hidden_act", "relu")):
+        for name, usual in TABLE["resnet"].items():
             if fields.get(name, usual) != usual:
                 raise UserError(f"{path}: timm has no ResNet with {name}={fields[name]}")
         return None
@@ -186,7 +185,6 @@ def _of_transformers(fields: Mapping[str, Any], path: Path) -> NetworkConfig | N
         remedy = f"if timm has this network, name it: {path.parent}#NETWORK"
         raise UserError(f"{path}: model_type '{kind}' is not known; known: {known()}; {remedy}")
     width = int(fields["hidden_size"])
-    heads = int(fields["num_attention_heads"])
     hidden = fields.get("intermediate_size")
     if hidden is None:
         hidden = int(width * fields.get("mlp_ratio", 4))
@@ -199,21 +197,13 @@ def _of_transformers(fields: Mapping[str, Any], path: Path) -> NetworkConfig | N
     if kind == "dinov3_vit" and activation != ("silu" if gated else "gelu"):
         layers = "gated layers" if gated else "layers"
         raise UserError(f"{path}: timm's DINOv3 has no {layers} with hidden_act '{activation}'")
-    wanted: dict[str, Any] = {
-        "embed_dim": width,
-        "depth": int(fields["num_hidden_layers"]),
-        "num_heads": heads,
-        "patch_size": _side(fields.get("patch_size", 16), path),
-        "img_size": _side(fields.get("image_size", 224), path),
-        "hidden": int(hidden),
-        "norm_eps": float(fields.get("layer_norm_eps", 1e-6)),
-        "registers": int(fields.get("num_register_tokens", 0)),
-        "rope_temperature": float(fields.get("rope_theta", 100)),
-        "act_layer": "gelu" if gated else _ACTIVATIONS[activation],
-        "qkv_bias": bool(fields.get("qkv_bias", True)),
-    }
-    channels = int(fields.get("num_channels", 3))
-    return _with_options(_NETWORKS[key], wanted, channels)
+    values = {**TABLE["defaults"], **fields}
+    wanted = {ours: values[theirs] for ours, theirs in TABLE["fields"].items()}
+    wanted["patch_size"] = _side(values["patch_size"], path)
+    wanted["img_size"] = _side(values["image_size"], path)
+    wanted["hidden"] = int(hidden)
+    wanted["act_layer"] = "gelu" if gated else _ACTIVATIONS[activation]
+    return _with_options(_NETWORKS[key], wanted, int(values["num_channels"]))
 
 
 def known() -> str:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError, reason
-from hexa.data.sources import decode as decoding
-from hexa.data.sources.source import digest
+from hexa.data.sources.fingerprint import digest
+from hexa.data.sources.limits import DecodeError, read as read_bytes
 
 #: Sides of a JPEG are shorter than this.
 _LONGEST = 1 << 16
@@ -43,7 +43,7 @@ def read(file: Path, class_names: Sequence[str]) -> Boxes:
     labels = []
     difficult = []
     try:
-        text = decoding.read(file, _MOST_BYTES + 1)
+        text = read_bytes(file, _MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
             raise ValueError(f"larger than {_MOST_BYTES:,} bytes")
         root = ElementTree.fromstring(text)
@@ -63,7 +63,7 @@ def read(file: Path, class_names: Sequence[str]) -> Boxes:
             boxes.append((x0 - 1, y0 - 1, x1, y1))
             labels.append(class_names.index(thing.findtext("name", "").strip()))
             difficult.append(int(thing.findtext("difficult", "0")) != 0)
-    except decoding.DecodeError as error:
+    except DecodeError as error:
         raise UserError(f"{file}: {error}") from None
     except (ElementTree.ParseError, ValueError, LookupError, RecursionError, MemoryError) as error:
         raise UserError(f"{file}: not a valid VOC annotation ({reason(error)})") from None

@@ -14,8 +14,9 @@ from torch.utils.data import Dataset
 from hexa.config import UserError, some
 from hexa.data.loading.store import readable
 from hexa.data.loading.workers import Problems, epoch_order
-from hexa.data.sources import decode as decoding
-from hexa.data.sources.source import Source, Subset, digest
+from hexa.data.sources.decode import DecodeError
+from hexa.data.sources.fingerprint import digest
+from hexa.data.sources.source import Source, Subset
 from hexa.data.sources.voc import VOCSource
 from hexa.runtime.random import Stream
 from hexa_paper.detection.boxes import Boxes, read
@@ -148,7 +149,7 @@ class TestImages(Dataset[tuple[int, Tensor | None, tuple[int, int], str]]):
     def __getitem__(self, index: int) -> tuple[int, Tensor | None, tuple[int, int], str]:
         try:
             image = self.source.decode(index)
-        except decoding.DecodeError as error:
+        except DecodeError as error:
             return index, None, (0, 0), str(error)
         return (
             index,

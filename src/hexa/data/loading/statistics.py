@@ -9,7 +9,8 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.data.loading.store import available_cores
-from hexa.data.sources import decode as decoding
+from hexa.data.sources.decode import DecodeError
+from hexa.data.sources.pil import quiet
 from hexa.data.sources.source import Source
 from hexa.ops.photometric import unit
 
@@ -33,13 +34,13 @@ def measured(source: Source) -> Statistics:
         """E_p x and E_p x², [2, C], or why the image cannot be read."""
         try:
             image = source.decode(position)
-        except decoding.DecodeError as error:
+        except DecodeError as error:
             return f"{source.paths[position]}: {error}"
         step = max(1, max(image.shape[1:]) // _SIDE)
         pixels = unit(image[:, ::step, ::step]).double().flatten(1)
         return torch.stack((pixels.mean(1), pixels.square().mean(1)))
 
-    with ThreadPoolExecutor(available_cores()) as pool, decoding.quiet():
+    with ThreadPoolExecutor(available_cores()) as pool, quiet():
         found = list(pool.map(moments, positions))
     read = [moment for moment in found if isinstance(moment, Tensor)]
     if not read:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError, some
-from hexa.data.sources import decode as decoding
+from hexa.data.sources.decode import DecodeError
+from hexa.data.sources.pil import quiet
 from hexa.data.sources.source import ArraySource, Source
 from hexa.ops.photometric import unit
 from hexa.runtime.cores import usable_cores
@@ -77,7 +78,7 @@ class ImageStore:
             for index in range(start, min(start + _BLOCK, len(source))):
                 try:
                     image = source.decode(index)
-                except decoding.DecodeError as error:
+                except DecodeError as error:
                     problems[index] = str(error)
                     continue
                 if (image.shape, image.dtype) != (images.shape[1:], images.dtype):
@@ -87,7 +88,7 @@ class ImageStore:
 
         pool = ThreadPoolExecutor(available_cores())
         try:
-            with decoding.quiet():
+            with quiet():
                 for of_one_size in pool.map(block, range(0, len(source), _BLOCK)):
                     if not of_one_size:
                         return None
@@ -117,7 +118,7 @@ def readable(
     for position in ((wanted + offset) % len(source) for offset in range(tried)):
         try:
             return position, read(position)
-        except decoding.DecodeError as error:
+        except DecodeError as error:
             problems.append((position, str(error)))
             first = first or f"{source.paths[position]}: {error}"
     raise UnreadableImages(

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from hexa.config import UserError, some
-from hexa.data.sources import decode as decoding
-from hexa.data.sources.source import Labels, Source, location
-from hexa.runtime.paths import Inside
+from hexa.data.sources.limits import DecodeError, read
+from hexa.data.sources.source import Labels, Source
+from hexa.runtime.paths import Inside, location
 
 #: Where a year's folder has its lists: files CLASS_LIST.txt with image names and 1, 0 or −1.
 LISTS = Path("ImageSets", "Main")
@@ -68,11 +68,9 @@ def _read(root: Path, list_name: str, spec: str) -> tuple[list[str], list[str], 
     names: list[str] = []
     for file in files:
         try:
-            rows = [
-                line.split() for line in decoding.read(file).decode().splitlines() if line.strip()
-            ]
+            rows = [line.split() for line in read(file).decode().splitlines() if line.strip()]
             columns.append([_LABELS[_LABELS.index(int(row[1]))] for row in rows])
-        except (IndexError, ValueError, decoding.DecodeError):
+        except (IndexError, ValueError, DecodeError):
             raise UserError(
                 f"data '{spec}': {file} is not a list of image names, each with 1, 0 or -1"
             ) from None

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hexa.data.sources import decode as decoding
+from hexa.data.sources.decode import decode
+from hexa.data.sources.pil import jpeg_size
 from hexa.data.sources.source import Source
 from hexa.data.views.making import Views
 from hexa.ops.photometric import unit
@@ -25,31 +26,20 @@ def cut_crops(source: Source, position: int, views: Views, numbers: Tensor) -> l
     flips and turns, except for large JPEGs (see REDUCING_GAP). Raises DecodeError.
     """
     data = source.encoded(position) if source.channels == 3 else None
-    full = decoding.jpeg_size(data) if data is not None and len(data) >= _LARGE else None
+    full = jpeg_size(data) if data is not None and len(data) >= _LARGE else None
     if data is not None and full is not None:
         cuts = _cuts(views, numbers, *full)
         least = min(min(high, wide) / size for _, _, high, wide, *_, size in cuts)
         shrink = next((shrink for shrink in (8, 4, 2) if least >= REDUCING_GAP * shrink), 1)
-        most = source.max_image_pixels
-        image = (
-            decoding.decode(data, most)
-            if shrink == 1
-            else decoding.decode_with_pil(data, shrink, most)
-        )
+        image = decode(data, source.max_image_pixels, shrink=shrink)
     else:
         image = source.decode(position)
         full = (int(image.shape[1]), int(image.shape[2]))
         cuts = _cuts(views, numbers, *full)
-    scale_h = image.shape[1] / full[0]
-    scale_w = image.shape[2] / full[1]
     crops = []
     for top, left, high, wide, flip, upside_down, transposed, size in cuts:
-        rows = slice(
-            round(top * scale_h), max(round((top + high) * scale_h), round(top * scale_h) + 1)
-        )
-        columns = slice(
-            round(left * scale_w), max(round((left + wide) * scale_w), round(left * scale_w) + 1)
-        )
+        rows = _span(top, high, image.shape[1] / full[0])
+        columns = _span(left, wide, image.shape[2] / full[1])
         part = image[None, :, rows, columns]
         part = part if part.dtype == torch.uint8 else unit(part)
         crop = functional.interpolate(part, (size, size), mode="bilinear", antialias=True)[0]
@@ -57,6 +47,12 @@ def cut_crops(source: Source, position: int, views: Views, numbers: Tensor) -> l
         crop = crop.flip(1) if upside_down else crop
         crops.append(crop.transpose(1, 2) if transposed else crop)
     return crops
+
+
+def _span(start: int, length: int, scale: float) -> slice:
+    """Rows or columns of an image that was decoded at this share of its size: one or more."""
+    begin = round(start * scale)
+    return slice(begin, max(round((start + length) * scale), begin + 1))
 
 
 def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[tuple[int, ...]]:
@@ -67,8 +63,6 @@ def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[tuple[
     cuts: list[tuple[int, ...]] = []
     for group, share in views.by_group(numbers):
         boxes, turns = views.boxes(share, height, width, group)
-        cuts += [
-            (*cut, group.size)
-            for cut in torch.stack((*boxes, *(turn.long() for turn in turns)), 1).tolist()
-        ]
+        columns = torch.stack((*boxes, *(turn.long() for turn in turns)), 1)
+        cuts += [(*cut, group.size) for cut in columns.tolist()]
     return cuts
