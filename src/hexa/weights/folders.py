@@ -32,6 +32,8 @@ _WEIGHTS = (
     *("open_clip_model.safetensors", "open_clip_pytorch_model.bin"),
 )
 _MOST_SHARDS = 1000
+#: Suffixes of other files of weights, of which a folder may have one.
+_SUFFIXES = (".safetensors", ".bin", ".pth")
 #: timm's networks of each `model_type` of transformers: W is the word of the width, P the patch in pixels. The first
 #: that exists is taken, with options for what differs.
 _NETWORKS: dict[str, list[str]] = TABLE["transformers"]
@@ -39,8 +41,8 @@ _NETWORKS: dict[str, list[str]] = TABLE["transformers"]
 _ALIKE: dict[str, str] = TABLE["alike"]
 #: timm's names of activations by those of transformers.
 _ACTIVATIONS: dict[str, str] = TABLE["activations"]
-#: Fields of OpenCLIP's vision_cfg that hexa knows, or that do not change features.
-_VISION: list[str] = TABLE["open_clip"]
+#: Fields of OpenCLIP's vision_cfg that hexa knows, or that do not change features, and their usual values.
+_VISION: dict[str, Any] = TABLE["open_clip"]
 #: Pillow's numbers of interpolations.
 _RESAMPLE = {2: "bilinear", 3: "bicubic"}
 
@@ -105,26 +107,25 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _weights(folder: Path) -> Weights:
     """The tensors of the folder's file of weights, or of all files that its index lists."""
-    for name in _WEIGHTS:
-        path = folder / name
-        if not path.is_file():
-            continue
-        if path.suffix != ".json":
-            return replace(files.read(path), where=str(folder))
-        listed = _json(path).get("weight_map")
-        shards = sorted(set(listed.values())) if isinstance(listed, dict) else []
-        plain = [one for one in shards if isinstance(one, str) and Path(one).name == one]
-        if not shards or len(plain) < len(shards) or len(shards) > _MOST_SHARDS:
-            raise UserError(f"{path}: has no weight_map of files in this folder; copy it again")
-        missing = [one for one in plain if not (folder / one).is_file()]
-        if missing:
-            raise UserError(f"{folder}: lacks {some(missing)}, which {name} lists; copy it again")
-        return files.read_all([folder / one for one in plain], str(folder))
-    others = [*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob("*.pth")]
-    if len(others) == 1:
+    name = next((name for name in _WEIGHTS if (folder / name).is_file()), None)
+    if name is None:
+        others = [path for suffix in _SUFFIXES for path in folder.glob(f"*{suffix}")]
+        if len(others) != 1:
+            problem = f"no {_WEIGHTS[0]} or {_WEIGHTS[2]}"
+            raise UserError(f"{folder}: has {problem}; give the file of weights, FILE#NETWORK")
         return replace(files.read(others[0]), where=str(folder))
-    problem = f"no {_WEIGHTS[0]} or {_WEIGHTS[2]}"
-    raise UserError(f"{folder}: has {problem}; give the file of weights, FILE#NETWORK")
+    path = folder / name
+    if path.suffix != ".json":
+        return replace(files.read(path), where=str(folder))
+    listed = _json(path).get("weight_map")
+    shards = sorted(set(listed.values())) if isinstance(listed, dict) else []
+    are_plain = all(isinstance(one, str) and Path(one).name == one for one in shards)
+    if not 0 < len(shards) <= _MOST_SHARDS or not are_plain:
+        raise UserError(f"{path}: has no weight_map of files in this folder; copy it again")
+    missing = [one for one in shards if not (folder / one).is_file()]
+    if missing:
+        raise UserError(f"{folder}: lacks {some(missing)}, which {name} lists; copy it again")
+    return files.read_all([folder / one for one in shards], str(folder))
 
 
 # -- timm --------------------------------------------------------------------------------------------------------------
@@ -134,9 +135,8 @@ def _of_timm(fields: Mapping[str, Any], path: Path) -> tuple[NetworkConfig, Prep
     """The network of a timm hub folder, as timm.create_model('local-dir:FOLDER', num_classes=0) builds it."""
     name = str(fields["architecture"])
     if name not in timm.list_models():
-        raise UserError(
-            f"{path}: timm has no network '{name}'; {nearest(name, timm.list_models())}"
-        )
+        near = nearest(name, timm.list_models())
+        raise UserError(f"{path}: timm has no network '{name}'; {near}")
     cfg = dict(fields.get("pretrained_cfg") or fields)
     options = dict(fields.get("model_args") or {})
     if cfg.get("global_pool"):
@@ -147,12 +147,10 @@ def _of_timm(fields: Mapping[str, Any], path: Path) -> tuple[NetworkConfig, Prep
     for ignored in ("num_classes", "drop_rate", "drop_path_rate", "proj_drop_rate"):
         options.pop(ignored, None)
     channels = options.pop("in_chans", 3)
-    side = options.get("img_size")
-    if isinstance(side, list) and len(set(side)) == 1:
-        options["img_size"] = side[0]
+    if "img_size" in options:
+        options["img_size"] = _side(options["img_size"], path)
     config = NetworkConfig(name=name, channels=channels, options=_needed(name, options))
-    preparation = of_timms_values(cfg, str(path))
-    return config, preparation
+    return config, of_timms_values(cfg, str(path))
 
 
 def _needed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,36 +262,37 @@ def _with_options(names: list[str], wanted: Mapping[str, Any], channels: int = 3
 def _of_open_clip(fields: Mapping[str, Any], path: Path) -> NetworkConfig:
     """The vision transformer of an open_clip_config.json."""
     model = fields["model_cfg"]
-    vision = {
-        key: value for key, value in model["vision_cfg"].items() if value not in (None, False)
-    }
-    odd = sorted(vision.keys() - {*_VISION})
-    if odd or isinstance(vision.get("layers"), list) or vision.get("no_ln_pre"):
-        what = some(odd or ["layers of a ResNet" if not vision.get("no_ln_pre") else "no_ln_pre"])
+    given = {key: value for key, value in model["vision_cfg"].items() if value not in (None, False)}
+    odd = sorted(given.keys() - _VISION.keys())
+    if isinstance(given.get("layers"), list):
+        odd.append("layers of a ResNet")
+    if odd:
+        what = some(odd)
         raise UserError(f"{path}: a tower with {what}; name timm's: {path.parent}#NETWORK")
-    width = int(vision.get("width", 768))
+    vision = _VISION | given
     wanted: dict[str, Any] = {
-        "embed_dim": width,
-        "depth": int(vision.get("layers", 12)),
-        "num_heads": width // int(vision.get("head_width", 64)),
-        "patch_size": _side(vision.get("patch_size", 16), path),
-        "img_size": _side(vision.get("image_size", 224), path),
-        "hidden": int(width * vision.get("mlp_ratio", 4)),
+        "embed_dim": int(vision["width"]),
+        "depth": int(vision["layers"]),
+        "num_heads": int(vision["width"]) // int(vision["head_width"]),
+        "patch_size": _side(vision["patch_size"], path),
+        "img_size": _side(vision["image_size"], path),
+        "hidden": int(vision["width"] * vision["mlp_ratio"]),
         "act_layer": "quick_gelu" if model.get("quick_gelu") else "gelu",
-        "init_values": vision.get("ls_init_value"),
+        "init_values": vision["ls_init_value"],
     }
     return _with_options(_NETWORKS["clip_vision_model"], wanted)
 
 
 def _open_clips_processor(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an image processor of transformers for OpenCLIP's preprocess_cfg."""
-    cfg = fields.get("preprocess_cfg") or {}
-    found = {"image_mean": cfg.get("mean"), "image_std": cfg.get("std")}
-    found["resample"] = 2 if cfg.get("interpolation") == "bilinear" else 3
-    found["size"] = cfg.get("size")
+    given = fields.get("preprocess_cfg") or {}
     of_clip = of_timm("vit_base_patch32_clip_224.openai")
-    usual = {"image_mean": list(of_clip.mean), "image_std": list(of_clip.std)}
-    return usual | {key: value for key, value in found.items() if value is not None}
+    return {
+        "image_mean": given.get("mean") or of_clip.mean,
+        "image_std": given.get("std") or of_clip.std,
+        "resample": 2 if given.get("interpolation") == "bilinear" else 3,
+        "size": given.get("size"),
+    }
 
 
 # -- preparation of images ---------------------------------------------------------------------------------------------
@@ -306,14 +305,15 @@ def _of_processor(fields: Mapping[str, Any], path: Path) -> Preparation:
         values |= {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
     elif fields.get("image_mean") is not None and fields.get("image_std") is not None:
         values |= {"mean": fields["image_mean"], "std": fields["image_std"]}
-    if (resample := fields.get("resample")) is not None:
-        values["interpolation"] = _RESAMPLE.get(resample, "bicubic")
+    if fields.get("resample") is not None:
+        values["interpolation"] = _RESAMPLE.get(fields["resample"], "bicubic")
     shorter = _pixels(fields.get("size"))
     crop = _pixels(fields.get("crop_size")) if fields.get("do_center_crop", True) else None
     size = crop or shorter
+    share = fields.get("crop_pct")
     if crop and shorter and crop <= shorter:
         values["crop"] = crop / shorter
-    elif isinstance(share := fields.get("crop_pct"), int | float):
+    elif isinstance(share, int | float):
         values["crop"] = share
     elif size:
         values["crop"] = 1.0

@@ -108,13 +108,9 @@ def find(weights: Weights, own: State) -> list[Part]:
 
 def _prefixes(key: str, known: Collection[str]) -> Iterator[str]:
     """Each path before the rest of a key that is a known name."""
-    start = 0
-    while True:
-        if key[start:] in known:
-            yield key[:start]
-        start = key.find(".", start) + 1
-        if not start:
-            return
+    for dot in re.finditer(r"^|\.", key):
+        if key[dot.end() :] in known:
+            yield key[: dot.end()]
 
 
 def below(state: State, prefix: str) -> dict[str, Tensor]:

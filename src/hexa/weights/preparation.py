@@ -113,9 +113,8 @@ def assumed(size: int = 224) -> Preparation:
 
 def published(whose: str, std: Channels = IMAGENET_STD) -> Preparation:
     """The values in the published code of `whose` (F1, F21)."""
-    return Preparation(
-        IMAGENET_MEAN, std, 224, origins=dict.fromkeys(NAMES, f"published with {whose}")
-    )
+    origins = dict.fromkeys(NAMES, f"published with {whose}")
+    return Preparation(IMAGENET_MEAN, std, 224, origins=origins)
 
 
 def of_timm(name: str) -> Preparation:
