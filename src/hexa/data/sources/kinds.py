@@ -20,7 +20,7 @@ EXTENSIONS = frozenset(_TABLE["images"])
 #: Kinds that need an extra: its name, and the module that reads them.
 EXTRAS: dict[str, list[str]] = _TABLE["extras"]
 #: All kinds, for messages.
-ALL = (*_TABLE["beginnings"], *_TABLE["brands"])
+ALL: tuple[str, ...] = (*_TABLE["beginnings"], *_TABLE["brands"])
 #: What follows the last point of a name is a suffix up to this length.
 _LONGEST_SUFFIX = 16
 _BEGINNINGS = [f"({one})".encode() for one in _TABLE["beginnings"].values()]

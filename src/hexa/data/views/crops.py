@@ -90,5 +90,5 @@ def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[Cut]:
     for group, share in views.by_group(numbers):
         boxes, turns = views.boxes(share, height, width, group)
         columns = (*boxes, *(turn.long() for turn in turns))
-        cuts += [Cut(*row, group.size) for row in torch.stack(columns, 1).tolist()]
+        cuts += [Cut._make((*row, group.size)) for row in torch.stack(columns, 1).tolist()]
     return cuts
