@@ -22,7 +22,7 @@ def test_an_unfinished_run_is_named(tmp_path: Path, says: Says) -> None:
     assert note.format("the same hexa adapt command") in says(*embedding).out.splitlines()
     whole = tmp_path / "out.safetensors"
     again = ("export", whole, "--to", "timm", "--out", tmp_path / "b.safetensors")
-    assert "unfinished" not in says(*again).out
+    assert "is unfinished" not in says(*again).out
     shutil.copy(tmp_path / "out.safetensors", run / "backbone.safetensors")
     (run / "adapt.json").write_text(
         '{"verdict": "no", "kept": "start", "table": {"header": ["", "", "", ""]}}'
