@@ -119,11 +119,11 @@ def reproduce(given: Given, extra: Fields) -> int:
 
 
 @command(
-    "a figure of a run or backbone as PNG or SVG: hard-examples, view-space, neighbours, clusters",
-    option("KIND", "hard-examples, view-space, neighbours or clusters"),
+    "a figure of a run or backbone as PNG or SVG: hard-examples, view-space, clusters",
+    option("KIND", "hard-examples, view-space or clusters"),
     option(
         "TARGET",
-        "a run or a recipe; for neighbours and clusters a run or any backbone",
+        "a run or a recipe; for clusters a run or any backbone",
         metavar="RUN",
     ),
     DATA_OF_RUN,
@@ -131,7 +131,7 @@ def reproduce(given: Given, extra: Fields) -> int:
     TRUST_IMAGES,
     SEED,
     description="hard-examples: views beside the hard examples made of them. view-space: clean, adversarial and mixed "
-    "views in two dimensions. neighbours, clusters: which images a backbone finds similar.",
+    "views in two dimensions. clusters: which images a backbone finds similar.",
 )
 def figure(given: Given, extra: Fields) -> None:
     from hexa.runtime import targets

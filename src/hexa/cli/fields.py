@@ -39,6 +39,17 @@ COMMON = (
     "training.num_workers",
     "training.compile",
 )
+#: Words for types.
+_WORDS = {
+    int: "integer",
+    float: "number",
+    bool: "true|false",
+    str: "text",
+    Path: "path",
+    type(None): "none",
+    tuple: "list",
+    dict: "mapping",
+}
 #: References to the project's list of formulas and decisions, " (F4)" and "D9: ", which help leaves out.
 _REFERENCES = re.compile(r" \([FD]\d+(, [FD]\d+)*\)|\b[FD]\d+: ")
 
@@ -182,35 +193,16 @@ def _description(config: type[pydantic.BaseModel], name: str) -> str:
 
 
 def _kind(annotation: Any) -> str:
-    """What may be given, in words a user knows: `auto|fp32|bf16`, `number or none`; empty where there is no choice."""
-    names = {
-        int: "integer",
-        float: "number",
-        bool: "true|false",
-        str: "text",
-        Path: "path",
-        type(None): "none",
-    }
+    """What may be given: `auto|fp32|bf16`, `number or none`; empty if there is no choice or no short word."""
     origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Literal:
-        choices = get_args(annotation)
-        return "|".join(map(str, choices)) if len(choices) > 1 else ""
+        return "|".join(map(str, arguments)) if len(arguments) > 1 else ""
     if origin in (Union, types.UnionType):
-        return " or ".join(_kind(part) for part in get_args(annotation))
+        return " or ".join(filter(None, map(_kind, arguments)))
     if origin is Annotated:
-        return _kind(get_args(annotation)[0])
-    if origin is dict:
-        return "{name: value, …}"
-    if origin in (tuple, list):
-        inner = [_kind(part) for part in get_args(annotation) if part is not Ellipsis]
-        fixed = origin is tuple and Ellipsis not in get_args(annotation)
-        return f"[{', '.join(inner)}]" if fixed else f"[{inner[0]}, …]"
-    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
-        parts = (
-            f"{name}: {_kind(info.annotation)}" for name, info in annotation.model_fields.items()
-        )
-        return "{" + ", ".join(parts) + "}"
-    return names.get(annotation, "")
+        return _kind(arguments[0])
+    return _WORDS.get(origin or annotation, "")
 
 
 def _shown(value: Any) -> str:

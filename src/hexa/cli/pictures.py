@@ -71,7 +71,10 @@ def visualize(given: Given, extra: Fields) -> None:
     "one self-contained HTML file on one or several runs: curves, tables, hard examples",
     option("RUNS", "run folders, or JSON files of hexa evaluate --out", nargs="+", metavar="RUN"),
     option("--out FILE.html", required=True),
-    option("--data SOURCE", "images for pictures that a run lacks; without, none are made"),
+    option(
+        "--data SOURCE",
+        "images to make the pictures of the runs from (default: the pictures they have)",
+    ),
 )
 def report(given: Given, extra: Fields) -> None:
     from hexa.runtime import targets
@@ -79,12 +82,14 @@ def report(given: Given, extra: Fields) -> None:
     out = targets.check(given.out, (".html",))
     import_networks()
     from hexa.reporting.report import report as run
-    from hexa.run.visualize import makers as of_images
+    from hexa.run.visualize import store_pictures
 
-    left_out: list[str] = []
-    makers = None if given.data is None else of_images(given.data)
-    path = run([Path(folder) for folder in given.runs], out, makers, left_out)
-    say(*left_out, f"written to {path}")
+    folders = [Path(folder) for folder in given.runs]
+    if given.data is not None:
+        for folder in folders:
+            if folder.is_dir():
+                say(*store_pictures(folder, given.data))
+    say(f"written to {run(folders, out)}")
 
 
 def import_if_trusted(given: Given) -> None:

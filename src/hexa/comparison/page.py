@@ -26,7 +26,7 @@ from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.split import draw_images
 from hexa.reporting.gallery import tiles_of
 from hexa.reporting.pictures import Gallery
-from hexa.reporting.plots.neighbours import class_name, class_of
+from hexa.reporting.plots.clusters import class_name, class_of
 from hexa.reporting.rendering import rendered
 from hexa.reporting.report import picture
 from hexa.reporting.style import COLOURS, MARKERS, MUTED, drawing

@@ -6,13 +6,12 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hexa.config import ConfigError, UserError, some
+from hexa.config import ConfigError, UserError, reason, some
 from hexa.core import Batch, Method
 from hexa.data import Source, open_source
 from hexa.data.loading.workers import alike
@@ -26,8 +25,6 @@ from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment
 from hexa.reporting.gallery import gallery
 from hexa.reporting.pictures import Gallery
-from hexa.reporting.report import Makers
-from hexa.reporting.runs import Run, flatten
 from hexa.reporting.style import SIDE, save
 from hexa.run.build import (
     Machine,
@@ -39,12 +36,17 @@ from hexa.run.build import (
     settled,
 )
 from hexa.run.folder import note_of
-from hexa.runtime import checkpoints, paths
+from hexa.run.names import BACKBONE, CHECKPOINTS, CONFIG
+from hexa.runtime import checkpoints, paths, processes
 from hexa.runtime.progress import Progress, silent
 from hexa.runtime.random import Stream
 
+#: Images that are made together: enough for batch statistics like those of training, few enough to be quick.
 _BATCH_SIZE = 64
-"""Images that are made together: enough for batch statistics like those of training, few enough to be quick."""
+#: Images whose clusters a report shows.
+_EMBEDDED = 500
+#: Clusters that a report shows.
+_CLUSTERS = 8
 
 
 def visualize(
@@ -224,8 +226,8 @@ def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | 
     folder = Path(target)
     from hexa.recipes import plugins
 
-    if (folder / "config.yaml").is_file():
-        return plugins.load(folder / "config.yaml"), folder
+    if (folder / CONFIG).is_file():
+        return plugins.load(folder / CONFIG), folder
     if isinstance(target, Path) or folder.is_dir():
         raise UserError(
             f"{target}: not a run folder (config.yaml is missing); give a run or a recipe's name"
@@ -260,7 +262,7 @@ def _own_source(experiment: Experiment) -> Source | None:
 def _load(method: Method, folder: Path, device: torch.device) -> int:
     """Load the newest checkpoint; returns its step."""
     problems: list[str] = []
-    newest = checkpoints.newest_good(folder / "checkpoints", problems.append, device)
+    newest = checkpoints.newest_good(folder / CHECKPOINTS, problems.append, device)
     if newest is None:
         reason = f" ({some(problems, '; ')})" if problems else ""
         raise UserError(
@@ -278,26 +280,42 @@ def _load(method: Method, folder: Path, device: torch.device) -> int:
     return step
 
 
-def makers(data: str) -> Makers:
-    """The pictures of a run's report, made of other images or its own: hard examples, and clusters of the features."""
-    return {
-        "gallery": lambda run: Look.at(run.folder, data, opens_own=False).gallery(),
-        "clusters": partial(_clusters, data),
-    }
+def store_pictures(folder: Path, data: str) -> list[str]:
+    """Make the pictures of a run's report of these images: hard examples, and clusters of the features.
+
+    Each is stored in the folder as .npz for the report and as .png to look at. Returns a line on each that cannot be
+    made: a report of the rest is better than none.
+    """
+    if processes.world_size() > 1:
+        return ["pictures are made by a single process; hexa report RUN --data SOURCE adds them"]
+    problems = []
+    for name, make in (("gallery", _hard_examples), ("clusters", _clusters)):
+        try:
+            made = make(folder, data)
+            save(made.draw(side=SIDE), folder / f"{name}.png")
+            made.store(folder / f"{name}.npz")
+        except Exception as error:
+            problems.append(f"no pictures ({name}): {reason(error)}")
+    return problems
 
 
-def _clusters(data: str, run: Run) -> Gallery:
+def _hard_examples(folder: Path, data: str) -> Gallery:
+    return Look.at(folder, data, opens_own=False).gallery()
+
+
+def _clusters(folder: Path, data: str) -> Gallery:
     """At most 500 images, drawn by the run's seed."""
-    from hexa.reporting.plots.neighbours import EmbeddedImages, clusters
+    from hexa.reporting.plots.clusters import EmbeddedImages, clusters
     from hexa.weights.pretrained import load_backbone
 
-    if not (run.folder / "backbone.safetensors").is_file():
-        message = f"{run.folder}: has no backbone.safetensors yet"
-        raise UserError(f"{message}; 'hexa resume {run.folder}' trains it to the end")
-    fields = flatten(run.config)
-    backbone = load_backbone(run.folder)
-    source = open_source(data, None, fields.get("training.max_image_pixels"), len(backbone.mean))
-    embedded = EmbeddedImages.of(backbone, source, limit=500, seed=fields.get("seed", 0))
-    return clusters(
-        embedded, num_clusters=min(8, len(embedded.features)), k=8, seed=fields.get("seed", 0)
-    )
+    if not (folder / BACKBONE).is_file():
+        raise UserError(
+            f"{folder}: has no {BACKBONE} yet; 'hexa resume {folder}' trains it to the end"
+        )
+    experiment = experiments.load(folder / CONFIG)
+    backbone = load_backbone(folder)
+    most = experiment.training.max_image_pixels
+    source = open_source(data, None, most, len(backbone.mean))
+    embedded = EmbeddedImages.of(backbone, source, limit=_EMBEDDED, seed=experiment.seed)
+    number = min(_CLUSTERS, len(embedded.features))
+    return clusters(embedded, num_clusters=number, k=8, seed=experiment.seed)

@@ -144,18 +144,13 @@ def truncate(path: Path, step: int) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
-    parsing.check(path, sys.maxsize)  # a pipe would be read for ever
     kept = []
-    for line in path.read_bytes().splitlines(keepends=True):
-        with suppress(ValueError, RecursionError):
-            fields = json.loads(line)
-            whole = (
-                isinstance(fields, dict)
-                and isinstance(fields.get("step"), int)
-                and line.endswith(b"\n")
-            )
-            if whole and fields["step"] <= (step - 1 if fields.get("event") == "epoch" else step):
-                kept.append((line, fields))
+    for line, fields in parsing.read_lines(path, sys.maxsize):
+        if fields is None or not isinstance(fields.get("step"), int) or not line.endswith(b"\n"):
+            continue
+        last = step - 1 if fields.get("event") == "epoch" else step
+        if fields["step"] <= last:
+            kept.append((line, fields))
     write_whole(path, lambda file: file.writelines(line for line, _ in kept))
     return [fields for _, fields in kept]
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from hexa.config import UserError, nearest
 from hexa.data import open_source
 from hexa.reporting.pictures import Gallery
-from hexa.reporting.plots.neighbours import EmbeddedImages, class_of, clusters, nearest_neighbours
+from hexa.reporting.plots.clusters import EmbeddedImages, class_of, clusters
 from hexa.reporting.style import SIDE, save
 from hexa.run.visualize import Look, is_known, own_images
 from hexa.runtime.progress import Progress, silent
@@ -24,11 +24,6 @@ Target = Path | str | Backbone
 OF_VIEWS = ("hard-examples", "view-space")
 #: Figures of features, which any backbone gives: the function that makes the gallery, and what to say under it.
 OF_FEATURES: dict[str, tuple[Callable[..., Gallery], str, str]] = {
-    "neighbours": (
-        nearest_neighbours,
-        "Cosine similarity of the features below each neighbour.",
-        "Frames: blue for the query's class, orange for another; the backbone never saw a label.",
-    ),
     "clusters": (
         clusters,
         "Spherical k-means on the features of {:,} images; the most typical first.",
@@ -49,13 +44,13 @@ def figure(
 ) -> Path:
     """Write a figure as PNG or SVG, by the ending of `out`, and return its path.
 
-    kind: hard-examples or view-space of a run's folder or a recipe's name; neighbours or clusters of any backbone.
+    kind: hard-examples or view-space of a run's folder or a recipe's name; clusters of any backbone.
     data: a source; None for the run's own images. opens_own: see Look.at. progress: told of stages. Raises UserError.
     """
     if kind in OF_VIEWS:
         if isinstance(target, Backbone):
             raise UserError(
-                f"{kind} is a figure of a method; give a run or a recipe, or take neighbours or clusters"
+                f"{kind} is a figure of a method; give a run or a recipe, or take clusters"
             )
         look = partial(Look.at, target, data, opens_own)
         return save(_of_views(kind, target, look, seed, progress), out)
