@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 from typing import Any
@@ -82,13 +81,9 @@ def harden(given: Given, extra: Fields) -> int:
 
 def _carry_out(given: Given, extra: Fields, **more: Any) -> int:
     """Carry out a command; its exit status is 2 if the time is not enough to train. more: what only `harden` asks."""
-    from hexa.config import UserError
     from hexa.runtime import targets
 
     out = targets.check_folder(given.out)
-    for name in extra:  # before the slow imports, what is plainly a misspelt option
-        if near := difflib.get_close_matches(f"--{name}", given.options, 1, cutoff=0.8):
-            raise UserError(f"--{name}: no such option or field; did you mean '{near[0]}'?")
     import_networks()
     from hexa import recipes
     from hexa.adaptation.command import adapt as run
@@ -109,8 +104,7 @@ def _carry_out(given: Given, extra: Fields, **more: Any) -> int:
         groups=given.groups,
         **more,
     )
-    made = recipes.get(kind.recipe)
-    known = (*fields.of_experiment(made), *fields.of_absent_hard_examples(made))
+    known = fields.of_experiment(recipes.get(kind.recipe))
     fields.check_names(request.fields, known, given.options)
     go_on = "the same command"
     if os.environ.get("WORLD_SIZE", "1") == "1":

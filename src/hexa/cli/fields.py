@@ -8,15 +8,11 @@ import textwrap
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import pydantic
 
 from hexa.config import ConfigError, nearest
-
-if TYPE_CHECKING:
-    from hexa.recipes.experiment import Experiment
-
 
 #: Fields that most people set, or the beginnings of their paths: what `--help` lists. `--help-all` lists all others too.
 COMMON = (
@@ -119,21 +115,6 @@ def check_names(given: Iterable[str], fields: Iterable[Field], options: Iterable
         problems.append((f"--{name}", f"no such option or field; {remedy}"))
     if problems:
         raise ConfigError(problems)
-
-
-def of_absent_hard_examples(experiment: Experiment) -> list[Field]:
-    """The fields of the kinds of hard examples that this experiment lacks; naming one of them adds it."""
-    from hexa.config import choices
-    from hexa.core import HardExample
-
-    present = {example.kind for example in experiment.hard_examples.values()}
-    kinds = choices(HardExample, "kind", "hexa.hard_examples")
-    absent = [kind for kind in sorted(kinds) if kind not in present]
-    return [
-        field
-        for kind in absent
-        for field in of_experiment(kinds[kind](kind=kind), f"hard_examples.{kind}.")
-    ]
 
 
 def describe(fields: Iterable[Field], width: int = 100) -> str:

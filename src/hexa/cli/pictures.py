@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     open=True,
 )
 def visualize(given: Given, extra: Fields) -> None:
-    from hexa.config import UserError, some
+    from hexa.config import UserError
     from hexa.runtime import targets
 
     out = targets.check(given.out, (".png",))
@@ -57,14 +57,20 @@ def visualize(given: Given, extra: Fields) -> None:
     else:
         given.recipe = given.target
         target = experiment_of(given, extra)
-    skipped: list[str] = []
     notes: list[str] = []
-    how = {name: getattr(given, name) for name in ("num_images", "seed", "gain")}
-    how["opens_own"] = given.trust
     with progress_bar() as progress:
-        path = run(target, given.data, out, problems=skipped, notes=notes, progress=progress, **how)
-    left = f"{len(skipped)} images could not be read and were skipped: {some(skipped, '; ')}"
-    say(*(f"note: {note}" for note in notes), f"written to {path}", left if skipped else "")
+        path = run(
+            target,
+            given.data,
+            out,
+            num_images=given.num_images,
+            seed=given.seed,
+            gain=given.gain,
+            opens_own=given.trust,
+            notes=notes,
+            progress=progress,
+        )
+    say(*(f"note: {note}" for note in notes), f"written to {path}")
 
 
 @command(

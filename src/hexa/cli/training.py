@@ -146,22 +146,18 @@ def describe_fields(given: Given, extra: Fields, everything: bool) -> int:
     from hexa.cli import fields
     from hexa.runtime.output import one_line, printable
 
-    experiment = experiment_of(given, extra)
     recipe = one_line(given.recipe or "--config FILE")
-    own = list(fields.of_experiment(experiment))
-    absent = fields.of_absent_hard_examples(experiment)
+    own = list(fields.of_experiment(experiment_of(given, extra)))
     listed = own if everything else [field for field in own if field.is_common]
     print(f"usage: hexa pretrain {recipe} [--out RUN] [--any.field VALUE …]\n")
     print("Fields with their values in this recipe:\n")
     print(printable(fields.describe(listed)))
     if not everything:
-        kinds = sorted({field.path.split(".")[1] for field in absent})
-        left = len(own) - len(listed) + len(absent)
-        print(f"\nHard examples that this recipe lacks: {', '.join(kinds)}.")
-        print(f"`hexa pretrain {recipe} --help-all` lists {left} more fields.")
-    elif absent:
-        print("\nHard examples that this recipe lacks. A field adds one:\n")
-        print(fields.describe(absent))
+        left = len(own) - len(listed)
+        print(f"\n`hexa pretrain {recipe} --help-all` lists {left} more fields.")
+    print(
+        "\nA modifier such as +cutmix adds a hard example with its fields; `hexa recipes` lists them."
+    )
     return 0
 
 

@@ -58,7 +58,6 @@ def visualize(
     num_images: int = 8,
     seed: int = 0,
     opens_own: bool = True,
-    problems: list[str] | None = None,
     notes: list[str] | None = None,
     progress: Progress = silent,
 ) -> Path:
@@ -66,18 +65,17 @@ def visualize(
 
     target: a run folder, whose newest checkpoint is taken, or a recipe's name or an experiment, with random weights.
     data: a source; None for the experiment's own. Returns `out`, written atomically.
-    opens_own: see Look.at.
-    gain, num_images, seed, problems: see Look.gallery. notes: takes in sentences on the images. progress: told of
-    stages.
+    opens_own: see Look.at. gain, num_images, seed: see Look.gallery. notes: gets sentences on the images, also on those
+    that cannot be read. progress: told of stages.
     Raises UserError: an unknown target or source, a run without an intact checkpoint, or whose method is in a file that
     has not been imported.
     """
     progress("opening the images", 0, 0)
     look = Look.at(target, data, opens_own)
-    if notes is not None:
-        notes += look.source.notes()
+    notes = [] if notes is None else notes
+    notes += look.source.notes()
     progress("making hard examples", 0, 0)
-    made = look.gallery(num_images, gain=gain, seed=seed, problems=problems)
+    made = look.gallery(num_images, gain=gain, seed=seed, notes=notes)
     progress("drawing", 0, 1)
     return save(made.draw(side=SIDE), out)
 
@@ -110,44 +108,37 @@ class Look:
         opens_own = opens_own or folder is None
         if not opens_own and data is None and not is_known(experiment.data):
             raise own_images(folder, experiment.data)
-        # on whatever device there is, uncompiled, with the hard examples that are trained on and their sources only
-        wanted = needed(experiment.hard_examples)
-        training = experiment.training.model_copy(
-            update={"device": "auto", "compile": False, "num_workers": 0}
-        )
-        kept = {name: config for name, config in experiment.hard_examples.items() if name in wanted}
-        experiment = experiment.model_copy(update={"training": training, "hard_examples": kept})
-        data = None if data == experiment.data else data
-        most = training.max_image_pixels
-        channels = experiment.network.channels
-        source = (
-            open_images(experiment) if data is None else open_source(data, None, most, channels)
-        )
+        experiment = _to_look_at(experiment)
+        if data == experiment.data:
+            data = None
+        if data is None:
+            source = open_images(experiment)
+        else:
+            most = experiment.training.max_image_pixels
+            source = open_source(data, None, most, experiment.network.channels)
         experiment, _ = settled(experiment, source)
         machine = Machine.of(experiment)
+        if folder is None:
+            setting = roomy_setting(experiment, max(len(source), experiment.batch_size))
+            method = build_method(experiment, setting, machine)
+            return cls(experiment, method.train(), machine, source, 0, known=False)
         # what a method reserves follows from the data it was trained on, which may be more than these images
-        own = source if data is None else _own_source(experiment) if opens_own else None
+        trained_on = source
+        if data is not None and opens_own:
+            with suppress(UserError):
+                trained_on = open_images(experiment)
         try:
-            fitting = roomy_setting if folder is None else setting_of
-            setting = fitting(experiment, max(len(own or source), experiment.batch_size))
-            method = build_method(experiment, setting, machine, filled=folder is None)
-            step = _load(method, folder, machine.device) if folder is not None else 0
+            setting = setting_of(experiment, max(len(trained_on), experiment.batch_size))
+            method = build_method(experiment, setting, machine, filled=False)
+            step = _load(method, folder, machine.device)
+        except torch.OutOfMemoryError:
+            raise
         except (ConfigError, RuntimeError) as error:
-            if folder is None or (
-                own is not None and isinstance(error, ConfigError | torch.OutOfMemoryError)
-            ):
-                raise
-            message = f"{folder}: its method remembers every image it was trained on"
-            if not opens_own:
-                raise UserError(f"{message}; give these with --data") from None
-            gone = "cannot be opened" if own is None else f"has other images now ({len(own)})"
-            remedy = f"put it back, or correct 'data' in {folder}/config.yaml"
             raise UserError(
-                f"{message}, and their source '{experiment.data}' {gone}; {remedy}"
+                f"{folder}: its weights do not fit {len(trained_on):,} images ({reason(error)}); give the images that it "
+                "was trained on with --data"
             ) from None
-        return cls(
-            experiment, method.train(), machine, source, step, folder is not None and data is None
-        )
+        return cls(experiment, method.train(), machine, source, step, known=data is None)
 
     def gallery(
         self,
@@ -155,7 +146,7 @@ class Look:
         *,
         gain: float | None = None,
         seed: int = 0,
-        problems: list[str] | None = None,
+        notes: list[str] | None = None,
     ) -> Gallery:
         """The views of `num_images` images and every hard example made of them.
 
@@ -163,10 +154,10 @@ class Look:
         batch are shown.
         gain: magnifies the perturbation around mid-grey; None chooses.
         seed: of the images, their views and their partners.
-        problems: gets a line for each image that could not be read and was passed over.
+        notes: gets a line on images that could not be read and were passed over.
         """
         count = max(num_images, min(self.experiment.batch_size, _BATCH_SIZE))
-        batch = self.batch(count, Stream(seed).child("visualize"), problems=problems)
+        batch = self.batch(count, Stream(seed).child("visualize"), notes=notes)
         return gallery(self.objective(), batch, num_images, gain)
 
     def objective(self, hard_examples: Mapping[str, Mapping[str, Any]] | None = None) -> Objective:
@@ -184,11 +175,11 @@ class Look:
         count: int,
         stream: Stream,
         views: Stream | None = None,
-        problems: list[str] | None = None,
+        notes: list[str] | None = None,
     ) -> Batch:
         """`count` images drawn by the stream, in views of it, or of another stream: the same images again.
 
-        problems: gets a line for each image that cannot be read, for which another stands.
+        notes: gets a line on images that cannot be read, for which others stand.
         """
         recipe = Views(self.experiment.views)
         device = self.machine.device
@@ -198,6 +189,7 @@ class Look:
         numbers = recipe.draw(made, slice(0, count))  # [V, count, P]
         crops: list[list[torch.Tensor]] = []
         index: list[int] = []
+        problems: list[str] = []
         while len(crops) < count:  # a small source repeats
             position = order[len(crops) % len(order)]
             try:
@@ -205,13 +197,13 @@ class Look:
                 index.append(position)
             except DecodeError as error:
                 order.remove(position)
-                if problems is not None:
-                    problems.append(f"{source.paths[position]}: {error}")
+                problems.append(f"{source.paths[position]}: {error}")
                 if not order:
                     message = f"data '{source.name}': none of its images can be read"
-                    raise UserError(
-                        f"{message}; the last was {source.paths[position]} ({error})"
-                    ) from None
+                    raise UserError(f"{message}; the last was {problems[-1]}") from None
+        if problems and notes is not None:
+            skipped = f"{len(problems)} images could not be read and were skipped"
+            notes.append(f"{skipped}: {some(problems, '; ')}")
         stacked = tuple(torch.stack(alike(view)).to(device) for view in zip(*crops, strict=True))
         places = torch.tensor(index, device=device)
         return replace(
@@ -253,10 +245,13 @@ def own_images(run: object, data: str) -> UserError:
     )
 
 
-def _own_source(experiment: Experiment) -> Source | None:
-    with suppress(UserError):
-        return open_images(experiment)
-    return None
+def _to_look_at(experiment: Experiment) -> Experiment:
+    """On any device there is, uncompiled, with the hard examples that are trained on and their sources only."""
+    wanted = needed(experiment.hard_examples)
+    kept = {name: hard for name, hard in experiment.hard_examples.items() if name in wanted}
+    changes = {"device": "auto", "compile": False, "num_workers": 0}
+    training = experiment.training.model_copy(update=changes)
+    return experiment.model_copy(update={"training": training, "hard_examples": kept})
 
 
 def _load(method: Method, folder: Path, device: torch.device) -> int:
