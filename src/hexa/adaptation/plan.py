@@ -41,14 +41,6 @@ _LEAST = 200
 _SHARE = 0.05
 #: Lines of metrics of a training, at least, if it has as many steps.
 _LINES = 20
-#: Images whose clusters the report shows.
-_PICTURES = 500
-#: Images on the comparison's page.
-_TILES = 112
-#: Seconds to draw both.
-_DRAWING = 14.0
-#: Seconds of --time from which pictures are drawn.
-_PICTURES_FROM = 600.0
 #: Seconds to write the results.
 _END = 4.0
 #: Seconds to fit the probes of both sides: for each image, class and feature.
@@ -103,19 +95,13 @@ class _Times:
         affordable = self.compared * self.looks * at <= NATIVE_SHARE * self.given.budget.seconds
         return affordable or not self.given.by_clock
 
-    @property
-    def draws(self) -> bool:
-        """Whether there is time for pictures."""
-        return self.given.budget.seconds >= _PICTURES_FROM
-
     def others(self, size: int) -> float:
         """For all but training on views of this size."""
         costs = self.costs
         used = costs.score(self.given.used(size))
         start = costs.score(self.given.draft.views.size) if self.native else used
         scored = self.compared * (self.looks * (start + used) + 4 * costs.read)
-        drawn = _DRAWING + _PICTURES * used + _TILES * costs.read if self.draws else 0.0
-        return scored + drawn + 1.5 * costs.setup + _END + self.probes
+        return scored + 1.5 * costs.setup + _END + self.probes
 
     def room(self, size: int) -> float:
         """For training at this size."""
@@ -206,6 +192,7 @@ def _experiment(
         "start.view_sets": chosen.sets,
         "monitor.holdout": round(1 - chosen.images / len(given.source), 4),
         "training.resident_limit_bytes": costs.resident,
+        "training.report": False,
     }
     if not {"monitor.keep_best", "monitor.until"} & fields.keys():
         # scores of few images on the way say less than the comparison of many at the end
@@ -214,7 +201,6 @@ def _experiment(
         steps = max(1, int(chosen.passes * per_epoch))
         changes["max_steps"] = steps
         changes["training.max_seconds"] = times.room(size)
-        changes["training.report"] = times.draws
         changes["training.log_every"] = max(1, min(draft.training.log_every, steps // _LINES))
     kept = {path: value for path, value in changes.items() if path not in fields}
     return override(given.at(size), kept)

@@ -16,7 +16,6 @@ from hexa.data import Source
 from hexa.recipes import domains
 from hexa.recipes.experiment import Experiment
 from hexa.reporting.tables import Table
-from hexa.runtime.output import one_line
 from hexa.runtime.progress import Progress
 from hexa.weights.pretrained import Backbone
 
@@ -77,7 +76,7 @@ class AdaptRequest:
             )
         if "training.max_seconds" in self.fields:
             raise UserError(
-                "--training.max_seconds: --time limits the whole command; with --epochs or --max_steps it does not apply"
+                "--training.max_seconds: leave it out; --time limits the whole command, unless --epochs or --max_steps is given"
             )
         if self.groups is not None and "monitor.data" in self.fields:
             raise UserError(
@@ -119,23 +118,7 @@ class AdaptRequest:
         better = found.verdict.best == 1
         conclusion = "it helped" if better else "the start is kept"
         sentence = f"{conclusion} ({wording.sizes(start, result)}): {found.verdict.sentence}"
-        notes = [*found.notes, *notes, *self._page(found, trained, progress)]
+        notes = [*found.notes, *notes]
         winner = trained.result if better else trained.start
         table = verdict.table(found.sides, found.verdict)
         return Outcome(winner, sentence, table, notes, found.judge is not None, found.record)
-
-    def _page(self, found: Any, trained: Trained, progress: Progress) -> list[str]:
-        """Draw the page of the comparison if the plan has time for pictures; returns a note."""
-        if not trained.experiment.training.report:
-            if "training.report" in self.fields:
-                return []
-            return ["no page of the comparison: --time was too short; hexa compare draws one"]
-        from hexa.comparison import page  # matplotlib, which a plan does without
-
-        progress("drawing the comparison", 0, 0)
-        try:
-            path = page.write(found, trained.how, trained.out)
-        except Exception as error:  # what is only for looking costs no verdict
-            why = f"{type(error).__name__}: {one_line(str(error))}"
-            return [f"no page of the comparison: {why}"]
-        return [f"a map, and the nearest images: {path}"]

@@ -95,7 +95,8 @@ def automatic_gain(perturbation: Tensor) -> float:
     largest = 255 * perturbation.abs().max().item()
     if largest <= 1e-6:
         return 1.0
-    return 2.0 ** math.floor(math.log2((MID_GREY - 1) / largest) + 1e-6)
+    magnification = (MID_GREY - 1) / largest
+    return 2.0 ** math.floor(math.log2(magnification) + 1e-6)
 
 
 def _shown(images: Tensor) -> Pixels:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import shlex
-import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from hexa.reporting import comparison, curves, references, scores
 from hexa.reporting.pictures import Gallery, Pixels
 from hexa.reporting.rendering import data_uri, rendered
 from hexa.reporting.runs import Record, Run, flatten, is_number, read_run
-from hexa.reporting.tables import format_duration, format_number, format_passes, text
+from hexa.reporting.tables import format_duration, format_passes, text
 from hexa.runtime import parsing
 from hexa.runtime.files import write_text
 
@@ -119,13 +118,13 @@ def _state(run: Run) -> str:
     planned = run.config.get("epochs")
     if run.state == "finished" or not is_number(planned):
         return done
-    return f"{done}; {format_number(planned)} passes were planned"
+    return f"{done}; planned: {format_passes(planned, run.view_sets)}"
 
 
 def _headline(run: Run) -> list[tuple[str, str, str]]:
     """The few numbers that one looks for first: (label, value, remark)."""
     shown = []
-    if scored := _numbers(run.monitor, "knn"):
+    if scored := [line["knn"] for line in run.monitor if is_number(line.get("knn"))]:
         last = scored[-1]
         best = f"best {max(scored):.1f} %" if max(scored) > last else ""
         shown.append(("k-NN monitor", f"{last:.1f} %", best))
@@ -135,19 +134,8 @@ def _headline(run: Run) -> list[tuple[str, str, str]]:
             about = f"{metric} · {scores.data(result)}"
             shown.append((scores.protocol(result), f"{value:.1f} %", about))
     if run.seconds is not None:
-        sessions = f", in {run.interruptions + 1} sessions" if run.interruptions else ""
-        about = comparison.device(run) + sessions
-        shown.append(("Training time", format_duration(run.seconds), about))
-    if rates := _numbers(run.train, "images_per_second"):
-        waits = _numbers(run.train, "data_wait")
-        waiting = f"{statistics.fmean(waits):.0%} waiting for data" if waits else ""
-        rate = format_number(statistics.median(rates))
-        shown.append(("Throughput", f"{rate} images/s", waiting))
+        shown.append(("Training time", format_duration(run.seconds), comparison.device(run)))
     return shown
-
-
-def _numbers(lines: Sequence[Record], key: str) -> list[float]:
-    return [line[key] for line in lines if is_number(line.get(key))]
 
 
 def _pictures(runs: Sequence[Run], pages: Sequence[Shown], kind: str) -> Iterator[Shown]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -49,66 +48,50 @@ def _arms(runs: Sequence[Run], names: Sequence[str]) -> dict[str, list[int]]:
 
 
 def verdicts(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
-    """A sentence on each difference in top-1 and robust accuracy of two arms; none for other numbers of arms.
+    """A sentence on each difference in top-1 and robust accuracy of two arms that share two seeds or more.
 
-    Arms that share two seeds or more are compared in pairs of one seed. Otherwise the interval is over test images,
-    which results do not store one by one, so that it is not paired.
+    They are compared in pairs of one seed. None for other numbers of arms: one seed does not show the chance of
+    training.
     """
     arms = _arms(runs, names)
     if len(arms) != 2:
         return []
     said = []
     for (named, images, metric), cells in _collected([[run] for run in runs], _accuracies):
-        scores = []
-        for arm in arms.values():
-            scored = [number for number in arm if cells[number]]
-            scores.append({runs[number].config.get("seed"): cells[number][-1] for number in scored})
-        if all(scores):
-            said.append(f"{named} on {images}: {_difference(list(arms), scores, metric)}")
+        of_seeds = []
+        for members in arms.values():
+            scored = [number for number in members if cells[number]]
+            of_seeds.append({runs[one].config.get("seed"): cells[one][-1] for one in scored})
+        first, second = of_seeds
+        gains = [second[seed] - first[seed] for seed in first if seed in second]
+        if len(gains) > 1:
+            said.append(f"{named} on {images}: {_difference(list(arms), gains, metric)}")
     return said
 
 
-def _accuracies(result: Record) -> dict[str, tuple[float, Any]]:
-    """The top-1 accuracy and the robust ones by ε, each with the number of test images."""
-    facts = flatten(result)
-    images = facts.get("data_facts.test.images")
-    drawn = facts.get("options.images")
-    attacked = min(images, drawn) if is_number(images) and is_number(drawn) else images
+def _accuracies(result: Record) -> dict[str, float]:
+    """The top-1 accuracy and the robust ones by ε."""
+    metrics = {str(name): value for name, value in result["metrics"].items() if is_number(value)}
     return {
-        name: (float(value), images if name == "top1" else attacked)
-        for name, value in result["metrics"].items()
-        if is_number(value) and (name == "top1" or name.startswith("robust@"))
+        name: float(value)
+        for name, value in metrics.items()
+        if name == "top1" or name.startswith("robust@")
     }
 
 
-def _difference(
-    names: Sequence[str], scores: Sequence[dict[Any, tuple[float, Any]]], metric: str
-) -> str:
-    """Say how an accuracy of the second arm differs, with its 95 % interval. scores: of both arms, by seed."""
-    first, second = scores
-    seeds = [seed for seed in first if seed in second]
-    if len(seeds) > 1:
-        gains = [second[seed][0] - first[seed][0] for seed in seeds]
-        gain = statistics.fmean(gains)
-        half = half_width(gains)
-        how = f"paired over {len(seeds)} seeds"
-    else:
-        (before, images), (after, _) = next(iter(first.values())), next(iter(second.values()))
-        gain = after - before
-        if (
-            not is_number(images)
-            or images < 1
-            or not 0 <= min(before, after) <= max(before, after) <= 100
-        ):
-            return f"the number of test images is unknown, so that a difference of {gain:+.1f} points shows nothing"
-        spread = before * (100 - before) + after * (100 - after)
-        half = 1.96 * math.sqrt(spread / images)
-        how = f"over {images:,} test images, not paired; one seed each does not show the chance of training"
-    better = "better" if gain > half else "worse" if gain < -half else "not shown to differ"
+def _difference(names: Sequence[str], gains: Sequence[float], metric: str) -> str:
+    """Say how an accuracy of the second arm differs, with the 95 % interval of the gains, one for each seed."""
+    gain = statistics.fmean(gains)
+    half = half_width(gains)
+    found = f"is not shown to differ from {names[0]}"
+    if abs(gain) > half:
+        found = f"is {'better' if gain > 0 else 'worse'} than {names[0]}"
     points = f"{gain:+.1f} ± {half:.1f} points".replace("-", "−")
-    compared = f"than {names[0]}" if abs(gain) > half else f"from {names[0]}"
-    what = "top-1 accuracy" if metric == "top1" else f"accuracy under attack of ε = {metric[7:]}"
-    return f"{names[1]} is {better} {compared}: {points} of {what} (95 % interval {how})"
+    what = "top-1 accuracy"
+    if metric != "top1":
+        what = f"accuracy under attack of ε = {metric.removeprefix('robust@')}"
+    how = f"95 % interval, paired over {len(gains)} seeds"
+    return f"{names[1]} {found}: {points} of {what} ({how})"
 
 
 def newest(run: Run) -> list[Record]:
