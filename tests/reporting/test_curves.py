@@ -17,6 +17,8 @@ def test_one_run_gives_a_chart_a_group_with_a_curve_a_term(make_run: MakeRun) ->
     run = read_run(make_run())
     charts = {chart.key: chart for chart in curves.charts([run])}
     assert list(charts)[:3] == ["knn", "loss", "accuracy"]
+    titles = [charts[key].title for key in ("loss", "total loss", "data_wait")]
+    assert titles == ["Loss", "Objective", "Waiting for data"]
     assert [name for name, _, _ in charts["loss"].legend] == ["std", "adversarial", "cutmix"]
     assert {
         "total loss",
@@ -41,6 +43,7 @@ def test_several_runs_give_a_chart_a_key_with_a_curve_a_run(make_run: MakeRun) -
     ]
     charts = {chart.key: chart for chart in curves.charts(runs)}
     assert [name for name, _, _ in charts["loss/std"].legend] == ["a", "b"]
+    assert charts["loss/std"].title == "Loss: std"
     assert [name for name, _, _ in charts["loss/cutmix"].legend] == ["a"]
     assert [name for name, _, _ in charts["knn over time"].legend] == ["a", "b"]
 

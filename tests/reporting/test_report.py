@@ -180,3 +180,12 @@ def test_broken_files_are_told(make_run: MakeRun, tmp_path: Path) -> None:
     assert "the loss is stuck at ln(1 + K) (step 40)" in page.text
     assert "interrupted after 15 passes over the images" in page.text
     assert "loss" in charts(page)
+
+
+def test_passes_and_repeats_are_counted_apart(make_run: MakeRun, tmp_path: Path) -> None:
+    """A run of 30 passes, of which four had views of their own; the journal knows better than the plan."""
+    folder = make_run(start={"view_sets": 7})
+    said = "passes over the images and {} repeats of their views"
+    assert f"finished after 7 {said.format(23)}" in page_of([folder], tmp_path).text
+    append(folder, {"event": "end", "step": 300, "view_sets": 4})
+    assert f"finished after 4 {said.format(26)}" in page_of([folder], tmp_path).text

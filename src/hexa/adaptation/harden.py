@@ -15,9 +15,12 @@ from hexa.runtime.progress import Progress
 
 def _check(name: str, value: object, meaning: str, low: float, high: float) -> None:
     """Raise UserError unless this is a number from `low` to `high`; Python callers may give anything."""
-    if isinstance(value, Real) and not isinstance(value, bool) and low <= value <= high:
-        return
-    given = f"{float(value):g}" if isinstance(value, Real) else value
+    given = value
+    if isinstance(value, Real) and not isinstance(value, bool):
+        number = float(value)
+        if low <= number <= high:
+            return
+        given = f"{number:g}"
     raise UserError(f"{name} {given} is {meaning}; give one from {low:g} to {high:g}")
 
 

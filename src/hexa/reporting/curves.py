@@ -117,14 +117,15 @@ def _of_one(run: Run, keys: Sequence[str]) -> list[Chart | None]:
         slot = terms.index(_term(key)) if "/" in key else 0
         curve = _series(run, key, _term(key), slot, "epoch")
         groups.setdefault(group(key), []).append(curve)
-    return [_chart(name, _quantity(name), curves, "epoch") for name, curves in groups.items()]
+    return [_chart(name, _known(name), curves, "epoch") for name, curves in groups.items()]
 
 
 def _of_several(runs: Sequence[Run], keys: Sequence[str]) -> list[Chart | None]:
     names = labels(runs)
     made = []
     for key in keys:
-        quantity = _quantity(key)
+        quantity = _known(group(key))
+        title = f"{quantity.title}: {_term(key)}" if "/" in key else quantity.title
         axes = {"epoch": ""}
         if key == "knn":
             axes["minutes"] = " over time"
@@ -133,7 +134,7 @@ def _of_several(runs: Sequence[Run], keys: Sequence[str]) -> list[Chart | None]:
                 _series(run, key, name, slot, over)
                 for slot, (run, name) in enumerate(zip(runs, names, strict=True))
             ]
-            titled = quantity._replace(title=quantity.title + suffix)
+            titled = quantity._replace(title=title + suffix)
             made.append(_chart(key + suffix, titled, curves, over))
     return made
 
@@ -157,23 +158,21 @@ def _term(key: str) -> str:
     return key.partition("/")[2] or key
 
 
-def _quantity(key: str) -> Quantity:
-    """How a key is shown, or a group: a key of several terms has its term in the title."""
-    name = key if key in KNOWN and key != "loss" else group(key)
-    unknown = Quantity(name.replace("_", " ").capitalize())
-    known = KNOWN.get(name, unknown)
-    return known._replace(title=f"{known.title}: {_term(key)}") if "/" in key else known
+def _known(name: str) -> Quantity:
+    """How a group is shown."""
+    return KNOWN.get(name, Quantity(name.replace("_", " ").capitalize()))
 
 
 def _series(run: Run, key: str, name: str, slot: int, over: str) -> Series:
     """The curve of a key over epochs, or over minutes of training without monitors and checkpoints."""
 
     def place(line: Record) -> float | None:
-        if over == "minutes":
-            return line["seconds"] / 60 if is_number(line.get("seconds")) else None
-        return line["epoch"] if is_number(line.get("epoch")) else line["step"]
+        at = line.get("seconds" if over == "minutes" else over)
+        if not is_number(at):
+            return None
+        return at / 60 if over == "minutes" else at
 
-    factor = _quantity(key).factor
+    factor = _known(group(key)).factor
     points = []
     for line in run.monitor + run.train + run.epochs:
         at = place(line)

@@ -111,13 +111,19 @@ class Run:
     @property
     def interruptions(self) -> int:
         """How often its training was stopped and resumed: `seconds` is then a sum over several sessions."""
-        resumed = self.environment.get("resumed")
-        entries = resumed if isinstance(resumed, list) else []
-        steps = [entry.get("step") for entry in entries if isinstance(entry, dict)]
+        steps = [entry.get("step") for entry in self.resumptions]
         lines = [*self.train, *self.events]
         last = max((line["step"] for line in lines if is_number(line.get("step"))), default=0)
         # a run resumed from its beginning was not interrupted, one at its end trained nothing more
         return sum(is_number(step) and 0 < step < last for step in steps)
+
+    @property
+    def resumptions(self) -> list[Record]:
+        """The environments in which it was resumed, each with the step that it was resumed from."""
+        entries = self.environment.get("resumed")
+        if not isinstance(entries, list):
+            return []
+        return [entry for entry in entries if isinstance(entry, dict)]
 
     @property
     def view_sets(self) -> int | None:
