@@ -27,5 +27,8 @@ def changes(name: str, given: Collection[str] = ()) -> dict[str, Any]:
     left_out = set(given)
     if "views.scale" in left_out:
         left_out.add("views.magnification")
-    fields = {f"views.{field}": value for field, value in _VIEWS[name].items()}
-    return {path: value for path, value in fields.items() if path not in left_out}
+    changed = {}
+    for field, value in _VIEWS[name].items():
+        if f"views.{field}" not in left_out:
+            changed[f"views.{field}"] = value
+    return changed

@@ -50,7 +50,8 @@ def gallery(
     with unchanged(objective.method):
         for name, example in objective.examples(batch).items():
             # of the first anchor of each image, through the batch-norms that it is trained through
-            losses[name] = example.score_at(example.crops)[0, :num_images].tolist()
+            scores = example.score_at(example.crops)  # [V, B]
+            losses[name] = scores[0, :num_images].tolist()
             shown[name] = example.select(slice(0, num_images))
     columns = [_column("view", shown[STD], losses[STD])]
     if not objective.hard_examples:
@@ -59,12 +60,15 @@ def gallery(
         example = shown[name]
         source = shown[hard_example.source]
         # where images were mixed on the way, the difference is not what was added to a view
-        if "perturbation" in example.facts and len(example.mixture) == len(source.mixture):
-            columns.append(_perturbation(example.crops[0] - source.crops[0], gain))
+        as_mixed = len(example.mixture) == len(source.mixture)
+        if "perturbation" in example.facts and as_mixed:
+            delta = example.crops[0] - source.crops[0]
+            columns.append(_perturbation(delta, gain))
         of_other = "" if hard_example.source == STD else f" of {hard_example.source}"
         columns.append(_column(name + of_other, example, losses[name]))
     tiles = np.stack([column.tiles for column in columns], 1)
-    captions = list(zip(*[column.captions for column in columns], strict=True))
+    by_column = [column.captions for column in columns]
+    captions = list(zip(*by_column, strict=True))
     has_text = any(any(row) for row in captions)
     heads = tuple(column.head for column in columns)
     return Gallery(tiles, heads, captions if has_text else ())
@@ -75,7 +79,8 @@ def _other_views(batch: Batch, num_images: int) -> list[Column]:
     size = batch.crops[0].shape[-2:]
     columns = []
     for number, crop in enumerate(batch.crops[1:], start=2):
-        tiles = _shown(functional.interpolate(crop[:num_images], size))
+        resized = functional.interpolate(crop[:num_images], size)
+        tiles = _shown(resized)
         columns.append(Column(f"view {number}", tiles, [""] * len(tiles)))
     return columns
 
@@ -84,9 +89,10 @@ def _perturbation(delta: Tensor, gain: float | None) -> Column:
     """The perturbation δ [N, C, S, S], magnified: 128 + gain·255·δ, with its mean |δ| in grey levels."""
     if gain is None:
         gain = automatic_gain(delta)
-    means = 255 * delta.abs().flatten(1).double().mean(1)
+    levels = 255 * delta.double()
+    means = levels.abs().flatten(1).mean(1)
     captions = [f"|δ| {mean:.2f}" for mean in means.tolist()]
-    magnified = as_pixels(MID_GREY + gain * 255 * delta.double())
+    magnified = as_pixels(MID_GREY + gain * levels)
     return Column(f"perturbation × {gain:g}", magnified, captions)
 
 
@@ -105,7 +111,8 @@ def _shown(images: Tensor) -> Pixels:
 
 def _column(title: str, example: Example, losses: list[float]) -> Column:
     """The views of an example, each with its loss and, if pseudo-labels are mixed, their weights but the last."""
-    weights = torch.stack([weight[0] for _, weight in example.mixture], 1)  # [N, pseudo-labels]
+    of_first = [weight[0] for _, weight in example.mixture]
+    weights = torch.stack(of_first, 1)  # [N, pseudo-labels]
     captions = []
     for row, loss in zip(weights.tolist(), losses, strict=True):
         # exactly 0: its own pseudo-label is missing, such as the cluster of an image that the last epoch left out
