@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 import pydantic
 import torch
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from hexa.core import Branch, Example, HardExample
@@ -40,14 +41,14 @@ class Adversarial(HardExample):
     """linf: sign steps in a box; l2: steps along the gradient in a ball, per image and crop (D1)."""
     epsilon: Radius | Annotated[tuple[Radius, ...], pydantic.Field(min_length=1)] = 1.0
     """Radius of the ball, in grey levels of 255, 0.25 for instance; of a list, each image draws one."""
-    step_size: float = pydantic.Field(default=1.0, ge=0)
+    step_size: NonNegativeFloat = 1.0
     """Length of a step, η, in grey levels. With one step only min(ε, η) matters."""
     unit: Literal["grey", "pixel", "rms"] = "grey"
     """grey: ε and η are multiples of 1/255; pixel: of 1, the whole range, usual for l2 (D2). rms, for l2: root mean
     squares over an image in grey levels, so that a step is as long as a sign step of the same η, at every size."""
-    steps: int = pydantic.Field(default=1, ge=1)
+    steps: PositiveInt = 1
     """Steps of the attack; the first is free where the gradient is shared."""
-    random_start: float = pydantic.Field(default=0.0, ge=0)
+    random_start: NonNegativeFloat = 0.0
     """Start from a random point of the ball of this multiple of ε (true is 1); then no step is free (D4)."""
     project: bool = True
     """Keep views in the ball, Π_ε; false leaves them where the step from a random start ends, as N-FGSM does, which is

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-import pydantic
 import torch
+from pydantic import PositiveFloat
 
 from hexa.core import Example, HardExample, MethodConfig
 from hexa.ops import draws
@@ -23,9 +23,9 @@ class CutMix(HardExample):
     """
 
     kind: Literal["cutmix"] = "cutmix"
-    alpha: float = pydantic.Field(default=5.0, gt=0)
+    alpha: PositiveFloat = 5.0
     """α of Beta(α, β), from which the share that is kept is drawn."""
-    beta: float = pydantic.Field(default=3.0, gt=0)
+    beta: PositiveFloat = 3.0
     """β of Beta(α, β)."""
     per_sample: bool = False
     """A box for each image instead of one for all (D12)."""

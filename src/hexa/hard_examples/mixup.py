@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-import pydantic
 import torch
+from pydantic import PositiveFloat
 
 from hexa.core import Example, HardExample, MethodConfig
 from hexa.ops import draws
@@ -24,7 +24,7 @@ class Mixup(HardExample):
     """
 
     kind: Literal["mixup"] = "mixup"
-    alpha: float = pydantic.Field(default=1.0, gt=0)
+    alpha: PositiveFloat = 1.0
     """α of Beta(α, α), from which λ is drawn; 0.2 mixes most images little."""
     per_sample: bool = False
     """A λ for each image instead of one for all."""

@@ -9,7 +9,7 @@ import pydantic
 import torch
 from torch import Tensor
 
-from hexa.config import UserError
+from hexa.config import Share, UserError
 from hexa.core import Example, HardExample
 from hexa.ops import draws, operations as randaugment
 from hexa.ops.boxes import cut_out
@@ -30,7 +30,7 @@ class RandAugment(HardExample):
     """How many operations; 0 for none."""
     magnitude: float | None = pydantic.Field(default=None, ge=0, le=randaugment.HIGHEST)
     """Of all operations, 0 to 10; none draws one for each, uniformly."""
-    cutout: float = pydantic.Field(default=0.5, ge=0, le=1)
+    cutout: Share = 0.5
     """Side of the grey square, as a share of the image's; 0 for none."""
     update_statistics: bool = True
     """Let the changed views move the running statistics of their batch-norms."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-import pydantic
 import torch
+from pydantic import PositiveFloat
 
+from hexa.config import Share
 from hexa.core import Example, HardExample, MethodConfig
 from hexa.ops import draws
 from hexa.ops.boxes import cut_boxes, draw_beta, kept_share, paste
@@ -24,9 +25,9 @@ class UnMix(HardExample):
     """
 
     kind: Literal["unmix"] = "unmix"
-    alpha: float = pydantic.Field(default=1.0, gt=0)
+    alpha: PositiveFloat = 1.0
     """α of Beta(α, α), from which λ is drawn."""
-    box_probability: float = pydantic.Field(default=0.5, ge=0, le=1)
+    box_probability: Share = 0.5
     """How often a box is pasted instead of whole images laid over each other."""
 
     def refusal(self, method: MethodConfig) -> str:

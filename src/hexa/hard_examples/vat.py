@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-import pydantic
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from hexa.core import Branch, Example, HardExample
@@ -28,12 +28,12 @@ class VAT(HardExample):
     """
 
     kind: Literal["vat"] = "vat"
-    epsilon: float = pydantic.Field(default=1.0, ge=0)
+    epsilon: NonNegativeFloat = 1.0
     """Length of the perturbation: its root mean square over an image, in grey levels, so that it means the same at
     every size. (An L2 radius of ε·√(3·S·S) grey levels.)"""
-    probe: float = pydantic.Field(default=1.0, gt=0)
+    probe: PositiveFloat = 1.0
     """ξ: the length at which the direction is probed, like `epsilon`."""
-    iterations: int = pydantic.Field(default=1, ge=1)
+    iterations: PositiveInt = 1
     """Power iterations."""
     measure: Literal["cosine", "loss"] = "cosine"
     """What D is: one minus the cosine of embeddings, or the method's own loss."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import pydantic
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from hexa.config import Share
 from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
@@ -22,11 +23,11 @@ class BYOLConfig(EncoderConfig):
 
     name: Literal["byol"] = "byol"
     num_views: ClassVar = (2, 2, "BYOL compares two views")
-    dim: int = pydantic.Field(default=256, gt=0)
+    dim: PositiveInt = 256
     """Width of projection and prediction, D."""
-    hidden: int = pydantic.Field(default=4096, gt=0)
+    hidden: PositiveInt = 4096
     """Width of the hidden layer of projector and predictor."""
-    momentum: float = pydantic.Field(default=0.996, ge=0, le=1)
+    momentum: Share = 0.996
     """m of the momentum network at the start; it rises to 1 by half a cosine over the run. 0.99 for 300 epochs."""
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pydantic
 import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -28,23 +29,23 @@ class DeepClusterConfig(EncoderConfig):
     """DeepCluster-v2 as published: three heads of 3000 prototypes, two large crops clustered (F8)."""
 
     name: Literal["deepcluster-v2"] = "deepcluster-v2"
-    dim: int = pydantic.Field(default=128, gt=0)
+    dim: PositiveInt = 128
     """Width of the embedding, D."""
-    hidden: int = pydantic.Field(default=2048, gt=0)
+    hidden: PositiveInt = 2048
     """Width of the head's hidden layer."""
     num_prototypes: tuple[pydantic.PositiveInt, ...] = pydantic.Field(
         default=(3000, 3000, 3000), min_length=1
     )
     """Clusters of each head, K; ten times the expected classes serve small data (F8)."""
-    temperature: float = pydantic.Field(default=0.1, gt=0)
+    temperature: PositiveFloat = 0.1
     """τ."""
     crops_for_assign: tuple[pydantic.NonNegativeInt, ...] = pydantic.Field(
         default=(0, 1), min_length=1
     )
     """The crops whose embeddings are kept and clustered; head h clusters the (h mod their number)-th of them."""
-    kmeans_iterations: int = pydantic.Field(default=10, gt=0)
+    kmeans_iterations: PositiveInt = 10
     """Updates of the centroids at the start of every epoch."""
-    freeze_prototypes_steps: int | None = pydantic.Field(default=None, ge=0)
+    freeze_prototypes_steps: NonNegativeInt | None = None
     """Steps for which prototypes stay what k-means made them; none is always (D40)."""
 
     def views_needed(self) -> tuple[int, int | None, str]:

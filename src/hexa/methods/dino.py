@@ -8,9 +8,11 @@ from typing import ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hexa.config import Share
 from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import MAIN, Index
 from hexa.nn.backbones import num_features
@@ -27,27 +29,27 @@ class DINOConfig(EncoderConfig):
     num_views: ClassVar = (2, None, "each crop predicts the class of another")
     num_prototypes: int = pydantic.Field(default=65536, gt=1)
     """Soft classes, K."""
-    hidden: int = pydantic.Field(default=2048, gt=0)
+    hidden: PositiveInt = 2048
     """Width of the head's two hidden layers."""
-    bottleneck: int = pydantic.Field(default=256, gt=0)
+    bottleneck: PositiveInt = 256
     """Width of the embedding, D."""
     head_norm: bool = False
     """Batch-norms after the head's hidden layers, an option of the published code, for convolutional networks."""
-    teacher_crops: int = pydantic.Field(default=2, ge=1)
+    teacher_crops: PositiveInt = 2
     """The momentum network sees the first crops only, the large ones."""
-    temperature: float = pydantic.Field(default=0.1, gt=0)
+    temperature: PositiveFloat = 0.1
     """τ of the predictions."""
-    teacher_temperature: float = pydantic.Field(default=0.07, gt=0)
+    teacher_temperature: PositiveFloat = 0.07
     """τ of the momentum network, after its warm-up."""
-    warmup_teacher_temperature: float = pydantic.Field(default=0.04, gt=0)
+    warmup_teacher_temperature: PositiveFloat = 0.04
     """τ of the momentum network at the start."""
-    warmup_epochs: int = pydantic.Field(default=30, ge=0)
+    warmup_epochs: NonNegativeInt = 30
     """Epochs in which the momentum network's τ rises, in equal steps."""
-    momentum: float = pydantic.Field(default=0.996, ge=0, le=1)
+    momentum: Share = 0.996
     """m at the start; it rises to 1 by half a cosine over the run."""
     center_momentum: float = pydantic.Field(default=0.9, ge=0, lt=1)
     """How slowly the centre of the momentum network's scores moves."""
-    freeze_prototypes_epochs: int = pydantic.Field(default=1, ge=0)
+    freeze_prototypes_epochs: NonNegativeInt = 1
     """Epochs at the start in which the last layer does not learn."""
 
     def views_needed(self) -> tuple[int, int | None, str]:

@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hexa.config import ConfigError
+from hexa.config import ConfigError, Share
 from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.core.method import check_queue
@@ -30,19 +31,19 @@ class MoCoConfig(EncoderConfig):
 
     name: Literal["moco"] = "moco"
     num_views: ClassVar = (2, None, "MoCo compares two views")
-    dim: int = pydantic.Field(default=128, gt=0)
+    dim: PositiveInt = 128
     """Width of the embedding, D."""
-    queue_size: int = pydantic.Field(default=65536, gt=0)
+    queue_size: PositiveInt = 65536
     """Keys in the queue, K; divisible by the keys of a step."""
-    momentum: float = pydantic.Field(default=0.999, ge=0, le=1)
+    momentum: Share = 0.999
     """m of the key encoder (D9: 0.999 for a queue of 65,536, 0.99 for 4,096)."""
-    temperature: float = pydantic.Field(default=0.2, gt=0)
+    temperature: PositiveFloat = 0.2
     """τ: 0.2 in v2, 0.07 in v1, 0.1 at CIFAR size."""
     head: Literal["mlp", "linear"] = "mlp"
     """mlp in v2, linear in v1."""
     symmetric: bool = False
     """Add the loss with the roles of the two views swapped, and enqueue both sets of keys (F4)."""
-    bn_groups: int = pydantic.Field(default=1, gt=0)
+    bn_groups: PositiveInt = 1
     """Groups of images with separate batch statistics, over all processes, between which keys are shuffled: 8 as
     published, 4 for small batches. 1 is one batch-norm (SyncBN over several processes) without shuffling."""
     mixed_positives: Literal["separate", "pair", "batch"] = "separate"

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from hexa.core import Batch, Branch, Method, MethodConfig, Passes, PseudoLabels, Setting
@@ -33,12 +34,12 @@ class PCLConfig(MethodConfig):
         default=(25000, 50000, 100000), min_length=1
     )
     """Clusters of each clustering, K: about a 50th, a 25th and a 13th of the images."""
-    num_negatives: int = pydantic.Field(default=16384, gt=0)
+    num_negatives: PositiveInt = 16384
     """Random prototypes that a query is told apart from beside those of the batch, r; all others if there are fewer.
     More where images of a batch share a prototype: a batch is always compared to r + B."""
-    warmup_epochs: int = pydantic.Field(default=20, ge=0)
+    warmup_epochs: NonNegativeInt = 20
     """Epochs at the start with InfoNCE alone and no clustering."""
-    kmeans_iterations: int = pydantic.Field(default=20, gt=0)
+    kmeans_iterations: PositiveInt = 20
     """Updates of the centroids at the start of every later epoch."""
 
     def check(self, setting: Setting) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
@@ -25,11 +26,11 @@ class SimCLRConfig(EncoderConfig):
 
     name: Literal["simclr"] = "simclr"
     num_views: ClassVar = (2, None, "SimCLR compares views of an image")
-    dim: int = pydantic.Field(default=128, gt=0)
+    dim: PositiveInt = 128
     """Width of the embedding, D."""
     head_layers: int = pydantic.Field(default=2, ge=1, le=16)
     """Layers of the head, as wide as the features but for the last; each has a batch-norm. 2 in v1, 3 in v2."""
-    temperature: float = pydantic.Field(default=0.1, gt=0)
+    temperature: PositiveFloat = 0.1
     """τ: 0.1 for large batches, 0.5 at CIFAR size."""
     adversarial_terms: Literal["query", "joint", "clae"] = "query"
     """What adversarial views are compared with (D20): the clean views of the batch, as labels (query); each other

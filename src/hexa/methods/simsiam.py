@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from hexa.core import Batch, Branch, EncoderConfig, Method, Setting
@@ -20,11 +21,11 @@ class SimSiamConfig(EncoderConfig):
 
     name: Literal["simsiam"] = "simsiam"
     num_views: ClassVar = (2, 2, "SimSiam compares two views")
-    dim: int = pydantic.Field(default=2048, gt=0)
+    dim: PositiveInt = 2048
     """Width of projection and prediction, D."""
     projector_layers: int = pydantic.Field(default=3, ge=1, le=16)
     """Layers of the projector, all D wide, each with a batch-norm; 2 at CIFAR size."""
-    predictor_hidden: int = pydantic.Field(default=512, gt=0)
+    predictor_hidden: PositiveInt = 512
     """Width of the predictor's hidden layer, a quarter of D."""
     constant_predictor_rate: bool = True
     """Train the predictor at the largest learning rate throughout."""

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,28 +28,28 @@ class SwAVConfig(EncoderConfig):
 
     name: Literal["swav"] = "swav"
     num_views: ClassVar = (2, None, "a crop predicts the code of another")
-    dim: int = pydantic.Field(default=128, gt=0)
+    dim: PositiveInt = 128
     """Width of the embedding, D."""
-    hidden: int = pydantic.Field(default=2048, gt=0)
+    hidden: PositiveInt = 2048
     """Width of the head's hidden layer."""
-    num_prototypes: int = pydantic.Field(default=3000, gt=0)
+    num_prototypes: PositiveInt = 3000
     """Prototypes, K."""
-    temperature: float = pydantic.Field(default=0.1, gt=0)
+    temperature: PositiveFloat = 0.1
     """τ of the predictions."""
-    epsilon: float = pydantic.Field(default=0.05, gt=0)
+    epsilon: PositiveFloat = 0.05
     """ε of the codes; 0.03 where the loss stays at ln K."""
-    sinkhorn_iterations: int = pydantic.Field(default=3, gt=0)
+    sinkhorn_iterations: PositiveInt = 3
     """Normalisations of rows and columns."""
     crops_for_assign: tuple[pydantic.NonNegativeInt, ...] = pydantic.Field(
         default=(0, 1), min_length=1
     )
     """The crops that have codes."""
-    freeze_prototypes_steps: int = pydantic.Field(default=313, ge=0)
+    freeze_prototypes_steps: NonNegativeInt = 313
     """Steps at the start in which prototypes do not learn; about an epoch (5005 at batch 256)."""
-    queue_size: int = pydantic.Field(default=0, ge=0)
+    queue_size: NonNegativeInt = 0
     """Embeddings of earlier batches for each crop that help to balance codes, 3840 for batches of 256; rounded down to
     whole batches. 0 means no queue."""
-    queue_start_epoch: int = pydantic.Field(default=15, ge=0)
+    queue_start_epoch: NonNegativeInt = 15
     """The epoch from which the queue is filled; it is used once it is full."""
 
     def views_needed(self) -> tuple[int, int | None, str]:

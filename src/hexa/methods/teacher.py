@@ -12,6 +12,7 @@ from typing import Literal
 
 import pydantic
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -38,7 +39,7 @@ class TeacherConfig(EncoderConfig):
     (DeACL); kl: KL(p(t) ‖ p(z)) of soft assignments p to prototypes, clusters of the teacher's features."""
     num_prototypes: int = pydantic.Field(default=256, gt=1)
     """Prototypes of kl, found once by spherical k-means of the teacher's features of all images."""
-    temperature: float = pydantic.Field(default=0.1, gt=0)
+    temperature: PositiveFloat = 0.1
     """τ of kl: p(z) = softmax(cos(z, prototypes) / τ)."""
     projector: Literal["none", "linear", "mlp"] = "none"
     """What maps the student's features to the teacher's width in training: nothing, a linear layer, or two with a ReLU

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import pydantic
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import nn
 
 from hexa.config import Config
@@ -26,22 +27,22 @@ class OptimizerConfig(Config):
     the same, but batch-norms and biases neither scaled nor decayed (F6). adamw: decoupled decay, not of
     batch-norms and biases, β (0.9, 0.999). muon: convolutions turn along orthogonalised momentum, all else is as by
     sgd, at `other_rate`."""
-    learning_rate: float = pydantic.Field(default=0.03, gt=0)
+    learning_rate: PositiveFloat = 0.03
     """The rate at `base_batch_size`, or at any batch size if that is not given; of muon the angle in radians by which a
     step turns a convolution."""
-    base_batch_size: int | None = pydantic.Field(default=None, gt=0)
+    base_batch_size: PositiveInt | None = None
     """Scale the rate linearly: learning_rate · batch_size / base_batch_size. none: not scaled."""
     momentum: float = pydantic.Field(default=0.9, ge=0, lt=1)
     """μ."""
-    weight_decay: float = pydantic.Field(default=1e-4, ge=0)
+    weight_decay: NonNegativeFloat = 1e-4
     """λ; sgd and larc: on every parameter, as MoCo does: batch-norms and biases too (F10). muon: no convolution."""
-    other_rate: float = pydantic.Field(default=0.03, gt=0)
+    other_rate: PositiveFloat = 0.03
     """muon only: the rate of all that is not a convolution. Schedule and batch size scale it as `learning_rate`."""
-    trust: float = pydantic.Field(default=0.001, gt=0)
+    trust: PositiveFloat = 0.001
     """larc and lars only: the trust coefficient."""
-    max_gradient_norm: float | None = pydantic.Field(default=None, gt=0)
+    max_gradient_norm: PositiveFloat | None = None
     """Scale the gradient of each parameter tensor down to this norm where it is longer (DINO); none leaves it."""
-    final_weight_decay: float | None = pydantic.Field(default=None, ge=0)
+    final_weight_decay: NonNegativeFloat | None = None
     """Where weight decay goes by half a cosine over the run (DINO); none keeps it."""
     nesterov: bool = False
     """Look one step of momentum ahead."""
