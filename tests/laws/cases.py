@@ -151,7 +151,6 @@ METHODS: dict[str, list[dict[str, Any]]] = {
     "simclr": [
         {},
         {"adversarial_terms": "joint"},
-        {"adversarial_terms": "clae"},
         {"head_layers": 3, "bn_groups": 1},
     ],
     "simsiam": [{}, {"projector_layers": 2, "bn_groups": 1}],

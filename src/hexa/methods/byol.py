@@ -10,11 +10,10 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from hexa.config import Share
-from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
+from hexa.core import MAIN, Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import use_branch
-from hexa.nn.encoder import Encoder, normalized_head, unit
+from hexa.nn.encoder import Encoder, normalized_head
 from hexa.nn.momentum import cosine_momentum, follow
 
 
@@ -41,11 +40,10 @@ class ViewTargets(PseudoLabels):
         return ViewTargets(self.targets[:, index])
 
     def nearest_is_own(self, prediction: Tensor) -> Tensor:
-        """Whether of all images' targets the own one is nearest to a prediction [V, B, D]; bool [V, B]."""
+        """True where the target nearest to a prediction [V, B, D] is that of the own image; bool [V, B]."""
         images = torch.arange(prediction.shape[1], device=prediction.device)
-        return (prediction @ self.targets[: len(prediction)].to(prediction.dtype).mT).argmax(
-            -1
-        ) == images
+        targets = self.targets[: len(prediction)].to(prediction.dtype)
+        return (prediction @ targets.mT).argmax(-1) == images
 
 
 class BYOL(Method[ViewTargets], config=BYOLConfig):
@@ -60,7 +58,7 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
     def __init__(self, config: BYOLConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        #: Two terms of 2 each, for predictions that have nothing to do with their targets.
+        # two terms of 2 each, for predictions that have nothing to do with their targets
         self.chance_loss = 4.0
         self.total_steps = setting.epochs * setting.steps_per_epoch
         projector = normalized_head(num_features(backbone), config.hidden, config.dim)
@@ -75,22 +73,15 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
         return self.encoder.embed(crops, branch, together=False)
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ViewTargets:
-        with use_branch(self.target):
-            return ViewTargets(
-                torch.stack([unit(self.target(crop)) for crop in reversed(batch.crops)])
-            )
+        return ViewTargets(self.target.embed(batch.crops[::-1], MAIN, together=False))
 
     def loss(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
         # the two published terms are added, not averaged
         return len(embedding) * (2 - 2 * (embedding * labels.targets[: len(embedding)]).sum(-1))
 
     def correct(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
-        """Whether the own target is nearer than those of the other images of the batch."""
         return labels.nearest_is_own(embedding)
 
     def commit(self, batch: Batch, embedding: Tensor, labels: ViewTargets) -> None:
-        follow(
-            self.target,
-            self.encoder,
-            cosine_momentum(self.config.momentum, batch.step, self.total_steps),
-        )
+        momentum = cosine_momentum(self.config.momentum, batch.step, self.total_steps)
+        follow(self.target, self.encoder, momentum)

@@ -59,9 +59,8 @@ class SimSiam(Method[ViewTargets], config=SimSiamConfig):
         self.config = config
         widths = [num_features(backbone), *[config.dim] * config.projector_layers]
         projector = normalized_layers(widths, last_weight=False)
-        head = PredictorHead(
-            projector, normalized_head(config.dim, config.predictor_hidden, config.dim)
-        )
+        predictor = normalized_head(config.dim, config.predictor_hidden, config.dim)
+        head = PredictorHead(projector, predictor)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
 
     def unscheduled(self) -> Iterable[nn.Parameter]:
@@ -83,5 +82,4 @@ class SimSiam(Method[ViewTargets], config=SimSiamConfig):
         return -(embedding[..., : self.config.dim] * labels.targets[: len(embedding)]).sum(-1)
 
     def correct(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
-        """Whether the own target is nearer than those of the other images of the batch."""
         return labels.nearest_is_own(embedding[..., : self.config.dim])

@@ -87,32 +87,32 @@ class SwAV(Method[Codes], config=SwAVConfig):
     def __init__(self, config: SwAVConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        self.chance_loss = math.log(config.num_prototypes)  # all prototypes equally likely
+        # all prototypes equally likely
+        self.chance_loss = math.log(config.num_prototypes)
         head = normalized_head(num_features(backbone), config.hidden, config.dim)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         self.prototypes = nn.Linear(config.dim, config.num_prototypes, bias=False)
         self._normalize_prototypes()
         length = config.queue_size // setting.batch_size * setting.batch_size
-        self.queue = nn.Buffer(
-            torch.zeros(len(config.crops_for_assign), length, config.dim)
-        )  # [A, L, D]
+        shape = (len(config.crops_for_assign), length, config.dim)
+        self.queue = nn.Buffer(torch.zeros(shape))  # [A, L, D]
         self.queue_start = config.queue_start_epoch * setting.steps_per_epoch
         self.queue_full = self.queue_start + length // setting.batch_size
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Codes:
         assert embedding is not None, "codes are made of the clean embedding"
+        config = self.config
         codes = []
-        for place, crop in enumerate(self.config.crops_for_assign):
+        for place, crop in enumerate(config.crops_for_assign):
             # every process balances the codes of all: one exchange instead of one for every sum
             rows = processes.all_gather(embedding[crop])
             if self.queue.shape[1] and batch.step >= self.queue_full:
                 rows = torch.cat([rows, self.queue[place].to(rows.dtype)])
             with torch.autocast(rows.device.type, enabled=False):
                 scores = rows @ self.prototypes.weight.detach().T
-            codes.append(
-                sinkhorn(scores, self.config.epsilon, self.config.sinkhorn_iterations)[batch.rows]
-            )
-        return Codes(torch.stack(codes), batch.step < self.config.freeze_prototypes_steps)
+            found = sinkhorn(scores, config.epsilon, config.sinkhorn_iterations)
+            codes.append(found[batch.rows])
+        return Codes(torch.stack(codes), batch.step < config.freeze_prototypes_steps)
 
     def loss(self, embedding: Tensor, labels: Codes) -> Tensor:
         scores = self._cosines(embedding, labels) / self.config.temperature
@@ -132,14 +132,13 @@ class SwAV(Method[Codes], config=SwAVConfig):
         self._normalize_prototypes()
         length = self.queue.shape[1]
         if length and batch.step >= self.queue_start:
-            rows = torch.stack(
-                [processes.all_gather(embedding[crop]) for crop in self.config.crops_for_assign]
-            )
-            check_queue(length, rows.shape[1])
-            begin = (
-                (batch.step - self.queue_start) * rows.shape[1] % length
-            )  # the oldest go; order does not matter
-            self.queue[:, begin : begin + rows.shape[1]] = rows.to(self.queue.dtype)
+            crops = self.config.crops_for_assign
+            rows = torch.stack([processes.all_gather(embedding[crop]) for crop in crops])
+            count = rows.shape[1]
+            check_queue(length, count)
+            # the oldest go; order does not matter
+            begin = (batch.step - self.queue_start) * count % length
+            self.queue[:, begin : begin + count] = rows.to(self.queue.dtype)
 
     @torch.no_grad()
     def _normalize_prototypes(self) -> None:

@@ -23,8 +23,14 @@ from hexa.nn.backbones import num_features, num_features_at
 from hexa.nn.encoder import Encoder, mlp_head, unit
 from hexa.nn.normalize import Normalize
 from hexa.ops.kmeans import spherical_kmeans
+from hexa.runtime.precision import at_least_fp32
 
-_PROJECTORS: dict[str, Callable[[int, int], nn.Module]] = {"linear": nn.Linear, "mlp": mlp_head}
+#: Makers of projectors from the student's width to the teacher's.
+_PROJECTORS: dict[str, Callable[[int, int], nn.Module]] = {
+    "none": nn.Identity,
+    "linear": nn.Linear,
+    "mlp": mlp_head,
+}
 
 
 class TeacherConfig(EncoderConfig):
@@ -71,10 +77,9 @@ class FrozenNetwork(nn.Module):
         return super().train(False)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        if self.size not in (None, pixels.shape[-1]):
+        if self.size is not None and self.size != pixels.shape[-1]:
             pixels = F.interpolate(pixels, self.size, mode="bicubic", antialias=True).clamp(0, 1)
-        features: Tensor = self.network(pixels)
-        return features.to(torch.promote_types(features.dtype, torch.float32))
+        return at_least_fp32(self.network(pixels))
 
 
 def frozen(teacher: str | None, backbone: nn.Module, setting: Setting) -> tuple[FrozenNetwork, int]:
@@ -92,10 +97,8 @@ def teacher_notes(teacher: str | None, begins_with: str | None) -> list[str]:
     """A note for a teacher with random weights."""
     if teacher is not None or begins_with is not None:
         return []
-    remedy = "give --start BACKBONE, or --method.teacher BACKBONE"
-    return [
-        f"the teacher is the network as it begins, with random weights, which teach nothing; {remedy}"
-    ]
+    problem = "the teacher is the network as it begins, with random weights, which teach nothing"
+    return [f"{problem}; give --start BACKBONE, or --method.teacher BACKBONE"]
 
 
 class Teacher(Method[ViewTargets], config=TeacherConfig):
@@ -118,37 +121,28 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         if config.projector == "none" and width != own:
             message = f"the teacher has {width} features and the student {own}; give method.projector linear or mlp"
             raise ConfigError([("method.projector", message)])
-        head = (
-            nn.Identity()
-            if config.projector == "none"
-            else _PROJECTORS[config.projector](own, width)
-        )
+        head = _PROJECTORS[config.projector](own, width)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.prototypes = (
-            nn.Buffer(torch.zeros(config.num_prototypes, width))
-            if config.distance == "kl"
-            else None
-        )
+        self.prototypes = None
+        if config.distance == "kl":
+            self.prototypes = nn.Buffer(torch.zeros(config.num_prototypes, width))
 
     def notes(self) -> list[str]:
         return teacher_notes(self.config.teacher, self._begins)
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         """The student's features [V, B, D], projected; not normalised."""
-        embedding = self.encoder.project(crops, branch)
-        return embedding.to(torch.promote_types(embedding.dtype, torch.float32))
+        return at_least_fp32(self.encoder.project(crops, branch))
 
     def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
         """Find the prototypes of kl, once, since the teacher stays. Raises ConfigError for too few images."""
         if epoch or self.prototypes is None:
             return {}
-        rows = torch.cat(
-            [self.prototypes[:0], *(unit(self.teacher(batch.crops[0])) for batch in data.images())]
-        )
+        features = (unit(self.teacher(batch.crops[0])) for batch in data.images())
+        rows = torch.cat([self.prototypes[:0], *features])
+        generator = data.stream.child("prototypes").generator()
         try:
-            found = spherical_kmeans(
-                rows, len(self.prototypes), data.stream.child("prototypes").generator()
-            )
+            found = spherical_kmeans(rows, len(self.prototypes), generator)
         except ValueError as error:
             raise ConfigError([("method.num_prototypes", str(error))]) from None
         self.prototypes.copy_(found.centroids)
@@ -162,18 +156,17 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         if self.config.distance == "cosine":
             return 1 - (unit(embedding) * unit(targets)).sum(-1)
         if self.prototypes is not None:
-            own, taught = (
-                (unit(rows) @ self.prototypes.T / self.config.temperature)
-                for rows in (embedding, targets)
-            )
-            return F.kl_div(
-                own.log_softmax(-1), taught.log_softmax(-1), reduction="none", log_target=True
-            ).sum(-1)
+            log_p = self._log_assignments(embedding, self.prototypes)
+            log_t = self._log_assignments(targets, self.prototypes)
+            return F.kl_div(log_p, log_t, reduction="none", log_target=True).sum(-1)
         scale = targets.square().sum(-1).clamp_min(torch.finfo(targets.dtype).tiny)
         return (embedding - targets).square().sum(-1) / scale
 
+    def _log_assignments(self, rows: Tensor, prototypes: Tensor) -> Tensor:
+        """log softmax(cos(row, prototypes) / τ) of rows [V, B, D]."""
+        return (unit(rows) @ prototypes.T / self.config.temperature).log_softmax(-1)
+
     def correct(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
-        """Whether the teacher's features of the own image are nearer, by angle, than those of others of the batch."""
         return ViewTargets(unit(labels.targets)).nearest_is_own(unit(embedding))
 
     def directions(self, embedding: Tensor) -> Tensor:

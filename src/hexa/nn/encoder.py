@@ -16,6 +16,7 @@ from hexa.nn.backbones import check_headless
 from hexa.nn.branch_norm import convert, groups_here, keep_statistics, run_sizes, use_branch
 from hexa.nn.momentum import twin_of
 from hexa.nn.normalize import Normalize
+from hexa.runtime.precision import at_least_fp32
 
 
 class Encoder(nn.Module):
@@ -128,7 +129,7 @@ def _runs(rows: Tensor, sizes: list[int], crops: int) -> tuple[Tensor, ...]:
 
 def unit(projection: Tensor) -> Tensor:
     """Normalise to unit rows, in fp32 or better."""
-    return F.normalize(projection.to(torch.promote_types(projection.dtype, torch.float32)), dim=-1)
+    return F.normalize(at_least_fp32(projection), dim=-1)
 
 
 def mlp_head(width: int, dim: int) -> nn.Module:

@@ -59,8 +59,9 @@ def _last_output(network: nn.Module, images: Tensor) -> Tensor:
     found: list[Tensor] = []
 
     def keep(_: nn.Module, __: object, output: object) -> None:
-        if isinstance(output, Tensor) and output.ndim == 4 and output.shape[3] > 1:
-            if output.shape[2] * wide == output.shape[3] * high:
+        if isinstance(output, Tensor) and output.ndim == 4:
+            height, width = output.shape[2:]
+            if width > 1 and height * wide == width * high:
                 found[:] = [output]
 
     handles = [module.register_forward_hook(keep) for module in network.modules()]

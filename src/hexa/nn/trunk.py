@@ -75,10 +75,10 @@ class Trunk:
         with torch.no_grad(), autocast(), use_branch(encoder):
             features = encoder.features(pixels)
             # some of the last modules, such as a pooling layer, belong to the network's `forward_head`
-            for end in range(len(units), first, -1):
+            for end in range(first + 1, len(units) + 1):
                 trunk = cls(encoder, units[first:end], autocast)
-                # a network that calls its modules in another order may refuse the maps
-                with suppress(RuntimeError, TypeError, ValueError, AttributeError):
+                # a module refuses maps of another one's shape in all sorts of ways
+                with suppress(Exception):
                     if torch.equal(trunk.features(trunk.maps(pixels)), features):
                         encoder.features = trunk.features  # type: ignore[method-assign]
                         return trunk

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hexa.runtime.precision import at_least_fp32
+
 
 def info_nce(
     query: Tensor,
@@ -25,20 +27,17 @@ def info_nce(
     positive_included: the positive is among the rows of `negatives`, which then are the whole denominator.
     """
     with torch.autocast(query.device.type, enabled=False):
-        dtype = torch.promote_types(query.dtype, torch.float32)
-        query = query.to(dtype)
-        positive = positive.detach().to(dtype)
-        negatives = negatives.to(dtype)
-        shape = query.shape[:-1]
-        width = query.shape[-1]
+        query = at_least_fp32(query)
         # the queue is overwritten in place after the step, so the backward pass must not need it later than that
-        rest: Tensor = _LogSumExp.apply(query.reshape(-1, width), negatives, temperature).view(
-            shape
-        )
-        own = (query * positive).sum(-1) / temperature
+        rows = query.flatten(0, -2)
+        rest: Tensor = _LogSumExp.apply(rows, negatives.to(query.dtype), temperature)
+        rest = rest.view(query.shape[:-1])
+        own = (query * positive.detach().to(query.dtype)).sum(-1) / temperature
         if extra is not None:
-            rest = torch.logaddexp(rest, (extra.to(dtype) / temperature).logsumexp(-1))
-        return (rest if positive_included else torch.logaddexp(own, rest)) - own
+            scaled = extra.to(query.dtype) / temperature
+            rest = torch.logaddexp(rest, scaled.logsumexp(-1))
+        total = rest if positive_included else torch.logaddexp(own, rest)
+        return total - own
 
 
 def is_nearest(
@@ -46,11 +45,11 @@ def is_nearest(
 ) -> Tensor:
     """Whether the positive is more similar to the query than all negatives; bool [...]. Arguments as for `info_nce`."""
     query = query.float()
-    positive = positive.float()
-    negatives = negatives.float()
-    own = (query * positive).sum(-1)
-    nearest = own > (query @ negatives.T).amax(-1)
-    return nearest if extra is None else nearest & (own > extra.amax(-1))
+    own = (query * positive.float()).sum(-1)
+    nearest = own > (query @ negatives.float().T).amax(-1)
+    if extra is not None:
+        nearest &= own > extra.amax(-1)
+    return nearest
 
 
 class _LogSumExp(torch.autograd.Function):
@@ -71,11 +70,8 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         weights, total, negatives = ctx.saved_tensors
-        return (
-            torch.mm(weights, negatives) * (gradients[0] / (total * ctx.temperature))[:, None],
-            None,
-            None,
-        )
+        factor = gradients[0] / (total * ctx.temperature)
+        return torch.mm(weights, negatives) * factor[:, None], None, None
 
 
 def nt_xent(
@@ -110,7 +106,8 @@ def _dictionary_scores(
     others = torch.arange(len(dictionary) - 1, device=query.device)
     others = others + (others >= views)  # [V, W − 1]: all but the query's own
     with torch.autocast(query.device.type, enabled=False):
-        dtype = torch.promote_types(query.dtype, torch.float32)
-        scores = query.to(dtype) @ dictionary.to(dtype).flatten(0, 1).T
+        query = at_least_fp32(query)
+        scores = query @ dictionary.to(query.dtype).flatten(0, 1).T
     hidden = torch.cat([own[:, None], shown], 1) + views[..., None] * size  # [V, B, 1 + S]
-    return scores.scatter(-1, hidden, -torch.inf), own[:, None] + others[:, None] * size
+    positives = own[:, None] + others[:, None] * size
+    return scores.scatter(-1, hidden, -torch.inf), positives

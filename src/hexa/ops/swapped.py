@@ -18,8 +18,9 @@ def swapped_prediction(scores: Tensor, codes: Tensor, crops: Sequence[int]) -> T
     """
     views = len(scores)
     pairs = sum(views - (crop < views) for crop in crops)
-    log_share = functional.log_softmax(scores, -1)
-    return -(targets_of_others(codes, crops, views) * log_share).sum(-1) * (views / max(1, pairs))
+    targets = targets_of_others(codes, crops, views)
+    losses = -(targets * functional.log_softmax(scores, -1)).sum(-1)
+    return losses * (views / max(1, pairs))
 
 
 def targets_of_others(codes: Tensor, crops: Sequence[int], views: int) -> Tensor:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hexa.runtime.precision import at_least_fp32
+
 #: Coefficients of the Newton–Schulz iteration, chosen by Jordan et al. for speed; singular values end in about
 #: [0.7, 1.2] instead of at 1.
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -86,7 +88,7 @@ def orthogonalised(matrices: Sequence[Tensor], together: bool = False) -> list[T
     of the smaller side squared, and P·X in the end: half the cost for the wide matrices of convolutions.
     together: multiply matrices of one size in one batch, since a GPU would wait for many small products to be launched.
     """
-    wide = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in matrices]
+    wide = list(map(at_least_fp32, matrices))
     wide = [x.T if len(x) > x.shape[1] else x for x in torch._foreach_div(wide, _norms(wide))]
     grams = [x @ x.T for x in wide]
     places = defaultdict[Any, list[int]](list)
