@@ -116,7 +116,6 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"branch": "aux", "update_statistics": False},
     ],
     "mixup": [{}, {"per_sample": True, "alpha": 0.2}, {"branch": "mixed"}],
-    "unmix": [{}, {"box_probability": 0.0}, {"box_probability": 1.0}],
     "vat": [
         {},
         {"iterations": 2, "generation": "aux_eval"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 import torch
+from torch import Tensor
 from pydantic import NonNegativeFloat
 
 from hexa.config import Config, PositiveShare, Share, UserError
@@ -61,6 +62,12 @@ class HardExample(Config):
     def refusal(self, method: MethodConfig) -> str:
         """The reason why it cannot be made for that method, as half a sentence; empty if it can."""
         return method.unmixable if self.mixes else ""
+
+
+def mean_change(views: tuple[Tensor, ...], clean: tuple[Tensor, ...]) -> Tensor:
+    """The mean of |view − clean| over all crops, in grey levels of 255; 0-d, for the logs."""
+    pairs = zip(views, clean, strict=False)
+    return 255 * torch.stack([(view - crop).abs().mean() for view, crop in pairs]).mean()
 
 
 def check_made(name: str, made: object, source: Example, values: bool) -> None:

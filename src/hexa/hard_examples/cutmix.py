@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveFloat
 
-from hexa.core import Example, HardExample, MethodConfig
+from hexa.core import Example, HardExample
 from hexa.ops import draws
 from hexa.ops.boxes import cut_boxes, draw_beta, kept_share, paste
 from hexa.runtime import processes
@@ -21,6 +21,8 @@ class CutMix(HardExample):
     Costs one full pass.
     One box for the whole batch and crop, its size by λ0 ~ Beta(5, 3), clipped at the borders, as published.
     """
+
+    mixes: ClassVar = True
 
     kind: Literal["cutmix"] = "cutmix"
     alpha: PositiveFloat = 5.0
@@ -36,9 +38,6 @@ class CutMix(HardExample):
     their own (mixed)."""
     update_statistics: bool = True
     """Let mixed views move the running statistics of their batch-norms (D33)."""
-
-    def refusal(self, method: MethodConfig) -> str:
-        return method.unmixable
 
     def branches(self) -> tuple[str, ...]:
         return () if self.branch == "source" else (self.branch,)
@@ -60,6 +59,8 @@ class CutMix(HardExample):
         """One box [1, 4], the same on every process, or one a sample [count, 4]."""
         if self.per_sample:
             stream = stream.child(processes.rank())
+        else:
+            count = 1
         generator = stream.generator()
-        shares = draw_beta(self.alpha, self.beta, count if self.per_sample else 1, generator)
+        shares = draw_beta(self.alpha, self.beta, count, generator)
         return cut_boxes(shares, size, self.inside, generator)

@@ -10,6 +10,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from hexa.core import Branch, Example, HardExample
+from hexa.core.hard_example import mean_change
 from hexa.ops import draws
 from hexa.runtime.random import Stream
 
@@ -61,18 +62,14 @@ class VAT(HardExample):
                 steps = tuple(direction.requires_grad_() for direction in directions)
                 views = tuple(crop + step for crop, step in zip(clean, steps, strict=True))
                 found = torch.autograd.grad(self._distance(source, views, still, through), steps)
-            directions = tuple(
-                _scaled(torch.nan_to_num(g, 0.0, 0.0, 0.0), self.probe) for g in found
-            )
+            finite = (torch.nan_to_num(gradient, 0.0, 0.0, 0.0) for gradient in found)
+            directions = tuple(_scaled(gradient, self.probe) for gradient in finite)
         views = tuple(
-            (crop + _scaled(d, self.epsilon)).clamp(0, 1)
-            for crop, d in zip(clean, directions, strict=True)
-        )
-        moved = torch.stack(
-            [(view - crop).abs().mean() for view, crop in zip(views, clean, strict=True)]
+            (crop + _scaled(direction, self.epsilon)).clamp(0, 1)
+            for crop, direction in zip(clean, directions, strict=True)
         )
         branch = Branch(self.branch, update=self.update_statistics)
-        facts = {"perturbation": 255 * moved.mean()}
+        facts = {"perturbation": mean_change(views, clean)}
         return replace(source.at(views), branch=branch, facts=facts)
 
     def _distance(
@@ -81,15 +78,13 @@ class VAT(HardExample):
         """D up to a constant; a sum over images, so that the gradient of one does not shrink with the batch."""
         if still is None:
             return source.score_at(views, through).sum()
-        return -torch.cosine_similarity(
-            source.score.embed(views, through).float(), still.float(), dim=-1
-        ).sum()
+        moved = source.score.embed(views, through)
+        return -torch.cosine_similarity(moved.float(), still.float(), dim=-1).sum()
 
 
 def _scaled(noise: Tensor, grey_levels: float) -> Tensor:
     """Images [B, 3, S, S] scaled to this root mean square, each; scaled first, since squares underflow."""
     tiny = torch.finfo(noise.dtype).tiny
     noise = noise / noise.abs().amax((1, 2, 3), keepdim=True).clamp_min(tiny)
-    return noise * (
-        grey_levels / 255 / noise.square().mean((1, 2, 3), keepdim=True).sqrt().clamp_min(tiny)
-    )
+    mean_square = noise.square().mean((1, 2, 3), keepdim=True)
+    return noise * (grey_levels / 255 / mean_square.sqrt().clamp_min(tiny))

@@ -11,14 +11,8 @@ from hexa.runtime.random import Stream
 
 def partners(count: int, stream: Stream) -> Tensor:
     """Which image each is mixed with: a permutation of the `count` images of this process, on the CPU (D14)."""
-    return torch.randperm(
-        count, generator=stream.child("permutation", processes.rank()).generator()
-    )
-
-
-def reversed_order(count: int) -> Tensor:
-    """The images of this process in reverse order, on the CPU."""
-    return torch.arange(count - 1, -1, -1)
+    generator = stream.child("permutation", processes.rank()).generator()
+    return torch.randperm(count, generator=generator)
 
 
 def uniform_like(crop: Tensor, stream: Stream) -> Tensor:

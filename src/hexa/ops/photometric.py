@@ -18,12 +18,16 @@ from torch.nn import functional
 
 from hexa.ops.geometry import separable
 
+#: Weights of red, green and blue in the luma.
 LUMA = (0.2989, 0.587, 0.114)
 #: The side of an image from which on a blur is a convolution on a CPU, which is faster where its kernel is small.
 _CONVOLVED = 96
+#: The orders of a colour jitter's four operations.
 ORDERS = tuple(itertools.permutations(range(4)))
-_PLACE = torch.tensor(ORDERS).argsort(1)  # [24, 4]: when each operation comes
-_BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)
+#: The place of each operation in each order, [24, 4].
+_PLACE = torch.tensor(ORDERS).argsort(1)
+#: The number of the hue among brightness, contrast, saturation and hue.
+_HUE = 3
 
 
 def per_image(values: Tensor) -> Tensor:
@@ -59,9 +63,8 @@ def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
     """clip(f · x + (1 − f) · mean of the image's luma). factor: [B]."""
-    return torch.lerp(luma(images).mean((1, 2, 3), keepdim=True), images, per_image(factor)).clamp_(
-        0, 1
-    )
+    level = luma(images).mean((1, 2, 3), keepdim=True)
+    return torch.lerp(level, images, per_image(factor)).clamp_(0, 1)
 
 
 def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
@@ -78,17 +81,14 @@ def adjust_hue(images: Tensor, shift: Tensor, out: Tensor | None = None) -> Tens
     Without comparisons, cases or the saturation this is three times as fast as converting to HSV and back.
     out: where to write, may be `images`.
     """
-    red = images[:, 0]
-    green = images[:, 1]
-    blue = images[:, 2]
+    red, green, blue = images.unbind(1)
     value = torch.maximum(red, green)  # [B, H, W]
     torch.maximum(value, blue, out=value)
     low = torch.minimum(red, green)
     torch.minimum(low, blue, out=low)
     chroma = value - low
-    work = chroma.clamp(
-        min=torch.finfo(images.dtype).tiny
-    ).reciprocal_()  # the hue of grey pixels does not matter
+    # the hue of grey pixels does not matter
+    work = chroma.clamp(min=torch.finfo(images.dtype).tiny).reciprocal_()
     share = torch.sub(red, low, out=low).mul_(work)  # r
     side = (green - blue).mul_(work)  # d
     hue = side.abs().sub_(1)
@@ -138,29 +138,32 @@ def color_jitter(images: Tensor, jitter: Jitter) -> Tensor:
     turns = hue_turn(jitter)
     out = images.clone(memory_format=torch.contiguous_format)
     assert bool((turns.diff() >= 0).all()), "images must be sorted by hue_turn"
+    # the step of each operation among the three that are not hue
     place = _PLACE[jitter.order][:, :_HUE]  # [B, 3]
-    step = place - (place > turns[:, None]).long()  # [B, 3]: when, among the three that are not hue
-    factors = torch.stack((jitter.brightness, jitter.contrast, jitter.saturation), 1)  # [B, 3]
+    step = place - (place > turns[:, None]).long()  # [B, 3]
+    # the coefficients a, b and c of each step; contrast shares with the mean luma, saturation with the luma
     coefficients = torch.zeros(3, 3, len(out))  # [step, (a, b, c), B]
     rows = torch.arange(len(out))
-    for operation, other in ((_BRIGHTNESS, None), (_CONTRAST, 2), (_SATURATION, 1)):
-        coefficients[step[:, operation], 0, rows] = factors[:, operation]
-        if other is not None:
-            coefficients[step[:, operation], other, rows] = 1 - factors[:, operation]
+    coefficients[step[:, 0], 0, rows] = jitter.brightness
+    coefficients[step[:, 1], 0, rows] = jitter.contrast
+    coefficients[step[:, 1], 2, rows] = 1 - jitter.contrast
+    coefficients[step[:, 2], 0, rows] = jitter.saturation
+    coefficients[step[:, 2], 1, rows] = 1 - jitter.saturation
     packed = to_device(torch.cat((coefficients.view(9, -1), jitter.hue[None])), out.device)
     start = 0
     for turn, count in enumerate(turns.bincount(minlength=4).tolist()):
+        # turn the hue of the images whose order says so now
         if count and out.shape[1] == 3:
             part = slice(start, start + count)
             adjust_hue(out[part], packed[9, part], out[part])
             start += count
+        # clip(a·x + b·luma + c·mean luma)
         if turn < 3:
-            own, gray, level = (per_image(packed[3 * turn + i]) for i in range(3))
+            a, b, c = map(per_image, packed[3 * turn : 3 * turn + 3])
             blend = luma(out)
-            offset = blend.mean((1, 2, 3), keepdim=True).mul_(level)
-            torch.addcmul(torch.addcmul(offset, blend, gray, out=blend), out, own, out=out).clamp_(
-                0, 1
-            )
+            offset = blend.mean((1, 2, 3), keepdim=True).mul_(c)
+            torch.addcmul(offset, blend, b, out=blend)
+            torch.addcmul(blend, out, a, out=out).clamp_(0, 1)
     return out
 
 
@@ -207,10 +210,8 @@ def _convolved(images: Tensor, kernel: Tensor, radius: int) -> Tensor:
 def _band(kernel: Tensor, radius: int, size: int) -> Tensor:
     """[B, size, size]: row i holds the kernel around i, reflected at the border pixels."""
     at = torch.arange(size, device=kernel.device)
-    seen = (
-        at[None, :, None] + torch.arange(-radius, radius + 1, device=kernel.device)[:, None, None]
-    )  # [K, size, 1]
-    seen = seen.abs()
+    offset = torch.arange(-radius, radius + 1, device=kernel.device)
+    seen = (at[None, :, None] + offset[:, None, None]).abs()  # [K, size, 1]
     seen = torch.minimum(seen, 2 * (size - 1) - seen)
     hits = (seen == at).to(kernel.dtype)  # [K, size, size]
     return (kernel @ hits.view(len(hits), -1)).view(-1, size, size)
