@@ -169,7 +169,8 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
 
     def commit(self, batch: Batch, embedding: Tensor, labels: ClusterLabels) -> None:
         count = embedding.shape[1]
-        self.bank.write(batch.index[:count], embedding[list(self.config.crops_for_assign)])
+        chosen = torch.stack([embedding[crop] for crop in self.config.crops_for_assign])
+        self.bank.write(batch.index[:count], chosen)
         # if the clean term had a share of the batch, the others keep their last embedding
         if count < len(batch):
             self.bank.keep(batch.index[count:])

@@ -123,9 +123,8 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
             raise ConfigError([("method.projector", message)])
         head = _PROJECTORS[config.projector](own, width)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.prototypes = None
-        if config.distance == "kl":
-            self.prototypes = nn.Buffer(torch.zeros(config.num_prototypes, width))
+        shape = (config.num_prototypes, width)
+        self.prototypes = nn.Buffer(torch.zeros(shape)) if config.distance == "kl" else None
 
     def notes(self) -> list[str]:
         return teacher_notes(self.config.teacher, self._begins)
