@@ -10,19 +10,16 @@ import copy
 from collections.abc import Callable
 from typing import Literal
 
-import pydantic
 import torch
-from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.config import ConfigError
-from hexa.core import Batch, Branch, EncoderConfig, Method, Passes, Setting
+from hexa.core import Batch, Branch, EncoderConfig, Method, Setting
 from hexa.methods.byol import ViewTargets
 from hexa.nn.backbones import num_features, num_features_at
 from hexa.nn.encoder import Encoder, mlp_head, unit
 from hexa.nn.normalize import Normalize
-from hexa.ops.kmeans import spherical_kmeans
 from hexa.runtime.precision import at_least_fp32
 
 #: Makers of projectors from the student's width to the teacher's.
@@ -40,22 +37,12 @@ class TeacherConfig(EncoderConfig):
     teacher: str | None = None
     """The network whose features are to be predicted: a run folder, a file of weights, timm:NAME or random:NAME, which
     sees the views at its own image size. none: a frozen copy of the backbone as it begins, with `start.weights`."""
-    distance: Literal["l2", "cosine", "kl"] = "l2"
+    distance: Literal["l2", "cosine"] = "l2"
     """l2: ‖z − t‖² / ‖t‖², for features z and those of the teacher t (FARE, without the divisor); cosine: 1 − cos(z, t)
-    (DeACL); kl: KL(p(t) ‖ p(z)) of soft assignments p to prototypes, clusters of the teacher's features."""
-    num_prototypes: int = pydantic.Field(default=256, gt=1)
-    """Prototypes of kl, found once by spherical k-means of the teacher's features of all images."""
-    temperature: PositiveFloat = 0.1
-    """τ of kl: p(z) = softmax(cos(z, prototypes) / τ)."""
+    (DeACL)."""
     projector: Literal["none", "linear", "mlp"] = "none"
     """What maps the student's features to the teacher's width in training: nothing, a linear layer, or two with a ReLU
     between (after ProFeAT). Needed for a teacher of another width."""
-
-    def check(self, setting: Setting) -> None:
-        super().check(setting)
-        if self.distance == "kl" and self.num_prototypes > setting.data_size:
-            message = f"{self.num_prototypes} clusters of {setting.data_size} images; give {setting.data_size} or fewer"
-            raise ConfigError([("method.num_prototypes", message)])
 
     @property
     def begins_at_minimum(self) -> bool:
@@ -110,7 +97,6 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
     """
 
     encoder: Encoder
-    prototypes: Tensor | None
 
     def __init__(self, config: TeacherConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
@@ -123,8 +109,6 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
             raise ConfigError([("method.projector", message)])
         head = _PROJECTORS[config.projector](own, width)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        shape = (config.num_prototypes, width)
-        self.prototypes = nn.Buffer(torch.zeros(shape)) if config.distance == "kl" else None
 
     def notes(self) -> list[str]:
         return teacher_notes(self.config.teacher, self._begins)
@@ -133,20 +117,6 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         """The student's features [V, B, D], projected; not normalised."""
         return at_least_fp32(self.encoder.project(crops, branch))
 
-    def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
-        """Find the prototypes of kl, once, since the teacher stays. Raises ConfigError for too few images."""
-        if epoch or self.prototypes is None:
-            return {}
-        features = (unit(self.teacher(batch.crops[0])) for batch in data.images())
-        rows = torch.cat([self.prototypes[:0], *features])
-        generator = data.stream.child("prototypes").generator()
-        try:
-            found = spherical_kmeans(rows, len(self.prototypes), generator)
-        except ValueError as error:
-            raise ConfigError([("method.num_prototypes", str(error))]) from None
-        self.prototypes.copy_(found.centroids)
-        return {"prototypes/objective": float(found.objective)}
-
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ViewTargets:
         return ViewTargets(torch.stack([self.teacher(crop) for crop in batch.crops]))
 
@@ -154,16 +124,8 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         targets = labels.targets[: len(embedding)]
         if self.config.distance == "cosine":
             return 1 - (unit(embedding) * unit(targets)).sum(-1)
-        if self.prototypes is not None:
-            log_p = self._log_assignments(embedding, self.prototypes)
-            log_t = self._log_assignments(targets, self.prototypes)
-            return F.kl_div(log_p, log_t, reduction="none", log_target=True).sum(-1)
         scale = targets.square().sum(-1).clamp_min(torch.finfo(targets.dtype).tiny)
         return (embedding - targets).square().sum(-1) / scale
-
-    def _log_assignments(self, rows: Tensor, prototypes: Tensor) -> Tensor:
-        """log softmax(cos(row, prototypes) / τ) of rows [V, B, D]."""
-        return (unit(rows) @ prototypes.T / self.config.temperature).log_softmax(-1)
 
     def correct(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
         return ViewTargets(unit(labels.targets)).nearest_is_own(unit(embedding))

@@ -40,7 +40,8 @@ class Encoder(nn.Module):
         cls, backbone: nn.Module, head: nn.Module, setting: Setting, bn_groups: int = 1
     ) -> Encoder:
         """An encoder for `setting` whose batch-norms, including those of the head, are converted by `convert`."""
-        encoder = cls(backbone, head, Normalize(setting.mean, setting.std), groups_here(bn_groups))
+        normalize = Normalize(setting.mean, setting.std)
+        encoder = cls(backbone, head, normalize, groups_here(bn_groups))
         convert(encoder, setting.branches, bn_groups)
         if setting.keep_statistics:  # those of the head are new
             keep_statistics(encoder.backbone)
@@ -51,9 +52,8 @@ class Encoder(nn.Module):
         cls, backbone: nn.Module, head: nn.Module, setting: Setting, bn_groups: int = 1
     ) -> tuple[Encoder, Encoder]:
         """`branched` and its momentum twin: the same weights, main batch-norms only, no gradient."""
-        twin = cls.branched(
-            twin_of(backbone), twin_of(head), replace(setting, branches=("main",)), bn_groups
-        )
+        main = replace(setting, branches=("main",))
+        twin = cls.branched(twin_of(backbone), twin_of(head), main, bn_groups)
         return cls.branched(backbone, head, setting, bn_groups), twin
 
     def project(
@@ -65,9 +65,9 @@ class Encoder(nn.Module):
         may consist of the tiles of `images`, [B·T, …], image after image.
         """
         with use_branch(self, through, images or len(crops[0])):
-            return (
-                self.multi_crop(crops) if together else torch.stack([self(crop) for crop in crops])
-            )
+            if together:
+                return self.multi_crop(crops)
+            return torch.stack([self(crop) for crop in crops])
 
     def embed(self, crops: tuple[Tensor, ...], through: Branch, together: bool = True) -> Tensor:
         """`project` followed by normalisation to unit rows."""
@@ -96,35 +96,36 @@ class Encoder(nn.Module):
         count = len(crops)
         batch = len(crops[0])
         sizes = run_sizes(batch, max(1, min(self.groups, batch)))
+        # the backbone sees the crops of one size together
         alike = itertools.groupby(crops, key=lambda crop: crop.shape[1:])
         features = [self.features(_by_run(list(same), sizes)) for _, same in alike]
-        if len(sizes) > 1:  # from order (size, run, crop, image) to (run, crop, image) for the head
-            runs = [_runs(maps, sizes, len(maps) // batch) for maps in features]
-            features = [part for run in zip(*runs, strict=True) for part in run]
-        rows: Tensor = self.head(torch.cat(features))
         if len(sizes) == 1:
+            rows: Tensor = self.head(torch.cat(features))
             return rows.view(count, batch, -1)
-        return torch.cat(
-            [part.view(count, -1, rows.shape[-1]) for part in _runs(rows, sizes, count)], 1
-        )
+        # the head sees all crops, from order (size, run, crop, image) to (run, crop, image)
+        runs = [_runs(maps, sizes, len(maps) // batch) for maps in features]
+        rows = self.head(_joined(runs))
+        parts = _runs(rows, sizes, count)
+        return torch.cat([part.view(count, -1, rows.shape[-1]) for part in parts], 1)
 
 
 def _by_run(crops: list[Tensor], sizes: list[int]) -> Tensor:
     """Concatenate crops [B, …] to [V·B, …]: all crops of the first run of images, then all of the next."""
+    if len(crops) == 1:
+        return crops[0]
     if len(sizes) == 1:
-        return crops[0] if len(crops) == 1 else torch.cat(crops)
-    return torch.cat(
-        [
-            part
-            for run in zip(*(torch.split(crop, sizes) for crop in crops), strict=True)
-            for part in run
-        ]
-    )
+        return torch.cat(crops)
+    return _joined([_runs(crop, sizes, 1) for crop in crops])
 
 
 def _runs(rows: Tensor, sizes: list[int], crops: int) -> tuple[Tensor, ...]:
     """Split rows by run of images; each run has the rows of all its crops."""
     return torch.split(rows, [crops * size for size in sizes])
+
+
+def _joined(runs: list[tuple[Tensor, ...]]) -> Tensor:
+    """Concatenate the first run of each, then the second of each …"""
+    return torch.cat([part for run in zip(*runs, strict=True) for part in run])
 
 
 def unit(projection: Tensor) -> Tensor:
