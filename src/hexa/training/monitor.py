@@ -59,12 +59,10 @@ class MonitorConfig(Config):
     @pydantic.model_validator(mode="after")
     def _keeps_what_it_measures(self) -> MonitorConfig:
         if self.patience is not None and self.keep_best is None:
-            raise ValueError(
-                "patience needs keep_best, the score that is waited for: give keep_best knn"
-            )
-        for name, value in (("keep_best", self.keep_best), ("until", self.until)):
-            if value is not None and not self.knn_every:
-                raise ValueError(f"{name} needs scores: give knn_every, the epochs between two")
+            raise ValueError("patience needs a score that is waited for: give keep_best knn")
+        if not self.knn_every and (self.keep_best or self.until):
+            name = "keep_best" if self.keep_best else "until"
+            raise ValueError(f"{name} needs scores: give knn_every, the epochs between two")
         return self
 
 

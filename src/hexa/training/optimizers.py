@@ -93,26 +93,27 @@ def build(
     rate = config.learning_rate
     if config.base_batch_size is not None:
         rate = rate * batch_size / config.base_batch_size
-    groups: dict[tuple[bool, bool, bool, Pace], list[nn.Parameter]] = {}
+    groups: dict[tuple[bool, bool, bool, Pace], dict[str, Any]] = {}
     for parameter in parameters:
-        if parameter.requires_grad:
-            spared = config.name in _SPARE_VECTORS and parameter.ndim <= 1
-            turns = muon and parameter.ndim == 4  # not the positions and tokens of a ViT
-            pace = paces.get(parameter, Pace())
-            if muon and not turns:
-                pace = pace._replace(rate=pace.rate * config.other_rate / config.learning_rate)
-            groups.setdefault((id(parameter) not in fixed, spared, turns, pace), []).append(
-                parameter
-            )
-    described = [
-        {"params": members, "scheduled": scheduled, "decayed": not spared}
-        | ({"rate": pace.rate} if pace.rate != 1 else {})
-        | ({"from_epoch": pace.from_epoch} if pace.from_epoch else {})
-        | ({"weight_decay": 0.0} if spared else {})
-        | ({"orthogonal": True} if turns else {})
-        for (scheduled, spared, turns, pace), members in groups.items()
-    ]
-    return _made(described, config, lr=rate, weight_decay=config.weight_decay)
+        if not parameter.requires_grad:
+            continue
+        scheduled = id(parameter) not in fixed
+        spared = config.name in _SPARE_VECTORS and parameter.ndim <= 1
+        turns = muon and parameter.ndim == 4  # not the positions and tokens of a ViT
+        pace = paces.get(parameter, Pace())
+        if muon and not turns:
+            pace = pace._replace(rate=pace.rate * config.other_rate / config.learning_rate)
+        group: dict[str, Any] = {"params": [], "scheduled": scheduled, "decayed": not spared}
+        if pace.rate != 1:
+            group["rate"] = pace.rate
+        if pace.from_epoch:
+            group["from_epoch"] = pace.from_epoch
+        if spared:
+            group["weight_decay"] = 0.0
+        if turns:
+            group["orthogonal"] = True
+        groups.setdefault((scheduled, spared, turns, pace), group)["params"].append(parameter)
+    return _made(list(groups.values()), config, lr=rate, weight_decay=config.weight_decay)
 
 
 def _made(
