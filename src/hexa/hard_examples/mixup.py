@@ -36,7 +36,11 @@ class Mixup(HardExample):
     def branches(self) -> tuple[str, ...]:
         return () if self.branch == "source" else (self.branch,)
 
-    def __call__(self, source: Example, stream: Stream) -> Example:
+    def __call__(
+        self,
+        source: Example,
+        stream: Stream,
+    ) -> Example:
         device = source.crops[0].device
         count = len(source)
         permutation = draws.partners(count, stream).to(device, non_blocking=True)
@@ -52,7 +56,11 @@ class Mixup(HardExample):
             views.append(torch.lerp(image[permutation], image, weight).clamp_(0, 1))
         return source.mixed(tuple(views), permutation, torch.stack(shares), self.branch)
 
-    def _shares(self, count: int, stream: Stream) -> torch.Tensor:
+    def _shares(
+        self,
+        count: int,
+        stream: Stream,
+    ) -> torch.Tensor:
         """λ of each image of this process, [count]: a function of its place in the batch of all processes."""
         if not self.per_sample:
             return draw_beta(self.alpha, self.alpha, 1, stream.generator()).expand(count)

@@ -48,7 +48,11 @@ class VAT(HardExample):
     def branches(self) -> tuple[str, ...]:
         return (self.branch, Branch.of(self.generation).name)
 
-    def __call__(self, source: Example, stream: Stream) -> Example:
+    def __call__(
+        self,
+        source: Example,
+        stream: Stream,
+    ) -> Example:
         through = replace(Branch.of(self.generation), update=False)
         clean = tuple(crop.detach() for crop in source.crops)
         still = None
@@ -73,7 +77,11 @@ class VAT(HardExample):
         return replace(source.at(views), branch=branch, facts=facts)
 
     def _distance(
-        self, source: Example, views: tuple[Tensor, ...], still: Tensor | None, through: Branch
+        self,
+        source: Example,
+        views: tuple[Tensor, ...],
+        still: Tensor | None,
+        through: Branch,
     ) -> Tensor:
         """D up to a constant; a sum over images, so that the gradient of one does not shrink with the batch."""
         if still is None:

@@ -55,7 +55,12 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
 
     encoder: Encoder
 
-    def __init__(self, config: BYOLConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: BYOLConfig,
+        backbone: nn.Module,
+        setting: Setting,
+    ) -> None:
         super().__init__()
         self.config = config
         # two terms of 2 each, for predictions that have nothing to do with their targets
@@ -69,19 +74,40 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
         assert isinstance(twin_head, nn.Sequential)
         twin_head[1] = nn.Identity()
 
-    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+    def embed(
+        self,
+        crops: tuple[Tensor, ...],
+        branch: Branch,
+    ) -> Tensor:
         return self.encoder.embed(crops, branch, together=False)
 
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ViewTargets:
+    def pseudo_labels(
+        self,
+        batch: Batch,
+        embedding: Tensor | None,
+    ) -> ViewTargets:
         return ViewTargets(self.target.embed(batch.crops[::-1], MAIN, together=False))
 
-    def loss(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
+    def loss(
+        self,
+        embedding: Tensor,
+        labels: ViewTargets,
+    ) -> Tensor:
         # the two published terms are added, not averaged
         return len(embedding) * (2 - 2 * (embedding * labels.targets[: len(embedding)]).sum(-1))
 
-    def correct(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
+    def correct(
+        self,
+        embedding: Tensor,
+        labels: ViewTargets,
+    ) -> Tensor:
         return labels.nearest_is_own(embedding)
 
-    def commit(self, batch: Batch, embedding: Tensor, labels: ViewTargets) -> None:
+    def commit(
+        self,
+        batch: Batch,
+        embedding: Tensor,
+        labels: ViewTargets,
+    ) -> None:
         momentum = cosine_momentum(self.config.momentum, batch.step, self.total_steps)
         follow(self.target, self.encoder, momentum)

@@ -112,7 +112,12 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     Only clean embeddings are ever banked (D34).
     """
 
-    def __init__(self, config: DeepClusterConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: DeepClusterConfig,
+        backbone: nn.Module,
+        setting: Setting,
+    ) -> None:
         super().__init__()
         self.config = config
         counts = config.num_prototypes
@@ -127,7 +132,11 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         size = (len(counts), setting.data_size)
         self.clusters = nn.Buffer(torch.full(size, UNASSIGNED, dtype=torch.int32))  # [H, N]
 
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ClusterLabels:
+    def pseudo_labels(
+        self,
+        batch: Batch,
+        embedding: Tensor | None,
+    ) -> ClusterLabels:
         clusters = self.clusters[:, batch.index].long() if batch.known else self._nearest(embedding)
         steps = self.config.freeze_prototypes_steps
         frozen = steps is None or batch.step < steps
@@ -143,7 +152,11 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
             found.append(scores.argmax(1))
         return torch.stack(found)
 
-    def loss(self, embedding: Tensor, labels: ClusterLabels) -> Tensor:
+    def loss(
+        self,
+        embedding: Tensor,
+        labels: ClusterLabels,
+    ) -> Tensor:
         losses = []
         for scores, clusters in self._scores(embedding, labels):
             scaled = scores / self.config.temperature
@@ -152,13 +165,21 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
             )
         return torch.stack(losses).mean(0).view(embedding.shape[:2]) * labels.weight
 
-    def correct(self, embedding: Tensor, labels: ClusterLabels) -> Tensor:
+    def correct(
+        self,
+        embedding: Tensor,
+        labels: ClusterLabels,
+    ) -> Tensor:
         found = self._scores(embedding, labels)
         hits = torch.stack([scores.argmax(1) == clusters for scores, clusters in found])
         share = hits.to(labels.weight.dtype).mean(0)
         return share.view(embedding.shape[:2]) * labels.weight
 
-    def _scores(self, embedding: Tensor, labels: ClusterLabels) -> Iterable[tuple[Tensor, Tensor]]:
+    def _scores(
+        self,
+        embedding: Tensor,
+        labels: ClusterLabels,
+    ) -> Iterable[tuple[Tensor, Tensor]]:
         """For each head: cosines [V·B, K] to its prototypes, and the clusters [V·B] it should find."""
         rows = embedding.flatten(0, 1)
         heads = zip(self.prototypes.parameters(), labels.clusters, strict=True)
@@ -167,7 +188,12 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
                 fixed = prototypes.detach() if labels.frozen else prototypes
                 yield rows @ fixed.T, clusters.repeat(len(embedding))
 
-    def commit(self, batch: Batch, embedding: Tensor, labels: ClusterLabels) -> None:
+    def commit(
+        self,
+        batch: Batch,
+        embedding: Tensor,
+        labels: ClusterLabels,
+    ) -> None:
         count = embedding.shape[1]
         chosen = torch.stack([embedding[crop] for crop in self.config.crops_for_assign])
         self.bank.write(batch.index[:count], chosen)
@@ -182,7 +208,11 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
 
     # -- between epochs -----------------------------------------------------------------------------------------------
 
-    def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
+    def start_epoch(
+        self,
+        epoch: int,
+        data: Passes,
+    ) -> dict[str, float]:
         """Cluster what the epoch before left in the bank; returns the health of the clusterings."""
         crops = self.config.crops_for_assign
         if epoch == 0:  # each crop on its own, in training mode, as published (F8)

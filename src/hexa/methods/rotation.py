@@ -47,10 +47,18 @@ class ClassifiesDraws(Method[DrawnClasses]):
     def directions(self, embedding: Tensor) -> None:
         return None
 
-    def loss(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
+    def loss(
+        self,
+        embedding: Tensor,
+        labels: DrawnClasses,
+    ) -> Tensor:
         return labels.cross_entropy(embedding)
 
-    def correct(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
+    def correct(
+        self,
+        embedding: Tensor,
+        labels: DrawnClasses,
+    ) -> Tensor:
         return embedding.argmax(-1) == labels.classes
 
 
@@ -63,7 +71,12 @@ class Rotation(ClassifiesDraws, config=RotationConfig):
 
     encoder: Encoder
 
-    def __init__(self, config: RotationConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: RotationConfig,
+        backbone: nn.Module,
+        setting: Setting,
+    ) -> None:
         super().__init__()
         self.chance_loss = math.log(4)
         head = nn.Linear(num_features(backbone), 4)
@@ -81,8 +94,16 @@ class Rotation(ClassifiesDraws, config=RotationConfig):
         images = torch.arange(turned.shape[1], device=turned.device)
         return tuple(turned[quarters, images] for quarters in self._turns(batch))
 
-    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+    def embed(
+        self,
+        crops: tuple[Tensor, ...],
+        branch: Branch,
+    ) -> Tensor:
         return self.encoder.project(crops, branch)
 
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> DrawnClasses:
+    def pseudo_labels(
+        self,
+        batch: Batch,
+        embedding: Tensor | None,
+    ) -> DrawnClasses:
         return DrawnClasses(self._turns(batch))

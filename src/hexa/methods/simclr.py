@@ -73,7 +73,12 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
     encoder: Encoder
     labels_from_embedding = embeds_plainly = True
 
-    def __init__(self, config: SimCLRConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: SimCLRConfig,
+        backbone: nn.Module,
+        setting: Setting,
+    ) -> None:
         super().__init__()
         self.config = config
         widths = [num_features(backbone)] * config.head_layers + [config.dim]
@@ -82,24 +87,40 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
         # all other views equally likely
         self.chance_loss = math.log(setting.num_crops * setting.batch_size - 1)
 
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SimCLRLabels:
+    def pseudo_labels(
+        self,
+        batch: Batch,
+        embedding: Tensor | None,
+    ) -> SimCLRLabels:
         assert embedding is not None, "the dictionary is made of the clean embedding"
         own = torch.arange(batch.rows.start, batch.rows.stop, device=embedding.device)
         return SimCLRLabels(_gathered(embedding.detach()), own, own.new_empty(len(own), 0))
 
-    def clean_loss(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
+    def clean_loss(
+        self,
+        embedding: Tensor,
+        labels: SimCLRLabels,
+    ) -> Tensor:
         count = embedding.shape[1]
         own = processes.rank() * count + torch.arange(count, device=embedding.device)
         return nt_xent(embedding, _gathered(embedding), own, own[:, None], self.config.temperature)
 
-    def loss(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
+    def loss(
+        self,
+        embedding: Tensor,
+        labels: SimCLRLabels,
+    ) -> Tensor:
         alone = labels.shown.shape[1] or len(embedding) == 1
         if self.config.adversarial_terms == "joint" and not alone:
             return self.clean_loss(embedding, labels)
         temperature = self.config.temperature
         return nt_xent(embedding, labels.dictionary, labels.own, labels.shown, temperature)
 
-    def correct(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
+    def correct(
+        self,
+        embedding: Tensor,
+        labels: SimCLRLabels,
+    ) -> Tensor:
         return finds_other_view(embedding, labels.dictionary, labels.own, labels.shown)
 
 

@@ -34,7 +34,11 @@ class SimSiamConfig(EncoderConfig):
 class PredictorHead(nn.Module):
     """Features -> prediction p and projection z it is made of, unit vectors side by side: [B, 2·D]."""
 
-    def __init__(self, projector: nn.Module, predictor: nn.Module) -> None:
+    def __init__(
+        self,
+        projector: nn.Module,
+        predictor: nn.Module,
+    ) -> None:
         super().__init__()
         self.projector = projector
         self.predictor = predictor
@@ -54,7 +58,12 @@ class SimSiam(Method[ViewTargets], config=SimSiamConfig):
     labels_from_embedding = True
     encoder: Encoder
 
-    def __init__(self, config: SimSiamConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: SimSiamConfig,
+        backbone: nn.Module,
+        setting: Setting,
+    ) -> None:
         super().__init__()
         self.config = config
         widths = [num_features(backbone), *[config.dim] * config.projector_layers]
@@ -68,18 +77,34 @@ class SimSiam(Method[ViewTargets], config=SimSiamConfig):
         assert isinstance(head, PredictorHead)
         return head.predictor.parameters() if self.config.constant_predictor_rate else ()
 
-    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+    def embed(
+        self,
+        crops: tuple[Tensor, ...],
+        branch: Branch,
+    ) -> Tensor:
         return self.encoder.project(crops, branch, together=False)
 
     def directions(self, embedding: Tensor) -> Tensor:
         return embedding[..., self.config.dim :]
 
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ViewTargets:
+    def pseudo_labels(
+        self,
+        batch: Batch,
+        embedding: Tensor | None,
+    ) -> ViewTargets:
         assert embedding is not None, "targets are made of the clean embedding"
         return ViewTargets(embedding.detach()[..., self.config.dim :].flip(0))
 
-    def loss(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
+    def loss(
+        self,
+        embedding: Tensor,
+        labels: ViewTargets,
+    ) -> Tensor:
         return -(embedding[..., : self.config.dim] * labels.targets[: len(embedding)]).sum(-1)
 
-    def correct(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
+    def correct(
+        self,
+        embedding: Tensor,
+        labels: ViewTargets,
+    ) -> Tensor:
         return labels.nearest_is_own(embedding[..., : self.config.dim])

@@ -55,7 +55,11 @@ class FrozenNetwork(nn.Module):
     size: the side in pixels that images are resized to before; None leaves them.
     """
 
-    def __init__(self, network: nn.Module, size: int | None = None) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        size: int | None = None,
+    ) -> None:
         super().__init__()
         self.network = network.requires_grad_(False).eval()
         self.size = size
@@ -69,7 +73,11 @@ class FrozenNetwork(nn.Module):
         return at_least_fp32(self.network(pixels))
 
 
-def frozen(teacher: str | None, backbone: nn.Module, setting: Setting) -> tuple[FrozenNetwork, int]:
+def frozen(
+    teacher: str | None,
+    backbone: nn.Module,
+    setting: Setting,
+) -> tuple[FrozenNetwork, int]:
     """The teacher of this name, or the backbone as it begins, and the width of its features. Raises ConfigError."""
     if teacher is None:
         copied = nn.Sequential(Normalize(setting.mean, setting.std), copy.deepcopy(backbone))
@@ -98,7 +106,12 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
 
     encoder: Encoder
 
-    def __init__(self, config: TeacherConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: TeacherConfig,
+        backbone: nn.Module,
+        setting: Setting,
+    ) -> None:
         super().__init__()
         self.config = config
         self._begins = setting.begins_with
@@ -113,21 +126,37 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
     def notes(self) -> list[str]:
         return teacher_notes(self.config.teacher, self._begins)
 
-    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+    def embed(
+        self,
+        crops: tuple[Tensor, ...],
+        branch: Branch,
+    ) -> Tensor:
         """The student's features [V, B, D], projected; not normalised."""
         return at_least_fp32(self.encoder.project(crops, branch))
 
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ViewTargets:
+    def pseudo_labels(
+        self,
+        batch: Batch,
+        embedding: Tensor | None,
+    ) -> ViewTargets:
         return ViewTargets(torch.stack([self.teacher(crop) for crop in batch.crops]))
 
-    def loss(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
+    def loss(
+        self,
+        embedding: Tensor,
+        labels: ViewTargets,
+    ) -> Tensor:
         targets = labels.targets[: len(embedding)]
         if self.config.distance == "cosine":
             return 1 - (unit(embedding) * unit(targets)).sum(-1)
         scale = targets.square().sum(-1).clamp_min(torch.finfo(targets.dtype).tiny)
         return (embedding - targets).square().sum(-1) / scale
 
-    def correct(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
+    def correct(
+        self,
+        embedding: Tensor,
+        labels: ViewTargets,
+    ) -> Tensor:
         return ViewTargets(unit(labels.targets)).nearest_is_own(unit(embedding))
 
     def directions(self, embedding: Tensor) -> Tensor:

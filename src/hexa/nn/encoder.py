@@ -26,7 +26,11 @@ class Encoder(nn.Module):
     """
 
     def __init__(
-        self, backbone: nn.Module, head: nn.Module, normalize: Normalize, groups: int = 1
+        self,
+        backbone: nn.Module,
+        head: nn.Module,
+        normalize: Normalize,
+        groups: int = 1,
     ) -> None:
         super().__init__()
         check_headless(backbone)
@@ -37,7 +41,11 @@ class Encoder(nn.Module):
 
     @classmethod
     def branched(
-        cls, backbone: nn.Module, head: nn.Module, setting: Setting, bn_groups: int = 1
+        cls,
+        backbone: nn.Module,
+        head: nn.Module,
+        setting: Setting,
+        bn_groups: int = 1,
     ) -> Encoder:
         """An encoder for `setting` whose batch-norms, including those of the head, are converted by `convert`."""
         normalize = Normalize(setting.mean, setting.std)
@@ -49,7 +57,11 @@ class Encoder(nn.Module):
 
     @classmethod
     def with_twin(
-        cls, backbone: nn.Module, head: nn.Module, setting: Setting, bn_groups: int = 1
+        cls,
+        backbone: nn.Module,
+        head: nn.Module,
+        setting: Setting,
+        bn_groups: int = 1,
     ) -> tuple[Encoder, Encoder]:
         """`branched` and its momentum twin: the same weights, main batch-norms only, no gradient."""
         main = replace(setting, branches=("main",))
@@ -57,7 +69,11 @@ class Encoder(nn.Module):
         return cls.branched(backbone, head, setting, bn_groups), twin
 
     def project(
-        self, crops: tuple[Tensor, ...], through: Branch, together: bool = True, images: int = 0
+        self,
+        crops: tuple[Tensor, ...],
+        through: Branch,
+        together: bool = True,
+        images: int = 0,
     ) -> Tensor:
         """V crops [B, C, S_v, S_v] in [0, 1] -> projections [V, B, D].
 
@@ -69,7 +85,12 @@ class Encoder(nn.Module):
                 return self.multi_crop(crops)
             return torch.stack([self(crop) for crop in crops])
 
-    def embed(self, crops: tuple[Tensor, ...], through: Branch, together: bool = True) -> Tensor:
+    def embed(
+        self,
+        crops: tuple[Tensor, ...],
+        through: Branch,
+        together: bool = True,
+    ) -> Tensor:
         """`project` followed by normalisation to unit rows."""
         return unit(self.project(crops, through, together))
 
@@ -118,7 +139,11 @@ def _by_run(crops: list[Tensor], sizes: list[int]) -> Tensor:
     return _joined([_runs(crop, sizes, 1) for crop in crops])
 
 
-def _runs(rows: Tensor, sizes: list[int], crops: int) -> tuple[Tensor, ...]:
+def _runs(
+    rows: Tensor,
+    sizes: list[int],
+    crops: int,
+) -> tuple[Tensor, ...]:
     """Split rows by run of images; each run has the rows of all its crops."""
     return torch.split(rows, [crops * size for size in sizes])
 
@@ -138,7 +163,11 @@ def mlp_head(width: int, dim: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, dim))
 
 
-def normalized_head(width: int, hidden: int, dim: int) -> nn.Module:
+def normalized_head(
+    width: int,
+    hidden: int,
+    dim: int,
+) -> nn.Module:
     """linear width -> hidden, batch-norm, ReLU, linear hidden -> dim; biases (SwAV, F8; BYOL)."""
     norm = nn.BatchNorm1d(hidden)
     last = nn.Linear(hidden, dim)

@@ -17,7 +17,12 @@ class MemoryBank(nn.Module):
     other processes, so that nothing has to be counted on the device.
     """
 
-    def __init__(self, data_size: int, num_crops: int, dim: int) -> None:
+    def __init__(
+        self,
+        data_size: int,
+        num_crops: int,
+        dim: int,
+    ) -> None:
         super().__init__()
         self.data_size = data_size
         self.rows = -(-data_size // processes.world_size())
@@ -26,7 +31,11 @@ class MemoryBank(nn.Module):
         self.embeddings = nn.Buffer(torch.zeros(num_crops, size, dim))
         self.seen = nn.Buffer(torch.zeros(size, dtype=torch.bool))
 
-    def write(self, index: Tensor, embeddings: Tensor) -> None:
+    def write(
+        self,
+        index: Tensor,
+        embeddings: Tensor,
+    ) -> None:
         """Store embeddings [A, b, D] of the images `index` [b] of this process; every process calls it."""
         local = self._rows_of(index)
         rows = processes.all_gather(embeddings.transpose(0, 1))  # [W·b, A, D]
@@ -71,7 +80,11 @@ class MemoryBank(nn.Module):
             "seen": torch.cat(seen)[: self.data_size],
         }
 
-    def take(self, embeddings: Tensor, seen: Tensor) -> None:
+    def take(
+        self,
+        embeddings: Tensor,
+        seen: Tensor,
+    ) -> None:
         """Load this process's rows of a whole bank."""
         part = slice(self.start, self.start + self.rows)
         own = seen[part]

@@ -11,7 +11,11 @@ from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
 
-def in_other_places(crops: Tensor, encode: Callable[[Tensor], Tensor], stream: Stream) -> Tensor:
+def in_other_places(
+    crops: Tensor,
+    encode: Callable[[Tensor], Tensor],
+    stream: Stream,
+) -> Tensor:
     """encode(crops) [B, …] of this process's crops [B, …], each encoded in a random place of the global batch.
 
     The permutation of all processes' images is drawn from `stream`, which is the same on each of them.

@@ -25,7 +25,12 @@ class SynchronizedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, part: int
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+        part: int,
     ) -> tuple[Tensor, ...]:
         channels = x.shape[1]
         dtype = torch.promote_types(x.dtype, torch.float32)

@@ -108,7 +108,10 @@ class Objective:
         return self._split(batch, plan, rows) if merges else self._one_by_one(batch, plan, rows)
 
     def _one_by_one(
-        self, batch: Batch, plan: StepPlan, rows: Mapping[str, slice]
+        self,
+        batch: Batch,
+        plan: StepPlan,
+        rows: Mapping[str, slice],
     ) -> Iterator[Term]:
         """std -> hard examples, each in a pass of its own on the first images of the batch."""
         # embed the clean views; if an attack can use it, their input gradient is kept
@@ -137,7 +140,12 @@ class Objective:
             yield self._term(plan, {name: example}, [self.score.embed(crops, example.branch)])
             made[name] = _with_gradient(example)
 
-    def _split(self, batch: Batch, plan: StepPlan, rows: Mapping[str, slice]) -> Iterator[Term]:
+    def _split(
+        self,
+        batch: Batch,
+        plan: StepPlan,
+        rows: Mapping[str, slice],
+    ) -> Iterator[Term]:
         """Disjoint parts of the batch, and one pass for all parts of a branch: HEXA at the price of its baseline.
 
         Parts that have the large crops alone get a pass of their own.
@@ -160,7 +168,10 @@ class Objective:
             yield self._term(plan, together, pieces)
 
     def _term(
-        self, plan: StepPlan, examples: Mapping[str, Example], embeddings: Sequence[Tensor]
+        self,
+        plan: StepPlan,
+        examples: Mapping[str, Example],
+        embeddings: Sequence[Tensor],
     ) -> Term:
         """Σ weight · mean loss of these examples, whose embeddings are [V, b, D]."""
         weighted = list[Tensor]()
@@ -192,12 +203,21 @@ class Objective:
             made[name] = self._make(batch, name, made[hard.source])
         return made
 
-    def _pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> PseudoLabels:
+    def _pseudo_labels(
+        self,
+        batch: Batch,
+        embedding: Tensor | None,
+    ) -> PseudoLabels:
         with self.score.autocast():
             return cast(PseudoLabels, self.method.pseudo_labels(batch, embedding))
 
     def _example(
-        self, batch: Batch, name: str, rows: slice, made: Mapping[str, Example], everything: Example
+        self,
+        batch: Batch,
+        name: str,
+        rows: slice,
+        made: Mapping[str, Example],
+        everything: Example,
     ) -> Example:
         """The example `name` for `rows`: the one that a previous term left if it covers them, otherwise a new one."""
         if name in made and len(made[name]) >= rows.stop:
@@ -208,7 +228,12 @@ class Objective:
         source = self.hard_examples[name].source
         return self._make(batch, name, self._example(batch, source, rows, made, everything))
 
-    def _make(self, batch: Batch, name: str, source: Example) -> Example:
+    def _make(
+        self,
+        batch: Batch,
+        name: str,
+        source: Example,
+    ) -> Example:
         """Make the hard example `name` of its source, to be learned from by the method's loss of hard examples."""
         if not self.share_gradients:
             source = replace(source, shared_gradient=None)
@@ -218,7 +243,11 @@ class Objective:
         return replace(made, score=self.score) if made.score is self.clean_score else made
 
     def _watched(
-        self, plan: StepPlan, name: str, branch: Branch, crops: tuple[Tensor, ...]
+        self,
+        plan: StepPlan,
+        name: str,
+        branch: Branch,
+        crops: tuple[Tensor, ...],
     ) -> tuple[Tensor, ...]:
         """The crops of a pass; with `requires_grad` if what is made of `name` can use the pass's input gradient."""
         if self.share_gradients:
@@ -230,7 +259,11 @@ class Objective:
         return crops
 
 
-def clean_example(score: Score, anchors: tuple[Tensor, ...], labels: PseudoLabels) -> Example:
+def clean_example(
+    score: Score,
+    anchors: tuple[Tensor, ...],
+    labels: PseudoLabels,
+) -> Example:
     """The anchors [B, 3, S_v, S_v] as an example of their own pseudo-labels."""
     ones = torch.ones(len(anchors), len(anchors[0]), device=anchors[0].device)
     return Example(anchors, ((labels, ones),), score)

@@ -6,7 +6,12 @@ import torch
 from torch import Tensor
 
 
-def cut_boxes(shares: Tensor, size: int, inside: bool, generator: torch.Generator) -> Tensor:
+def cut_boxes(
+    shares: Tensor,
+    size: int,
+    inside: bool,
+    generator: torch.Generator,
+) -> Tensor:
     """Boxes [n, 4] = (top, bottom, left, right) to paste into square images of side S = `size`, for λ0 = `shares` [n].
 
         cut = ⌊S·√(1 − λ0)⌋, half = ⌊cut / 2⌋
@@ -38,7 +43,11 @@ def kept_share(boxes: Tensor, size: int) -> Tensor:
     return (1 - area.double() / size**2).float()
 
 
-def paste(images: Tensor, permutation: Tensor, boxes: Tensor) -> Tensor:
+def paste(
+    images: Tensor,
+    permutation: Tensor,
+    boxes: Tensor,
+) -> Tensor:
     """x_cmx = M∘x + (1 − M)∘x[permutation]: a copy of images [B, 3, S, S] with each box filled from the partner.
 
     boxes: [1, 4], one for all images, or [B, 4]; (top, bottom, left, right) on the CPU. The memory format is kept.
@@ -52,7 +61,12 @@ def paste(images: Tensor, permutation: Tensor, boxes: Tensor) -> Tensor:
     return torch.where(_within(boxes, images), images[permutation], images)
 
 
-def cut_out(images: Tensor, centres: Tensor, side: int, fill: float) -> Tensor:
+def cut_out(
+    images: Tensor,
+    centres: Tensor,
+    side: int,
+    fill: float,
+) -> Tensor:
     """Images [B, 3, S, S] with a square of 2·⌊side/2⌋ pixels around centres [B, 2] (y, x; integers, CPU) filled.
 
     The square is clipped at the borders (Cutout, DeVries & Taylor 2017).
@@ -72,7 +86,12 @@ def _within(boxes: Tensor, images: Tensor) -> Tensor:
     return (rows[:, :, None] & columns[:, None, :])[:, None]
 
 
-def draw_beta(alpha: float, beta: float, count: int, generator: torch.Generator) -> Tensor:
+def draw_beta(
+    alpha: float,
+    beta: float,
+    count: int,
+    generator: torch.Generator,
+) -> Tensor:
     """`count` draws of Beta(α, β), float64 [count]: X/(X + Y) for X ~ Gamma(α), Y ~ Gamma(β).
 
     torch.distributions.Beta cannot be given a generator.

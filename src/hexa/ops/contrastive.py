@@ -41,7 +41,10 @@ def info_nce(
 
 
 def is_nearest(
-    query: Tensor, positive: Tensor, negatives: Tensor, extra: Tensor | None = None
+    query: Tensor,
+    positive: Tensor,
+    negatives: Tensor,
+    extra: Tensor | None = None,
 ) -> Tensor:
     """Whether the positive is more similar to the query than all negatives; bool [...]. Arguments as for `info_nce`."""
     query = query.float()
@@ -60,7 +63,12 @@ class _LogSumExp(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, negatives: Tensor, temperature: float) -> Tensor:
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        negatives: Tensor,
+        temperature: float,
+    ) -> Tensor:
         weights = torch.mm(query, negatives.T).sub_(1).div_(temperature).exp_()
         total = weights.sum(1)
         ctx.save_for_backward(weights, total, negatives)
@@ -75,7 +83,11 @@ class _LogSumExp(torch.autograd.Function):
 
 
 def nt_xent(
-    query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor, temperature: float
+    query: Tensor,
+    dictionary: Tensor,
+    own: Tensor,
+    shown: Tensor,
+    temperature: float,
 ) -> Tensor:
     """NT-Xent of views against a dictionary of the W views of a batch, in fp32 (F6, F16).
 
@@ -91,14 +103,22 @@ def nt_xent(
         return scores.logsumexp(-1) - scores.gather(-1, positives).mean(-1)
 
 
-def finds_other_view(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor) -> Tensor:
+def finds_other_view(
+    query: Tensor,
+    dictionary: Tensor,
+    own: Tensor,
+    shown: Tensor,
+) -> Tensor:
     """True where the most similar row is another view of the query's image, bool [V, B]. Arguments as for `nt_xent`."""
     scores, positives = _dictionary_scores(query, dictionary, own, shown)
     return scores.argmax(-1, keepdim=True).eq(positives).any(-1)
 
 
 def _dictionary_scores(
-    query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor
+    query: Tensor,
+    dictionary: Tensor,
+    own: Tensor,
+    shown: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Cosines [V, B, W·M], −∞ where excluded, and the indices [V, B, W − 1] of the positives."""
     size = dictionary.shape[1]

@@ -27,13 +27,21 @@ def normal_like(crop: Tensor, stream: Stream) -> Tensor:
     return torch.randn(crop.shape, generator=generator, device=crop.device).to(crop.dtype)
 
 
-def integers(count: int, below: int, stream: Stream) -> Tensor:
+def integers(
+    count: int,
+    below: int,
+    stream: Stream,
+) -> Tensor:
     """Numbers 0 … below − 1, int64 [count] on the CPU: functions of the image's place in the batch of all processes."""
     first = processes.rank() * count
     return torch.randint(below, (first + count,), generator=stream.generator())[first:]
 
 
-def uniforms(count: int, numbers: int, stream: Stream) -> Tensor:
+def uniforms(
+    count: int,
+    numbers: int,
+    stream: Stream,
+) -> Tensor:
     """Numbers in [0, 1), [count, numbers] on the CPU: functions of the image's place in the batch of all processes."""
     first = processes.rank() * count
     return torch.rand(first + count, numbers, generator=stream.generator())[first:]

@@ -86,7 +86,12 @@ def random_boxes(
 
 
 def scaled_boxes(
-    uniforms: Tensor, height: int, width: int, size: int, magnification: Range, ratio: Range
+    uniforms: Tensor,
+    height: int,
+    width: int,
+    size: int,
+    magnification: Range,
+    ratio: Range,
 ) -> Boxes:
     """Boxes of size / m pixels, so that m pixels of the view show one of the image: log m uniform in `magnification`.
 
@@ -108,7 +113,11 @@ def scaled_boxes(
     return Boxes(top.long(), left.long(), box_h.long(), box_w.long())
 
 
-def quarter_turned(flip: Tensor, upside_down: Tensor, quarters: Tensor) -> Turns:
+def quarter_turned(
+    flip: Tensor,
+    upside_down: Tensor,
+    quarters: Tensor,
+) -> Turns:
     """These flips followed by `quarters` (0 to 3, [B]) counter-clockwise quarter turns, as torch.rot90."""
     half = quarters == 2
     flip = flip ^ (quarters == 1) ^ half
@@ -117,7 +126,11 @@ def quarter_turned(flip: Tensor, upside_down: Tensor, quarters: Tensor) -> Turns
 
 
 def resize_weights(
-    start: Tensor, length: Tensor, extent: int, size: int, flip: Tensor | None
+    start: Tensor,
+    length: Tensor,
+    extent: int,
+    size: int,
+    flip: Tensor | None,
 ) -> Tensor:
     """Per image, the matrix [size, extent] that resizes the pixels [start, start + length) of an axis to `size` pixels.
 
@@ -131,7 +144,11 @@ def resize_weights(
 
 
 def resize_taps(
-    start: Tensor, length: Tensor, extent: int, size: int, flip: Tensor | None
+    start: Tensor,
+    length: Tensor,
+    extent: int,
+    size: int,
+    flip: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The entries of `resize_weights` that are not 0: their columns int64 and values, [B, size, K] each.
 
@@ -145,7 +162,10 @@ def resize_taps(
 
 
 def _filters(
-    start: Tensor, length: Tensor, size: int, flip: Tensor | None
+    start: Tensor,
+    length: Tensor,
+    size: int,
+    flip: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The centres c [B, size] of the filters, and their supports max(s, 1) [B, 1]."""
     out = torch.arange(size, device=start.device, dtype=torch.float32)
@@ -155,7 +175,11 @@ def _filters(
 
 
 def _triangles(
-    pixels: Tensor, center: Tensor, support: Tensor, start: Tensor, length: Tensor
+    pixels: Tensor,
+    center: Tensor,
+    support: Tensor,
+    start: Tensor,
+    length: Tensor,
 ) -> Tensor:
     """The weights [B, size, n] of pixels [n] or [B, size, n]."""
     middle = pixels.to(torch.float32) + 0.5
@@ -189,7 +213,11 @@ def crop_resize(
     return _mixed(tall.permute(0, 3, 2, 1), *resize_taps(*columns)).permute(0, 2, 3, 1)
 
 
-def _mixed(table: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+def _mixed(
+    table: Tensor,
+    index: Tensor,
+    weights: Tensor,
+) -> Tensor:
     """Σ_k weights[b, i, k] · table[b, index[b, i, k]]: [B, n, …], index and weights [B, m, K] -> [B, m, …]."""
     batch, count, *rest = table.shape
     taps = index.shape[2]
@@ -201,7 +229,11 @@ def _mixed(table: Tensor, index: Tensor, weights: Tensor) -> Tensor:
     return mixed.view(batch, -1, *rest)
 
 
-def separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def separable(
+    images: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+) -> Tensor:
     """rows @ image @ columnsᵀ of each image and channel: [B, C, H, W], rows [B, h, H], columns [B, w, W] -> float32
     [B, C, h, w].
     """

@@ -91,7 +91,11 @@ def spherical_kmeans(
         return Clusters(centroids, nearest, objective.to(rows.dtype), counts)
 
 
-def memory_note(held: str, vectors: int, dim: int) -> str:
+def memory_note(
+    held: str,
+    vectors: int,
+    dim: int,
+) -> str:
     """A line for users: the memory of `vectors` of `dim` fp32 numbers."""
     megabytes = vectors * dim * torch.float32.itemsize / 1e6
     return f"{held} × {dim} per process, {megabytes:,.1f} MB"
@@ -100,7 +104,11 @@ def memory_note(held: str, vectors: int, dim: int) -> str:
 class _Shard:
     """This process's rows, which of them are valid, and their place among the rows of all processes."""
 
-    def __init__(self, rows: Tensor, valid: Tensor | None) -> None:
+    def __init__(
+        self,
+        rows: Tensor,
+        valid: Tensor | None,
+    ) -> None:
         self.rows = rows  # [n, D]
         self.valid = None if valid is None else valid.to(rows.device)  # [n]
         self.count = len(rows) if self.valid is None else int(self.valid.sum())
@@ -109,7 +117,11 @@ class _Shard:
         self.total = sum(counts)
 
 
-def _first_centroids(shard: _Shard, num_clusters: int, generator: torch.Generator) -> Tensor:
+def _first_centroids(
+    shard: _Shard,
+    num_clusters: int,
+    generator: torch.Generator,
+) -> Tensor:
     """[K, D]: distinct random rows of all processes.
 
     The original draws from rank 0's rows alone. Here rank 0 draws from all rows in rank order, so that the start does
@@ -144,7 +156,12 @@ def _columns(num_clusters: int) -> int:
     return -(-num_clusters // _WIDTH) * _WIDTH
 
 
-def _chunk_rows(device: str, columns: int, dim: int, size: int) -> int:
+def _chunk_rows(
+    device: str,
+    columns: int,
+    dim: int,
+    size: int,
+) -> int:
     """Rows of a chunk, a multiple of 64; they are stored twice, in addition to their similarities."""
     most = _CHUNK_BYTES.get(device, _CHUNK_BYTES["cuda"])
     row = (columns + 2 * dim) * size
@@ -152,7 +169,10 @@ def _chunk_rows(device: str, columns: int, dim: int, size: int) -> int:
 
 
 def _assign(
-    rows: Tensor, centroids: Tensor, work: torch.dtype, chunk: int | None
+    rows: Tensor,
+    centroids: Tensor,
+    work: torch.dtype,
+    chunk: int | None,
 ) -> tuple[Tensor, Tensor]:
     """E-step: the nearest of centroids [K, D] to each of rows [n, D], int64 [n], and its cosine [n].
 
@@ -190,7 +210,9 @@ def _assign(
 
 
 def _by_threads(
-    span: Callable[[Tensor], tuple[Tensor, Tensor]], rows: Tensor, size: int
+    span: Callable[[Tensor], tuple[Tensor, Tensor]],
+    rows: Tensor,
+    size: int,
 ) -> tuple[Tensor, Tensor]:
     """span(rows), on a CPU by one thread per core, each working on whole chunks of `size` rows.
 
@@ -222,7 +244,11 @@ def _row_maximum(score: Tensor) -> tuple[Tensor, Tensor]:
     return value, candidates.argmax(1).mul_(_WIDTH).add_(residue)
 
 
-def _by_cluster(shard: _Shard, nearest: Tensor, num_clusters: int) -> tuple[Tensor, Tensor]:
+def _by_cluster(
+    shard: _Shard,
+    nearest: Tensor,
+    num_clusters: int,
+) -> tuple[Tensor, Tensor]:
     """The valid rows ordered by cluster [count], and where each cluster starts in that order [K + 1]."""
     key = nearest if shard.valid is None else nearest.where(shard.valid, num_clusters)
     ordered, order = key.sort(stable=True)
@@ -230,7 +256,11 @@ def _by_cluster(shard: _Shard, nearest: Tensor, num_clusters: int) -> tuple[Tens
     return order[: shard.count], torch.searchsorted(ordered, every)
 
 
-def _sums(shard: _Shard, nearest: Tensor, num_clusters: int) -> Tensor:
+def _sums(
+    shard: _Shard,
+    nearest: Tensor,
+    num_clusters: int,
+) -> Tensor:
     """M-step: the sum of each cluster's rows of this process, [K, D], added in a fixed order.
 
     `index_add_` adds atomically on a GPU, in any order. A bag of sorted rows is summed by one thread without a sorted

@@ -64,25 +64,37 @@ def equalize(images: Tensor) -> Tensor:
     return torch.where(changes, made, images)
 
 
-def posterize(images: Tensor, bits: Tensor) -> Tensor:
+def posterize(
+    images: Tensor,
+    bits: Tensor,
+) -> Tensor:
     """Keep the `bits` [B] highest of a level's eight bits, 0 (black) to 8."""
     unit = photometric.per_image(torch.exp2(8 - bits))
     return images.mul(_TOP).round_().div_(unit).floor_().mul_(unit).div_(_TOP)
 
 
-def solarize(images: Tensor, threshold: Tensor) -> Tensor:
+def solarize(
+    images: Tensor,
+    threshold: Tensor,
+) -> Tensor:
     """1 − x from level `threshold` [B] upwards, 0 to 256."""
     bright = images * _TOP >= photometric.per_image(threshold) - 0.5
     return torch.where(bright, 1 - images, images)
 
 
-def solarize_add(images: Tensor, addition: Tensor) -> Tensor:
+def solarize_add(
+    images: Tensor,
+    addition: Tensor,
+) -> Tensor:
     """min(1, x + a) below level 128; a = `addition` [B] in levels."""
     brighter = (images + photometric.per_image(addition / _TOP)).clamp_(max=1)
     return torch.where(images * _TOP < 127.5, brighter, images)
 
 
-def sharpen(images: Tensor, factor: Tensor) -> Tensor:
+def sharpen(
+    images: Tensor,
+    factor: Tensor,
+) -> Tensor:
     """clip(f · x + (1 − f) · s), s the mean of 3 × 3 pixels with weight 5 in the middle; border pixels are unchanged.
 
     factor: f, [B].
@@ -96,7 +108,11 @@ def sharpen(images: Tensor, factor: Tensor) -> Tensor:
     return out
 
 
-def affine(images: Tensor, matrix: Tensor, fill: float = FILL) -> Tensor:
+def affine(
+    images: Tensor,
+    matrix: Tensor,
+    fill: float = FILL,
+) -> Tensor:
     """Pixel q becomes the image's value at A (q, 1), interpolated linearly; `fill` outside of the image.
 
     matrix: A per image, [B, 2, 3], in coordinates (x to the right, y down) in which the image is the square from −1
@@ -130,7 +146,10 @@ def _plain(operation: Callable[[Tensor], Tensor]) -> Apply:
     return lambda images, _: operation(images)
 
 
-def _graded(operation: Apply, most: float) -> Apply:
+def _graded(
+    operation: Apply,
+    most: float,
+) -> Apply:
     """An operation whose value is an integer of at most `most`."""
     return lambda images, signed: operation(images, (most * signed.abs()).floor())
 
@@ -140,10 +159,16 @@ def _blended(operation: Apply) -> Apply:
     return lambda images, signed: operation(images, 0.1 + 1.8 * signed.abs())
 
 
-def _moved(matrix: Callable[[Tensor], tuple[Tensor | float, ...]], most: float) -> Apply:
+def _moved(
+    matrix: Callable[[Tensor], tuple[Tensor | float, ...]],
+    most: float,
+) -> Apply:
     """The affine map whose matrix, row by row, belongs to a value from −most to most."""
 
-    def move(images: Tensor, signed: Tensor) -> Tensor:
+    def move(
+        images: Tensor,
+        signed: Tensor,
+    ) -> Tensor:
         # numbers become tensors on the device
         entries = [entry + 0 * signed for entry in matrix(most * signed)]
         return affine(images, torch.stack(entries, 1).view(-1, 2, 3))
@@ -185,7 +210,11 @@ class DrawnOperations(NamedTuple):
     signed: Tensor
 
 
-def plan(uniforms: Tensor, magnitude: float | None, std: float) -> DrawnOperations:
+def plan(
+    uniforms: Tensor,
+    magnitude: float | None,
+    std: float,
+) -> DrawnOperations:
     """Draw which image gets which operation, and its magnitude: one of the fifteen, applied with probability ½.
 
     The magnitude is normal with mean `magnitude` and standard deviation `std`, clipped to [0, 10], or without a mean
@@ -205,7 +234,10 @@ def plan(uniforms: Tensor, magnitude: float | None, std: float) -> DrawnOperatio
     return DrawnOperations(rows, operation, signed)
 
 
-def apply(images: Tensor, chosen: DrawnOperations) -> Tensor:
+def apply(
+    images: Tensor,
+    chosen: DrawnOperations,
+) -> Tensor:
     """Apply a plan to its images, [n, 3, H, W] in the order of its rows, without synchronising with the device."""
     signed = photometric.to_device(chosen.signed, images.device)
     counts = chosen.operation.bincount(minlength=len(OPERATIONS)).tolist()
@@ -219,7 +251,12 @@ def apply(images: Tensor, chosen: DrawnOperations) -> Tensor:
     return out
 
 
-def augment_(images: Tensor, uniforms: Tensor, magnitude: float | None, std: float = 0.0) -> None:
+def augment_(
+    images: Tensor,
+    uniforms: Tensor,
+    magnitude: float | None,
+    std: float = 0.0,
+) -> None:
     """Apply n operations, one after another, in place to images [B, 3, H, W]. uniforms: [B, n · 4], as for `plan`."""
     for numbers in torch.split(uniforms, UNIFORMS_PER_OPERATION, 1):
         chosen = plan(numbers, magnitude, std)

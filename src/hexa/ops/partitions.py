@@ -37,7 +37,10 @@ def mutual_information(first: Tensor, second: Tensor) -> float:
 
 
 def health(
-    now: Tensor, before: Tensor, sizes: Sequence[int], labels: Tensor | None
+    now: Tensor,
+    before: Tensor,
+    sizes: Sequence[int],
+    labels: Tensor | None,
 ) -> dict[str, float]:
     """The health of several clusterings, as means over them (F30); empty on other processes than the main one.
 

@@ -56,23 +56,36 @@ def grayscale(images: Tensor) -> Tensor:
     return luma(images).expand_as(images)
 
 
-def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
+def adjust_brightness(
+    images: Tensor,
+    factor: Tensor,
+) -> Tensor:
     """clip(f · x). factor: [B]."""
     return images.mul(per_image(factor)).clamp_(0, 1)
 
 
-def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
+def adjust_contrast(
+    images: Tensor,
+    factor: Tensor,
+) -> Tensor:
     """clip(f · x + (1 − f) · mean of the image's luma). factor: [B]."""
     level = luma(images).mean((1, 2, 3), keepdim=True)
     return torch.lerp(level, images, per_image(factor)).clamp_(0, 1)
 
 
-def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
+def adjust_saturation(
+    images: Tensor,
+    factor: Tensor,
+) -> Tensor:
     """clip(f · x + (1 − f) · luma). factor: [B]."""
     return torch.lerp(luma(images), images, per_image(factor)).clamp_(0, 1)
 
 
-def adjust_hue(images: Tensor, shift: Tensor, out: Tensor | None = None) -> Tensor:
+def adjust_hue(
+    images: Tensor,
+    shift: Tensor,
+    out: Tensor | None = None,
+) -> Tensor:
     """Turn the hue by `shift` [B] of the full circle, in [−½, ½]; HSV value and saturation stay.
 
     With V = max, C = max − min, r = (R − min)/C, d = (G − B)/C, the hue in sixths of the circle is
@@ -117,7 +130,10 @@ class Jitter(NamedTuple):
     hue: Tensor
     order: Tensor
 
-    def select(self, index: Tensor) -> Jitter:
+    def select(
+        self,
+        index: Tensor,
+    ) -> Jitter:
         """The parameters of some of the images."""
         return Jitter(*(value[index] for value in self))
 
@@ -127,7 +143,10 @@ def hue_turn(jitter: Jitter) -> Tensor:
     return _PLACE[jitter.order, _HUE]
 
 
-def color_jitter(images: Tensor, jitter: Jitter) -> Tensor:
+def color_jitter(
+    images: Tensor,
+    jitter: Jitter,
+) -> Tensor:
     """Brightness, contrast, saturation and hue, clipped after each, in a separate order per image (F20).
 
     The first three are all clip(a·x + b·luma(x) + c·mean luma(x)), so three such steps serve the whole batch in any
@@ -167,7 +186,10 @@ def color_jitter(images: Tensor, jitter: Jitter) -> Tensor:
     return out
 
 
-def blur_radius(sigma: float, size: int) -> int:
+def blur_radius(
+    sigma: float,
+    size: int,
+) -> int:
     """The radius of a blur kernel: ⌈3 σ⌉ pixels (0.3 % of the weight is beyond), below `size`.
 
     The published σ of at most 2 pixels give 13 taps (F20).
@@ -175,7 +197,11 @@ def blur_radius(sigma: float, size: int) -> int:
     return min(math.ceil(3 * sigma), size - 1)
 
 
-def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
+def gaussian_blur(
+    images: Tensor,
+    sigma: Tensor,
+    radius: int,
+) -> Tensor:
     """Separable Gaussian blur with a standard deviation per image, `sigma` [B] in pixels, and reflected borders.
 
     w_k ∝ exp(−k² / 2σ²), |k| ≤ radius < min(H, W), normalised to sum 1: torchvision's `gaussian_blur` with kernel
@@ -195,7 +221,11 @@ def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
     return separable(images, rows, rows if width == height else _band(kernel, radius, width))
 
 
-def _convolved(images: Tensor, kernel: Tensor, radius: int) -> Tensor:
+def _convolved(
+    images: Tensor,
+    kernel: Tensor,
+    radius: int,
+) -> Tensor:
     """Images [B, C, H, W] with reflected borders, convolved along both axes with kernels [B, 2·radius + 1]."""
     each = kernel.repeat_interleave(images.shape[1], 0)  # [B·C, K]
     planes = functional.pad(images.float(), 4 * (radius,), mode="reflect").flatten(0, 1)[None]
@@ -207,7 +237,11 @@ def _convolved(images: Tensor, kernel: Tensor, radius: int) -> Tensor:
     return wide[:, : images.shape[:2].numel()].view(images.shape)
 
 
-def _band(kernel: Tensor, radius: int, size: int) -> Tensor:
+def _band(
+    kernel: Tensor,
+    radius: int,
+    size: int,
+) -> Tensor:
     """[B, size, size]: row i holds the kernel around i, reflected at the border pixels."""
     at = torch.arange(size, device=kernel.device)
     offset = torch.arange(-radius, radius + 1, device=kernel.device)
@@ -217,7 +251,10 @@ def _band(kernel: Tensor, radius: int, size: int) -> Tensor:
     return (kernel @ hits.view(len(hits), -1)).view(-1, size, size)
 
 
-def solarize(images: Tensor, threshold: float = 0.5) -> Tensor:
+def solarize(
+    images: Tensor,
+    threshold: float = 0.5,
+) -> Tensor:
     """1 − x where x ≥ threshold, else x."""
     return torch.where(images >= threshold, 1 - images, images)
 
@@ -227,7 +264,11 @@ def solarize(images: Tensor, threshold: float = 0.5) -> Tensor:
 STAINS = torch.tensor([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])
 
 
-def stain_jitter(images: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
+def stain_jitter(
+    images: Tensor,
+    factor: Tensor,
+    shift: Tensor,
+) -> Tensor:
     """Change each stain's amount s to a·s + b in RGB images of histological sections.
 
     With optical densities −ln x = s·M, where the rows of M are STAINS, x' = clip(exp(−(a∘s + b)·M)) (Tellez et al.
@@ -240,7 +281,10 @@ def stain_jitter(images: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
     return out.exp_().clamp_(0, 1).view_as(images)
 
 
-def to_device(values: Tensor, device: torch.device) -> Tensor:
+def to_device(
+    values: Tensor,
+    device: torch.device,
+) -> Tensor:
     """Copy to the device without waiting for the copy."""
     pinned = values.pin_memory() if device.type == "cuda" and not values.is_cuda else values
     return pinned.to(device, non_blocking=True)

@@ -32,7 +32,11 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, groups: list[dict[str, Any]], lr: float, weight_decay: float, momentum: float
+        self,
+        groups: list[dict[str, Any]],
+        lr: float,
+        weight_decay: float,
+        momentum: float,
     ) -> None:
         defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
         super().__init__(groups, {**defaults, "orthogonal": False})
@@ -61,7 +65,11 @@ class Muon(torch.optim.Optimizer):
                 torch._foreach_add_(parameters, velocities, alpha=-group["lr"])
 
 
-def _turn(kernels: list[Tensor], ahead: Sequence[Tensor], angle: float) -> None:
+def _turn(
+    kernels: list[Tensor],
+    ahead: Sequence[Tensor],
+    angle: float,
+) -> None:
     """Turn convolutions by an angle against their orthogonalised momentum, in place; their norms stay."""
     matrices = [kernel.flatten(1) for kernel in ahead]
     found = orthogonalised(matrices, together=kernels[0].is_cuda)
