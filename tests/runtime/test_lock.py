@@ -25,6 +25,7 @@ with locked(Path(sys.argv[1]), "works"):
     os._exit(0)
 """
 
+
 def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
     """Even if children outlive the holder, as those that decode images do when the training is killed."""
     lock = tmp_path / "locks" / "one"

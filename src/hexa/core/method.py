@@ -114,7 +114,7 @@ class Branching(Protocol):
 def check_branches(method: nn.Module, needed: set[str]) -> None:
     """Raise UserError unless a method's batch-norms, if it has any, have a set for each branch that is needed."""
     norms = [module for module in method.modules() if isinstance(module, Branching)]
-    opened = {name for norm in norms for name, _ in norm.named_children()}  # type: ignore[attr-defined]
+    opened = {name for norm in norms for name, _ in norm.named_children()}
     missing = sorted(needed - opened)
     if norms and missing:
         problem = f"the hard examples need the batch-norms of {', '.join(missing)}"

@@ -81,7 +81,9 @@ class Adversarial(HardExample):
             )
         # a single radius, as published, means the smaller of both
         if several and self.steps * self.step_size < largest:
-            problem = f"{self.steps} x step_size {self.step_size:g} never reaches epsilon {largest:g}"
+            problem = (
+                f"{self.steps} x step_size {self.step_size:g} never reaches epsilon {largest:g}"
+            )
             raise ValueError(f"{problem}; give step_size {largest / self.steps:g} or more")
         return self
 

@@ -38,9 +38,8 @@ class SynchronizedNorm(torch.autograd.Function):
         nothing = torch.zeros(channels, dtype=dtype, device=x.device)
         mean, var = torch.batch_norm_update_stats(x, nothing, nothing, 0.0)
         count = torch.full((1,), x.numel() // channels, dtype=dtype, device=x.device)
-        every = processes.all_gather(
-            torch.cat([mean.to(dtype), var.to(dtype), count])[None], part
-        )  # [P, 2C + 1]
+        own = torch.cat([mean.to(dtype), var.to(dtype), count])
+        every = processes.all_gather(own[None], part)  # [P, 2C + 1]
         means, variances, counts = torch.split(every, [channels, channels, 1], 1)
         total = counts.sum()
         share = counts / total

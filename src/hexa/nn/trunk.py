@@ -80,7 +80,7 @@ class Trunk:
                 # a module refuses maps of another one's shape in all sorts of ways
                 with suppress(Exception):
                     if torch.equal(trunk.features(trunk.maps(pixels)), features):
-                        encoder.features = trunk.features  # type: ignore[method-assign]
+                        encoder.features = trunk.features  # type: ignore[assignment, method-assign]
                         return trunk
         return None
 
