@@ -22,10 +22,9 @@ from hexa.run.build import Machine, build_method, setting_of
 from hexa.run.run import resume
 from hexa.run.start import begin_from_weights
 from hexa.runtime import checkpoints
-from hexa.testing.cases import CasePasses
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.end_to_end.endings import ALONE
-from tests.laws.cases import Case, backward
+from tests.laws.cases import backward
 from tests.methods.setting import BATCH, batch, small
 
 

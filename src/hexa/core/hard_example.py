@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
 from pydantic import NonNegativeFloat
+from torch import Tensor
 
 from hexa.config import Config, PositiveShare, Share, UserError
 from hexa.core.batch import Branch

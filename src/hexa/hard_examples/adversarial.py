@@ -157,10 +157,7 @@ class Adversarial(HardExample):
     ) -> Tensor:
         # a gradient that is not finite leaves its pixels alone: one bad batch must not poison the running statistics
         gradient = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
-        if self.norm == "linf":
-            direction = gradient.sign()
-        else:
-            direction = gradient / _norms(gradient)
+        direction = gradient.sign() if self.norm == "linf" else gradient / _norms(gradient)
         scale = self._scale(clean)
         delta = (view - clean) + scale * self.step_size * direction
         return self._inside(clean, delta, scale * epsilon if self.project else None)

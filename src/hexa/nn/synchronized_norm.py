@@ -59,13 +59,17 @@ class SynchronizedNorm(torch.autograd.Function):
         x, weight, mean, var, total = ctx.saved_tensors
         dy = gradients[0].to(x.dtype)
         # dx is only the first summand here; Σ dy·x̂ and Σ dy are the gradients of weight and bias
-        wanted = [bool(ctx.needs_input_grad[0]), True, True]
+        needs_dx = bool(ctx.needs_input_grad[0])
+        wanted = [needs_dx, True, True]
+        invstd = (var + ctx.eps).rsqrt()
         dx, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
-            dy, x, weight, mean, var, mean, (var + ctx.eps).rsqrt(), False, ctx.eps, wanted
+            dy, x, weight, mean, var, mean, invstd, False, ctx.eps, wanted
         )
-        if not wanted[0]:
+        if not needs_dx:
             return None, dweight, dbias, None, None
-        sums = processes.all_reduce_sum(torch.stack([dweight, dbias]).to(mean.dtype), ctx.part)
-        along, level = (weight * (var + ctx.eps).rsqrt() * sums / total).to(weight.dtype)
+        both = torch.stack([dweight, dbias]).to(mean.dtype)
+        sums = processes.all_reduce_sum(both, ctx.part)
+        factors = weight * invstd * sums / total
+        along, level = factors.to(weight.dtype)
         dx = dx.sub_(F.batch_norm(x, mean, var, along, level, False, 0.0, ctx.eps))
         return dx, dweight, dbias, None, None
