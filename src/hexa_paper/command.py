@@ -37,7 +37,6 @@ _OPTIONS = (
     "data_voc",
     "label_lists",
 )
-_FROM = {None: None, "one-run": True, "several-runs": False}
 
 
 @command(
@@ -76,11 +75,6 @@ _FROM = {None: None, "one-run": True, "several-runs": False}
         "--label-lists FOLDER",
         "SimCLR's lists 1percent.txt and 10percent.txt: the labelled images of table 3",
     ),
-    option(
-        "--from NAME",
-        "learning curves from one-run, as published and at --scale full, or several-runs, each of its own length",
-        choices=("one-run", "several-runs"),
-    ),
     PLAN,
     description="Plan an experiment of the paper, run or continue it, and write tables and figures into one folder. "
     "Any field of an experiment is an option here too and holds for every arm.",
@@ -88,25 +82,20 @@ _FROM = {None: None, "one-run": True, "several-runs": False}
 )
 def reproduce(given: Given, extra: Fields) -> int:
     from hexa.runtime.console import Console
-    from hexa.runtime.progress import ProgressBar
     from hexa.runtime.signals import Interrupted
-    from hexa_paper import begin
+    from hexa_paper.reproduce import Reproduction
+    from hexa_paper.request import Request
 
     console = Console()
-    options = {name: getattr(given, name) for name in _OPTIONS} | {
-        "evaluate_on": given.evaluate_on or ()
-    }
-    begun = begin(
-        given.experiment, given.data, fields=extra, one_run=_FROM[getattr(given, "from")], **options
-    )
+    options = {name: getattr(given, name) for name in _OPTIONS}
+    options["evaluate_on"] = given.evaluate_on or ()
+    begun = Reproduction.begin(given.experiment, Request(given.data, fields=extra, **options))
     console.print(begun.title)
+    for line in begun.plan():
+        console.print(line)
+    if given.plan:
+        return 0
     try:
-        with ProgressBar(console) as progress:
-            begun = begun.measured(progress)
-        for line in begun.plan():
-            console.print(line)
-        if given.plan:
-            return 0
         out = begun.carry_out(console)
     except (Interrupted, KeyboardInterrupt) as stop:
         console.print("stopped; nothing finished is lost: the same command continues from here")
@@ -119,8 +108,8 @@ def reproduce(given: Given, extra: Fields) -> int:
 
 
 @command(
-    "a figure of a run or backbone as PNG or SVG: hard-examples, view-space, neighbours, clusters",
-    option("KIND", "hard-examples, view-space, neighbours or clusters"),
+    "a figure of a run or backbone as PNG or SVG: view-space, neighbours, clusters",
+    option("KIND", "view-space, neighbours or clusters"),
     option(
         "TARGET",
         "a run or a recipe; for neighbours and clusters a run or any backbone",
@@ -130,8 +119,8 @@ def reproduce(given: Given, extra: Fields) -> int:
     option("--out FILE", ".png or .svg", required=True),
     TRUST_IMAGES,
     SEED,
-    description="hard-examples: views beside the hard examples made of them. view-space: clean, adversarial and mixed "
-    "views in two dimensions. neighbours, clusters: which images a backbone finds similar.",
+    description="view-space: clean, adversarial and mixed views in two dimensions. neighbours, clusters: which images "
+    "a backbone finds similar.",
 )
 def figure(given: Given, extra: Fields) -> None:
     from hexa.runtime import targets
@@ -164,14 +153,10 @@ def figure(given: Given, extra: Fields) -> None:
     "images per second of this machine for each scheme, the data path and the step apart",
     option("RECIPE", "%(default)s if not given", nargs="?", default="cifar10-moco-v2+adversarial"),
     JSON,
-    option(
-        "--repeats N",
-        "rounds over all schemes; at most 5 within two minutes if not given",
-        type=whole(1, 1000),
-    ),
+    option("--repeats N", "rounds over all schemes", type=whole(1, 1000), default=3),
     description="Measure this machine: each scheme of hard examples relative to the plain step, the naive adversarial "
-    "step beside the shared-gradient one, the data path alone, the whole. Fields of the recipe are options here too; "
-    "without --batch-size a smaller batch is used if that is needed to finish in two minutes.",
+    "step and the shared-gradient one, the data path alone, the whole. Fields of the recipe are options here too; "
+    "without --batch-size a CPU measures batches of 32.",
     open=True,
 )
 def benchmark(given: Given, extra: Fields) -> None:
@@ -186,7 +171,7 @@ def benchmark(given: Given, extra: Fields) -> None:
         log.print(
             f"{chosen.recipe}: batches of {chosen.batch_size}, the recipe's own {experiment.batch_size}"
         )
-        measured = run(chosen, given.repeats, progress=progress, say=log.print)
+        measured = run(chosen, given.repeats, progress=progress)
     if given.json:
         print(json.dumps(measured, indent=2))
     else:

@@ -1,14 +1,16 @@
-"""The page "The paper beside our runs": every published row, the command that makes it, and what small runs found."""
+"""The page "The paper and our runs": every published row, the command that makes it, and the scores of small runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std
-from hexa_paper import published
+from hexa.reporting.tables import NOTHING, Cell, counted, format_duration, markdown_table, mean_std
+from hexa_paper import published, results, tables
+from hexa_paper.figures.figure import short_name
+from hexa_paper.plan import Job, Plan
 from hexa_paper.published import Row
-from hexa_paper.rows import metrics_of, rows_of
+from hexa_paper.request import Request
 from hexa_paper.studies import (
     ABSENT,
     EXPERIMENTS,
@@ -17,115 +19,78 @@ from hexa_paper.studies import (
     TABLES,
     VERSIONS,
     Arm,
-    Measure,
     arms_of,
     evaluated,
-    learned,
+    row_of,
     shown,
 )
-from hexa_paper.work import Work
 
+PAGE = "paper.md"
 _IMAGENET = "--data folder:PATH/imagenet"
-Kept = Callable[[Measure, int], Mapping[str, Any] | None]
 
 
-# -- from studies to a record ----------------------------------------------------------------------------------------
+# -- from files to a record -------------------------------------------------------------------------------------------
 
 
-def row_of(table: str, arm: Arm) -> Row | None:
-    """The row of a table that an arm of the small scale stands beside: its own, or else the first of its method.
+def write(plans: Mapping[str, Plan], request: Request, left_out: Mapping[str, str]) -> None:
+    """Write the page of all experiments, and its record as JSON. left_out: why parts are missing."""
+    out = request.folder
+    sources = {
+        target.source: target.known_as or short_name(target.source) for target in request.targets
+    }
+    parts: dict[str, Any] = {}
+    found: dict[str, Any] = {}
+    passes: dict[str, int] = {}
+    for name, plan in plans.items():
+        jobs = plan.final()
+        parts[name] = _part(plan, jobs, sources)
+        for job in jobs:
+            found[job.name] = results.read(out, job.name) or {}
+            for measure in job.measures:
+                if "epochs" in measure.options:
+                    passes[measure.title] = measure.options["epochs"]
+    trained = [one for one in found.values() if one.get("pretrain_seconds")]
+    record = {
+        "experiment": "all",
+        "data": sources[request.data],
+        "images": request.num_images,
+        "seeds": sorted({one["seed"] for one in trained}),
+        "epochs": request.epochs,
+        "passes": passes,
+        "hours": {"spent": sum(one["pretrain_seconds"] for one in trained) / 3600},
+        "machine": trained[0]["environment"] if trained else {},
+        "left_out": dict(left_out),
+        "parts": parts,
+    }
+    results.write(out / tables.RESULT, record)
+    results.write(out / PAGE, page(record))
 
-    Lengths and batches are not those of the rows there.
-    """
-    if arm.published is None:
-        return None
-    rows = shown(table)
-    own = published.find(rows, *arm.published)
-    return own or next(
-        (row for row in rows if row.epochs and _name(row.method) == _name(arm.published[0])), None
-    )
 
-
-def _name(method: str) -> str:
-    """Without its batch."""
-    return method.partition(" (B=")[0]
-
-
-def part(
-    work: Work, sources: Mapping[str, str], failed: Mapping[tuple[str, str], str]
-) -> dict[str, Any]:
-    """What a study found, as JSON: a record of every arm, with the reason where there is less than was planned."""
-    jobs = work.final
-    study = work.study
-    runs = work.stored(jobs)
-    rows = rows_of(work, runs)
+def _part(plan: Plan, jobs: Sequence[Job], sources: Mapping[str, str]) -> dict[str, Any]:
+    """The results of a study as JSON: a record of every arm, with the reason if there are fewer than planned."""
+    study = plan.study
+    rows = tables.rows_of(plan, jobs)
     arms = []
     for arm in study.arms:
-        own = [row for row in rows if row["key"] == arm.key]
-        planned = sum(job.arm.key == arm.key for job in jobs)
-        done = sum(run["arm"] == arm.key for run in runs)
-        reason = failed.get((work.out.name, arm.key), "")
-        if done < planned:
-            reason = f"not finished: {done} of {counted(planned, 'run')}" + (
-                f"; {reason}" if reason else ""
-            )
-        if diverged := sorted({seed for row in own for seed in row["diverged"]}):
-            reason = f"diverged with seeds {', '.join(map(str, diverged))}"
         beside = row_of(study.name, arm) if study.name in TABLES else None
-        results = [
-            {"epochs": row["epochs"], "rate": row["learning_rate"], "seeds": row["seeds"]}
-            | {
-                "scores": {
-                    _named(name, sources): score["values"] for name, score in row["scores"].items()
-                }
+        own = [job for job in jobs if job.arm == arm]
+        done = [job for job in own if not job.missing(plan.request.folder)]
+        reason = ""
+        if len(done) < len(own):
+            reason = f"not finished: {len(done)} of {counted(len(own), 'run')}"
+        found = []
+        for row in (row for row in rows if row["key"] == arm.key):
+            if row["diverged"]:
+                reason = f"diverged with seeds {', '.join(map(str, row['diverged']))}"
+            facts = {"epochs": row["epochs"], "rate": row["learning_rate"], "seeds": row["seeds"]}
+            scores = {
+                _named(name, sources): score["values"] for name, score in row["scores"].items()
             }
-            for row in own
-        ]
+            found += [facts | {"scores": scores}] if scores else []
         place = beside and [beside.method, beside.epochs]
-        arms.append(
-            {
-                "arm": arm.name,
-                "recipe": arm.recipe,
-                "row": place,
-                "reason": reason,
-                "results": results,
-            }
-        )
+        about = {"arm": arm.name, "recipe": arm.recipe, "row": place}
+        arms.append(about | {"reason": reason, "results": found})
     return {"experiment": study.name, "method": study.method, "arms": arms}
-
-
-def untrained(
-    work: Work, sources: Mapping[str, str], kept: Kept, learner: str = ""
-) -> dict[str, Any]:
-    """The record of random weights, measured as the arms of a table, or by a learner, whose row of table 3 is given.
-
-    kept: what an evaluation with a seed found.
-    """
-    study = work.study
-    job = work.final[0]
-    request = work.request
-    titled = list(
-        zip([measure["title"] for measure in job.record["measures"]], job.measures, strict=True)
-    )
-    if learner:
-        titled = [
-            (one.title.partition(",")[0], one)
-            for one in learned(learner, request.epochs or 1, request)
-        ]
-    scores: dict[str, list[float]] = {}
-    for seed in request.seeds:
-        for title, measure in titled:
-            if (result := kept(measure, seed)) is not None:
-                for metric, column in metrics_of(study, {**result, "title": title}).items():
-                    scores.setdefault(_named(column, sources), []).append(result["metrics"][metric])
-    return {
-        "arm": learner or "random weights",
-        "row": {"table3": [learner or "Supervised", None], "table5": ["Random init", None]}.get(
-            study.name
-        ),
-        "reason": "" if scores else "not finished",
-        "results": [{"epochs": 0, "scores": scores}] if scores else [],
-    }
 
 
 def _named(column: str, sources: Mapping[str, str]) -> str:
@@ -142,40 +107,47 @@ def command_of(table: str, row: Row) -> str:
     """The command that makes a published row at the full scale, or pre-trains its network; else why there is none."""
     made = evaluated(row.method, table)
     if made or (row.method in ABSENT and row.epochs is None):
-        return made or str(ABSENT[row.method])
+        return made or ABSENT[row.method]
     method = VERSIONS.get(row.method, row.method)
-    for arm in (arm for one in METHODS for arm in arms_of(one, "full")):
-        assert arm.published is not None
+    for _, arm in _published_arms():
+        assert arm.published is not None, "arms of the full scale have rows"
         of_another = arm.published == (method, row.epochs) and method != row.method
         if of_another or published.find(shown(table), *arm.published) == row:
-            remark = published.REMARKS.get(arm.recipe) if table == "table1" else ""
-            remark = f"{method}, which the study leaves out" if of_another else remark
-            return f"`hexa pretrain {arm.recipe} {_IMAGENET}`" + (f" ({remark})" if remark else "")
+            remark = published.REMARKS.get(arm.recipe, "") if table == "table1" else ""
+            if of_another:
+                remark = f"{method}, which the study leaves out"
+            command = f"`hexa pretrain {arm.recipe} {_IMAGENET}`"
+            return f"{command} ({remark})" if remark else command
     return "no recipe"
 
 
+def _published_arms() -> list[tuple[str, Arm]]:
+    """The arms of the full scale, each with its method."""
+    return [(method, arm) for method in METHODS for arm in arms_of(method, "full")]
+
+
 def page(record: Mapping[str, Any]) -> str:
-    """The whole page. record: what `hexa reproduce all` found."""
-    text = ["# The paper beside our runs\n", _head(record)]
-    for table, given in (
-        (name, one["given"]) for name, one in EXPERIMENTS.items() if "given" in one
-    ):
+    """The whole page. record: the results of `hexa reproduce all`."""
+    parts = record["parts"].values()
+    text = ["# The paper and our runs\n", _head(record)]
+    for table, given in EXPERIMENTS.items():
+        if "given" not in given:
+            continue
+        command = f"hexa reproduce {table} --method moco --scale full {given['given']}"
+        others = ", ".join(list(METHODS)[1:])
         text.append(f"## Table {table[-1]}: {TABLES[table].title}\n")
-        command = f"`hexa reproduce {table} --method moco --scale full {given}` (or {', '.join(list(METHODS)[1:])})"
-        text.append(
-            f"Rows that are pre-trained, with all their evaluations, at the full scale: {command}.\n"
-        )
+        rows = "Rows that are pre-trained, with all their evaluations, at the full scale"
+        text.append(f"{rows}: `{command}` (or {others}).\n")
         text.append(markdown_table(list(_rows(table, record))))
-    text.append("## Figures\n\nOf these the paper prints no numbers.\n")
-    for name in [name for name in EXPERIMENTS if name not in TABLES]:
-        for part in record["parts"].values():
-            if part["experiment"] == name:
-                command = (
-                    f"hexa reproduce {name} --method {part['method']} --scale full {_IMAGENET}"
-                )
-                question = EXPERIMENTS[name]["question"].rstrip(".?")
-                text.append(f"### {name}, {part['method']}\n\n{question}: `{command}`\n")
-                text.append(markdown_table([cells for arm in part["arms"] for cells in _arm(arm)]))
+    text.append("## Figures\n\nThe paper prints no numbers of these.\n")
+    for name, given in EXPERIMENTS.items():
+        for part in parts:
+            if name in TABLES or part["experiment"] != name:
+                continue
+            command = f"hexa reproduce {name} --method {part['method']} --scale full {_IMAGENET}"
+            question = given["question"].rstrip(".?")
+            text.append(f"### {name}, {part['method']}\n\n{question}: `{command}`\n")
+            text.append(markdown_table([cells for arm in part["arms"] for cells in _arm(arm)]))
     return "\n".join(text)
 
 
@@ -184,77 +156,63 @@ def _head(record: Mapping[str, Any]) -> str:
     arms = [arm for part in record["parts"].values() for arm in part["arms"]]
     missing = sum(arm["reason"].startswith("not finished") for arm in arms)
     said = {
-        "unfinished": f"**Unfinished:** {missing} of {len(arms)} arms lack runs. "
-        if missing
-        else "",
+        "unfinished": "",
         "length": counted(record["epochs"], "epoch"),
         "number": counted(len(record["seeds"]), "seed"),
         "took": format_duration(3600 * record["hours"]["spent"]),
-        "threads": counted(machine["threads"], "thread"),
-        "day": machine["time"][:10],
+        "device": machine.get("device", "an unknown device"),
+        "threads": counted(machine.get("threads", 1), "thread"),
+        "day": machine.get("time", NOTHING)[:10],
         "passes": "; ".join(f"{title}: {count}" for title, count in record["passes"].items()),
     }
-    return HEAD.format(**{**record, **said, "device": machine["device"]})
+    if missing:
+        said["unfinished"] = f"**Unfinished:** {missing} of {len(arms)} arms lack runs. "
+    return HEAD.format(**{**record, **said})
 
 
 def _rows(table: str, record: Mapping[str, Any]) -> Iterator[dict[str, Cell]]:
-    """A line for each published row and arm that stands beside it, then for the arms without a row."""
+    """A line for each published row and arm that stands next to it, then for the arms without a row."""
     compared = TABLES[table]
-    arms = [
-        arm for one in record["parts"].values() if one["experiment"] == table for arm in one["arms"]
-    ]
+    parts = [part for part in record["parts"].values() if part["experiment"] == table]
+    arms = [arm for part in parts for arm in part["arms"]]
     for row in shown(table):
-        values = ("–" if value is None else f"{value:.1f}" for value in row.values)
-        known: dict[str, Cell] = {"method": row.method, "epochs": str(row.epochs or "–")}
-        known |= dict(zip(compared.columns, values, strict=True)) | {
-            "full scale": command_of(table, row)
-        }
-        own = [
-            cells for arm in arms if arm["row"] == [row.method, row.epochs] for cells in _arm(arm)
-        ]
-        for cells in own or [{"small scale": _why_not(table, row, arms, record)}]:
+        known: dict[str, Cell] = {"method": row.method, "epochs": str(row.epochs or NOTHING)}
+        for column, value in zip(compared.columns, row.values, strict=True):
+            known[column] = NOTHING if value is None else f"{value:.1f}"
+        known["full scale"] = command_of(table, row)
+        beside = [arm for arm in arms if arm["row"] == [row.method, row.epochs]]
+        own = [cells for arm in beside for cells in _arm(arm)]
+        for cells in own or [{"small scale": _why_not(table, row, record)}]:
             yield known | cells
-    for cells in (cells for arm in arms if arm["row"] is None for cells in _arm(arm)):
-        yield {**dict.fromkeys(("method", "epochs", *compared.columns, "full scale"), ""), **cells}
+    nothing: dict[str, Cell] = dict.fromkeys(
+        ("method", "epochs", *compared.columns, "full scale"), ""
+    )
+    for arm in arms:
+        if arm["row"] is None:
+            yield from (nothing | cells for cells in _arm(arm))
 
 
 def _arm(arm: Mapping[str, Any]) -> Iterator[dict[str, Cell]]:
     """The cells of an arm, a line for each of its lengths."""
-    results: list[dict[str, Any]] = arm["results"] or [{"scores": {}}]
-    for result in results:
-        name = (
-            f"{arm['arm']}, {counted(result['epochs'], 'epoch')}"
-            if len(results) > 1
-            else arm["arm"]
-        )
+    found: list[dict[str, Any]] = arm["results"] or [{"scores": {}}]
+    for result in found:
+        name = arm["arm"]
+        if len(found) > 1:
+            name = f"{name}, {counted(result['epochs'], 'epoch')}"
         counts = {len(values) for values in result["scores"].values()}
-        seeds = f"{counted(max(counts), 'seed')}" if counts else ""
-        scores: dict[str, Cell] = {
-            column: mean_std(values) for column, values in result["scores"].items()
+        seeds = counted(max(counts), "seed") if counts else ""
+        cells: dict[str, Cell] = {
+            "small scale": ", ".join(filter(None, (name, seeds, arm["reason"])))
         }
-        yield {"small scale": ", ".join(filter(None, (name, seeds, arm["reason"]))), **scores}
+        for column, values in result["scores"].items():
+            cells[column] = mean_std(values)
+        yield cells
 
 
-def _why_not(table: str, row: Row, arms: list[Any], record: Mapping[str, Any]) -> str:
-    """Why a published row has no arm at the small scale."""
-    for method, epochs in (arm["row"] for arm in arms if arm["row"]):
-        if row.epochs and (
-            published.find([row], method, row.epochs) or _name(method) == _name(row.method)
-        ):
-            other = (
-                f"length: see the row of {epochs} epochs"
-                if epochs != row.epochs
-                else f"batch: see {method}"
-            )
-            return f"all arms have one {other}"
-    if row.method in VERSIONS:
-        return f"only {VERSIONS[row.method]} is here: see table 1"
+def _why_not(table: str, row: Row, record: Mapping[str, Any]) -> str:
+    """Why a published row has no arm at the small scale: it differs by its length or batch, or its part is missing."""
     if row.method in ABSENT:
-        return str(ABSENT[row.method])
-    made_by = {
-        arm.published[0]: method
-        for method in METHODS
-        for arm in arms_of(method, "full")
-        if arm.published
-    }
-    return str(record["left_out"].get(f"{table}-{made_by.get(row.method)}", "not in this run"))
+        return ABSENT[row.method]
+    made = {arm.published[0]: method for method, arm in _published_arms() if arm.published}
+    part = f"{table}-{made.get(row.method)}"
+    return str(record["left_out"].get(part, "no arm of this length and batch"))

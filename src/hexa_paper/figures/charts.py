@@ -7,11 +7,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
-from scipy import stats
 
 from hexa.reporting.style import COLOURS, INK, MARKERS, MUTED, drawing
 from hexa.reporting.tables import format_number, mean_and_std, mean_std
@@ -131,95 +129,4 @@ def curves(
                 ax.set_xticks(places, [format_number(place) for place in places])
         axes[0].set_ylabel(y_label)
         axes[0].legend(loc="best")
-    return figure
-
-
-def attack_grid(
-    cells: Cells, *, label: str, baseline: Values = (), title: str = "", remark: str = ""
-) -> Figure:
-    """A cell for each (ε, η) in grey levels with mean ± std over its values, shaded by the mean, in percent.
-
-    baseline: the values without an attack, told in the title of the panel.
-    """
-    radii = sorted({epsilon for epsilon, _ in cells})
-    steps = sorted({step for _, step in cells})
-    means = np.full((len(steps), len(radii)), np.nan)
-    for (epsilon, step), values in cells.items():
-        means[steps.index(step), radii.index(epsilon)] = statistics.fmean(values)
-    low = np.nanmin(means)
-    high = np.nanmax(means)
-    with drawing(
-        1, title, remark, width=2.2 + 1.35 * len(radii), height=2.0 + 0.95 * len(steps)
-    ) as (figure, (ax,)):
-        shown = ax.imshow(means, cmap="cividis", origin="lower", aspect="auto")
-        for (epsilon, step), values in cells.items():
-            row = steps.index(step)
-            column = radii.index(epsilon)
-            dark = high == low or (means[row, column] - low) / (high - low) < 0.55
-            ax.text(
-                column,
-                row,
-                mean_std(values),
-                ha="center",
-                va="center",
-                color="white" if dark else INK,
-            )
-        ax.set_xticks(range(len(radii)), [f"{radius:g}" for radius in radii])
-        ax.set_yticks(range(len(steps)), [f"{step:g}" for step in steps])
-        ax.set(xlabel="radius ε (grey levels of 255)", ylabel="step η (grey levels of 255)")
-        ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
-        if baseline:
-            ax.set_title(f"without an attack: {mean_std(baseline)}", loc="left", fontsize=10)
-        figure.colorbar(shown, ax=ax, label=label)
-    return figure
-
-
-def beta_study(
-    scores: Cells, *, label: str, baseline: Values = (), title: str = "", remark: str = ""
-) -> Figure:
-    """Left the densities, right mean ± std of each in the same colour, and without mixing as a dashed line.
-
-    scores: percent, a value for each seed, by (α, β).
-    """
-    share = np.linspace(0.002, 0.998, 400)
-    dashes = ("-", (0, (5, 2)), (0, (2, 1.5)))
-    with drawing(2, title, remark, width=4.8, height=3.6) as (figure, (left, right)):
-        for number, ((alpha, beta), values) in enumerate(scores.items()):
-            colour = COLOURS[number % len(COLOURS)]
-            mean, std = mean_and_std(values)
-            density = stats.beta.pdf(share, alpha, beta)
-            name = f"({alpha:g}, {beta:g})"
-            left.plot(
-                share,
-                density,
-                color=colour,
-                linestyle=dashes[number % len(dashes)],
-                label=f"Beta{name}",
-            )
-            right.errorbar(number, mean, std, color=colour, marker="o", capsize=4, markersize=7)
-            _above(right, mean_std(values), number, mean + (std or 0.0), 7)
-        left.set(
-            xlabel="area kept by the original image, λ", ylabel="probability density", xlim=(0, 1)
-        )
-        left.legend(loc="upper left", ncols=2, handlelength=1.8, columnspacing=1.0)
-        left.set_ylim(0, 1.45 * left.get_ylim()[1])  # room for the legend
-        if baseline:
-            right.axhline(statistics.fmean(baseline), color=MUTED, linewidth=1.1, linestyle=_DASHED)
-            place: dict[str, Any] = {
-                "xy": (1, statistics.fmean(baseline)),
-                "xycoords": ("axes fraction", "data"),
-            }
-            words: dict[str, Any] = {
-                "xytext": (-2, 4),
-                "textcoords": "offset points",
-                "ha": "right",
-                "fontsize": 8.5,
-            }
-            right.annotate(f"no mixing: {mean_std(baseline)}", **place, **words)
-        right.set_xticks(range(len(scores)), [f"({alpha:g}, {beta:g})" for alpha, beta in scores])
-        right.set(xlabel="(α, β)", ylabel=label)
-        right.margins(x=0.1, y=0.2)
-        for ax in (left, right):
-            ax.grid(True, axis="y")
     return figure
