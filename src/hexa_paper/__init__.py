@@ -24,10 +24,11 @@ def reproduce(
     result.json, figures/ as PNG and SVG, results/ and runs/. Raises UserError before any work.
     """
     from hexa.runtime.console import Console
-    from hexa_paper.reproduce import Reproduction
+    from hexa_paper.reproduce import begin, make
     from hexa_paper.request import Request
 
     known = {one.name for one in fields(Request)}
     of_arms = {name: options.pop(name) for name in list(options) if name not in known}
-    begun = Reproduction.begin(experiment, Request(data, fields=of_arms, **options))
-    return begun.carry_out(console or Console(stderr=True))
+    log = console or Console(stderr=True)
+    request = Request(data, fields=of_arms, **options)
+    return make(begin(experiment, request, log), log)

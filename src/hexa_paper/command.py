@@ -83,26 +83,26 @@ _OPTIONS = (
 def reproduce(given: Given, extra: Fields) -> int:
     from hexa.runtime.console import Console
     from hexa.runtime.signals import Interrupted
-    from hexa_paper.reproduce import Reproduction
+    from hexa_paper.reproduce import begin, make, show
     from hexa_paper.request import Request
 
     console = Console()
     options = {name: getattr(given, name) for name in _OPTIONS}
     options["evaluate_on"] = given.evaluate_on or ()
-    begun = Reproduction.begin(given.experiment, Request(given.data, fields=extra, **options))
-    console.print(begun.title)
-    for line in begun.plan():
+    plans = begin(given.experiment, Request(given.data, fields=extra, **options), console)
+    for line in (line for plan in plans for line in show(plan)):
         console.print(line)
     if given.plan:
         return 0
     try:
-        out = begun.carry_out(console)
+        out = make(plans, console)
     except (Interrupted, KeyboardInterrupt) as stop:
         console.print("stopped; nothing finished is lost: the same command continues from here")
         if isinstance(stop, Interrupted):
             return stop.exit_code
         raise
-    console.print(begun.page.read_text())
+    for plan in plans:
+        console.print((plan.tables / "table.md").read_text())
     console.print(f"tables and figures: {out}")
     return 0
 

@@ -57,10 +57,12 @@ def _texts(one: published.Comparison) -> dict[str, str]:
 
 def _joined(table: published.Table, own: Sequence[_Own]) -> Table:
     """Own rows above the published ones."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for label, epochs, values in own:
-        rows.append((label, epochs, *(values.get(column, NOTHING) for column in table.columns)))
+        shown = [values.get(column, NOTHING) for column in table.columns]
+        rows.append((label, epochs, *shown))
     for row in table.rows:
-        rows.append((row.method, *map(text, (row.epochs, *row.values))))
+        published_values = map(text, (row.epochs, *row.values))
+        rows.append((row.method, *published_values))
     header = ("method", "epochs", *table.columns)
     return Table(header, tuple(rows), own=range(len(own)), title=table.title)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.figure import Figure
 
@@ -23,11 +22,11 @@ _Curves = dict[str, dict[str, dict[float, Sequence[float]]]]
 _SPREAD = "mean ± standard deviation over"
 
 
-def draw(plan: Plan, rows: Sequence[Row], folder: Path) -> None:
-    """Write every figure of a study below a folder, as PNG and as SVG."""
+def draw(plan: Plan, rows: Sequence[Row]) -> None:
+    """Write every figure of a study as PNG and as SVG."""
     for name, figure in figures(plan, rows).items():
         for suffix in SUFFIXES:
-            save(figure, folder / FOLDER / f"{name}{suffix}")
+            save(figure, plan.tables / FOLDER / f"{name}{suffix}")
 
 
 def figures(plan: Plan, rows: Sequence[Row]) -> dict[str, Figure]:

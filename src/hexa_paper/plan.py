@@ -15,7 +15,7 @@ from hexa import recipes
 from hexa.config import some
 from hexa.recipes.experiment import Experiment, override
 from hexa_paper import results
-from hexa_paper.request import Request, Target, refuse
+from hexa_paper.request import Images, Request, refuse
 from hexa_paper.schemes import SCHEMES
 from hexa_paper.studies import CIFAR, KNN, SVM, Arm, Measure, Study, digest
 
@@ -107,8 +107,12 @@ class Plan:
 
     study: Study
     request: Request
-    search_on: Target
+    targets: tuple[Images, ...]
+    """The images to measure on."""
+    search_on: Images
     """The labelled images whose held-out training images score learning rates."""
+    tables: Path
+    """The folder of its tables and figures; runs and results are in the folder of the request."""
 
     def check(self) -> None:
         """Raise UserError for rates without a search, epochs that are published, fields that no arm has."""
@@ -251,7 +255,7 @@ class Plan:
         """
         study = self.study
         chosen: dict[tuple[str, str], Measure] = {}
-        for target in self.request.targets:
+        for target in self.targets:
             for measure in study.measures:
                 of_any = measure.protocol in ("svm", "low-shot")
                 fits = of_any or target.several == (measure.protocol == "detect")
@@ -265,7 +269,7 @@ class Plan:
                 if fits:
                     place = (target.source, measure.title)
                     chosen.setdefault(place, replace(measure, source=target.source))
-        shown = some([target.source for target in self.request.targets])
+        shown = some([target.source for target in self.targets])
         boxes = study.measures[0].protocol == "detect"
         remedy = f"needs boxes around objects, {shown} has none; give --data-voc voc:PATH"
         refuse(boxes and not chosen, f"{study.name} {remedy}")
@@ -297,14 +301,14 @@ class Plan:
 
     def equal_times(self, arm: Arm) -> list[int]:
         """The epochs of an arm that take the time of all epochs of the first arm, at least 1; empty if it is unknown."""
-        if self.study.passes is None:
+        if self.study.passes is None or arm.epochs == 0:
             return []
         plain = self.study.arms[0]
         return [max(1, round(self.epochs_of(plain) * self.cost(plain) / self.cost(arm)))]
 
     def relative_time(self, arm: Arm, epochs: int) -> float | None:
         """The time of this many epochs of an arm, over that of all epochs of the first arm; None if it is unknown."""
-        if self.study.passes is None:
+        if self.study.passes is None or arm.epochs == 0:
             return None
         plain = self.study.arms[0]
         return epochs * self.cost(arm) / (self.epochs_of(plain) * self.cost(plain))

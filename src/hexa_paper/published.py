@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hexa.reporting import tables
-from hexa.reporting.tables import text
 from hexa.runtime.parsing import read_resource
 
 Values = tuple[float | None, ...]
@@ -42,13 +40,6 @@ class Table:
             tuple(columns),
             tuple(row for row in rows if any(v is not None for v in row.values)),
         )
-
-    def markdown(self) -> str:
-        """The table as Markdown."""
-        cells = [
-            [text(cell) for cell in (row.method, row.epochs, *row.values)] for row in self.rows
-        ]
-        return tables.Table(("method", "epochs", *self.columns), cells).markdown()
 
 
 _DATA = read_resource("hexa_paper", "published.yaml")

@@ -1,14 +1,15 @@
-"""What is asked for of an experiment: images to learn from and to measure on, seeds, epochs, rates, fields."""
+"""The options of an experiment, and what is known about its images."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hexa.config import UserError
-from hexa.data import Source, open_source
+from hexa.data import open_source
 from hexa.data.sources.known import known_as
 
 #: The published name by the beginning of a source, for a full scale that is planned without the images.
@@ -23,15 +24,31 @@ def refuse(when: object, message: str) -> None:
         raise UserError(message)
 
 
-class Target(NamedTuple):
-    """Labelled images that backbones are measured on.
-
-    several: whether an image may show more than one class. known_as: the data set of published numbers, if any.
-    """
+class Images(NamedTuple):
+    """What decides which evaluations a source is for."""
 
     source: str
+    num_images: int = 0
+    """The number of training images; 0 if they are not here."""
+    labelled: bool = True
     several: bool = False
+    """Whether an image may show more than one class."""
     known_as: str | None = None
+    """The data set of published numbers, if it is one."""
+
+
+@functools.cache
+def images_of(source: str, absent: bool = False) -> Images:
+    """Look at the images of a source. absent: they need not be here. Raises UserError."""
+    try:
+        opened = open_source(source, "train")
+    except UserError:
+        if not absent:
+            raise
+        kind = source.partition(":")[0]
+        return Images(source, several=kind == "voc", known_as=_PUBLISHED_NAMES.get(kind))
+    several = opened.classes is None
+    return Images(source, len(opened), opened.labels is not None, several, known_as(opened))
 
 
 @dataclass(frozen=True)
@@ -60,13 +77,9 @@ class Request:
     """The folder of SimCLR's lists, for table 3."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Fields of every arm's experiment, by path."""
-    targets: tuple[Target, ...] = ()
-    """The images to measure on; `opened` adds them."""
-    num_images: int = 0
-    """The number of images to learn from, 0 if they are not here; `opened` adds it."""
 
-    def opened(self, sources: Sequence[str]) -> Request:
-        """The request with the images of `data` counted and those of `sources` checked. Raises UserError."""
+    def check(self) -> None:
+        """Raise UserError for numbers out of range, and for fields that have an option."""
         refuse(
             self.epochs is not None and self.epochs < 1, f"epochs must be ≥ 1, got {self.epochs}"
         )
@@ -78,34 +91,10 @@ class Request:
         for path in sorted(_DECIDED & set(self.fields)):
             options = "--data, --seeds, --epochs or --rates"
             raise UserError(f"{path} is what a study decides; use {options}")
-        images = self.images(self.data)
-        targets = []
-        for source in sources:
-            target = self.labelled(source)
-            remedy = "name labelled images with --evaluate-on SOURCE"
-            if target is None:
-                raise UserError(f"data '{source}' has no labels to measure with; {remedy}")
-            targets.append(target)
-        return replace(self, targets=tuple(targets), num_images=len(images or ()))
 
-    def images(self, source: str) -> Source | None:
-        """The training images of a source; None if a full scale is planned without them."""
-        try:
-            return open_source(source, "train")
-        except UserError:
-            if self.scale == "full":
-                return None
-            raise
-
-    def labelled(self, source: str) -> Target | None:
-        """The labelled images of a source; None if it has no labels."""
-        opened = self.images(source)
-        if opened is None:
-            kind = source.partition(":")[0]
-            return Target(source, kind == "voc", _PUBLISHED_NAMES.get(kind))
-        if opened.labels is None:
-            return None
-        return Target(source, opened.classes is None, known_as(opened))
+    def images(self, source: str) -> Images:
+        """Look at the images of a source, which a full scale is planned without if need be. Raises UserError."""
+        return images_of(source, absent=self.scale == "full")
 
     @property
     def folder(self) -> Path:

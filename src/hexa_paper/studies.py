@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hexa.config import nearest
+from hexa.data import open_source
 from hexa.reporting.tables import counted
 from hexa.runtime.parsing import read_resource
 from hexa_paper import published
@@ -26,22 +27,16 @@ EXPERIMENTS: dict[str, dict[str, Any]] = _DATA["experiments"]
 TABLES = {
     name: published.TABLES[one["table"] - 1] for name, one in EXPERIMENTS.items() if "table" in one
 }
-#: Rows of table 3 that learn from a few labels: the learner, and the published percentages of labels.
-LEARNERS: dict[str, tuple[str, list[int]]] = _DATA["learners"]
-#: Why a published row has no arm at the small scale.
-ABSENT: dict[str, str] = _DATA["absent"]
 #: Systems of which only another version is here.
 VERSIONS: dict[str, str] = _DATA["versions"]
-#: The beginning of the page of all experiments, with places for numbers.
-HEAD: str = _DATA["head"]
 #: The experiments of which `all` consists, with their methods.
 PARTS: list[tuple[str, str]] = [tuple(part.split()) for part in _DATA["all"]]
 #: The baseline of HEXA-D with eight crops. The paper prints it for 800 epochs only.
 PLAIN = ("DeepCluster-v2 (8-crop)", 200)
 #: At the small scale the terms are averaged, so that no arm takes larger steps.
 MEAN: Fields = {"objective.reduction": "mean"}
-#: The key and the name of the arm that is not trained.
-UNTRAINED = ("random", "random weights")
+#: The published row of random weights.
+_UNTRAINED_ROWS = {"table3": ("Supervised", None), "table5": ("Random init", None)}
 
 
 def digest(decisive: object, digits: int = 8) -> str:
@@ -177,14 +172,10 @@ def _arms(name: str, method: str, place: str) -> tuple[Arm, ...]:
         return rows if full else tuple(replace(arm, published=None) for arm in rows)
     # systems that the paper does not have in this table can be compared all the same
     there = [arm for arm in rows if arm.published and published.find(shown(name), *arm.published)]
-    return tuple(there) if full and there else rows
-
-
-def _untrained(table: str, first: Arm) -> Arm:
-    """Random weights of the network of an arm."""
-    row = {"table3": ("Supervised", None), "table5": ("Random init", None)}.get(table)
-    key, name = UNTRAINED
-    return replace(first, key=key, name=name, epochs=0, published=row)
+    if full:
+        return tuple(there) or rows
+    row = _UNTRAINED_ROWS.get(name)
+    return (*rows, replace(rows[0], key="random", name="random weights", epochs=0, published=row))
 
 
 # -- evaluations ------------------------------------------------------------------------------------------------------
@@ -276,12 +267,12 @@ def _of_several_methods(name: str, scale: str) -> Study:
     return Study(name, method, scale, question, tuple(arms), measures, search=False, notes=notes)
 
 
-def listed(chosen: Study, request: Request) -> Study:
-    """Table 3 with the labels of SimCLR's lists, of which `request` names the folder. Raises UserError."""
+def listed(chosen: Study, request: Request, source: str) -> Study:
+    """Table 3 with the labels of SimCLR's lists for a source, of which `request` names the folder. Raises UserError."""
     draws = f"{chosen.name} draws no labels, leave it out"
     refuse(chosen.name != "table3", f"--label-lists: is for table3; {draws}")
     folder = Path(str(request.label_lists))
-    images = request.images(request.targets[0].source)
+    here = request.images(source).num_images > 0
     measures = []
     for one in chosen.measures:
         percent = one.options["percent"]
@@ -289,27 +280,17 @@ def listed(chosen: Study, request: Request) -> Study:
         if percent < 100:
             remedy = "give the folder imagenet_subsets of SimCLR's code"
             refuse(not file.is_file(), f"--label-lists {folder}: there is no {file.name}; {remedy}")
-            if images is not None:
-                rows_of(images, file)  # raises for a list of other images
+            if here:
+                rows_of(open_source(source, "train"), file)  # raises for a list of other images
             one = replace(one, options={**one.options, "list_file": str(file)})
         measures.append(one)
     return replace(chosen, measures=tuple(measures))
 
 
 def shortened(chosen: Study, passes: int) -> Study:
-    """A study as a part of `all`: arms that have a row in their table, short evaluations, no equal time.
-
-    Tables of MoCo-v2 have random weights as an arm, too.
-    """
-    name = chosen.name
-    table = name in TABLES
-    arms = [
-        arm for arm in chosen.arms if not (table and arm.published) or row_of(name, arm) is not None
-    ]
-    if "given" in EXPERIMENTS[name] and chosen.method == "moco":
-        arms.append(_untrained(name, arms[0]))
-    measures = tuple(_shortened(one, passes) for one in chosen.measures)
-    return replace(chosen, arms=tuple(arms), measures=measures, passes=None)
+    """A study whose evaluations train for at most as many passes over their images as its runs."""
+    measures = [_shortened(one, passes) for one in chosen.measures]
+    return replace(chosen, measures=tuple(measures))
 
 
 # -- the rows of published tables -------------------------------------------------------------------------------------
@@ -325,30 +306,19 @@ def shown(table: str) -> list[Row]:
     return rows
 
 
-def row_of(table: str, arm: Arm) -> Row | None:
-    """The row of a table that an arm of the small scale stands next to: its own, or else the first of its method."""
-    if arm.published is None:
-        return None
-    rows = shown(table)
-    own = published.find(rows, *arm.published)
-    if own is not None:
-        return own
-    name = _plain_name(arm.published[0])
-    return next((row for row in rows if row.epochs and _plain_name(row.method) == name), None)
-
-
-def _plain_name(method: str) -> str:
-    """A method without its batch size."""
-    return method.partition(" (B=")[0]
-
-
-def evaluated(row: str, table: str) -> str:
-    """The commands that make all columns of a published row without an arm; empty if there are none."""
-    commands = _DATA["evaluated"].get(row, {}).get(table, [])
-    remark = ""
-    if row in LEARNERS:
-        learner, shares = LEARNERS[row]
-        remark = _DATA["learned"]["remark"]
-        given = _DATA["learned"]["command"].replace("LEARNER", learner)
-        commands = [given.replace("SHARE", str(share)) for share in shares]
-    return "; ".join(f"`hexa evaluate {command}`" for command in commands) + remark
+def command_of(table: str, row: Row) -> str:
+    """The command that makes a published row at the full scale, or pre-trains its network; else why there is none."""
+    commands = _DATA["commands"].get(row.method, {}).get(table)
+    if row.epochs is None and commands:
+        return "; ".join(f"`hexa {command}`" for command in commands)
+    method = VERSIONS.get(row.method, row.method)
+    for arm in (arm for name in METHODS for arm in arms_of(name, "full")):
+        assert arm.published is not None, "arms of the full scale have rows"
+        other = arm.published == (method, row.epochs) and method != row.method
+        if other or published.find(shown(table), *arm.published) == row:
+            remark = published.REMARKS.get(arm.recipe, "") if table == "table1" else ""
+            if other:
+                remark = f"{method}, which the study leaves out"
+            command = f"`hexa pretrain {arm.recipe} --data folder:PATH/imagenet`"
+            return f"{command} ({remark})" if remark else command
+    return str(_DATA["absent"].get(row.method, "no recipe"))

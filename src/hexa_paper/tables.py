@@ -6,7 +6,6 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hexa.reporting.tables import (
@@ -16,10 +15,11 @@ from hexa.reporting.tables import (
     markdown_table,
     mean_and_std,
     mean_std,
+    text,
 )
 from hexa_paper import published, results
 from hexa_paper.plan import Job, Plan
-from hexa_paper.studies import EXPERIMENTS, Arm, Measure, Study
+from hexa_paper.studies import TABLES, Arm, Measure, Study, command_of, shown
 
 Row = dict[str, Any]
 """One arm at one length, as JSON.
@@ -49,16 +49,16 @@ _ROUNDED = ("mean", "std", "relative_time")
 _MINOR = re.compile("_(std|last)$")
 
 
-def write(plan: Plan, folder: Path) -> list[Row]:
-    """Write the tables of a study into a folder, and return their rows; nothing if no run has results."""
+def write(plan: Plan) -> list[Row]:
+    """Write the tables of a study, and return their rows; nothing if no run has results."""
     jobs = plan.final()
     rows = rows_of(plan, jobs)
     if not rows:
         return []
     notes = notes_of(plan, jobs, rows)
-    results.write(folder / RESULT, _result(plan, jobs, rows, notes))
-    results.write(folder / PAGE, markdown(plan, rows, notes))
-    results.write(folder / CSV, csv_text(rows))
+    results.write(plan.tables / RESULT, _result(plan, jobs, rows, notes))
+    results.write(plan.tables / PAGE, markdown(plan, rows, notes))
+    results.write(plan.tables / CSV, csv_text(rows))
     return rows
 
 
@@ -204,10 +204,10 @@ def markdown(plan: Plan, rows: Sequence[Row], notes: Sequence[str]) -> str:
             length = counted(these[0]["epochs"], "epoch")
             head += f": the time of {length} of {study.arms[0].name}"
         parts.append(f"## {head}\n\n{markdown_table([_cells(row, these) for row in these])}")
-    table = EXPERIMENTS[study.name].get("table")
-    if table is not None:
-        compared = published.TABLES[table - 1]
-        parts.append(f"## Published: {compared.title}\n\n{compared.markdown()}")
+    if study.name in TABLES:
+        compared = TABLES[study.name]
+        parts.append(f"## Published: {compared.title}\n")
+        parts.append(markdown_table(list(_published_rows(study.name))))
     return "\n".join([*parts, *(f"- {note}" for note in notes)]) + "\n"
 
 
@@ -235,6 +235,14 @@ def _cells(row: Row, rows: Sequence[Row]) -> dict[str, Cell]:
         total = len(row["diverged"]) + len(row["seeds"])
         found["diverged"] = f"{len(row['diverged'])} of {total}"
     return found
+
+
+def _published_rows(table: str) -> Iterator[dict[str, str]]:
+    """Every published row of a table, with the command that makes it at the full scale."""
+    for row in shown(table):
+        cells = {"method": row.method, "epochs": text(row.epochs)}
+        cells |= dict(zip(TABLES[table].columns, map(text, row.values), strict=True))
+        yield cells | {"made by": command_of(table, row)}
 
 
 # -- files for programs -----------------------------------------------------------------------------------------------
@@ -269,7 +277,7 @@ def _result(
         "method": study.method,
         "scale": study.scale,
         "data": request.data,
-        "measured_on": [target.source for target in request.targets],
+        "measured_on": [target.source for target in plan.targets],
         "seeds": sorted({job.experiment.seed for job in jobs}),
         "fields": dict(request.fields),
         "summary": rows,

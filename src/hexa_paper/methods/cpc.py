@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from hexa.config import ConfigError
@@ -26,21 +27,21 @@ class CPCConfig(EncoderConfig):
 
     name: Literal["cpc"] = "cpc"
     num_views: ClassVar = (1, 1, "CPC predicts patches of a view from others of the same view")
-    patch: int = pydantic.Field(default=80, gt=0)
+    patch: PositiveInt = 80
     """Side of a patch in pixels."""
-    stride: int = pydantic.Field(default=36, gt=0)
+    stride: PositiveInt = 36
     """Pixels from one patch to the next; less than `patch`, so that they overlap."""
     ahead: tuple[pydantic.PositiveInt, ...] = pydantic.Field(
         default=(3,), min_length=1, max_length=16
     )
     """How many rows below the context the predicted patches are, one linear head for each."""
-    dim: int = pydantic.Field(default=64, gt=0)
+    dim: PositiveInt = 64
     """Width in which predictions and patches are compared, D."""
-    hidden: int = pydantic.Field(default=256, gt=0)
+    hidden: PositiveInt = 256
     """Width inside the layers of the context network."""
     layers: int = pydantic.Field(default=5, gt=0, le=64)
     """Layers of the context network, each of which sees one more row above."""
-    scale: float = pydantic.Field(default=0.1, gt=0)
+    scale: PositiveFloat = 0.1
     """What products of predictions and patches are multiplied by."""
 
     def grid(self, size: int) -> int:

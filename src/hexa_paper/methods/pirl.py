@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from hexa.core import Batch, Branch, Method, Setting
@@ -30,7 +31,7 @@ class PIRLConfig(MemoryConfig):
     objective: Literal["nce", "softmax"] = "nce"
     """nce: noise-contrastive estimation, as published; softmax: InfoNCE over the own memory and the negatives, which
     needs fewer epochs."""
-    num_negatives: int = pydantic.Field(default=32000, gt=0)
+    num_negatives: PositiveInt = 32000
     """Random images per step, n, shared by the images of the step."""
 
 
