@@ -24,7 +24,7 @@ def reproduce(
     result.json, figures/ as PNG and SVG, results/ and runs/. Raises UserError before any work.
     """
     from hexa.runtime.console import Console
-    from hexa_paper.reproduce import begin, make
+    from hexa_paper.loop import begin, make
     from hexa_paper.request import Request
 
     known = {one.name for one in fields(Request)}

@@ -83,7 +83,7 @@ _OPTIONS = (
 def reproduce(given: Given, extra: Fields) -> int:
     from hexa.runtime.console import Console
     from hexa.runtime.signals import Interrupted
-    from hexa_paper.reproduce import begin, make, show
+    from hexa_paper.loop import begin, make, show
     from hexa_paper.request import Request
 
     console = Console()

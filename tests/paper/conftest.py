@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hexa_paper import reproduce, results
+from hexa_paper import loop, results
 from hexa_paper.plan import Job, Plan
 from hexa_paper.request import Images, Request
 from hexa_paper.studies import study
@@ -59,4 +59,4 @@ def finish(job: Job, out: Path, diverged: str = "", **scores: float) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reproduce, "seconds_of_image", lambda experiment: 0.001)
+    monkeypatch.setattr(loop, "seconds_of_image", lambda experiment: 0.001)

@@ -13,8 +13,8 @@ from hexa import cli
 from hexa.config import UserError
 from hexa.evaluation import evaluate
 from hexa.runtime.lock import locked
-from hexa_paper import reproduce as whole, results, running
-from hexa_paper.reproduce import begin, show
+from hexa_paper import loop, results, running
+from hexa_paper.loop import begin, show
 from hexa_paper.request import Request
 from hexa_paper.running import command_of
 from tests.paper import conftest
@@ -96,7 +96,7 @@ def test_runs_trained_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert not out.exists()
     said = capsys.readouterr().out.replace("\n", " ")
     request = Request("digits", out=out, fields=TINY, **SHORT)
-    (plan,) = begin("table2", request, whole.Console())
+    (plan,) = begin("table2", request, loop.Console())
     for job in plan.final()[:2]:
         command = command_of(job, out, full=False)
         assert str(results.run_folder(out, job.name)) in command
@@ -120,7 +120,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     out = tmp_path / "study"
     request = Request("digits", out=out, fields=TINY, **SHORT)
-    (plan,) = begin("table2", request, whole.Console())
+    (plan,) = begin("table2", request, loop.Console())
     results.write(results.run_folder(out, "x").parent.parent / "results" / "x.json", {})
     job = plan.final()[0]
     results.write(out / "results" / f"{job.name}.json", {"name": "nothing"})
@@ -197,11 +197,11 @@ def test_learning_curves_are_checkpoints_of_one_run(tmp_path: Path) -> None:
 
 def test_all_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = (("table2", "moco"), ("table4", "moco"), ("ablation", "moco"))
-    monkeypatch.setattr(whole, "PARTS", parts)
+    monkeypatch.setattr(loop, "PARTS", parts)
     said: list[str] = []
-    monkeypatch.setattr(whole.Console, "print", lambda self, line: said.append(str(line)))
+    monkeypatch.setattr(loop.Console, "print", lambda self, line: said.append(str(line)))
     request = Request("digits", out=tmp_path, fields=TINY, **SHORT)
-    plans = begin("all", request, whole.Console())
+    plans = begin("all", request, loop.Console())
     assert [plan.study.name for plan in plans] == ["ablation"]  # the others need VOC2007
     assert [line.split(":")[0] for line in said] == [
         "table2 moco is left out",
