@@ -28,16 +28,20 @@ def tables(runs: Sequence[Run], names: Sequence[str]) -> list[Table]:
             # a file may hold anything
             with suppress(LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
                 one = published.beside(result)
-                if one is not None:
-                    remarks = "; ".join(filter(None, (scores.protocol(result), one.caution)))
-                    own = (f"{name} ({remarks})", shown, _texts(one))
-                    compared.setdefault(one.title, []).append(own)
+                if one is None:
+                    continue
+                remarks = [scores.protocol(result), one.caution]
+                label = f"{name} ({'; '.join(filter(None, remarks))})"
+                values = _texts(one)
+                compared.setdefault(one.title, []).append((label, shown, values))
     made = []
     for table in published.TABLES:
         rows = compared.get(table.title, [])
-        columns = [c for c in table.columns if any(c in values for _, _, values in rows)]
+        known = {column for _, _, values in rows for column in values}
+        columns = [column for column in table.columns if column in known]
         if columns:
-            made.append(_joined(table.only(columns), rows))
+            part = table.only(columns)
+            made.append(_joined(part, rows))
     return made
 
 
@@ -46,13 +50,17 @@ def of_result(result: Mapping[str, Any]) -> tuple[Table, str] | None:
     one = published.beside(result)
     if one is None:
         return None
-    return _joined(one, [(str(result["backbone"]), "", _texts(one))]), one.caution
+    label = str(result["backbone"])
+    table = _joined(one, [(label, "", _texts(one))])
+    return table, one.caution
 
 
 def _texts(one: published.Comparison) -> dict[str, str]:
     """The result's own value of each column."""
-    values = zip(one.columns, one.own, strict=True)
-    return {column: NOTHING if value is None else f"{value:.1f}" for column, value in values}
+    found = {}
+    for column, value in zip(one.columns, one.own, strict=True):
+        found[column] = NOTHING if value is None else f"{value:.1f}"
+    return found
 
 
 def _joined(table: published.Table, own: Sequence[_Own]) -> Table:

@@ -174,7 +174,8 @@ class Plan:
         for arm in self.study.arms if self.study.search else ():
             given = self.request.rates
             total = self.epochs_of(arm)
-            if len(given or ()) == 1 or (given is None and total < SEARCHED_EPOCHS):
+            enough = total >= SEARCHED_EPOCHS if given is None else len(given) > 1
+            if arm.epochs == 0 or not enough:
                 continue
             own = self.recipe_rate(arm)
             rates = given or [float(f"{factor * own:g}") for factor in RATE_FACTORS]

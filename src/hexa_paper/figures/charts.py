@@ -30,12 +30,12 @@ def bars(
     groups: for each arm its values, in percent; below the first line of an arm's name stands the rest of it. The axis
     does not begin at zero, which the dashed line at the first bar makes up for: arms are compared with it.
     """
-    width = max(3.4, 1.2 + 0.86 * max(len(group) for group in groups.values()))
-    with drawing(len(groups), title, remark, width=width, height=3.9, share_y=len(groups) > 1) as (
-        figure,
-        axes,
-    ):
-        limits = _limits([values for group in groups.values() for values in group.values()])
+    count = len(groups)
+    most = max(len(group) for group in groups.values())
+    width = max(3.4, 1.2 + 0.86 * most)
+    drawn = drawing(count, title, remark, width=width, height=3.9, share_y=count > 1)
+    limits = _limits([values for group in groups.values() for values in group.values()])
+    with drawn as (figure, axes):
         for ax, (name, group) in zip(axes, groups.items(), strict=True):
             _bars(ax, group)
             ax.set_title(name, loc="left")
@@ -47,7 +47,8 @@ def bars(
 def _reach(values: Values) -> float:
     """How far above and below their mean something is drawn."""
     mean, std = mean_and_std(values)
-    return max(std or 0.0, *(abs(value - mean) for value in values))
+    distances = [abs(value - mean) for value in values]
+    return max(std or 0.0, *distances)
 
 
 def _limits(every: Sequence[Values]) -> tuple[float, float]:
@@ -56,18 +57,23 @@ def _limits(every: Sequence[Values]) -> tuple[float, float]:
     low = min(mean - reach for mean, reach in ends)
     high = max(mean + reach for mean, reach in ends)
     margin = max(0.12 * (high - low), 0.5)
-    return max(0.0, low - 3 * margin), high + 1.6 * margin
+    bottom = max(0.0, low - 3 * margin)
+    top = high + 1.6 * margin
+    return bottom, top
 
 
 def _bars(ax: Axes, group: Mapping[str, Values]) -> None:
     places = range(len(group))
     means = [statistics.fmean(values) for values in group.values()]
-    ax.bar(places, means, 0.66, color=[COLOURS[n % len(COLOURS)] for n in places], alpha=0.85)
+    colours = [COLOURS[place % len(COLOURS)] for place in places]
+    ax.bar(places, means, 0.66, color=colours, alpha=0.85)
     ax.axhline(means[0], color=MUTED, linewidth=0.9, linestyle=_DASHED)
     for place, mean, values in zip(places, means, group.values(), strict=True):
         if len(values) > 1:
-            ax.errorbar(place, mean, mean_and_std(values)[1], color=INK, capsize=4, linewidth=1.3)
-            ax.plot([place + 0.2] * len(values), values, "o", color=INK, markersize=2.6, alpha=0.7)
+            _, std = mean_and_std(values)
+            ax.errorbar(place, mean, std, color=INK, capsize=4, linewidth=1.3)
+            right = [place + 0.2] * len(values)
+            ax.plot(right, values, "o", color=INK, markersize=2.6, alpha=0.7)
         _above(ax, mean_std(values), place, mean + _reach(values), 4)
     ax.set_xticks(list(places), list(map(_broken, group)), fontsize=8)
     ax.tick_params(axis="x", length=0)
@@ -104,21 +110,17 @@ def curves(
 
     groups: for each arm its values, one a seed, by x. doubling: log x axis.
     """
-    with drawing(len(groups), title, remark, width=4.4, height=3.5, share_y=len(groups) > 1) as (
-        figure,
-        axes,
-    ):
+    count = len(groups)
+    drawn = drawing(count, title, remark, width=4.4, height=3.5, share_y=count > 1)
+    with drawn as (figure, axes):
         for ax, (x_label, group) in zip(axes, groups.items(), strict=True):
             for number, (name, points) in enumerate(group.items()):
                 means, stds = zip(*map(mean_and_std, points.values()), strict=True)
                 errors = [std or 0.0 for std in stds] if any(stds) else None
-                look: Any = {
-                    "color": COLOURS[number % len(COLOURS)],
-                    "marker": MARKERS[number % len(MARKERS)],
-                }
-                ax.errorbar(
-                    list(points), means, errors, capsize=3, elinewidth=1.1, label=name, **look
-                )
+                colour = COLOURS[number % len(COLOURS)]
+                marker = MARKERS[number % len(MARKERS)]
+                look: Any = {"color": colour, "marker": marker, "label": name}
+                ax.errorbar(list(points), means, errors, capsize=3, elinewidth=1.1, **look)
             ax.set_xlabel(x_label)
             ax.grid(True, axis="y")
             ax.margins(x=0.06, y=0.1)
