@@ -68,7 +68,8 @@ def _of_class(
     values = []
     for threshold in OVERLAPS:
         counts = (overlap <= threshold) | ~is_difficult[owner]
-        hits = np.flatnonzero((overlap > threshold) & counts)
+        overlapping = overlap > threshold
+        hits = np.flatnonzero(overlapping & counts)
         _, first = np.unique(owner[hits], return_index=True)
         right = np.zeros(len(score), dtype=np.bool_)
         right[hits[first]] = True

@@ -32,9 +32,11 @@ def bars(
     """
     count = len(groups)
     most = max(len(group) for group in groups.values())
-    width = max(3.4, 1.2 + 0.86 * most)
+    needed = 1.2 + 0.86 * most
+    width = max(3.4, needed)
     drawn = drawing(count, title, remark, width=width, height=3.9, share_y=count > 1)
-    limits = _limits([values for group in groups.values() for values in group.values()])
+    every = [values for group in groups.values() for values in group.values()]
+    limits = _limits(every)
     with drawn as (figure, axes):
         for ax, (name, group) in zip(axes, groups.items(), strict=True):
             _bars(ax, group)
@@ -56,7 +58,8 @@ def _limits(every: Sequence[Values]) -> tuple[float, float]:
     ends = [(statistics.fmean(values), _reach(values)) for values in every]
     low = min(mean - reach for mean, reach in ends)
     high = max(mean + reach for mean, reach in ends)
-    margin = max(0.12 * (high - low), 0.5)
+    span = high - low
+    margin = max(0.12 * span, 0.5)
     bottom = max(0.0, low - 3 * margin)
     top = high + 1.6 * margin
     return bottom, top
@@ -74,7 +77,8 @@ def _bars(ax: Axes, group: Mapping[str, Values]) -> None:
             ax.errorbar(place, mean, std, color=INK, capsize=4, linewidth=1.3)
             right = [place + 0.2] * len(values)
             ax.plot(right, values, "o", color=INK, markersize=2.6, alpha=0.7)
-        _above(ax, mean_std(values), place, mean + _reach(values), 4)
+        top = mean + _reach(values)
+        _above(ax, mean_std(values), place, top, 4)
     ax.set_xticks(list(places), list(map(_broken, group)), fontsize=8)
     ax.tick_params(axis="x", length=0)
     ax.grid(True, axis="y")
@@ -82,9 +86,8 @@ def _bars(ax: Axes, group: Mapping[str, Values]) -> None:
 
 
 def _above(ax: Axes, text: str, x: float, y: float, points: float) -> None:
-    ax.annotate(
-        text, (x, y), xytext=(0, points), textcoords="offset points", ha="center", fontsize=8
-    )
+    place: Any = {"xy": (x, y), "xytext": (0, points), "textcoords": "offset points"}
+    ax.annotate(text, ha="center", fontsize=8, **place)
 
 
 def _broken(name: str) -> str:
@@ -92,10 +95,12 @@ def _broken(name: str) -> str:
     name, *rest = name.split("\n")
     lines = [""]
     for part in re.split(r"(?=[+ ])", name):
-        if lines[-1] and len(lines[-1] + part) > 10:
+        longer = lines[-1] + part
+        if lines[-1] and len(longer) > 10:
             lines.append("")
         lines[-1] += part
-    return "\n".join([*(line.strip() for line in lines), *rest])
+    first = [line.strip() for line in lines]
+    return "\n".join([*first, *rest])
 
 
 def curves(
@@ -115,8 +120,10 @@ def curves(
     with drawn as (figure, axes):
         for ax, (x_label, group) in zip(axes, groups.items(), strict=True):
             for number, (name, points) in enumerate(group.items()):
-                means, stds = zip(*map(mean_and_std, points.values()), strict=True)
-                errors = [std or 0.0 for std in stds] if any(stds) else None
+                found = [mean_and_std(values) for values in points.values()]
+                means = [mean for mean, _ in found]
+                stds = [std or 0.0 for _, std in found]
+                errors = stds if any(stds) else None
                 colour = COLOURS[number % len(COLOURS)]
                 marker = MARKERS[number % len(MARKERS)]
                 look: Any = {"color": colour, "marker": marker, "label": name}
@@ -128,7 +135,8 @@ def curves(
                 places = sorted({x for points in group.values() for x in points})
                 ax.set_xscale("log", base=2)
                 ax.xaxis.set_minor_locator(NullLocator())
-                ax.set_xticks(places, [format_number(place) for place in places])
+                labels = [format_number(place) for place in places]
+                ax.set_xticks(places, labels)
         axes[0].set_ylabel(y_label)
         axes[0].legend(loc="best")
     return figure

@@ -137,7 +137,8 @@ class CPC(Method[SimCLRLabels], config=CPCConfig):
         """Patches [V, B, D, G, G] and predictions [V, B, K, D, G, G] of an embedding."""
         groups = 1 + len(self.config.ahead)
         dim = self.config.dim
-        grid = math.isqrt(embedding.shape[-1] // (groups * dim))
+        area = embedding.shape[-1] // (groups * dim)
+        grid = math.isqrt(area)
         parts = embedding.view(*embedding.shape[:2], groups, dim, grid, grid)
         return parts[:, :, 0], parts[:, :, 1:]
 

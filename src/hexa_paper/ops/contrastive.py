@@ -30,11 +30,13 @@ def patch_nce(
         scores = query @ keys.T  # [..., B, (G − k)·G, M·G²]
         below = torch.arange((grid - ahead) * grid, device=own.device)
         place = ahead * grid + below
-        patch = own[:, None] * grid**2 + place
-        patch = patch[..., None].expand(*scores.shape[:-1], 1)
+        leading = scores.shape[:-1]
+        area = grid**2
+        patch = own[:, None] * area + place
+        patch = patch[..., None].expand(*leading, 1)
         positive = scores.gather(-1, patch)
-        hidden = shown[:, None] * grid**2 + place[:, None]
-        hidden = hidden.expand(*scores.shape[:-1], -1)
+        hidden = shown[:, None] * area + place[:, None]
+        hidden = hidden.expand(*leading, -1)
         if shown.shape[1]:
             scores = scores.scatter(-1, hidden, -torch.inf)
             # an image that is mixed with itself hides nothing of it

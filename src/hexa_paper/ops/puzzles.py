@@ -23,7 +23,8 @@ def mosaic(images: Tensor, order: Tensor, offsets: Tensor, tile: int) -> Tensor:
     within = (offsets * (cell - tile + 1)).long()
     corners = cells * cell + within
     steps = torch.arange(tile, device=images.device)
-    along = corners[..., None] + steps  # [B, G², 2, t]
+    begins = corners[..., None]
+    along = begins + steps  # [B, G², 2, t]
     rows = along[:, :, 0, :, None]
     columns = along[:, :, 1, None, :]
     places = rows * size + columns  # [B, G², t, t]
