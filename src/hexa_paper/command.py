@@ -47,24 +47,30 @@ _OPTIONS = (
         "robust, or all of them but robust",
     ),
     DATA,
-    option("--scale NAME", "small (the default), or full: as published", default="small"),
+    option("--scale NAME", "small, or full: as published (default: small)", default="small"),
     option(
         "--method NAME",
-        "moco or dcluster; in tables also swav or compared; the published one if not given",
+        "moco or dcluster; in tables also swav or compared (default: the published one)",
     ),
-    option("--out FOLDER", "runs/EXPERIMENT-METHOD-SCALE if not given"),
-    option("--seeds N", "0 1 2 if not given", type=ANY_SEED, nargs="+", default=[0, 1, 2]),
+    option("--out FOLDER", "the folder (default: runs/EXPERIMENT-METHOD-SCALE)"),
+    option(
+        "--seeds N",
+        "train every arm with each seed (default: 0 1 2)",
+        type=ANY_SEED,
+        nargs="+",
+        default=[0, 1, 2],
+    ),
     EPOCHS,
     option(
         "--rates X",
-        "learning rates each arm chooses from on held-out training images; half to four times the recipe's if not "
-        "given, a single one is used without a search",
+        "learning rates each arm chooses from on held-out training images; a single one is used without a search "
+        "(default: half to four times the recipe's)",
         type=positive,
         nargs="+",
     ),
     option(
         "--evaluate-on SOURCE",
-        "labelled images to measure on; those of --data if not given",
+        "labelled images to measure on (default: those of --data)",
         nargs="+",
     ),
     option(
@@ -151,7 +157,12 @@ def figure(given: Given, extra: Fields) -> None:
 
 @command(
     "images per second of this machine for each scheme, the data path and the step apart",
-    option("RECIPE", "%(default)s if not given", nargs="?", default="cifar10-moco-v2+adversarial"),
+    option(
+        "RECIPE",
+        "the recipe (default: %(default)s)",
+        nargs="?",
+        default="cifar10-moco-v2+adversarial",
+    ),
     JSON,
     option("--repeats N", "rounds over all schemes", type=whole(1, 1000), default=3),
     description="Measure this machine: each scheme of hard examples relative to the plain step, the naive adversarial "
