@@ -13,11 +13,16 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import pydantic
 
 from hexa.entry_points import added, loaded
+
+Share = Annotated[float, pydantic.Field(ge=0, le=1)]
+"""The type of a field: a number from 0 to 1."""
+PositiveShare = Annotated[float, pydantic.Field(gt=0, le=1)]
+"""The type of a field: a number above 0, at most 1."""
 
 
 class UserError(ValueError):

@@ -33,7 +33,6 @@ SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
     "cutmix": {"cutmix": {}},
     "cutmix_per_sample": {"cutmix": {"per_sample": True}},
     "mixup": {"mixup": {"per_sample": True}},
-    "unmix": {"unmix": {}},
     "vat": {"vat": {}},
     "randaugment": {"randaugment": {}},
     "all": {"adversarial": {}, "cutmix": {}, "cmxA": {"kind": "cutmix", "source": "adversarial"}},
@@ -85,7 +84,6 @@ def drawing_as_two() -> Iterator[None]:
     """A single process draws what two would: each half is mixed within itself, and has noise of its own."""
     with pytest.MonkeyPatch.context() as patch:
         partners = draws.partners
-        backwards = draws.reversed_order
         normal = draws.normal_like
         boxes = CutMix.boxes
 
@@ -103,7 +101,6 @@ def drawing_as_two() -> Iterator[None]:
         patch.setattr(
             draws, "partners", lambda count, stream: halves(lambda n: partners(n, stream), count)
         )
-        patch.setattr(draws, "reversed_order", lambda count: halves(backwards, count))
         patch.setattr(
             draws,
             "normal_like",

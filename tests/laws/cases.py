@@ -64,7 +64,7 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "jigsaw": {"hidden": 8, "puzzle": {"grid": 2}, "num_permutations": 24, "bn_groups": 2},
     "rotation": {"bn_groups": 2},
-    "teacher": {"projector": "linear", "num_prototypes": 6, "bn_groups": 2},
+    "teacher": {"projector": "linear", "bn_groups": 2},
     "dino": {
         "hidden": 16,
         "bottleneck": 8,
@@ -116,7 +116,6 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"branch": "aux", "update_statistics": False},
     ],
     "mixup": [{}, {"per_sample": True, "alpha": 0.2}, {"branch": "mixed"}],
-    "unmix": [{}, {"box_probability": 0.0}, {"box_probability": 1.0}],
     "vat": [
         {},
         {"iterations": 2, "generation": "aux_eval"},
@@ -151,7 +150,6 @@ METHODS: dict[str, list[dict[str, Any]]] = {
     "simclr": [
         {},
         {"adversarial_terms": "joint"},
-        {"adversarial_terms": "clae"},
         {"head_layers": 3, "bn_groups": 1},
     ],
     "simsiam": [{}, {"projector_layers": 2, "bn_groups": 1}],
@@ -164,7 +162,6 @@ METHODS: dict[str, list[dict[str, Any]]] = {
         {},
         {"projector": "none", "bn_groups": 1},
         {"projector": "mlp", "distance": "cosine"},
-        {"distance": "kl"},
     ],
     "dino": [{}, {"freeze_prototypes_epochs": 1}, {"teacher_crops": 1, "bn_groups": 1}],
 }

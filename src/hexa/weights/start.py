@@ -18,7 +18,6 @@ from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.encoder import Encoder
 from hexa.nn.image_size import resampled
-from hexa.nn.two_streams import TwoStreams
 from hexa.weights.external import external
 from hexa.weights.files import Weights
 from hexa.weights.fitting import filled
@@ -218,10 +217,10 @@ def stages(network: Any) -> dict[str, int]:
 
     Two streams have their stages in common. Raises UserError for a network that does not define its stages.
     """
-    if isinstance(network, TwoStreams):
+    if streams := getattr(network, "streams", None):
         return {
             f"{name}.{key}": n
-            for name, stream in network.named_children()
+            for name, stream in streams.items()
             for key, n in stages(stream).items()
         }
     try:

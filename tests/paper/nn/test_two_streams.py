@@ -11,11 +11,11 @@ from torch import Tensor
 from hexa.config import UserError
 from hexa.nn.backbones import NetworkConfig, build, num_features
 from hexa.nn.feature_maps import last_maps
-from hexa.nn.two_streams import lab
 from hexa.weights import start
 from hexa.weights.export import export
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.weights.start import StartConfig
+from hexa_paper.nn.two_streams import lab
 
 SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), streams="lab")
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hexa.config import UserError
+from hexa.nn.backbones import NetworkConfig, build as build_one, num_features
 from hexa.nn.normalize import Channels
 
 #: sRGB with white D65 (IEC 61966-2-1): linear RGB to XYZ, each divided by that of white.
@@ -39,14 +41,11 @@ def lab(pixels: Tensor) -> Tensor:
     red, green, blue = torch.where(pixels <= _DARK, pixels / 12.92, base**2.4).unbind(1)
     f = []
     for (of_red, of_green, of_blue), white in zip(_TO_XYZ, _WHITE, strict=True):
-        t = (
-            of_red * red + of_green * green + of_blue * blue
-        ) / white  # a product of matrices would be autocast
-        f.append(
-            torch.where(
-                t <= _DELTA**3, t / (3 * _DELTA**2) + 4 / 29, t.clamp_min(_DELTA**3) ** (1 / 3)
-            )
-        )
+        # a product of matrices would be autocast
+        t = (of_red * red + of_green * green + of_blue * blue) / white
+        line = t / (3 * _DELTA**2) + 4 / 29
+        root = t.clamp_min(_DELTA**3) ** (1 / 3)
+        f.append(torch.where(t <= _DELTA**3, line, root))
     x, y, z = f
     return torch.stack((116 * y - 16, 500 * (x - y), 200 * (y - z)), 1)
 
@@ -74,6 +73,8 @@ class TwoStreams(nn.Module):
         self.std = _a_channel_each(std or (1.0,))
         self.middle = _a_channel_each(_MIDDLE)
         self.half_range = _a_channel_each(_HALF_RANGE)
+        #: The networks, whose stages are in common, by name.
+        self.streams = {"lightness": lightness, "colour": colour}
         # as timm's networks tell how their maps are laid out
         self.output_fmt = getattr(lightness, "output_fmt", "NCHW")
 
@@ -84,13 +85,25 @@ class TwoStreams(nn.Module):
 
     def forward_features(self, images: Tensor) -> Tensor:
         """The maps of both streams, joined along their channels."""
-        streams: tuple[Any, Any] = (self.lightness, self.colour)
+        lightness, colour = self.channels(images)
+        networks: Any = self
         maps = [
-            stream.forward_features(part)
-            for stream, part in zip(streams, self.channels(images), strict=True)
+            networks.lightness.forward_features(lightness),
+            networks.colour.forward_features(colour),
         ]
         return torch.cat(maps, 1 if maps[0].ndim == 4 and self.output_fmt != "NHWC" else -1)
 
     def forward(self, images: Tensor) -> Tensor:
         lightness, colour = self.channels(images)
         return torch.cat([self.lightness(lightness), self.colour(colour)], 1)
+
+
+def build(config: NetworkConfig) -> TwoStreams:
+    """The networks of `network.streams: lab`, with weights from torch's global generator. Raises UserError."""
+    if config.channels != 3:
+        problem = f"lab takes RGB images, not {config.channels} channels"
+        raise UserError(f"network.streams: {problem}; use one")
+    lightness, colour = (
+        build_one(config.model_copy(update={"streams": "one", "channels": n})) for n in (1, 2)
+    )
+    return TwoStreams(lightness, colour, num_features(lightness, 1), config.mean, config.std)

@@ -9,8 +9,8 @@ import torchvision
 from torch import Tensor, nn
 from torchvision.models._utils import IntermediateLayerGetter
 
-from hexa.nn.feature_maps import parts
 from hexa.weights.external import External
+from hexa_paper.detection.parts import parts
 
 
 def maps_of(network: nn.Module, images: Tensor) -> list[Tensor]:
