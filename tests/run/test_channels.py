@@ -123,8 +123,8 @@ def test_every_command_takes_them(
     assert main(["resume", str(run)]) == 0
     assert export(run, "safetensors", tmp_path / "x.safetensors")["largest_difference"] == 0
     assert load_backbone(tmp_path / "x.safetensors")(torch.rand(2, BANDS, SIDE, SIDE)).shape[0] == 2
-    with pytest.raises(UserError, match="--to torchvision: no other library has small-resnet"):
-        export(run, "torchvision", tmp_path / "x.pth")
+    with pytest.raises(UserError, match="--to torchvision: its networks take 3 channels"):
+        export(run, "torchvision", tmp_path / "y.safetensors")
     with pytest.raises(
         UserError, match="data 'digits': its images have 3 channels, but the network takes 5"
     ):

@@ -219,7 +219,7 @@ def embed(given: Given, extra: Fields) -> None:
 @command(
     "hand the backbone over to another library; checked before success is reported",
     option("RUN", BACKBONES),
-    option("--to FORMAT", "torchvision, timm, safetensors, onnx or detectron2", required=True),
+    option("--to FORMAT", "torchvision, timm, safetensors or onnx", required=True),
     option("--out PATH", required=True),
     request="ImageOptions",
 )

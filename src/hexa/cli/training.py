@@ -85,7 +85,7 @@ def recipes(given: Given, extra: Fields) -> None:
     option("--out RUN", "the run folder; runs/RECIPE if not given"),
     option(
         "--start BACKBONE",
-        "weights to begin from: a run · a file · timm:NAME · python:MODULE:CALLABLE",
+        "weights to begin from: a run · a file · timm:NAME",
     ),
     IMAGES,
     option("--epochs N", "passes over the data"),

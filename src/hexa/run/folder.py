@@ -10,7 +10,7 @@ from pathlib import Path
 from hexa.config import UserError
 from hexa.data.loading.store import UnreadableImages
 from hexa.data.loading.workers import WorkerEnded
-from hexa.data.sources.source import digest
+from hexa.data.sources.fingerprint import digest
 from hexa.runtime import checkpoints, parsing, rendezvous
 from hexa.runtime.files import cache_folder, describe, sweep
 from hexa.runtime.lock import locked

@@ -8,13 +8,13 @@ import numpy as np
 from torch.nn import functional as F
 from torchvision.ops import box_iou
 
-from hexa.data.sources.source import Boxes
 from hexa.evaluation.average_precision import (
     Values,
     eleven_point,
     interpolated_area,
     precision_recall,
 )
+from hexa_paper.detection.boxes import Boxes
 from hexa_paper.detection.detector import Objects
 
 #: IoU 0.50, 0.55, …, 0.95.

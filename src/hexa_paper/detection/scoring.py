@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hexa.data.loading.store import check_problems
-from hexa.data.sources.source import digest
+from hexa.data.sources.fingerprint import digest
 from hexa.evaluation.protocol import Task
 from hexa_paper.detection.detector import Detector, Objects
 from hexa_paper.detection.images import TestImages, scaled

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from hexa.data.loading.store import check_problems, first_image
 from hexa.data.loading.workers import Items, Problems, alike, choose_workers
-from hexa.data.sources import decode as decoding
+from hexa.data.sources.decode import DecodeError
 from hexa.data.sources.source import ArraySource, Source
 from hexa.data.views.evaluation import EvaluationTransform
 
@@ -61,7 +61,7 @@ class _EvaluationPlan(Dataset[tuple[Made, Problems, dict[int, Any]]]):
         for position in self.positions[number * self.batch_size : (number + 1) * self.batch_size]:
             try:
                 image = self.source.decode(position)
-            except decoding.DecodeError as error:
+            except DecodeError as error:
                 problems.append((position, str(error)))
                 continue
             if self.see is not None:

@@ -8,10 +8,10 @@ import pytest
 
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.data.sources.voc_boxes import boxes_of, fingerprint_of_boxes, read
+from hexa_paper.detection.boxes import fingerprint_of_boxes, read
+from hexa_paper.detection.images import boxes_of
+from tests.data.sources.test_voc import kit
 from tests.refusals import one_line
-
-from .test_voc import kit
 
 ANNOTATION = """<annotation><size><width>12</width><height>8</height><depth>3</depth></size>
 <object><name>dog</name><difficult>1</difficult><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>12</xmax><ymax>8</ymax></bndbox>
@@ -32,7 +32,7 @@ def annotated(
 
 
 def test_edges_labels_and_difficulty(tmp_path: Path) -> None:
-    found = open_source(f"voc:{annotated(tmp_path)}").boxes(0)
+    found = boxes_of(open_source(f"voc:{annotated(tmp_path)}"))[0]
     # the first covers the whole image of 12 × 8 but its first row, the second one pixel
     assert found.boxes.tolist() == [[0, 1, 12, 8], [2, 4, 3, 5]]
     assert found.labels.tolist() == [1, 0]

@@ -5,17 +5,32 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from hexa.config import UserError, reason, some
-from hexa.data.sources import decode as decoding
-from hexa.data.sources.source import Boxes, Source, digest
+from hexa.config import UserError, reason
+from hexa.data.sources.fingerprint import digest
+from hexa.data.sources.limits import DecodeError, read as read_bytes
 
 #: Sides of a JPEG are shorter than this.
 _LONGEST = 1 << 16
 #: Bytes of an annotation file, at most; published ones have ten thousand.
 _MOST_BYTES = 1 << 20
+
+
+class Boxes(NamedTuple):
+    """The objects of one image."""
+
+    boxes: Tensor
+    """float32 [n, 4]: x0, y0, x1, y1 in pixels from the upper left corner, so that x1 − x0 is the width."""
+    labels: Tensor
+    """int64 [n], indices into the source's class_names."""
+    difficult: Tensor
+    """bool [n]."""
+    size: tuple[int, int]
+    """(height, width) of the image in pixels."""
 
 
 def read(file: Path, class_names: Sequence[str]) -> Boxes:
@@ -28,7 +43,7 @@ def read(file: Path, class_names: Sequence[str]) -> Boxes:
     labels = []
     difficult = []
     try:
-        text = decoding.read(file, _MOST_BYTES + 1)
+        text = read_bytes(file, _MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
             raise ValueError(f"larger than {_MOST_BYTES:,} bytes")
         root = ElementTree.fromstring(text)
@@ -48,7 +63,7 @@ def read(file: Path, class_names: Sequence[str]) -> Boxes:
             boxes.append((x0 - 1, y0 - 1, x1, y1))
             labels.append(class_names.index(thing.findtext("name", "").strip()))
             difficult.append(int(thing.findtext("difficult", "0")) != 0)
-    except decoding.DecodeError as error:
+    except DecodeError as error:
         raise UserError(f"{file}: {error}") from None
     except (ElementTree.ParseError, ValueError, LookupError, RecursionError, MemoryError) as error:
         raise UserError(f"{file}: not a valid VOC annotation ({reason(error)})") from None
@@ -58,29 +73,6 @@ def read(file: Path, class_names: Sequence[str]) -> Boxes:
         torch.tensor(difficult, dtype=torch.bool),
         (height, width),
     )
-
-
-def boxes_of(source: Source) -> list[Boxes]:
-    """The objects of every image. Raises UserError if the source has no boxes or some annotations cannot be read."""
-    objects = []
-    problems = []
-    for index in range(len(source)):
-        try:
-            boxes = source.boxes(index)
-        except UserError as error:
-            problems.append(str(error))
-            continue
-        if boxes is None:
-            raise UserError(
-                f"data '{source.name}': has no boxes; detection needs voc:PATH/VOCdevkit"
-            )
-        objects.append(boxes)
-    if problems:
-        remedy = "repair them, or remove their images from the lists in ImageSets/Main"
-        raise UserError(
-            f"{source!r}: {len(problems)} annotations cannot be read: {some(problems, '; ')}; {remedy}"
-        )
-    return objects
 
 
 def fingerprint_of_boxes(boxes: Sequence[Boxes]) -> str:
