@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from hexa.adaptation import wording
-from hexa.adaptation.looking import FEWEST, look
+from hexa.adaptation.looking import FEWEST, all_whole, look
 from hexa.adaptation.plan import Budget, Given, Plan, Say, first_draft, plan
 from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import Judge, can_judge, labels_of, take_groups
@@ -21,7 +21,7 @@ from hexa.data import Source, draw_part, open_source
 from hexa.data.loading.loaders import check_batch_size
 from hexa.data.sources.opening import SOURCES
 from hexa.evaluation.collective import from_main
-from hexa.evaluation.transforms import all_whole, transform_of
+from hexa.evaluation.features import transform_of
 from hexa.recipes import domains, experiment as experiments
 from hexa.recipes.experiment import Experiment, override
 from hexa.reporting.comparison import options
@@ -155,9 +155,7 @@ class AdaptRequest:
         if trained.experiment.training.report:  # the plan has time for pictures
             progress("drawing the comparison", 0, 0)
             try:
-                notes.append(
-                    f"a map, and the nearest images: {page.write(found, trained.how, trained.out)}"
-                )
+                notes.append(f"the nearest images: {page.write(found, trained.how, trained.out)}")
             except Exception as error:  # what is only for looking costs no verdict
                 notes.append(
                     f"no page of the comparison: {type(error).__name__}: {one_line(str(error))}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hexa.adaptation.choice import Choice
 from hexa.adaptation.looking import Seen
-from hexa.comparison import leakage
 from hexa.comparison.labelled import Judge, count_groups, labels_of, shown_by
 from hexa.data import Source
 from hexa.recipes.experiment import Experiment
@@ -87,11 +86,9 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
         if labelled is source
         else repr(labelled)
     )
-    both = 0 if labelled is source else int(leakage.shared(source, labelled).sum())
-    known = f", {both:,} of which are among the images to learn from" if both else ""
     judge = Judge(labels_of(labelled), groups=labelled.groups())
     can = shown_by(judge, compared)
-    return f"labels: {whose}{in_groups(labelled)}{known}; {can}"
+    return f"labels: {whose}{in_groups(labelled)}; {can}"
 
 
 def in_groups(labelled: Source) -> str:

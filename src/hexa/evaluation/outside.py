@@ -16,7 +16,7 @@ from hexa.data.sources.limits import read
 from hexa.evaluation.appearance import Appearance
 from hexa.evaluation.embed import seen
 from hexa.evaluation.feature_file import FeatureFile
-from hexa.evaluation.transforms import transform_of
+from hexa.evaluation.features import transform_of
 from hexa.ops.photometric import unit
 from hexa.weights.pretrained import Backbone, load_backbone
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy.typing import NDArray
@@ -26,12 +26,13 @@ from hexa.config import UserError, reason
 from hexa.data.loading.store import available_cores, readable
 from hexa.data.sources.pil import quiet
 from hexa.data.sources.source import Source
-from hexa.data.views.crops import cut_crops
-from hexa.data.views.making import Views
 from hexa.ops.photometric import unit
 from hexa.runtime.output import say
 from hexa.runtime.random import Stream
 from hexa.runtime.signals import Impatient, Interrupts, stops
+
+if TYPE_CHECKING:
+    from hexa.data.views.making import Views
 
 #: Images a worker handles at a time, so that several workers share a batch and little shared memory is used.
 PART = 32
@@ -80,6 +81,8 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
 
         Crops are uint8 if all images are, otherwise float in [0, 1].
         """
+        from hexa.data.views.crops import cut_crops  # an evaluation cuts none
+
         number, part = key
         first = self.rows.start + part * PART
         rows = slice(first, min(first + PART, self.rows.stop))
