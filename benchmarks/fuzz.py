@@ -277,12 +277,12 @@ def weights(count: int, random: Random, home: Path) -> Tried:
 
 
 def reports(count: int, random: Random, home: Path) -> Tried:
-    """A report of a run one of whose files is damaged is a page with one script, its own."""
+    """A report of a run one of whose files is damaged is a page without scripts."""
     run = test_run_folders.trained_in(home)
     whole = {name: (run / name).read_bytes() for name in test_run_folders.FILES}
 
     def page() -> None:
-        if render([read_run(run)]).count("<script") != 1:
+        if "<script" in render([read_run(run)]):
             raise RuntimeError("markup")
 
     for _ in range(count):

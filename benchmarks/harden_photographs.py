@@ -25,7 +25,7 @@ from made_by import made_by
 from torch import nn
 
 import hexa
-from hexa.adaptation.harden import between
+from hexa.adaptation.harden_verdict import between
 from hexa.adaptation.robustness import STEPS, TARGETS
 from hexa.comparison.extraction import Extraction, features_of
 from hexa.comparison.labelled import NEIGHBOURS, labels_of

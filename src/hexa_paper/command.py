@@ -114,19 +114,19 @@ def reproduce(given: Given, extra: Fields) -> int:
 
 
 @command(
-    "a figure of a run or backbone as PNG or SVG: view-space, neighbours, clusters",
-    option("KIND", "view-space, neighbours or clusters"),
+    "a figure of a run or backbone as PNG or SVG: view-space, clusters",
+    option("KIND", "view-space or clusters"),
     option(
         "TARGET",
-        "a run or a recipe; for neighbours and clusters a run or any backbone",
+        "a run or a recipe; for clusters a run or any backbone",
         metavar="RUN",
     ),
     DATA_OF_RUN,
     option("--out FILE", ".png or .svg", required=True),
     TRUST_IMAGES,
     SEED,
-    description="view-space: clean, adversarial and mixed views in two dimensions. neighbours, clusters: which images "
-    "a backbone finds similar.",
+    description="view-space: clean, adversarial and mixed views in two dimensions. clusters: which images a backbone "
+    "finds similar.",
 )
 def figure(given: Given, extra: Fields) -> None:
     from hexa.runtime import targets

@@ -20,14 +20,11 @@ def test_an_unfinished_run_is_named(tmp_path: Path, says: Says) -> None:
     embedding = ("embed", run, "--data", "digits#test", "--out", tmp_path / "out.npz")
     (run / "adapt.json").write_text("{}")
     assert note.format("the same hexa adapt command") in says(*embedding).out.splitlines()
-    whole = tmp_path / "out.safetensors"
-    again = ("export", whole, "--to", "timm", "--out", tmp_path / "b.safetensors")
+    again = ("export", tmp_path / "out.safetensors", "--to", "timm", "--out", tmp_path / "b.safetensors")
     assert "is unfinished" not in says(*again).out
-    shutil.copy(tmp_path / "out.safetensors", run / "backbone.safetensors")
-    (run / "adapt.json").write_text(
-        '{"verdict": "no", "kept": "start", "table": {"header": ["", "", "", ""]}}'
-    )
-    assert f"end of training; its winner is {run}/winner.safetensors" in says(*embedding).out
+    for name in ("backbone", "winner"):
+        shutil.copy(tmp_path / "out.safetensors", run / f"{name}.safetensors")
+    assert f"the better of start and result is {run}/winner.safetensors" in says(*embedding).out
 
 
 def test_pictures_tell_their_stages_and_count_images(
@@ -42,4 +39,4 @@ def test_pictures_tell_their_stages_and_count_images(
         == "opening the images …\nmaking views of them …\n"
     )
     monkeypatch.setattr("hexa.runtime.progress.ProgressBar.PAUSE", 0.0)
-    assert "extracting features: 1,347 of 1,347" in says("figure", "neighbours", *given).err
+    assert "extracting features: 1,347 of 1,347" in says("figure", "clusters", *given).err

@@ -24,7 +24,7 @@ from tests.torture.harness import Ended
 HOOKS = {
     "train": "hexa.run.run:_Session._train",
     "adapt": "hexa.adaptation.command:adapt",
-    "plan": "hexa.adaptation.plan:Given.costs",
+    "plan": "hexa.adaptation.given:Given.costs",
     "conclude": "hexa.adaptation.command:_conclude",
     "evaluate": "hexa.evaluation.measure:measure",
     "reproduce": "hexa_paper.loop:make",

@@ -20,7 +20,7 @@ from hexa.config import whole_characters
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.reporting.gallery import tiles_of
 from hexa.reporting.pictures import Gallery
-from hexa.reporting.plots.neighbours import class_name, class_of
+from hexa.reporting.plots.clusters import class_name, class_of
 from hexa.reporting.rendering import rendered
 from hexa.reporting.report import picture
 from hexa.reporting.tables import Table, text

@@ -140,21 +140,15 @@ def truncate(path: Path, step: int) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
-    parsing.check(path, sys.maxsize)  # a pipe would be read for ever
-    lines = []
     kept = []
-    for line in path.read_bytes().splitlines(keepends=True):
-        fields: Any = None
-        with suppress(ValueError, RecursionError):
-            fields = json.loads(line)
-        if not isinstance(fields, dict) or not isinstance(fields.get("step"), int):
+    for line, fields in parsing.read_lines(path, sys.maxsize):
+        if fields is None or not isinstance(fields.get("step"), int) or not line.endswith(b"\n"):
             continue
         last = step - 1 if fields.get("event") == "epoch" else step
-        if fields["step"] <= last and line.endswith(b"\n"):
-            lines.append(line)
-            kept.append(fields)
-    write_whole(path, lambda file: file.writelines(lines))
-    return kept
+        if fields["step"] <= last:
+            kept.append((line, fields))
+    write_whole(path, lambda file: file.writelines(line for line, _ in kept))
+    return [fields for _, fields in kept]
 
 
 def write_environment(

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from hexa.config import UserError, nearest
 from hexa.data import open_source
 from hexa.reporting.pictures import Gallery
-from hexa.reporting.plots.neighbours import EmbeddedImages, class_of, clusters, nearest_neighbours
+from hexa.reporting.plots.clusters import EmbeddedImages, class_of, clusters
 from hexa.reporting.style import save
 from hexa.run.visualize import Look, is_known, own_images
 from hexa.runtime.progress import Progress, silent
@@ -24,11 +24,6 @@ Target = Path | str | Backbone
 VIEW_SPACE = "view-space"
 #: Figures of features, which any backbone gives: the function that makes the gallery, and what to say under it.
 OF_FEATURES: dict[str, tuple[Callable[..., Gallery], str, str]] = {
-    "neighbours": (
-        nearest_neighbours,
-        "Cosine similarity of the features below each neighbour.",
-        "Frames: blue for the query's class, orange for another; the backbone never saw a label.",
-    ),
     "clusters": (
         clusters,
         "Spherical k-means on the features of {:,} images; the most typical first.",
@@ -49,7 +44,7 @@ def figure(
 ) -> Path:
     """Write a figure as PNG or SVG, by the ending of `out`, and return its path.
 
-    kind: view-space of a run's folder or a recipe's name; neighbours or clusters of any backbone.
+    kind: view-space of a run's folder or a recipe's name; clusters of any backbone.
     data: a source; None for the run's own images. opens_own: see Look.at. progress: told of stages. Raises UserError.
     """
     if kind in OF_FEATURES:
@@ -57,7 +52,7 @@ def figure(
     if kind != VIEW_SPACE:
         raise UserError(f"unknown figure '{kind}'; {nearest(kind, [VIEW_SPACE, *OF_FEATURES])}")
     if isinstance(target, Backbone):
-        remedy = "give a run or a recipe, or take neighbours or clusters"
+        remedy = "give a run or a recipe, or take clusters"
         raise UserError(f"{kind} is a figure of a method; {remedy}")
     progress("opening the images", 0, 0)
     look = Look.at(target, data, opens_own)

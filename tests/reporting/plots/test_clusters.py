@@ -1,20 +1,17 @@
-"""Nearest neighbours and clusters of a backbone, against naive ones."""
+"""Clusters of the features of a backbone, against naive ones."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.neighbors import NearestNeighbors
 
 from hexa import recipes
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.reporting.plots.neighbours import (
+from hexa.reporting.plots.clusters import (
     EmbeddedImages,
     clusters,
     grouped,
-    nearest,
-    nearest_neighbours,
 )
 from hexa.weights.pretrained import random_backbone
 
@@ -25,13 +22,6 @@ def embedded() -> EmbeddedImages:
     return EmbeddedImages.of(
         random_backbone(experiment.network, 16, 0), open_source("digits", "train"), limit=300
     )
-
-
-def test_neighbours_are_those_of_scikit_learn(embedded: EmbeddedImages) -> None:
-    queries = [3, 77, 250]
-    oracle = NearestNeighbors(n_neighbors=6, metric="cosine").fit(embedded.features)
-    expected = oracle.kneighbors(embedded.features[queries], return_distance=False)[:, 1:]
-    assert nearest(embedded.features, queries, 5).tolist() == expected.tolist()
 
 
 def test_clusters_hold_every_image_once_where_it_is_near(embedded: EmbeddedImages) -> None:
@@ -53,7 +43,5 @@ def test_clusters_hold_every_image_once_where_it_is_near(embedded: EmbeddedImage
 
 def test_too_few_images_are_one_line(embedded: EmbeddedImages) -> None:
     few = EmbeddedImages(embedded.features[:4], embedded.source, embedded.size)
-    with pytest.raises(UserError, match="4 images are too few for 8 neighbours"):
-        nearest_neighbours(few)
     with pytest.raises(UserError, match="too few for 8 clusters"):
         clusters(few)
