@@ -1,6 +1,6 @@
 """How often do the intervals of `hexa compare` hold the true difference, and which differences do they show?
 
-    python benchmarks/coverage.py OUT.json [--comparisons 300] [--classes 2 20] [--labelled 100 300 1000]
+    python benchmarks/coverage.py OUT.json [--comparisons 300] [--classes 2 20] [--labelled 100 300 1000] [--group 1 4]
 
 A population of features: every class has two clusters, and two backbones see the same images with noise that they partly
 share, one of them perhaps with a stronger signal. Each comparison draws labelled images anew and goes through `Judge` and
@@ -126,10 +126,11 @@ def main() -> None:
     parser.add_argument("--comparisons", type=int, default=300)
     parser.add_argument("--classes", type=int, nargs="+", default=(2, 20))
     parser.add_argument("--labelled", type=int, nargs="+", default=(100, 300, 1000))
+    parser.add_argument("--group", type=int, nargs="+", default=(1, GROUP), help="images of one")
     given = parser.parse_args()
     made_by = {**provenance(), "device": processor_name(), "torch": torch.__version__}
     made: list[dict[str, Any]] = []
-    for count, classes, group in itertools.product(given.labelled, given.classes, (1, GROUP)):
+    for count, classes, group in itertools.product(given.labelled, given.classes, given.group):
         gains = GAINS[classes][: 2 if count >= MANY else None]
         for gain in gains if group == 1 else (1.0,):
             made += rows(classes, count, gain, group, given.comparisons)
@@ -139,6 +140,7 @@ def main() -> None:
             )
             command += f" --classes {' '.join(map(str, given.classes))}"
             command += f" --labelled {' '.join(map(str, given.labelled))}"
+            command += f" --group {' '.join(map(str, given.group))}"
             result = {"command": command, **made_by, "rows": made}
             given.out.write_text(json.dumps(result, indent=1) + "\n")
 

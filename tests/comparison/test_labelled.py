@@ -9,6 +9,7 @@ from scipy import stats
 
 from hexa.comparison.labelled import (
     DECIDING,
+    GROUPED_WIDTH,
     MEASURES,
     SHOTS,
     SPLITS,
@@ -191,7 +192,7 @@ def test_images_of_a_group_neither_judge_each_other_nor_count_as_many() -> None:
     squares = sum(
         sum(d[i] - d.mean() for i in range(75) if groups[i] == group) ** 2 for group in range(9)
     )
-    half = WIDTH * stats.t.ppf(1 - 0.025 / 2, 8) * (9 / 8 * squares) ** 0.5 / 75
+    half = GROUPED_WIDTH * stats.t.ppf(1 - 0.025 / 2, 8) * (9 / 8 * squares) ** 0.5 / 75
     half = max(half, paired(before.right[DECIDING], after.right[DECIDING], DECIDING, 2).half)
     assert difference(before, after, DECIDING, 2).half == pytest.approx(half)
     copies = np.arange(120) // 3
@@ -207,7 +208,7 @@ def test_few_groups_decide_nothing_and_useless_ones_are_not_used() -> None:
     few = paired(none, 100.0 * (four == 0), DECIDING, groups=four)
     assert str(few) == "+25.0, too few images or groups to tell"
     enough = paired(none, 100.0 * (five == 0), DECIDING, groups=five)
-    assert enough.half == pytest.approx(WIDTH * 20 * stats.t.ppf(0.975, 4))
+    assert enough.half == pytest.approx(GROUPED_WIDTH * 20 * stats.t.ppf(0.975, 4))
     assert Judge(LABELS, groups=np.arange(79) % 2).scores(FEATURES).accuracy("linear probe") > 50
     useless = [Judge(LABELS, groups=groups) for groups in (np.zeros(79, np.int64), LABELS)]
     assert [(judge.groups, len(judge.judged)) for judge in useless] == [(None, 78)] * 2

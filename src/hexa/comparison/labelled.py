@@ -42,6 +42,8 @@ DRAWS = 5
 #: Factor of intervals over cross-validated images, by which they hold 95 % of true differences
 #: (docs/decisions/comparisons-and-claims.md).
 WIDTH = 1.1
+#: The factor if images are in groups: as training data, a group changes a probe more than an image does.
+GROUPED_WIDTH = 1.2
 #: The factor by measure if it is another one: a draw of images changes k-NN more.
 _WIDTHS = {"k-NN": 1.25}
 #: Standard deviation in points of an image's difference between two related backbones.
@@ -259,7 +261,7 @@ class Judge:
 def paired(
     before: Array, after: Array, measure: str, comparisons: int = 1, groups: Rows | None = None
 ) -> Difference:
-    """after − before in percentage points, d paired by image: mean d ± w · t · s / √n, w by measure.
+    """after − before in percentage points, d paired by image: mean d ± w · t · s / √n, w by measure and groups.
 
     before, after: [M], in percent. s and n are with two pseudo-images of ±100 / √2 (Agresti and Min, 2005), but centred
     on the images' own mean. t is Student's for n − 1 degrees of freedom at a confidence of 1 − 0.05 / `comparisons`
@@ -273,10 +275,12 @@ def paired(
     if len(d) < _FEWEST or not many_groups:
         return Difference(points, math.inf)
     half = half_width(np.append(d, _ADDED), comparisons)
+    width = WIDTH
     if groups is not None:
+        width = GROUPED_WIDTH
         sums = np.bincount(np.unique(groups, return_inverse=True)[1], d - points)
         half = max(half, half_width(sums * len(sums) / len(d), comparisons))
-    return Difference(points, _WIDTHS.get(measure, WIDTH) * half)
+    return Difference(points, _WIDTHS.get(measure, width) * half)
 
 
 def over_draws(before: Array, after: Array, comparisons: int = 1) -> Difference:
@@ -306,7 +310,8 @@ def showable(images: int, groups: Rows | None = None, comparisons: int = 1) -> s
     independent = images / (1 + _ALIKE * (float((sizes**2).sum() / sizes.sum()) - 1))
     normal = statistics.NormalDist()
     reach = normal.inv_cdf(1 - 0.025 / comparisons) + normal.inv_cdf(_POWER)
-    points = reach * WIDTH * _DEVIATION / math.sqrt(independent)
+    width = WIDTH if sizes.max() == 1 else GROUPED_WIDTH
+    points = reach * width * _DEVIATION / math.sqrt(independent)
     return f"{given} a difference of about {points:.0f} points can be shown"
 
 
