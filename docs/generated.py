@@ -78,6 +78,8 @@ HANDS = ("2026-11-27-adapt-sets-drawn.json",)
 FEW_IMAGES = "2026-11-23-few-images.json"
 SCRATCH = "2026-11-28-robust-scratch.json"
 COVERAGE = "2026-11-29-coverage.json"
+#: The rows of images in groups, by the factor that they have now.
+GROUPED = "2026-11-29-coverage-groups.json"
 #: Their arms, by what they are called on the page. ε and α₁ are 1 where nothing else is said.
 FEW_IMAGES_ARMS = {
     "plain": "MoCo-v2",
@@ -738,10 +740,13 @@ def hardened_growing() -> str:
 def coverage() -> str:
     """How often intervals hold, and which gains they show."""
     cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in result(COVERAGE)["rows"]:
-        if row["decides"]:
-            images = f"{row['labelled']:,}" + ", in groups" * (row["group"] > 1)
-            cells.setdefault((images, str(row["classes"])), []).append(row)
+    alone = [row for row in result(COVERAGE)["rows"] if row["group"] == 1]
+    made = [row for row in alone + result(GROUPED)["rows"] if row["decides"]]
+    for row in sorted(made, key=lambda row: (row["labelled"], row["classes"], row["group"])):
+        images = f"{row['labelled']:,}"
+        if row["group"] > 1:
+            images += ", in groups"
+        cells.setdefault((images, str(row["classes"])), []).append(row)
     rows = []
     for place, (equal, *gains) in cells.items():
         found = [f"{row['truth']:.1f} points: {100 * row['better']:.0f} %" for row in gains]
@@ -794,11 +799,9 @@ def hardened_sets() -> str:
             start, end = (seen[f"{side}, {metric}"] for side in ("start", "result"))
             further = f"{start:.1f} → {end:.1f} ({end - start:+.1f})".replace("-", "−")
             told = f"{said[name][1]} → {said[name][2]} ({said[name][3]})"
-            images = (
-                row["data"] + ", initial weights kept" * (not kept)
-                if name == "linear probe"
-                else ""
-            )
+            images = row["data"] if name == "linear probe" else ""
+            if images and not kept:
+                images += ", initial weights kept"
             body.append((images, name, told, further if kept else f"{start:.1f}"))
         for radius in (1, 2, 4):
             name, held = f"attack of ε = {radius}", seen["result, 200 images"][f"robust@{radius}"]
