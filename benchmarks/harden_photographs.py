@@ -34,9 +34,9 @@ from hexa.data.loading.evaluation_stream import evaluation_batches
 from hexa.data.sources.source import Subset
 from hexa.evaluation import attack
 from hexa.evaluation.auto_attack import apgd, apgd_name
+from hexa.evaluation.features import transform_of
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.protocols.probe import fit_probe
-from hexa.evaluation.features import transform_of
 from hexa.run.folder import ADAPTATION
 from hexa.runtime.packages import provenance
 from hexa.runtime.random import Stream

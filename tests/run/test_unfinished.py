@@ -20,7 +20,14 @@ def test_an_unfinished_run_is_named(tmp_path: Path, says: Says) -> None:
     embedding = ("embed", run, "--data", "digits#test", "--out", tmp_path / "out.npz")
     (run / "adapt.json").write_text("{}")
     assert note.format("the same hexa adapt command") in says(*embedding).out.splitlines()
-    again = ("export", tmp_path / "out.safetensors", "--to", "timm", "--out", tmp_path / "b.safetensors")
+    again = (
+        "export",
+        tmp_path / "out.safetensors",
+        "--to",
+        "timm",
+        "--out",
+        tmp_path / "b.safetensors",
+    )
     assert "is unfinished" not in says(*again).out
     for name in ("backbone", "winner"):
         shutil.copy(tmp_path / "out.safetensors", run / f"{name}.safetensors")

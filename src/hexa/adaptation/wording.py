@@ -97,6 +97,4 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
     can = shown_by(Judge(labels_of(labelled), groups=groups), compared)
     if labelled is source:
         return f"labels: those of the images themselves, which it learns from{kept}; {can}"
-    both = int(leakage.shared(source, labelled).sum())
-    known = f", {both:,} of which are among the images to learn from" if both else ""
-    return f"labels: {labelled!r}{kept}{known}; {can}"
+    return f"labels: {labelled!r}{kept}; {can}"
