@@ -116,6 +116,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"branch": "aux", "update_statistics": False},
     ],
     "mixup": [{}, {"per_sample": True, "alpha": 0.2}, {"branch": "mixed"}],
+    "unmix": [{}, {"box_probability": 0.0}, {"box_probability": 1.0}],
     "vat": [
         {},
         {"iterations": 2, "generation": "aux_eval"},
@@ -150,6 +151,7 @@ METHODS: dict[str, list[dict[str, Any]]] = {
     "simclr": [
         {},
         {"adversarial_terms": "joint"},
+        {"adversarial_terms": "clae"},
         {"head_layers": 3, "bn_groups": 1},
     ],
     "simsiam": [{}, {"projector_layers": 2, "bn_groups": 1}],

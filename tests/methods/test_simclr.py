@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
+from hexa.core import MAIN, Branch
 from hexa.methods.simclr import SimCLR, SimCLRConfig, SimCLRLabels
 from tests.methods.setting import BATCH, batch, small
 from tests.ops.test_contrastive import unit
@@ -102,3 +105,23 @@ def test_joint_compares_adversarial_views_with_each_other() -> None:
     torch.testing.assert_close(
         made.loss(query, mixed), method().loss(query, mixed)
     )  # mixed views are queries
+
+
+def test_clae_term() -> None:
+    made = method(adversarial_terms="clae")
+    data = batch(12, 12)
+    labels = made.pseudo_labels(data, made.embed(data.crops, MAIN).detach())
+    before = {name: value.clone() for name, value in made.state_dict().items()}
+    attacked = tuple((crop + 0.01).clamp(0, 1) for crop in data.crops)
+    aux = Branch("aux", update=False)
+    made.loss(made.embed(attacked, aux), labels).mean().backward()
+    found = {name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None}
+    assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
+    made.zero_grad()
+    query = made.embed(attacked, aux)
+    still = made.embed(data.crops, replace(MAIN, update=False))
+    (sum(nt_xent()(still[v], query[v]) for v in range(2)) / 2).backward()
+    assert found.keys() == {name for name, p in made.named_parameters() if p.grad is not None}
+    for name, p in made.named_parameters():
+        if p.grad is not None:
+            torch.testing.assert_close(found[name], p.grad)

@@ -148,6 +148,7 @@ def _planned(request: AdaptRequest, budget: Budget) -> Record:
         "compared": made.compared,
         "native": made.native,
         "domain": seen.domain,
+        "fingerprints": {"--data": source.fingerprint, "--labelled": judging.fingerprint},
     }
     if made.experiment is None:
         return record | {"verdict": made.lines[-1], "kept": "start"}
@@ -194,7 +195,7 @@ def _conclude(
         found = request.outcome(trained, progress)
     if not (out / CONFIG).is_file():  # which export would make again
         raise UserError(f"{out / CONFIG}: no such file")
-    notes = [*found.notes, *_notes(trained, found)]
+    notes = [*found.notes, *_notes(trained, found), *_changed(trained, record)]
     record = {
         **{name: value for name, value in record.items() if name != "experiment"},
         "verdict": found.verdict,
@@ -227,6 +228,20 @@ def _notes(trained: Trained, found: Outcome) -> list[str]:
         notes.append(
             "the images that judge were also learned from, which overstates a gain; --labelled gives others"
         )
+    return notes
+
+
+def _changed(trained: Trained, record: Record) -> list[str]:
+    """A note for --data and --labelled if their images are not those of the plan."""
+    planned = record.get("fingerprints", {})
+    sources = {"--data": trained.data}
+    if trained.judging is not trained.data:
+        sources["--labelled"] = trained.judging
+    notes = []
+    for name, source in sources.items():
+        if planned.get(name, source.fingerprint) != source.fingerprint:
+            current = f"scores are those of the {len(source):,} current images"
+            notes.append(f"the images of {name} changed after the plan; {current}")
     return notes
 
 

@@ -11,12 +11,15 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from hexa.core import Batch, EncoderConfig, Method, PseudoLabels, Setting
+from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder, normalized_layers
 from hexa.ops.contrastive import finds_other_view, nt_xent
 from hexa.runtime import processes
+
+#: The clean pass of `clae` leaves running statistics alone.
+_STILL = Branch("main", update=False)
 
 
 class SimCLRConfig(EncoderConfig):
@@ -30,9 +33,9 @@ class SimCLRConfig(EncoderConfig):
     """Layers of the head, as wide as the features but for the last; each has a batch-norm. 2 in v1, 3 in v2."""
     temperature: PositiveFloat = 0.1
     """τ: 0.1 for large batches, 0.5 at CIFAR size."""
-    adversarial_terms: Literal["query", "joint"] = "query"
-    """What adversarial views are compared with (D20): the clean views of the batch, as labels (query), or each other
-    (joint)."""
+    adversarial_terms: Literal["query", "joint", "clae"] = "query"
+    """What adversarial views are compared with (D20): the clean views of the batch, as labels (query); each other
+    (joint); the clean view they were made of, gradient through both (clae: one more pass)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +44,17 @@ class SimCLRLabels(PseudoLabels):
 
     dictionary: [V, M, D], detached clean embeddings of the batch of all processes; for CPC [M, D, G, G], the patches.
     own: int64 [B], the image whose other view, or patch, is to be found. shown: [B, S], what other images a mixed view
-    shows, which are not its negatives.
+    shows, which are not its negatives. crops: clean views, for `clae`.
     """
 
     dictionary: Tensor
     own: Tensor
     shown: Tensor
+    crops: tuple[Tensor, ...] = ()
 
     def __getitem__(self, index: Index) -> SimCLRLabels:
-        return replace(self, own=self.own[index], shown=self.shown[index])
+        crops = tuple(crop[index] for crop in self.crops)
+        return replace(self, own=self.own[index], shown=self.shown[index], crops=crops)
 
     def mixed(self, permutation: Tensor) -> tuple[SimCLRLabels, SimCLRLabels]:
         # of views mixed before, all that either of the two shows is shown now
@@ -66,7 +71,7 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
     The clean term goes back through all views, gathered over processes with their gradient. A hard example is a query
     against the detached clean batch: its image's other views are the positives, and the clean views of whatever it
     shows itself are not negatives. Mixed views, and a single view of each image, are always such queries; for other
-    adversarial ones `adversarial_terms` has another form. The published code adds the means of two views, which is
+    adversarial ones `adversarial_terms` has two more forms. The published code adds the means of two views, which is
     twice this loss; under LARS that matters to weight decay, batch-norms and biases alone.
     """
 
@@ -94,7 +99,8 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
     ) -> SimCLRLabels:
         assert embedding is not None, "the dictionary is made of the clean embedding"
         own = torch.arange(batch.rows.start, batch.rows.stop, device=embedding.device)
-        return SimCLRLabels(_gathered(embedding.detach()), own, own.new_empty(len(own), 0))
+        crops = batch.crops if self.config.adversarial_terms == "clae" else ()
+        return SimCLRLabels(_gathered(embedding.detach()), own, own.new_empty(len(own), 0), crops)
 
     def clean_loss(
         self,
@@ -113,6 +119,11 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
         alone = labels.shown.shape[1] or len(embedding) == 1
         if self.config.adversarial_terms == "joint" and not alone:
             return self.clean_loss(embedding, labels)
+        if self.config.adversarial_terms == "clae" and not alone:
+            clean = self.encoder.embed(labels.crops[: len(embedding)], _STILL)
+            pairs = zip(clean, embedding, strict=True)
+            losses = [self.clean_loss(torch.stack(pair), labels).mean(0) for pair in pairs]
+            return torch.stack(losses)
         temperature = self.config.temperature
         return nt_xent(embedding, labels.dictionary, labels.own, labels.shown, temperature)
 

@@ -86,9 +86,22 @@ def get(name: str) -> Experiment:
 def check(base: str, known: Collection[str]) -> None:
     """Raise UserError if a name without modifiers is not among the known ones."""
     if base not in known:
-        modified = [f"{one}+{word}" for one in known for word in ("adversarial", "cutmix")]
-        nearby = nearest(base, [*known, *modified])
-        raise UserError(f"unknown recipe '{base}'; {nearby} (`hexa recipes` lists all)")
+        raise UserError(
+            f"unknown recipe '{base}'; {_nearest(base, known)} (`hexa recipes` lists all)"
+        )
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    """The nearest recipe for an error; one with hard examples if the name speaks of them."""
+    plain = name.replace("hexa-", "")
+    if plain != name and plain in known:
+        return f"did you mean '{plain}+adversarial'?"
+    words = [word for word in ("hexa", "adversarial", "cutmix", "robust") if word in name]
+    hard = [one for one in known if any(word in one for word in words)]
+    hard += [
+        f"{one}+{word}" for one in known for word in words if word in ("adversarial", "cutmix")
+    ]
+    return nearest(name, hard if words else known)
 
 
 def describe() -> list[dict[str, Any]]:

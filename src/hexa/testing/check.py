@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from hexa.config import UserError
-from hexa.core import HardExample
+from hexa.core import MAIN, HardExample
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
 from hexa.testing.cases import BATCH, NETWORK, SIZE, Case
@@ -49,6 +52,33 @@ def tried(experiment: Experiment) -> str:
     """A line on what `check` tries."""
     cases = ", ".join(cases_of(experiment))
     return f"{experiment.method.name} on {BATCH} images of {SIZE} pixels, fp64, CPU; cases: {cases}"
+
+
+def looks_wrong(experiment: Experiment) -> str:
+    """A warning if the loss is one of raw embeddings while the method embeds on the unit sphere; else empty.
+
+    Losses of unit-length rows depend on where the rows are. If a shift of all rows changes nothing, the loss compares
+    rows with their mean, as the variances and covariances of VICReg do, which a sphere bounds.
+    """
+    case = cases_of(experiment)["plain"]
+    method = case.build()
+    data = case.batch()
+    embedding = method.embed(method.anchors(data), MAIN).detach()
+    labels = method.pseudo_labels(data, embedding)
+    lengths = embedding.norm(dim=-1)
+    if not torch.allclose(lengths, torch.ones_like(lengths), atol=1e-4):
+        return ""
+    generator = torch.Generator().manual_seed(0)
+    noise = 0.1 * torch.randn(embedding.shape, generator=generator, dtype=embedding.dtype)
+    loss = method.loss(embedding, labels)
+    moved = float((method.loss(embedding + noise, labels) - loss).abs().max())
+    shifted = float((method.loss(embedding + noise[:1, :1], labels) - loss).abs().max())
+    if not 0 < moved < math.inf or shifted > 1e-6 * moved:
+        return ""
+    return (
+        "`embed` returns rows of length 1, but `loss` does not change if all rows are shifted, like losses of variances "
+        "(VICReg); let `embed` return encoder.project(crops, branch), the raw embeddings"
+    )
 
 
 def cases_of(experiment: Experiment) -> dict[str, Case]:
