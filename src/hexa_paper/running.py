@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
 
+from hexa import recipes
 from hexa.evaluation import evaluate
 from hexa.recipes.experiment import Experiment, load, override
-from hexa.reporting.comparison import command
-from hexa.reporting.runs import Run, read_run
+from hexa.reporting.runs import Run, flatten, read_run
 from hexa.run.build import open_images, settled
 from hexa.run.folder import BACKBONE, CHECKPOINTS, CONFIG
 from hexa.run.run import pretrain, resume
@@ -153,10 +155,27 @@ def command_of(job: Job, out: Path, full: bool) -> str:
 
     full: on eight GPUs.
     """
-    run = Run(results.run_folder(out, job.name), config=job.experiment.model_dump(mode="json"))
-    line = command(run).replace("\\\n ", "").replace("  ", " ")
+    words = ["hexa", "pretrain", job.experiment.recipe]
     if full:
-        line = f"torchrun --standalone --nproc-per-node 8 -m {line}"
-    for path, value in job.fields(out).items():
-        line += f" --{path} {value}"
-    return f"{line} --out {run.folder}"
+        words = ["torchrun", "--standalone", "--nproc-per-node", "8", "-m", *words]
+    options = _changes(job.experiment) | job.fields(out)
+    options["out"] = str(results.run_folder(out, job.name))
+    for path, value in options.items():
+        text = "none" if value is None else json.dumps(value)
+        words += [f"--{path}", value if isinstance(value, str) else text]
+    return shlex.join(words)
+
+
+def _changes(experiment: Experiment) -> dict[str, Any]:
+    """The options that turn the recipe of an experiment into it, by dotted path; None takes a hard example out."""
+    recipe = recipes.get(experiment.recipe)
+    theirs = set(recipe.hard_examples)
+    ours = set(experiment.hard_examples)
+    changes: dict[str, Any] = {f"hard_examples.{name}": None for name in sorted(theirs - ours)}
+    for name in sorted(ours - theirs):
+        changes[f"hard_examples.{name}.kind"] = experiment.hard_examples[name].kind
+    base = flatten(override(recipe, changes).model_dump(mode="json"))
+    wanted = flatten(experiment.model_dump(mode="json"))
+    return changes | {
+        path: value for path, value in wanted.items() if path not in base or base[path] != value
+    }

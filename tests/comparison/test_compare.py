@@ -209,7 +209,7 @@ def test_images_of_groups_do_not_judge_each_other(folder: Path, tmp_path: Path) 
         groups[1],
         True,
     )
-    alike = "\n".join(f"{line.rpartition(',')[0]},one" for line in lines)
+    alike = "\n".join(["path,group", *(f"{line.rpartition(',')[0]},one" for line in lines[1:])])
     for table, said in (
         ("path,group", "no two images of .* in one group"),
         (alike, "fewer than two classes"),

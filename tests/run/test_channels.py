@@ -119,7 +119,7 @@ def test_every_command_takes_them(
     assert hexa.evaluate("knn", run, data)["metrics"]["top1"] >= 0
     hexa.embed(run, data, tmp_path / "features.npz")
     assert np.load(tmp_path / "features.npz")["features"].shape[0] == COUNT
-    for kind in ("hard-examples", "clusters"):
+    for kind in ("view-space", "clusters"):
         assert main(["figure", kind, str(run), "--out", str(tmp_path / f"{kind}.png")]) == 0
     assert main(["resume", str(run)]) == 0
     assert export(run, "safetensors", tmp_path / "x.safetensors")["largest_difference"] == 0

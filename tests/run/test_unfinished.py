@@ -42,8 +42,7 @@ def test_pictures_tell_their_stages_and_count_images(
         says("visualize", *given).err == "opening the images …\nmaking hard examples …\ndrawing …\n"
     )
     assert (
-        says("figure", "hard-examples", *given).err
-        == "opening the images …\nmaking views of them …\n"
+        says("figure", "view-space", *given).err == "opening the images …\nmaking views of them …\n"
     )
     monkeypatch.setattr("hexa.runtime.progress.ProgressBar.PAUSE", 0.0)
     assert "extracting features: 1,347 of 1,347" in says("figure", "clusters", *given).err

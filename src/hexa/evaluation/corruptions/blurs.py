@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from scipy import ndimage
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -25,6 +24,8 @@ def smoothed(
 ) -> Tensor:
     """Gaussian blur of [B, C, S, S]; border and truncate as in `scipy.ndimage.gaussian_filter`."""
     pixels = images.cpu().numpy()
+    from scipy import ndimage  # a quarter of a second, which plans do without
+
     made = ndimage.gaussian_filter(pixels, (0, 0, sigma, sigma), mode=border, truncate=truncate)
     return torch.from_numpy(made).to(images)
 
@@ -40,6 +41,8 @@ def defocus_blur(
     softened = 1 if radius <= 8 else 2  # pixels to either side
     at = np.arange(-reach, reach + 1)
     disk = (at[:, None] ** 2 + at**2 <= radius**2).astype(np.float64)
+    from scipy import ndimage
+
     kernel = ndimage.gaussian_filter(disk / disk.sum(), alias, mode="mirror", radius=softened)
     made = ndimage.correlate(images.cpu().numpy(), kernel[None, None], mode="mirror")
     return torch.from_numpy(made).to(images)
