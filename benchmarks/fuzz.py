@@ -35,6 +35,9 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for tests/
 
+from hexa.data.sources.voc_boxes import read as read_boxes
+from tests.data.sources.test_voc_boxes import ANNOTATION
+
 from benchmarks.stops import stops
 from hexa import recipes
 from hexa.cli import fields
@@ -42,7 +45,6 @@ from hexa.cli.complaints import complaint
 from hexa.config import UserError, choices
 from hexa.core import HardExample, MethodConfig
 from hexa.data.sources import bands
-from hexa.data.sources.voc_boxes import read as read_boxes
 from hexa.evaluation import protocols
 from hexa.evaluation.request import EvaluationRequest
 from hexa.nn.backbones import NetworkConfig
@@ -55,7 +57,6 @@ from hexa.runtime.parsing import from_option
 from hexa.weights import preparation
 from hexa.weights.pretrained import random_backbone
 from tests.data.image_files import PNG_KINDS, png, png_values
-from tests.data.sources.test_voc_boxes import ANNOTATION
 from tests.data.sources.test_webdataset import pack
 from tests.torture import test_command_line, test_run_folders
 from tests.torture.harness import Tally, forked, outcome
@@ -277,12 +278,12 @@ def weights(count: int, random: Random, home: Path) -> Tried:
 
 
 def reports(count: int, random: Random, home: Path) -> Tried:
-    """A report of a run one of whose files is damaged is a page with one script, its own."""
+    """A report of a run one of whose files is damaged is a page without scripts."""
     run = test_run_folders.trained_in(home)
     whole = {name: (run / name).read_bytes() for name in test_run_folders.FILES}
 
     def page() -> None:
-        if render([read_run(run)]).count("<script") != 1:
+        if "<script" in render([read_run(run)]):
             raise RuntimeError("markup")
 
     for _ in range(count):

@@ -31,7 +31,7 @@ from from_weights import COMMON, subset
 from made_by import made_by
 
 from hexa import recipes
-from hexa.adaptation.harden import between
+from hexa.adaptation.harden_verdict import between
 from hexa.adaptation.robustness import Shown, Side, attack_all
 from hexa.comparison.extraction import Extraction, features_of
 from hexa.comparison.labelled import Judge, labels_of

@@ -25,18 +25,18 @@ from made_by import made_by
 from torch import nn
 
 import hexa
-from hexa.adaptation.harden import between
+from hexa.adaptation.harden_verdict import between
 from hexa.adaptation.robustness import STEPS, TARGETS
 from hexa.comparison.extraction import Extraction, features_of
 from hexa.comparison.labelled import NEIGHBOURS, labels_of
 from hexa.data import open_source
-from hexa.data.loading.loaders import evaluation_batches
+from hexa.data.loading.evaluation_stream import evaluation_batches
 from hexa.data.sources.source import Subset
 from hexa.evaluation import attack
 from hexa.evaluation.auto_attack import apgd, apgd_name
+from hexa.evaluation.features import transform_of
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.protocols.probe import fit_probe
-from hexa.evaluation.transforms import transform_of
 from hexa.run.folder import ADAPTATION
 from hexa.runtime.packages import provenance
 from hexa.runtime.random import Stream

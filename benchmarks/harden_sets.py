@@ -119,7 +119,7 @@ def row(asked: argparse.Namespace, job: dict[str, Any]) -> dict[str, Any]:
     from made_by import made_by
 
     import hexa
-    from hexa.adaptation.harden import between
+    from hexa.adaptation.harden_verdict import between
     from hexa.run.folder import ADAPTATION
     from hexa.runtime.packages import provenance
     from hexa.weights.pretrained import load_backbone

@@ -50,7 +50,7 @@ from sklearn.cluster import KMeans, MiniBatchKMeans  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.nn.functional import normalize  # noqa: E402
 
-from hexa.ops.kmeans import memory_bytes, spherical_kmeans  # noqa: E402
+from hexa.ops.kmeans import spherical_kmeans  # noqa: E402
 from hexa.runtime.packages import provenance  # noqa: E402
 
 K, ITERATIONS = given.clusters, given.iterations
@@ -205,14 +205,12 @@ def main() -> None:
         "dim": given.dim,
         "clusters": K,
         "iterations": ITERATIONS,
-        "memory_bytes_beside_the_rows": memory_bytes(given.rows, given.dim, K),
         "results": results,
         "imagenet": {
             "what": f"three clusterings of {IMAGENET:,} x {given.dim} rows into {K}, one process of this many threads",
             f"{kind}, extrapolated in proportion to rows, not measured": round(
                 3 * seconds * IMAGENET / given.rows, 1
             ),
-            "memory_bytes_beside_the_rows": memory_bytes(IMAGENET, given.dim, K),
             "bytes_of_the_rows": IMAGENET * given.dim * 4,
         },
     }

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hexa.adaptation.harden import at_price, between
+from hexa.adaptation.harden_verdict import at_price, between
 from hexa.adaptation.robustness import Side
 from hexa.comparison.extraction import Extraction, features_of
 from hexa.comparison.labelled import (

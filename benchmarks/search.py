@@ -215,7 +215,7 @@ def variants(image: Image.Image) -> Images:
 
 def part(file: FeatureFile, places: list[int]) -> FeatureFile:
     """The file with these images alone."""
-    arrays = {name: getattr(file, name)[places] for name in ("digests", "thumbnails", "statistics")}
+    arrays = {name: getattr(file, name)[places] for name in ("thumbnails", "statistics")}
     paths = [file.paths[place] for place in places]
     return replace(
         file,

@@ -145,9 +145,6 @@ def _stopped_thrice(
     folder = place / "folder"
     (folder / "out").mkdir(parents=True)
     shutil.copy(ended / "start.safetensors", folder)
-    if command == "reproduce":  # costs decide which runs there are
-        for name in ("costs.json", "study.json"):
-            shutil.copy(ended / "out" / name, folder / "out")
     numbers = random.choices(list(HOW), k=3)
     moments = [
         Strike(partial(after, random.randrange(1, calls), partial(send, one)), COMMANDS[command][0])

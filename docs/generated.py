@@ -11,7 +11,7 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ from hexa.core import HardExample, MethodConfig
 from hexa.evaluation import protocols
 from hexa.evaluation.few_labels import half_width
 from hexa.recipes.modifiers import MODIFIERS
-from hexa.reporting.tables import mean_std
-from hexa_paper import paper, published
-from hexa_paper.rows import EPOCHS, TIME, TOLERANCE
-from hexa_paper.studies import KNN, PROBE
+from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std
+from hexa_paper import published
+from hexa_paper.studies import EXPERIMENTS, KNN, METHODS, PROBE, TABLES, command_of, shown
+from hexa_paper.tables import EPOCHS, TIME, TOLERANCE
 from tests.test_imports import FLOORS
 
 ROOT = Path(__file__).parent.parent
@@ -1238,8 +1238,68 @@ def goals() -> str:
 
 
 def the_paper() -> str:
-    """What `hexa reproduce all` wrote, below its title."""
-    return paper.page(result(PAPER)).partition("\n\n")[2]
+    """Every published row with the command that makes it, and the arms of a run of all experiments."""
+    record = result(PAPER)
+    machine = record["machine"]
+    length = counted(record["epochs"], "epoch")
+    seeds = counted(len(record["seeds"]), "seed")
+    took = format_duration(3600 * record["hours"]["spent"])
+    device = f"{machine['device']}, {counted(machine['threads'], 'thread')}"
+    images = f"{record['images']:,} images ({record['data']})"
+    passes = "; ".join(f"{title}: {count}" for title, count in record["passes"].items())
+    text = [
+        "Published: a ResNet-50 pre-trained on ImageNet for the epochs of the row. Ours: a narrow network pre-trained "
+        f"on {images} for {length}, {seeds}, in {took} on {device} ({machine['time'][:10]}). The two are not "
+        "comparable, and runs this short say little about the methods. Arms have equal epochs, as published.\n",
+        "Evaluations that train a network are as short as the runs. Passes over their training images: "
+        f"{passes} (published: 20; detection 24,000 steps of 16 images).\n",
+    ]
+    parts = record["parts"].values()
+    for name, given in EXPERIMENTS.items():
+        if "given" in given:
+            arms = [arm for part in parts if part["experiment"] == name for arm in part["arms"]]
+            command = f"hexa reproduce {name} --method METHOD --scale full {given['given']}"
+            text.append(f"## Table {name[-1]}: {TABLES[name].title}\n")
+            text.append(f"At the full scale: `{command}` ({', '.join(METHODS)}).\n")
+            text.append(markdown_table(list(_published_and_ours(name, arms))))
+    text.append("## Figures\n\nThe paper prints no numbers of these.\n")
+    for part in parts:
+        name = part["experiment"]
+        if "given" not in EXPERIMENTS[name]:
+            command = f"hexa reproduce {name} --method {part['method']}"
+            text.append(f"### {name}, {part['method']}\n")
+            text.append(f"{EXPERIMENTS[name]['question'].rstrip('.?')}: `{command}`\n")
+            text.append(markdown_table([cells for arm in part["arms"] for cells in _ours(arm)]))
+    return "\n".join(text)
+
+
+def _published_and_ours(name: str, arms: Sequence[Any]) -> Iterator[dict[str, Cell]]:
+    """A line for each published row and arm next to it, then for the arms without a row."""
+    columns = TABLES[name].columns
+    for row in shown(name):
+        known: dict[str, Cell] = {"method": row.method, "epochs": str(row.epochs or "–")}
+        for column, value in zip(columns, row.values, strict=True):
+            known[column] = "–" if value is None else f"{value:.1f}"
+        known["full scale"] = command_of(name, row)
+        own = [arm for arm in arms if arm["row"] == [row.method, row.epochs]]
+        for cells in [cells for arm in own for cells in _ours(arm)] or [{"small scale": "–"}]:
+            yield known | cells
+    nothing: dict[str, Cell] = dict.fromkeys(("method", "epochs", *columns, "full scale"), "")
+    for arm in arms:
+        if arm["row"] is None:
+            yield from (nothing | cells for cells in _ours(arm))
+
+
+def _ours(arm: Mapping[str, Any]) -> Iterator[dict[str, Cell]]:
+    """The cells of an arm, a line for each of its lengths."""
+    for found in arm["results"]:
+        several = len(arm["results"]) > 1
+        cells: dict[str, Cell] = {
+            "small scale": f"{arm['arm']}, {counted(found['epochs'], 'epoch')}"
+            if several
+            else arm["arm"]
+        }
+        yield cells | {column: mean_std(values) for column, values in found["scores"].items()}
 
 
 def floors() -> str:

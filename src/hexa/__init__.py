@@ -35,36 +35,16 @@ _Result = TypeVar("_Result")
 
 
 def _public(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Raise UserError for a field that resembles an argument; gradients whatever the caller's mode."""
+    """Make gradients possible whatever the caller's mode."""
 
     @functools.wraps(function)
-    def checked(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-        import difflib
-        import inspect  # its own imports are many, and `python -m hexa` still looks in the current folder above
-
-        signature = inspect.signature(function)
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{function.__name__}(): {error}") from None
-        from hexa.config import UserError, nearest
-
-        named = signature.parameters.keys() - {"fields"}
-        given_by_name = bound.arguments
-        for name in {"data", "labelled"} & given_by_name.keys():
-            if hasattr(given_by_name[name], "__fspath__"):
-                given_by_name[name] = str(given_by_name[name])
-        for name in given_by_name.get("fields", ()):
-            if difflib.get_close_matches(name, named, 1, 0.75):
-                raise UserError(
-                    f"{function.__name__}: no argument or field '{name}'; {nearest(name, named)}"
-                )
+    def called(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         import torch
 
         with torch.inference_mode(False):
-            return function(*bound.args, **bound.kwargs)
+            return function(*args, **kwargs)
 
-    return checked
+    return called
 
 
 @_public
@@ -127,11 +107,20 @@ def adapt(
     """
     from pathlib import Path
 
-    from hexa.adaptation.command import AdaptRequest, adapt as run
+    from hexa.adaptation.command import adapt as run
+    from hexa.adaptation.request import AdaptRequest
     from hexa.runtime.parsing import seconds_of
 
-    asked = (str(backbone), data, labelled, seconds_of(time), domain, fields, groups)
-    return run(AdaptRequest(*asked), Path(out), only_plan=plan)
+    request = AdaptRequest(
+        str(backbone),
+        str(data),
+        labelled=labelled,
+        seconds=seconds_of(time),
+        domain=domain,
+        fields=fields,
+        groups=groups,
+    )
+    return run(request, Path(out), only_plan=plan)
 
 
 @_public
@@ -160,18 +149,18 @@ def harden(
     from hexa.adaptation.harden import HardenRequest
     from hexa.runtime.parsing import seconds_of
 
-    asked = (
+    request = HardenRequest(
         str(backbone),
-        data,
-        labelled,
-        seconds_of(time),
-        domain,
-        fields,
-        groups,
-        strength,
-        price,
+        str(data),
+        labelled=labelled,
+        seconds=seconds_of(time),
+        domain=domain,
+        fields=fields,
+        groups=groups,
+        strength=strength,
+        price=price,
     )
-    return run(HardenRequest(*asked), Path(out), only_plan=plan)
+    return run(request, Path(out), only_plan=plan)
 
 
 @_public
@@ -203,7 +192,7 @@ def evaluate(
     from hexa.evaluation.request import EvaluationRequest
 
     seed = EvaluationRequest.from_fields({"seed": options.get("seed", 0)}).seed
-    return run(protocol, named(backbone, seed), data, **options)
+    return run(protocol, named(backbone, seed), str(data), **options)
 
 
 @_public
@@ -215,7 +204,7 @@ def embed(backbone: str | Path | Backbone, data: str, out: str | Path, **options
     """
     from hexa.evaluation.embed import embed as run
 
-    return run(named(backbone), data, out, **options).path
+    return run(named(backbone), str(data), out, **options).path
 
 
 @_public
@@ -266,10 +255,9 @@ def named(spec: str | Path | Backbone, seed: int = 0) -> str | Path | Backbone:
     kind, _, name = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if kind != "random":
         return spec
-    from hexa import recipes
-    from hexa.recipes import plugins
+    from hexa.recipes import listing, plugins
 
-    if name.partition("+")[0] not in recipes.names() and not plugins.is_plugin(name):
+    if name.partition("+")[0] not in listing.names() and not plugins.is_plugin(name):
         return spec
     from hexa.weights.pretrained import random_backbone
 

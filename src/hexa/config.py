@@ -13,11 +13,16 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import pydantic
 
 from hexa.entry_points import added, loaded
+
+Share = Annotated[float, pydantic.Field(ge=0, le=1)]
+"""The type of a field: a number from 0 to 1."""
+PositiveShare = Annotated[float, pydantic.Field(gt=0, le=1)]
+"""The type of a field: a number above 0, at most 1."""
 
 
 class UserError(ValueError):
@@ -42,42 +47,12 @@ class ConfigError(UserError):
     @classmethod
     def of(cls, error: pydantic.ValidationError) -> ConfigError:
         """pydantic's report in our words, with the paths of nested choices joined on."""
-        details = error.errors()
-        inner = {
-            detail["loc"][:-1] for detail in details
-        }  # a list of bad entries counts as empty, too
-        told = [
-            detail
-            for detail in details
-            if detail["type"] != "too_short" or detail["loc"] not in inner
-        ]
-        return cls(problem for detail in told for problem in _problems(detail))
+        return cls(problem for detail in error.errors() for problem in _problems(detail))
 
 
 def whole_characters(text: str) -> str:
     """With escapes (\\udcff) for bytes of a file's name that are not UTF-8, which text elsewhere can't hold."""
     return text.encode(errors="backslashreplace").decode()
-
-
-#: pydantic's common errors by type, in our words.
-_EXPECTED = {
-    **dict.fromkeys(
-        ("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "must be an integer"
-    ),
-    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
-    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
-    **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
-    **dict.fromkeys(("dict_type", "model_type"), "must be a mapping of fields"),
-    "string_type": "must be text",
-    "finite_number": "must be a finite number",
-    "literal_error": "must be {expected}",
-    "greater_than": "must be > {gt}",
-    "greater_than_equal": "must be ≥ {ge}",
-    "less_than": "must be < {lt}",
-    "less_than_equal": "must be ≤ {le}",
-    "too_short": "must have {min_length} or more entries",
-    "missing": "is missing",
-}
 
 
 @contextmanager
@@ -100,14 +75,12 @@ def _problems(detail: Any) -> Iterator[tuple[str, str]]:
         for inner, message in cause.problems:
             yield ".".join(part for part in (path, inner) if part), message
         return
-    message = detail["msg"].removeprefix("Value error, ")
-    expected = _EXPECTED.get(detail["type"], message[:1].lower() + message[1:])
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    message = message[:1].lower() + message[1:]
     value = detail.get("input")
-    shown = f", got {value!r}" if isinstance(value, str | int | float | bool) and not cause else ""
-    yield (
-        path,
-        expected.format(**context) + shown if detail["type"] in _EXPECTED else expected + shown,
-    )
+    if isinstance(value, str | int | float | bool) and not cause:
+        message += f", got {value!r}"
+    yield path, message
 
 
 def reason(error: BaseException, most: int = 160) -> str:

@@ -4,6 +4,8 @@
 - `hexa.methods`, `hexa.hard_examples`: a module that defines them, by any name
 - `hexa.protocols`: a `hexa.evaluation.protocol.Protocol`, by the protocol's name
 - `hexa.recipes`: a module that registers recipes, by any name
+- `hexa.streams`: a function that builds a network from a `hexa.nn.backbones.NetworkConfig`, by the value of its field
+  `streams`
 - `hexa.references`: a module with published results, as `hexa.reporting.references` says, by any name
 
 `hexa_paper` comes in this way, and so does any package of your own.

@@ -11,20 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hexa.runtime.console import Console
-    from hexa_paper.whole import Whole
-    from hexa_paper.work import Work
 
-__all__ = ["begin", "reproduce"]
-
-
-def begin(experiment: str, data: str, **options: Any) -> Work | Whole:
-    """One of the paper's experiments, or "all" of them, checked and not yet carried out; options as for `reproduce`."""
-    from hexa_paper.request import Request
-    from hexa_paper.whole import Whole
-    from hexa_paper.work import Work
-
-    request = Request(data, **options)
-    return Whole.begin(request) if experiment == "all" else Work.begin(experiment, request)
+__all__ = ["reproduce"]
 
 
 def reproduce(
@@ -33,15 +21,14 @@ def reproduce(
     """Carry out one of the paper's experiments, or "all" of them, or resume it, and return its folder.
 
     options: those of a `Request`; others are fields of every arm's experiment, by path. The folder holds tables,
-    result.json, figures/ as PNG and SVG, runs/. Raises UserError before any work.
+    result.json, figures/ as PNG and SVG, results/ and runs/. Raises UserError before any work.
     """
     from hexa.runtime.console import Console
+    from hexa_paper.loop import begin, make
     from hexa_paper.request import Request
 
     known = {one.name for one in fields(Request)}
     of_arms = {name: options.pop(name) for name in list(options) if name not in known}
-    return (
-        begin(experiment, data, fields=of_arms, **options)
-        .measured()
-        .carry_out(console or Console(stderr=True))
-    )
+    log = console or Console(stderr=True)
+    request = Request(data, fields=of_arms, **options)
+    return make(begin(experiment, request, log), log)

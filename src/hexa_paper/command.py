@@ -37,7 +37,6 @@ _OPTIONS = (
     "data_voc",
     "label_lists",
 )
-_FROM = {None: None, "one-run": True, "several-runs": False}
 
 
 @command(
@@ -48,24 +47,30 @@ _FROM = {None: None, "one-run": True, "several-runs": False}
         "robust, or all of them but robust",
     ),
     DATA,
-    option("--scale NAME", "small (the default), or full: as published", default="small"),
+    option("--scale NAME", "small, or full: as published (default: small)", default="small"),
     option(
         "--method NAME",
-        "moco or dcluster; in tables also swav or compared; the published one if not given",
+        "moco or dcluster; in tables also swav or compared (default: the published one)",
     ),
-    option("--out FOLDER", "runs/EXPERIMENT-METHOD-SCALE if not given"),
-    option("--seeds N", "0 1 2 if not given", type=ANY_SEED, nargs="+", default=[0, 1, 2]),
+    option("--out FOLDER", "the folder (default: runs/EXPERIMENT-METHOD-SCALE)"),
+    option(
+        "--seeds N",
+        "train every arm with each seed (default: 0 1 2)",
+        type=ANY_SEED,
+        nargs="+",
+        default=[0, 1, 2],
+    ),
     EPOCHS,
     option(
         "--rates X",
-        "learning rates each arm chooses from on held-out training images; half to four times the recipe's if not "
-        "given, a single one is used without a search",
+        "learning rates each arm chooses from on held-out training images; a single one is used without a search "
+        "(default: half to four times the recipe's)",
         type=positive,
         nargs="+",
     ),
     option(
         "--evaluate-on SOURCE",
-        "labelled images to measure on; those of --data if not given",
+        "labelled images to measure on (default: those of --data)",
         nargs="+",
     ),
     option(
@@ -76,11 +81,6 @@ _FROM = {None: None, "one-run": True, "several-runs": False}
         "--label-lists FOLDER",
         "SimCLR's lists 1percent.txt and 10percent.txt: the labelled images of table 3",
     ),
-    option(
-        "--from NAME",
-        "learning curves from one-run, as published and at --scale full, or several-runs, each of its own length",
-        choices=("one-run", "several-runs"),
-    ),
     PLAN,
     description="Plan an experiment of the paper, run or continue it, and write tables and figures into one folder. "
     "Any field of an experiment is an option here too and holds for every arm.",
@@ -88,50 +88,45 @@ _FROM = {None: None, "one-run": True, "several-runs": False}
 )
 def reproduce(given: Given, extra: Fields) -> int:
     from hexa.runtime.console import Console
-    from hexa.runtime.progress import ProgressBar
     from hexa.runtime.signals import Interrupted
-    from hexa_paper import begin
+    from hexa_paper.loop import begin, make, show
+    from hexa_paper.request import Request
 
     console = Console()
-    options = {name: getattr(given, name) for name in _OPTIONS} | {
-        "evaluate_on": given.evaluate_on or ()
-    }
-    begun = begin(
-        given.experiment, given.data, fields=extra, one_run=_FROM[getattr(given, "from")], **options
-    )
-    console.print(begun.title)
+    options = {name: getattr(given, name) for name in _OPTIONS}
+    options["evaluate_on"] = given.evaluate_on or ()
+    plans = begin(given.experiment, Request(given.data, fields=extra, **options), console)
+    for line in (line for plan in plans for line in show(plan)):
+        console.print(line)
+    if given.plan:
+        return 0
     try:
-        with ProgressBar(console) as progress:
-            begun = begun.measured(progress)
-        for line in begun.plan():
-            console.print(line)
-        if given.plan:
-            return 0
-        out = begun.carry_out(console)
+        out = make(plans, console)
     except (Interrupted, KeyboardInterrupt) as stop:
         console.print("stopped; nothing finished is lost: the same command continues from here")
         if isinstance(stop, Interrupted):
             return stop.exit_code
         raise
-    console.print(begun.page.read_text())
+    for plan in plans:
+        console.print((plan.tables / "table.md").read_text())
     console.print(f"tables and figures: {out}")
     return 0
 
 
 @command(
-    "a figure of a run or backbone as PNG or SVG: hard-examples, view-space, neighbours, clusters",
-    option("KIND", "hard-examples, view-space, neighbours or clusters"),
+    "a figure of a run or backbone as PNG or SVG: view-space, clusters",
+    option("KIND", "view-space or clusters"),
     option(
         "TARGET",
-        "a run or a recipe; for neighbours and clusters a run or any backbone",
+        "a run or a recipe; for clusters a run or any backbone",
         metavar="RUN",
     ),
     DATA_OF_RUN,
     option("--out FILE", ".png or .svg", required=True),
     TRUST_IMAGES,
     SEED,
-    description="hard-examples: views beside the hard examples made of them. view-space: clean, adversarial and mixed "
-    "views in two dimensions. neighbours, clusters: which images a backbone finds similar.",
+    description="view-space: clean, adversarial and mixed views in two dimensions. clusters: which images a backbone "
+    "finds similar.",
 )
 def figure(given: Given, extra: Fields) -> None:
     from hexa.runtime import targets
@@ -162,16 +157,17 @@ def figure(given: Given, extra: Fields) -> None:
 
 @command(
     "images per second of this machine for each scheme, the data path and the step apart",
-    option("RECIPE", "%(default)s if not given", nargs="?", default="cifar10-moco-v2+adversarial"),
-    JSON,
     option(
-        "--repeats N",
-        "rounds over all schemes; at most 5 within two minutes if not given",
-        type=whole(1, 1000),
+        "RECIPE",
+        "the recipe (default: %(default)s)",
+        nargs="?",
+        default="cifar10-moco-v2+adversarial",
     ),
+    JSON,
+    option("--repeats N", "rounds over all schemes", type=whole(1, 1000), default=3),
     description="Measure this machine: each scheme of hard examples relative to the plain step, the naive adversarial "
-    "step beside the shared-gradient one, the data path alone, the whole. Fields of the recipe are options here too; "
-    "without --batch-size a smaller batch is used if that is needed to finish in two minutes.",
+    "step and the shared-gradient one, the data path alone, the whole. Fields of the recipe are options here too; "
+    "without --batch-size a CPU measures batches of 32.",
     open=True,
 )
 def benchmark(given: Given, extra: Fields) -> None:
@@ -186,7 +182,7 @@ def benchmark(given: Given, extra: Fields) -> None:
         log.print(
             f"{chosen.recipe}: batches of {chosen.batch_size}, the recipe's own {experiment.batch_size}"
         )
-        measured = run(chosen, given.repeats, progress=progress, say=log.print)
+        measured = run(chosen, given.repeats, progress=progress)
     if given.json:
         print(json.dumps(measured, indent=2))
     else:

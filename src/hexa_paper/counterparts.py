@@ -1,127 +1,76 @@
-"""Results of runs above the published rows they are to be read beside."""
+"""Results of runs above the published rows they are to be read with."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from hexa.reporting import scores
-from hexa.reporting.runs import Record, Run, is_number
+from hexa.reporting.runs import Run, is_number
 from hexa.reporting.tables import NOTHING, Table, format_number, text
 from hexa_paper import published
-from hexa_paper.published import Comparison
+
+#: A label, epochs, and the text of each column.
+_Own = tuple[str, str, dict[str, str]]
 
 
 def tables(runs: Sequence[Run], names: Sequence[str]) -> list[Table]:
-    """A table for every published one that a result, or the recipe of a run without such a result, belongs to.
+    """A table for every published one that a result of a run belongs to.
 
-    The columns of a table that some run has a value for are shown, with every row that has one of them. A recipe alone
-    shows its counterpart, the same method with or without hard examples, and the supervised network.
+    It has the columns of which some run has a value, and every row that has one of them.
     """
-    compared: dict[str, list[tuple[int, Comparison, Record]]] = {}
-    for number, run in enumerate(runs):
+    compared: dict[str, list[_Own]] = {}
+    for run, name in zip(runs, names, strict=True):
+        epochs = run.config.get("epochs")
+        shown = format_number(epochs) if is_number(epochs) else text(epochs)
         for result in scores.newest(run):
             # a file may hold anything
             with suppress(LookupError, TypeError, AttributeError, ValueError, ArithmeticError):
-                if (one := published.beside(result)) is not None:
-                    compared.setdefault(one.title, []).append((number, one, result))
-    counterparts = [published.counterpart(str(run.config.get("recipe", ""))) for run in runs]
-    repeated = {(row.method, row.epochs) for row in counterparts if row is not None}
+                one = published.beside(result)
+                if one is None:
+                    continue
+                remarks = [scores.protocol(result), one.caution]
+                label = f"{name} ({'; '.join(filter(None, remarks))})"
+                values = _texts(one)
+                compared.setdefault(one.title, []).append((label, shown, values))
     made = []
-    for table in (table for table in published.TABLES if table.title in compared):
-        results = compared[table.title]
-        part = table.only(
-            [
-                column
-                for column in table.columns
-                if any(column in one.columns for _, one, _ in results)
-            ]
-        )
-        made.append(_beside(part, _own(part.columns, results, runs, names), repeated))
-    shown = {number for results in compared.values() for number, _, _ in results}
-    for number, (run, row) in enumerate(zip(runs, counterparts, strict=True)):
-        if row is not None and number not in shown:
-            rows = tuple(published.rows_for(str(run.config["recipe"])))
-            other = (
-                f"; {_epochs(run)} epochs, the published row {row.epochs}: they are not comparable"
-            )
-            remark = "not evaluated so yet" + other * (run.config.get("epochs") != row.epochs)
-            own = (
-                f"{names[number]} ({remark})",
-                _epochs(run),
-                (None,) * len(published.LINEAR.columns),
-            )
-            made.append(
-                _beside(replace(published.LINEAR, rows=rows), [own], {(row.method, row.epochs)})
-            )
+    for table in published.TABLES:
+        rows = compared.get(table.title, [])
+        known = {column for _, _, values in rows for column in values}
+        columns = [column for column in table.columns if column in known]
+        if columns:
+            part = table.only(columns)
+            made.append(_joined(part, rows))
     return made
 
 
 def of_result(result: Mapping[str, Any]) -> tuple[Table, str] | None:
     """The result of an evaluation above the published rows of its columns, and why they may not be comparable."""
-    compared = published.beside(result)
-    if compared is None:
+    one = published.beside(result)
+    if one is None:
         return None
-    return _beside(compared, [(str(result["backbone"]), "", compared.own)]), compared.caution
+    label = str(result["backbone"])
+    table = _joined(one, [(label, "", _texts(one))])
+    return table, one.caution
 
 
-def _beside(
-    compared: published.Table,
-    own: Sequence[tuple[str, str, published.Values]],
-    repeated: Collection[tuple[str, int | None]] = (),
-) -> Table:
-    """Results (label, epochs, values) above the published rows of the same columns.
-
-    repeated: (method, epochs) of the published rows that a recipe sets out to repeat, which are marked.
-    """
-    rows = [
-        (label, epochs, *(NOTHING if v is None else f"{v:.1f}" for v in values))
-        for label, epochs, values in own
-    ]
-    for row in compared.rows:
-        label = row.method + (
-            " (repeated by the recipe)" if (row.method, row.epochs) in repeated else ""
-        )
-        rows.append((label, *map(text, (row.epochs, *row.values))))
-    return Table(
-        ("method", "epochs", *compared.columns),
-        tuple(rows),
-        own=range(len(own)),
-        title=compared.title,
-    )
+def _texts(one: published.Comparison) -> dict[str, str]:
+    """The result's own value of each column."""
+    found = {}
+    for column, value in zip(one.columns, one.own, strict=True):
+        found[column] = NOTHING if value is None else f"{value:.1f}"
+    return found
 
 
-def _own(
-    columns: Sequence[str],
-    results: Sequence[tuple[int, Comparison, Record]],
-    runs: Sequence[Run],
-    names: Sequence[str],
-) -> list[tuple[str, str, published.Values]]:
-    """A row for each run and protocol: what it is and why it may not be comparable, its epochs and its values."""
-    values: dict[tuple[int, str], dict[str, float | None]] = {}
-    cautions: dict[tuple[int, str], dict[str, None]] = {}  # in the order of the results
-    for number, one, result in results:
-        place = (number, scores.protocol(result))
-        own = zip(one.columns, one.own, strict=True)
-        values.setdefault(place, {}).update(
-            {column: value for column, value in own if is_number(value)}
-        )
-        cautions.setdefault(place, {})[one.caution] = None
-    rows = []
-    for (number, protocol), own_values in values.items():
-        remarks = "; ".join(filter(None, (protocol, *cautions[number, protocol])))
-        rows.append(
-            (
-                f"{names[number]} ({remarks})",
-                _epochs(runs[number]),
-                tuple(map(own_values.get, columns)),
-            )
-        )
-    return rows
-
-
-def _epochs(run: Run) -> str:
-    epochs = run.config.get("epochs")
-    return format_number(epochs) if is_number(epochs) else text(epochs)
+def _joined(table: published.Table, own: Sequence[_Own]) -> Table:
+    """Own rows above the published ones."""
+    rows: list[tuple[str, ...]] = []
+    for label, epochs, values in own:
+        shown = [values.get(column, NOTHING) for column in table.columns]
+        rows.append((label, epochs, *shown))
+    for row in table.rows:
+        published_values = map(text, (row.epochs, *row.values))
+        rows.append((row.method, *published_values))
+    header = ("method", "epochs", *table.columns)
+    return Table(header, tuple(rows), own=range(len(own)), title=table.title)

@@ -1,11 +1,11 @@
-"""From a study to its jobs and what they cost; nothing is read or written here."""
+"""From a study to its runs: which experiments, with which seeds and learning rates, measured by what."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,20 +14,21 @@ from typing import Any
 from hexa import recipes
 from hexa.config import some
 from hexa.recipes.experiment import Experiment, override
-from hexa_paper.request import Request
+from hexa_paper import results
+from hexa_paper.request import Images, Request, refuse
 from hexa_paper.schemes import SCHEMES
-from hexa_paper.storage import refuse
-from hexa_paper.studies import CIFAR, KNN, SVM, Arm, Measure, Study
+from hexa_paper.studies import CIFAR, KNN, SVM, Arm, Measure, Study, digest
 
-#: Seconds of one image on this machine: {recipe: {scheme of a benchmark: seconds}}.
-Costs = Mapping[str, Mapping[str, float]]
-Stored = Mapping[str, Any]
-"""What a finished job left."""
-
-#: What the learning rates are searched among: multiples of the recipe's.
+#: The learning rates that are tried, as multiples of the recipe's.
 RATE_FACTORS = (0.5, 1.0, 2.0, 4.0)
+#: Searching runs have this seed.
 SEARCH_SEED = 1000
+#: The share of the training images on which they are scored.
 HOLDOUT = 0.1
+#: Their length, as a share of the arm's epochs, so that four rates cost what one seed does.
+SEARCH_SHARE = 0.25
+#: With fewer epochs nothing is searched, unless rates are given.
+SEARCHED_EPOCHS = 4
 #: Turned off in studies to save time.
 QUIET: dict[str, Any] = {
     "training.tensorboard": False,
@@ -38,205 +39,215 @@ QUIET: dict[str, Any] = {
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One pre-training with its evaluations: everything it needs, and a name to store it by.
-
-    name: by which it is stored.
-    phase: search or final.
-    arm: what is trained.
-    experiment: with its data, epochs, seed and learning rate.
-    measures: what it is evaluated by, each with its source.
-    run: the folder of a run that several studies share; empty for runs/NAME.
-    teacher: the name of the job whose run is `method.teacher`; empty for none.
-    """
+    """One run, and its evaluations."""
 
     name: str
-    phase: str
+    """The name of its folder and of its file of results, derived from everything that decides them."""
     arm: Arm
     experiment: Experiment
+    """Complete: with data, epochs, seed and learning rate."""
     measures: tuple[Measure, ...]
-    run: str = ""
+    searching: bool = False
+    """Whether it chooses a learning rate."""
     teacher: str = ""
+    """The name of the run that is `method.teacher`; empty for none."""
 
-    @functools.cached_property
-    def record(self) -> dict[str, Any]:
-        """All of it as JSON, with its identity: a hash of everything that decides its result."""
-        several = len({measure.source for measure in self.measures}) > 1
-        record = {
-            "name": self.name,
-            **{
-                key: value for key, value in (("run", self.run), ("teacher", self.teacher)) if value
-            },
-            "phase": self.phase,
-            "arm": self.arm.key,
-            "epochs": self.experiment.epochs,
-            "rate": self.experiment.optimizer.learning_rate,
-            "seed": self.experiment.seed,
-            "experiment": self.experiment.model_dump(mode="json"),
-            "measures": [
-                {
-                    "title": f"{measure.title} on {measure.source}" if several else measure.title,
-                    "protocol": measure.protocol,
-                    "data": measure.source,
-                    "options": dict(measure.options),
-                    "holdout": measure.holdout,
-                    **({} if measure.epochs is None else {"epochs": measure.epochs}),
-                }
-                for measure in self.measures
-            ],
-        }
-        return record | {
-            "identity": digest(record | {"experiment": self.experiment.essence({"training"})}, 16)
-        }
+    @property
+    def rate(self) -> float:
+        """The learning rate."""
+        return self.experiment.optimizer.learning_rate
+
+    def fields(self, out: Path) -> dict[str, Any]:
+        """Fields of the experiment that name other runs of the folder `out`."""
+        teacher = str(results.run_folder(out, self.teacher))
+        return {"method.teacher": teacher} if self.teacher else {}
+
+    def missing(self, out: Path) -> list[Measure]:
+        """The evaluations that its file of results lacks; none for a run that diverged."""
+        found = results.read(out, self.name)
+        if found is None:
+            return list(self.measures)
+        if "diverged" in found:
+            return []
+        return [measure for measure in self.measures if measure.key not in found["results"]]
+
+    def measured(self, out: Path) -> list[tuple[Measure, dict[str, Any]]]:
+        """The evaluations that are done, each with its result."""
+        found = results.read(out, self.name) or {"results": {}}
+        kept = found["results"]
+        return [(one, kept[one.key]) for one in self.measures if one.key in kept]
 
 
-def taught(record: Mapping[str, Any], runs: Path) -> dict[str, Any]:
-    """The field of a job that names the run it learns from, a folder in `runs`, if any."""
-    return {"method.teacher": str(runs / record["teacher"])} if "teacher" in record else {}
-
-
-def options_taught(job: Job, runs: Path) -> str:
-    """The same fields as options of a command."""
-    return "".join(f" --{path} {value}" for path, value in taught(job.record, runs).items())
-
-
-def digest(decisive: object, digits: int = 8) -> str:
-    """A hash of something that JSON can hold."""
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:digits]
-
-
-def experiment_of(arm: Arm, request: Request, **changes: Any) -> Experiment:
-    """The recipe, then the arm's changes, then the request's. Raises ConfigError.
+@functools.cache
+def _made(recipe: str, changes: str, fields: str) -> Experiment:
+    """A recipe, then an arm's changes, then a request's fields; both as JSON. Raises ConfigError.
 
     A field of a hard example is for the arms that have it: it must not add one to the others.
     """
-    made = override(recipes.get(arm.recipe), {"data": request.data, **QUIET, **arm.changes})
-    fields = {path: value for path, value in request.fields.items() if _concerns(path, made)}
-    return override(made, {**fields, **changes})
+    made = override(recipes.get(recipe), json.loads(changes))
+    given = json.loads(fields)
+    return override(made, {path: given[path] for path in given if concerns(path, made)})
 
 
-def _concerns(path: str, experiment: Experiment) -> bool:
+def experiment_of(arm: Arm, request: Request) -> Experiment:
+    """The experiment of an arm, without a seed. Raises ConfigError."""
+    changes = {"data": request.data, **QUIET, **arm.changes}
+    return _made(arm.recipe, json.dumps(changes), json.dumps(dict(request.fields)))
+
+
+def concerns(path: str, experiment: Experiment) -> bool:
+    """Whether a field exists in an experiment, or belongs to a hard example that the experiment lacks."""
     group, _, rest = path.partition(".")
     return group != "hard_examples" or rest.partition(".")[0] in experiment.hard_examples
 
 
-def run_name(arm: Arm, experiment: Experiment) -> str:
-    """The name of a run derived from everything that determines it, so that studies with the same one share it."""
-    scheme = SCHEMES[arm.scheme].name
-    own = digest(experiment.essence({"training", "monitor"}))
-    return f"{arm.recipe}-{scheme}-{experiment.epochs}ep-seed{experiment.seed}-{own}"
-
-
-def search_score(stored: Stored) -> float:
-    """The held-out accuracy, or mean average precision, of a stored search job; 0 for a run that diverged."""
-    if stored.get("diverged"):
-        return 0.0
-    metrics = stored["results"][0]["metrics"]
-    return float(metrics.get("top1", metrics.get("mAP")))
-
-
 @dataclass(frozen=True)
 class Plan:
-    """A study, and what was asked for.
-
-    study: its arms and measures.
-    request: images, seeds, epochs and fields.
-    costs: what an image costs in every arm; None where that is not known, so that nothing is compared at equal time.
-    """
+    """A study with the images, seeds, epochs and fields of a request."""
 
     study: Study
     request: Request
-    costs: Costs | None = None
+    targets: tuple[Images, ...]
+    """The images to measure on."""
+    search_on: Images
+    """The labelled images whose held-out training images score learning rates."""
+    tables: Path
+    """The folder of its tables and figures; runs and results are in the folder of the request."""
 
     def check(self) -> None:
-        """Raise UserError for several rates without a search, epochs that are published, fields that no arm has."""
+        """Raise UserError for rates without a search, epochs that are published, fields that no arm has."""
         study = self.study
         request = self.request
         where = f"{study.name} at the {study.scale} scale"
         several = len(request.rates or ()) > 1
-        refuse(
-            several and not study.search,
-            f"--rates: {where} searches for no rate; give a single one",
-        )
+        remedy = "searches for no rate; give a single one"
+        refuse(several and not study.search, f"--rates: {where} {remedy}")
         published = any(arm.epochs for arm in study.arms)
-        refuse(
-            published and request.epochs is not None,
-            f"--epochs: arms of {where} have published ones; leave it out",
-        )
+        given = request.epochs is not None
+        refuse(published and given, f"--epochs: arms of {where} have published ones; leave it out")
         made = [experiment_of(arm, request) for arm in study.arms]
         known = some(sorted({name for experiment in made for name in experiment.hard_examples}))
         for path in request.fields:
-            nobodys = not any(_concerns(path, experiment) for experiment in made)
-            refuse(
-                nobodys,
-                f"--{path}: no arm of {study.name} has that hard example; there are {known}",
-            )
+            used = any(concerns(path, experiment) for experiment in made)
+            remedy = f"no arm of {study.name} has that hard example; there are {known}"
+            refuse(not used, f"--{path}: {remedy}")
+        self.measures()
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
     def _job(
-        self, arm: Arm, epochs: int, seed: int | None, rate: float, measures: Sequence[Measure]
+        self,
+        arm: Arm,
+        epochs: int,
+        seed: int,
+        rate: float,
+        measures: Sequence[Measure],
+        teacher: str = "",
     ) -> Job:
-        """seed: None for the search."""
-        phase, beside = ("search-", "") if seed is None else ("", f"-seed{seed}")
+        changes = {"epochs": epochs, "seed": seed, "optimizer.learning_rate": rate}
         kept = [measure.epochs for measure in measures if measure.epochs]
+        if kept:
+            changes["training.keep_every"] = math.gcd(*kept)
+        made = override(experiment_of(arm, self.request), changes)
         if arm.branch != "main":
-            measures = [
-                replace(one, options={**one.options, "branch": arm.branch}) for one in measures
-            ]
-        changes = {
-            "epochs": epochs,
-            "seed": SEARCH_SEED if seed is None else seed,
-            "optimizer.learning_rate": rate,
-        }
-        changes |= {"training.keep_every": math.gcd(*kept)} if kept else {}
-        experiment = experiment_of(arm, self.request, **changes)
-        run = f"{self.request.shared}/{run_name(arm, experiment)}" if self.request.shared else ""
-        name = f"{phase}{arm.key}-{epochs}ep-lr{rate:g}{beside}"
-        return Job(
-            name, "search" if seed is None else "final", arm, experiment, tuple(measures), run
-        )
+            branch = {"branch": arm.branch}
+            measures = [replace(one, options={**one.options, **branch}) for one in measures]
+        essence = made.essence({"training", "monitor", "seed"})
+        own = digest([essence, teacher.rpartition("-seed")[0]])
+        name = f"{arm.recipe}-{SCHEMES[arm.scheme].name}-{epochs}ep-{own}-seed{seed}"
+        searching = any(measure.holdout for measure in measures)
+        return Job(name, arm, made, tuple(measures), searching, teacher)
+
+    def _untrained(self, arm: Arm, seed: int, measures: Sequence[Measure]) -> Job:
+        """The evaluations of random weights of the arm's network."""
+        made = override(experiment_of(arm, self.request), {"seed": seed})
+        decisive = [made.network.model_dump(mode="json"), made.views.test_size]
+        return Job(f"random-weights-{digest(decisive)}-seed{seed}", arm, made, tuple(measures))
 
     @property
     def search(self) -> list[Job]:
-        """The same search for every arm, on held-out training images; empty if there is nothing to choose from.
-
-        Runs are a quarter as long as the arm's, so that four rates cost what one seed does.
-        """
-        target = self.request.targets[0]
-        measures = [replace(SVM if target.several else KNN, source=target.source, holdout=HOLDOUT)]
+        """The same search for every arm, on held-out training images; empty if there is nothing to choose from."""
+        target = self.search_on
+        one = SVM if target.several else KNN
+        measures = [replace(one, source=target.source, holdout=HOLDOUT)]
         jobs = []
         for arm in self.study.arms if self.study.search else ():
-            rates = self.request.rates or tuple(
-                float(f"{factor * self._rate(arm):g}") for factor in RATE_FACTORS
-            )
-            epochs = max(1, round(self.epochs_of(arm) / 4))
-            jobs += [
-                self._job(arm, epochs, None, rate, measures) for rate in rates if len(rates) > 1
-            ]
+            given = self.request.rates
+            total = self.epochs_of(arm)
+            enough = total >= SEARCHED_EPOCHS if given is None else len(given) > 1
+            if arm.epochs == 0 or not enough:
+                continue
+            own = self.recipe_rate(arm)
+            rates = given or [float(f"{factor * own:g}") for factor in RATE_FACTORS]
+            epochs = max(1, round(SEARCH_SHARE * total))
+            jobs += [self._job(arm, epochs, SEARCH_SEED, rate, measures) for rate in rates]
         return jobs
 
-    def final_jobs(self, rates: Mapping[str, float]) -> list[Job]:
-        """Every arm with every seed: for all epochs (and the shares of them the study asks for), and for equal time."""
-        measures = self.measures()
-        jobs = []
-        for seed in self.request.seeds:
-            for arm in self.study.arms:
-                lengths = self.lengths_of(arm)
-                of_run = measures
-                if self.study.one_run:
-                    of_run = [
-                        replace(measure, epochs=epochs)
-                        for epochs in lengths
-                        for measure in measures
-                    ]
-                    lengths = lengths[:1]
-                jobs += [self._job(arm, epochs, seed, rates[arm.key], of_run) for epochs in lengths]
-        named = {(job.arm.key, job.experiment.seed): job.name for job in jobs}
-        taught = (named.get((job.arm.teacher, job.experiment.seed), "") for job in jobs)
-        return [
-            replace(job, teacher=name) if name else job
-            for job, name in zip(jobs, taught, strict=True)
+    def scores(self) -> list[tuple[Job, float]]:
+        """The held-out accuracy, or mean average precision, of every search run that is done; 0 if it diverged."""
+        found = []
+        for job in self.search:
+            if job.missing(self.request.folder):
+                continue
+            score = 0.0
+            for _, result in job.measured(self.request.folder):
+                metrics = result["metrics"]
+                score = float(metrics.get("top1", metrics.get("mAP")))
+            found.append((job, score))
+        return found
+
+    def rates(self) -> dict[str, float]:
+        """The rate of each arm with the best held-out score so far, of equal ones the smallest.
+
+        Without a search it is the given one, or else the recipe's.
+        """
+        given = self.request.rates or ()
+        alone = given[0] if len(given) == 1 else None
+        chosen = {arm.key: alone or self.recipe_rate(arm) for arm in self.study.arms}
+        best: dict[str, tuple[float, float]] = {}
+        for job, score in self.scores():
+            found = (score, -job.rate)
+            best[job.arm.key] = max(best.get(job.arm.key, found), found)
+        return chosen | {key: -negative for key, (_, negative) in best.items()}
+
+    def final(self) -> list[Job]:
+        """Every arm with every seed, at the rates of the search so far, one seed after another; teachers first.
+
+        Seeds of which the folder has results already join those that were asked for.
+        """
+        rates = self.rates()
+        out = self.request.folder
+        prefix = self._of_seed(0, rates)[0].name.rpartition("-seed")[0]
+        names = re.compile(re.escape(prefix) + r"-seed(\d{1,9})")
+        there = sorted(int(found[1]) for found in map(names.fullmatch, results.names(out)) if found)
+        joined = [
+            seed
+            for seed in there
+            if seed != SEARCH_SEED and self._of_seed(seed, rates)[0].measured(out)
         ]
+        seeds = dict.fromkeys([*joined, *self.request.seeds])
+        return [job for seed in seeds for job in self._of_seed(seed, rates)]
+
+    def _of_seed(self, seed: int, rates: Mapping[str, float]) -> list[Job]:
+        every = self.measures()
+        jobs: list[Job] = []
+        teachers: dict[str, str] = {}
+        for arm in sorted(self.study.arms, key=lambda arm: bool(arm.teacher)):
+            if arm.epochs == 0:
+                jobs.append(self._untrained(arm, seed, every))
+                continue
+            measures = every
+            if len(self.study.lengths) > 1:
+                lengths = self.lengths_of(arm)
+                measures = [replace(one, epochs=length) for length in lengths for one in every]
+            teacher = teachers.get(arm.teacher, "")
+            made = [
+                self._job(arm, length, seed, rates[arm.key], measures, teacher)
+                for length in dict.fromkeys([self.epochs_of(arm), *self.equal_times(arm)])
+            ]
+            teachers[arm.key] = made[0].name
+            jobs += made
+        return jobs
 
     def measures(self) -> list[Measure]:
         """Each measure on each source that suits it: images of several classes by SVMs, and those alone by detection.
@@ -244,89 +255,75 @@ class Plan:
         Raises UserError if nothing is left.
         """
         study = self.study
-        chosen = dict[tuple[str, str], Measure]()
-        for target in self.request.targets:
+        chosen: dict[tuple[str, str], Measure] = {}
+        for target in self.targets:
             for measure in study.measures:
-                fits = measure.protocol in ("svm", "low-shot") or target.several == (
-                    measure.protocol == "detect"
-                )
+                of_any = measure.protocol in ("svm", "low-shot")
+                fits = of_any or target.several == (measure.protocol == "detect")
                 if not fits and measure.protocol in ("knn", "linear", "probe"):
                     measure = SVM
                     fits = True
                 # at the rates of ImageNet's classifiers those of CIFAR would learn nothing
                 cifar = target.known_as in ("CIFAR-10", "CIFAR-100")
-                measure = (
-                    CIFAR
-                    if cifar and study.scale == "full" and measure.protocol == "linear"
-                    else measure
-                )
+                if cifar and study.scale == "full" and measure.protocol == "linear":
+                    measure = CIFAR
                 if fits:
-                    chosen.setdefault(
-                        (target.source, measure.title), replace(measure, source=target.source)
-                    )
-        shown = some([target.source for target in self.request.targets])
+                    place = (target.source, measure.title)
+                    chosen.setdefault(place, replace(measure, source=target.source))
+        shown = some([target.source for target in self.targets])
         boxes = study.measures[0].protocol == "detect"
-        needs = (
-            f"{study.name} needs boxes around objects, {shown} has none; give --data-voc voc:PATH"
-        )
-        refuse(boxes and not chosen, needs)
-        needs = f"{study.name} needs one class per image, but those of {shown} have several; give other images"
-        refuse(not chosen, needs)
+        remedy = f"needs boxes around objects, {shown} has none; give --data-voc voc:PATH"
+        refuse(boxes and not chosen, f"{study.name} {remedy}")
+        remedy = f"needs one class per image, but those of {shown} have several; give other images"
+        refuse(not chosen, f"{study.name} {remedy}")
         return list(chosen.values())
 
-    def best_rates(self, search: Sequence[Stored]) -> dict[str, float]:
-        """The rate of each arm with the best held-out score, of equal ones the smallest; without a search the given
-        one, else the recipe's.
-
-        search: what search jobs stored.
-        """
-        found: dict[str, float] = {}
-        for job in sorted(search, key=lambda job: (-search_score(job), job["rate"])):
-            found.setdefault(job["arm"], float(job["rate"]))
-        given = (
-            self.request.rates[0] if self.request.rates and len(self.request.rates) == 1 else None
-        )
-        return {arm.key: found.get(arm.key) or given or self._rate(arm) for arm in self.study.arms}
-
-    def _rate(self, arm: Arm) -> float:
-        """The recipe's."""
-        return experiment_of(arm, self.request).optimizer.learning_rate
+    def column(self, measure: Measure) -> str:
+        """The title of a measure, with its images if there are several sources."""
+        several = len({one.source for one in self.measures()}) > 1
+        return f"{measure.title} on {measure.source}" if several else measure.title
 
     # -- lengths and costs --------------------------------------------------------------------------------------------
 
+    def recipe_rate(self, arm: Arm) -> float:
+        """The learning rate of the arm's recipe."""
+        return experiment_of(arm, self.request).optimizer.learning_rate
+
     def epochs_of(self, arm: Arm) -> int:
-        """How long an arm trains at most."""
-        return self.request.epochs or arm.epochs or experiment_of(arm, self.request).epochs
+        """The epochs of an arm's longest run."""
+        if arm.epochs is not None:
+            return arm.epochs
+        return self.request.epochs or experiment_of(arm, self.request).epochs
 
     def lengths_of(self, arm: Arm) -> list[int]:
-        """The numbers of epochs an arm is trained for, the longest first."""
+        """The epochs after which an arm's longest run is measured, the longest first."""
         lengths = {max(1, round(share * self.epochs_of(arm))) for share in self.study.lengths}
-        return sorted(
-            lengths | ({self.equal_time(arm)} if self.compares_times else set()), reverse=True
-        )
+        return sorted(lengths, reverse=True)
 
-    @property
-    def compares_times(self) -> bool:
-        """Whether arms are trained for equal time, too."""
-        return self.study.equal_time and self.costs is not None
-
-    def equal_time(self, arm: Arm) -> int:
-        """The epochs of an arm that cost the time of all epochs of the first arm; at least 1."""
+    def equal_times(self, arm: Arm) -> list[int]:
+        """The epochs of an arm that take the time of all epochs of the first arm, at least 1; empty if it is unknown."""
+        if self.study.passes is None or arm.epochs == 0:
+            return []
         plain = self.study.arms[0]
-        return max(1, round(self.epochs_of(plain) * (self.seconds(plain) / self.seconds(arm))))
+        return [max(1, round(self.epochs_of(plain) * self.cost(plain) / self.cost(arm)))]
 
     def relative_time(self, arm: Arm, epochs: int) -> float | None:
         """The time of this many epochs of an arm, over that of all epochs of the first arm; None if it is unknown."""
-        if self.costs is None:
+        if self.study.passes is None or arm.epochs == 0:
             return None
         plain = self.study.arms[0]
-        return epochs * self.seconds(arm) / (self.epochs_of(plain) * self.seconds(plain))
+        return epochs * self.cost(arm) / (self.epochs_of(plain) * self.cost(plain))
 
-    def seconds(self, arm: Arm) -> float:
-        """What one image costs in an arm's step, its views included."""
-        assert self.costs is not None
-        schemes = self.costs[arm.recipe]
-        scheme = SCHEMES[arm.scheme].name
-        remedy = "was not measured; remove the study's costs.json"
-        refuse(scheme not in schemes, f"{arm.recipe}: its cost with {scheme} {remedy}")
-        return schemes[scheme]
+    def cost(self, arm: Arm) -> float:
+        """The cost of an image in a step, in forward passes of a view of the recipe's size."""
+        clean, further = self.study.passes or (3, 3)
+        made = experiment_of(arm, self.request)
+        views = made.views
+        area = float(views.num_views)
+        for group in views.extra_crops:
+            area += group.count * ((group.size or views.size) / views.size) ** 2
+        terms = 0.0
+        for hard in made.hard_examples.values():
+            if hard.weight > 0:
+                terms += hard.fraction * (1 - hard.start) * getattr(hard, "steps", 1)
+        return area * (clean + further * terms)

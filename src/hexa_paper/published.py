@@ -66,33 +66,14 @@ COUNTERPARTS: dict[str, tuple[str, int]] = {
 REMARKS: dict[str, str] = _DATA["remarks"]
 
 
-def counterpart(recipe: str) -> Row | None:
-    """The published row that `recipe` repeats; None if there is none."""
-    return next(
-        (row for row in LINEAR.rows if (row.method, row.epochs) == COUNTERPARTS.get(recipe)), None
-    )
-
-
 def expected(recipe: str) -> str:
     """The published result of a recipe: top-1 on ImageNet by a linear classifier, a remark, or both."""
-    own = counterpart(recipe)
-    value = own.values[0] if own else _DATA["linear_top1"].get(recipe)
-    return ", ".join(
-        filter(None, (f"published linear top-1 {value}" if value else "", REMARKS.get(recipe)))
-    )
-
-
-def rows_for(recipe: str) -> list[Row]:
-    """The counterpart of `recipe`, with the same method without (or with) hard examples and the supervised network.
-
-    In the order of the published table; empty for a recipe without a counterpart.
-    """
-    own = counterpart(recipe)
-    if own is None:
-        return []
-    family = next((names for names in _DATA["families"] if own.method in names), [own.method])
-    shown = {("Supervised", None), *((name, own.epochs) for name in family)}
-    return [row for row in LINEAR.rows if (row.method, row.epochs) in shown]
+    value = _DATA["linear_top1"].get(recipe)
+    for row in LINEAR.rows:
+        if (row.method, row.epochs) == COUNTERPARTS.get(recipe):
+            value = row.values[0]
+    words = (f"published linear top-1 {value}" if value else "", REMARKS.get(recipe))
+    return ", ".join(filter(None, words))
 
 
 @dataclass(frozen=True)

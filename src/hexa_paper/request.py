@@ -1,136 +1,103 @@
-"""What is asked for of an experiment, checked: images to learn from and to measure on, seeds, epochs, rates, fields."""
+"""The options of an experiment, and what is known about its images."""
 
 from __future__ import annotations
 
-import json
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hexa.config import UserError
-from hexa.data import Source, open_source
+from hexa.data import open_source
 from hexa.data.sources.known import known_as
-from hexa.runtime.parsing import from_option
-from hexa_paper.storage import refuse
 
-#: Training images of ImageNet, and of sources not in `_CIFAR`, if a full scale is planned without them.
-_IMAGENET = 1_281_167
-#: Training images of other data sets.
-_CIFAR = {"cifar10": 50_000, "cifar100": 50_000}
-#: Fields that options of their own set.
+#: The published name by the beginning of a source, for a full scale that is planned without the images.
+_PUBLISHED_NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "voc": "VOC07"}
+#: Fields of an experiment that options of `reproduce` set.
 _DECIDED = {"data", "seed", "epochs", "optimizer.learning_rate", "monitor.until"}
-#: Sources identified by name.
-_CALLED = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "voc": "VOC07"}
 
 
-class Target(NamedTuple):
-    """Labelled images that backbones are measured on. several: whether an image may show more than one class.
+def refuse(when: object, message: str) -> None:
+    """Raise UserError with a message if `when` is true."""
+    if when:
+        raise UserError(message)
 
-    known_as: the data set of published numbers that it is, if any.
-    """
+
+class Images(NamedTuple):
+    """What decides which evaluations a source is for."""
 
     source: str
+    num_images: int = 0
+    """The number of training images; 0 if they are not here."""
+    labelled: bool = True
     several: bool = False
+    """Whether an image may show more than one class."""
     known_as: str | None = None
+    """The data set of published numbers, if it is one."""
+
+
+@functools.cache
+def images_of(source: str, absent: bool = False) -> Images:
+    """Look at the images of a source. absent: they need not be here. Raises UserError."""
+    try:
+        opened = open_source(source, "train")
+    except UserError:
+        if not absent:
+            raise
+        kind = source.partition(":")[0]
+        return Images(source, several=kind == "voc", known_as=_PUBLISHED_NAMES.get(kind))
+    several = opened.classes is None
+    return Images(source, len(opened), opened.labels is not None, several, known_as(opened))
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for, besides the experiment. None leaves a thing to the study, or to the recipes.
-
-    data: the images to learn from.
-    scale: small, or full, with the published settings.
-    method: moco or dcluster, in tables also swav or compared; by default the published one.
-    out: the folder; by default below runs/.
-    seeds: every arm is trained with each of them.
-    epochs: of every arm.
-    rates: the learning rates that every arm chooses from; a single one is used without a search.
-    evaluate_on: labelled sources to measure on; by default `data`.
-    data_voc: VOC2007, for the tables and the column that are of it.
-    label_lists: the folder of SimCLR's lists, for table 3.
-    one_run: learning curves as published.
-    fields: of every arm's experiment, by path.
-    targets, num_images: the images to measure on, and how many there are to learn from; `opened` adds them.
-    shared: the folder of the runs that several studies share, from each one's.
-    """
+    """The options of an experiment. None leaves a choice to the study, or to the recipes."""
 
     data: str
+    """The images to learn from."""
     scale: str = "small"
+    """small, or full, with the published settings."""
     method: str | None = None
+    """moco or dcluster, in tables also swav or compared; by default the published one."""
     out: Path | str | None = None
+    """The folder; by default below runs/."""
     seeds: Sequence[int] = (0, 1, 2)
+    """Every arm is trained with each seed."""
     epochs: int | None = None
+    """Epochs of every arm."""
     rates: Sequence[float] | None = None
+    """The learning rates that every arm chooses from; a single one is used without a search."""
     evaluate_on: Sequence[str] = ()
+    """Labelled sources to measure on; by default `data`."""
     data_voc: str | None = None
+    """VOC2007, for the tables and the column that are measured on it."""
     label_lists: Path | str | None = None
-    one_run: bool | None = None
+    """The folder of SimCLR's lists, for table 3."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    targets: tuple[Target, ...] = ()
-    num_images: int = 0
-    shared: str = ""
+    """Fields of every arm's experiment, by path."""
 
-    def opened(self, sources: Sequence[str]) -> Request:
-        """With the images to learn from and those of `sources` to measure on. Raises UserError for what is wrong."""
-        seeds = self.seeds
-        taken = sorted(_DECIDED & set(self.fields))
+    def check(self) -> None:
+        """Raise UserError for numbers out of range, and for fields that have an option."""
         refuse(
             self.epochs is not None and self.epochs < 1, f"epochs must be ≥ 1, got {self.epochs}"
         )
+        seeds = self.seeds
         wrong = not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0
         refuse(wrong, "seeds: give one or more different numbers from 0, such as 0 1 2")
-        options = "--data, --seeds, --epochs or --rates"
-        refuse(taken, f"{''.join(taken[:1])} is what a study decides; use {options}")
-        images = self.images(self.data)
-        targets = tuple(map(self._target, sources))
-        absent = _CIFAR.get(self.data.partition(":")[0], _IMAGENET)
-        return replace(self, targets=targets, num_images=absent if images is None else len(images))
+        nonpositive = any(not rate > 0 for rate in self.rates or ())
+        refuse(nonpositive, "rates: every learning rate must be above 0")
+        for path in sorted(_DECIDED & set(self.fields)):
+            options = "--data, --seeds, --epochs or --rates"
+            raise UserError(f"{path} is what a study decides; use {options}")
 
-    def images(self, source: str) -> Source | None:
-        """The images of a source; None at the full scale if they are not here, where it can be planned all the same."""
-        try:
-            return open_source(source, "train")
-        except UserError:
-            if self.scale == "full":
-                return None
-            raise
-
-    def _target(self, source: str) -> Target:
-        """The labelled images of a source. Raises UserError if it has none."""
-        opened = self.images(source)
-        if opened is None:
-            return Target(
-                source,
-                several=source.startswith("voc:"),
-                known_as=_CALLED.get(source.partition(":")[0]),
-            )
-        remedy = "name labelled images with --evaluate-on SOURCE"
-        refuse(opened.labels is None, f"data '{source}' has no labels to measure with; {remedy}")
-        return Target(source, several=opened.classes is None, known_as=known_as(opened))
+    def images(self, source: str) -> Images:
+        """Look at the images of a source, which a full scale is planned without if need be. Raises UserError."""
+        return images_of(source, absent=self.scale == "full")
 
     @property
     def folder(self) -> Path:
-        """Where it is carried out."""
-        assert self.out is not None, "begun"
+        """The folder of the experiment."""
+        assert self.out is not None, "set when the experiment begins"
         return Path(self.out)
-
-    @property
-    def plain_fields(self) -> dict[str, Any]:
-        """The fields as JSON, however an option spelled them."""
-        plain = {
-            name: from_option(value) if isinstance(value, str) else value
-            for name, value in self.fields.items()
-        }
-        return dict(json.loads(json.dumps(plain)))
-
-    @property
-    def claim(self) -> dict[str, Any]:
-        """What all runs of its folder have in common whatever the experiment."""
-        measured_on = [target.source for target in self.targets]
-        return {
-            "data": self.data,
-            "measured_on": measured_on,
-            "epochs": self.epochs,
-            "fields": self.plain_fields,
-        }

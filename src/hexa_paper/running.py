@@ -1,146 +1,181 @@
-"""Carry out jobs, one after another; each is stored when it is done."""
+"""Carry out one job: pre-train its run, make its evaluations, and keep them in its file."""
 
 from __future__ import annotations
 
-import os
+import json
+import shlex
 import shutil
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hexa.config import UserError
+from hexa import recipes
 from hexa.evaluation import evaluate
-from hexa.recipes import experiment as experiments
-from hexa.reporting.comparison import command
-from hexa.reporting.runs import Run, read_run
+from hexa.recipes.experiment import Experiment, load, override
+from hexa.reporting.runs import Run, flatten, read_run
 from hexa.run.build import open_images, settled
 from hexa.run.folder import BACKBONE, CHECKPOINTS, CONFIG
 from hexa.run.run import pretrain, resume
 from hexa.run.start import begin_from_weights
 from hexa.runtime import checkpoints
 from hexa.runtime.console import Console
-from hexa.runtime.lock import locked
 from hexa.training.losses import NonFiniteError
-from hexa_paper import storage
-from hexa_paper.plan import Job, options_taught, taught
+from hexa.weights.pretrained import Backbone, random_backbone
+from hexa_paper import results
+from hexa_paper.plan import Job
+from hexa_paper.request import refuse
+from hexa_paper.studies import Measure
+
+#: Entries of a run's environment that its results keep.
+_ENVIRONMENT = ("time", "device", "precision", "threads", "processes", "versions", "commit")
+#: Entries of a resumption.
+_RESUMPTION = ("time", "step", "device", "commit")
 
 
-def run_jobs(jobs: Sequence[Job], out: Path, console: Console) -> Iterator[dict[str, Any]]:
-    """Carry out all jobs that have no stored result yet, and yield what each has stored as it ends.
+def carry_out(job: Job, out: Path, console: Console) -> dict[str, Any]:
+    """Make what a job's file of results lacks, and return the results. The caller holds the folder.
 
-    Whatever stops this (Ctrl-C, SIGTERM, SIGHUP, an error) loses nothing: a run saves before it ends, and the next call
-    resumes it.
+    The file is written after every evaluation, and a run saves checkpoints, so that the next call continues.
     """
-    for job in jobs:
-        if storage.stored(out, job.record) is None:
-            yield carry_out(job.record, out, console)
-
-
-def carry_out(record: dict[str, Any], out: Path, console: Console | None = None) -> dict[str, Any]:
-    """Pre-train and evaluate one job (a `Job.record`), and store what was found. It has the run to itself."""
-    run = Path(os.path.normpath(out / record.get("run", f"runs/{record['name']}")))
-    what = f"trains {run} still; wait until it ends, or end it, and give the command again"
-    with locked(storage.lock_file(out, record["name"]), what):
-        # stored if it was finished meanwhile
-        return storage.stored(out, record) or _carry_out(record, run, out, console)
-
-
-def _carry_out(
-    record: dict[str, Any], run: Path, out: Path, console: Console | None
-) -> dict[str, Any]:
-    done = {key: value for key, value in record.items() if key != "measures"} | {"results": []}
-    teacher = run.parent / record["teacher"] if "teacher" in record else None
-    if teacher is not None and not (teacher / BACKBONE).is_file():
-        done |= {
-            "diverged": f"{teacher.name}, its teacher, has no weights",
-            "pretrain_seconds": None,
-        }
-        storage.write(storage.job_file(out, record["name"]), done)
-        return done
-    try:
-        _pretrain(record, run, console)
-    except (
-        NonFiniteError
-    ) as error:  # a rate that is too large: this run has no score, the others continue
-        remedy = (
-            "--rates gives lower learning rates"
-            if error.step > 1
-            else "nothing was learned, check the data"
-        )
-        done["diverged"] = f"step {error.step}: {error.what} not finite; {remedy}"
-    given = {"seed": record["seed"], "device": record["experiment"]["training"]["device"]}
-    for measure in record["measures"] if "diverged" not in done else ():
-        options = (
-            given
-            | measure["options"]
-            | ({"holdout": measure["holdout"]} if measure["holdout"] else {})
-        )
-        at = {"epochs": measure["epochs"]} if "epochs" in measure else {}
-        backbone = _after(run, measure["epochs"], record["epochs"]) if at else run
-        result = evaluate(measure["protocol"], str(backbone), measure["data"], **options)
-        done["results"].append({"title": measure["title"], **at, **result})
-    done |= _training_of(read_run(run), "diverged" in done)
-    storage.write(storage.job_file(out, record["name"]), done)
-    if record["phase"] == "search":
-        shutil.rmtree(run, ignore_errors=True)  # its score is all that is needed of it
-    return done
-
-
-def _pretrain(record: dict[str, Any], run: Path, console: Console | None) -> None:
-    """Begin or resume the run of a job, unless it is finished."""
-    fields = taught(record, run.parent)
-    made = experiments.override(experiments.validate(record["experiment"]), fields)
-    experiment = complete(begin_from_weights(made, fields))
-    if (run / CONFIG).is_file():
-        if _without_training(experiments.load(run / CONFIG)) != _without_training(experiment):
-            raise UserError(
-                f"{run}: is a run with other settings; remove it, or give another --out"
-            )
-        if not (run / BACKBONE).is_file():
-            resume(
-                run, console=console
-            )  # from its beginning, if it had not got as far as a checkpoint
+    found = results.read(out, job.name) or _begun(job)
+    missing = job.missing(out)
+    if not missing:
+        return found
+    backbone: Path | Backbone
+    if job.arm.epochs == 0:
+        made = complete(job.experiment)
+        backbone = random_backbone(made.network, made.views.test_size, made.seed)
     else:
-        pretrain(experiment, run, console=console)
+        backbone = results.run_folder(out, job.name)
+        if diverged := _trained(job, out, backbone, console):
+            found["diverged"] = diverged
+            results.store(out, job.name, found)
+            return found
+        found |= _training_of(read_run(backbone))
+    for measure in missing:
+        options: dict[str, Any] = {
+            "seed": job.experiment.seed,
+            "device": job.experiment.training.device,
+        }
+        options |= measure.options
+        if measure.holdout is not None:
+            options["holdout"] = measure.holdout
+        measured = backbone
+        if isinstance(backbone, Path):
+            measured = _checkpoint(job, measure, backbone)
+        target = measured if isinstance(measured, Backbone) else str(measured)
+        found["results"][measure.key] = evaluate(
+            measure.protocol, target, measure.source, **options
+        )
+        results.store(out, job.name, found)
+    if job.searching and isinstance(backbone, Path):
+        shutil.rmtree(backbone, ignore_errors=True)  # the score is all that is needed
+    return found
 
 
-def complete(experiment: experiments.Experiment) -> experiments.Experiment:
-    """With what the images decide, where the recipe leaves it to them."""
+def _begun(job: Job) -> dict[str, Any]:
+    """The results of a job before anything is done."""
+    return {
+        "name": job.name,
+        "recipe": job.arm.recipe,
+        "epochs": job.experiment.epochs,
+        "rate": job.rate,
+        "seed": job.experiment.seed,
+        "experiment": job.experiment.model_dump(mode="json"),
+        "results": {},
+    }
+
+
+def _trained(job: Job, out: Path, run: Path, console: Console) -> str:
+    """Train or resume a job's run unless it is finished. Returns why it diverged; empty if it did not."""
+    fields = job.fields(out)
+    teacher = fields.get("method.teacher")
+    if teacher is not None and not (Path(teacher) / BACKBONE).is_file():
+        return f"its teacher {job.teacher} has no weights"
+    experiment = complete(begin_from_weights(override(job.experiment, fields), fields))
+    begun = (run / CONFIG).is_file()
+    if begun:
+        other = _essence(load(run / CONFIG)) != _essence(experiment)
+        remedy = "remove it, or give another --out"
+        refuse(other, f"{run}: is a run with other settings; {remedy}")
+    if (run / BACKBONE).is_file():
+        return ""
+    try:
+        if begun:
+            resume(run, console=console)
+        else:
+            pretrain(experiment, run, console=console)
+    except NonFiniteError as error:
+        remedy = "--rates gives lower learning rates"
+        if error.step <= 1:
+            remedy = "nothing was learned, check the data"
+        return f"step {error.step}: {error.what} not finite; {remedy}"
+    return ""
+
+
+def _essence(experiment: Experiment) -> dict[str, Any]:
+    return experiment.model_dump(mode="json", exclude={"training", "monitor"})
+
+
+def complete(experiment: Experiment) -> Experiment:
+    """The experiment with what the images decide, if the recipe leaves it to them."""
     network = experiment.network
     if network.mean and network.std and network.channels == 3:
         return experiment
     return settled(experiment, open_images(experiment))[0]
 
 
-def _after(run: Path, epochs: int, of: int) -> Path:
-    """The checkpoint of a finished run of `of` epochs after these."""
+def _checkpoint(job: Job, measure: Measure, run: Path) -> Path:
+    """The finished run, or its checkpoint after the epochs of a measure."""
+    if measure.epochs is None:
+        return run
     last = checkpoints.step_of(checkpoints.checkpoints(run / CHECKPOINTS)[-1])
-    path = checkpoints.path_of(run / CHECKPOINTS, last * epochs // of)
-    remedy = f"train that run with --training.keep_every {epochs}, or remove it"
-    storage.refuse(not path.is_file(), f"{path}: is missing; {remedy}")
+    step = last * measure.epochs // job.experiment.epochs
+    path = checkpoints.path_of(run / CHECKPOINTS, step)
+    remedy = f"train that run with --training.keep_every {measure.epochs}, or remove it"
+    refuse(not path.is_file(), f"{path}: is missing; {remedy}")
     return path
 
 
-def _without_training(experiment: experiments.Experiment) -> dict[str, Any]:
-    return experiment.model_dump(mode="json", exclude={"training", "monitor"})
-
-
-def _training_of(read: Run, diverged: bool) -> dict[str, Any]:
-    """How a run was made: where, by which code, for how long by the journal's clock, and whether in one go."""
-    kept = ("time", "device", "precision", "threads", "processes", "versions", "commit")
-    environment: dict[str, Any] = {key: read.environment.get(key) for key in kept}
+def _training_of(read: Run) -> dict[str, Any]:
+    """How a run was made: by which machine and code, for how long by the journal's clock, and whether in one go."""
+    environment: dict[str, Any] = {key: read.environment.get(key) for key in _ENVIRONMENT}
     if read.resumptions:
-        later = ("time", "step", "device", "commit")
-        environment["resumed"] = [{key: one.get(key) for key in later} for one in read.resumptions]
+        environment["resumed"] = [
+            {key: one.get(key) for key in _RESUMPTION} for one in read.resumptions
+        ]
     return {
-        "pretrain_seconds": None if diverged else read.seconds,
+        "pretrain_seconds": read.seconds,
         "interruptions": read.interruptions,
         "environment": environment,
     }
 
 
-def command_of(job: Job, out: Path) -> str:
-    """The command that trains a job's run on eight GPUs, into the folder where the study looks for it."""
-    run = Run(out / "runs" / job.name, config=job.experiment.model_dump(mode="json"))
-    on_one_line = command(run).replace("\\\n", "").replace("   ", " ")
-    return f"torchrun --standalone --nproc-per-node 8 -m {on_one_line}{options_taught(job, out / 'runs')} --out {run.folder}"
+def command_of(job: Job, out: Path, full: bool) -> str:
+    """The command that trains a job's run by hand, into the folder where the study looks for it.
+
+    full: on eight GPUs.
+    """
+    words = ["hexa", "pretrain", job.experiment.recipe]
+    if full:
+        words = ["torchrun", "--standalone", "--nproc-per-node", "8", "-m", *words]
+    options = _changes(job.experiment) | job.fields(out)
+    options["out"] = str(results.run_folder(out, job.name))
+    for path, value in options.items():
+        text = "none" if value is None else json.dumps(value)
+        words += [f"--{path}", value if isinstance(value, str) else text]
+    return shlex.join(words)
+
+
+def _changes(experiment: Experiment) -> dict[str, Any]:
+    """The options that turn the recipe of an experiment into it, by dotted path; None takes a hard example out."""
+    recipe = recipes.get(experiment.recipe)
+    theirs = set(recipe.hard_examples)
+    ours = set(experiment.hard_examples)
+    changes: dict[str, Any] = {f"hard_examples.{name}": None for name in sorted(theirs - ours)}
+    for name in sorted(ours - theirs):
+        changes[f"hard_examples.{name}.kind"] = experiment.hard_examples[name].kind
+    base = flatten(override(recipe, changes).model_dump(mode="json"))
+    wanted = flatten(experiment.model_dump(mode="json"))
+    return changes | {
+        path: value for path, value in wanted.items() if path not in base or base[path] != value
+    }

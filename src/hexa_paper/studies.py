@@ -1,23 +1,23 @@
-"""The paper's experiments (studies.yaml): which arms are compared, and by what they are measured."""
+"""The paper's experiments (studies.yaml): their arms, and the evaluations of every arm."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hexa.config import nearest
-from hexa.data import Source
+from hexa.data import open_source
 from hexa.reporting.tables import counted
 from hexa.runtime.parsing import read_resource
 from hexa_paper import published
 from hexa_paper.protocols.semi_supervised import rows_of
 from hexa_paper.published import Row
-from hexa_paper.request import Request
+from hexa_paper.request import Request, refuse
 from hexa_paper.schemes import SCHEMES
-from hexa_paper.semi_supervised.options import PUBLISHED
-from hexa_paper.storage import refuse
 
 Fields = Mapping[str, Any]
 _DATA = read_resource("hexa_paper", "studies.yaml")
@@ -27,74 +27,76 @@ EXPERIMENTS: dict[str, dict[str, Any]] = _DATA["experiments"]
 TABLES = {
     name: published.TABLES[one["table"] - 1] for name, one in EXPERIMENTS.items() if "table" in one
 }
-#: Rows of table 3 that learn from a few labels: their learner, and the shares of labels that were published.
-LEARNERS: dict[str, tuple[str, list[int]]] = _DATA["learners"]
-#: Why a published row has no arm.
-ABSENT = _DATA["absent"]
-#: The systems of which only another version is here.
-VERSIONS = _DATA["versions"]
-#: The beginning of the page of all of them, with places for numbers.
-HEAD: str = _DATA["head"]
+#: Systems of which only another version is here.
+VERSIONS: dict[str, str] = _DATA["versions"]
 #: The experiments of which `all` consists, with their methods.
-PARTS = [tuple(part.split()) for part in _DATA["all"]]
-#: The row that HEXA-D of eight crops is compared with. The paper has it with 800 epochs alone.
+PARTS: list[tuple[str, str]] = [tuple(part.split()) for part in _DATA["all"]]
+#: The baseline of HEXA-D with eight crops. The paper prints it for 800 epochs only.
 PLAIN = ("DeepCluster-v2 (8-crop)", 200)
-#: At the small scale terms are averaged, so that no arm takes larger steps.
+#: At the small scale the terms are averaged, so that no arm takes larger steps.
 MEAN: Fields = {"objective.reduction": "mean"}
-#: Labelled images in a step of a learner.
-_LABELLED = 64
+#: The published row of random weights.
+_UNTRAINED_ROWS = {"table3": ("Supervised", None), "table5": ("Random init", None)}
 
 
-@dataclass(frozen=True)
-class Arm:
-    """One row of a study: a recipe with some fields changed.
-
-    key: a name for folders. scheme: i–vi. epochs: its own length, where arms differ by it. published: the row
-    (method, epochs) it stands beside. passes: of the network a step, where the scheme does not tell. teacher: the key
-    of the arm whose run is `method.teacher`. branch: the batch-norms it is measured through.
-    """
-
-    key: str
-    name: str
-    recipe: str
-    scheme: str
-    changes: Fields = field(default_factory=dict)
-    epochs: int | None = None
-    published: tuple[str, int | None] | None = None
-    passes: int | None = None
-    teacher: str = ""
-    branch: str = "main"
+def digest(decisive: object, digits: int = 8) -> str:
+    """A hash of something that JSON can hold."""
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:digits]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One evaluation of every arm.
-
-    title: the name of its column.
-    protocol, options: as of `hexa evaluate`.
-    metrics: those that become columns; empty for all but spreads.
-    source: the labelled images; a plan adds them.
-    holdout: the share of the training images that is scored instead of the test images; None for the test images.
-    epochs: of the run that is measured after them; None at the end.
-    """
+    """One evaluation of every arm."""
 
     title: str
+    """The name of its column."""
     protocol: str
+    """As of `hexa evaluate`."""
     options: Fields = field(default_factory=dict)
+    """The protocol's options."""
     metrics: Sequence[str] = ("top1",)
+    """The metrics that become columns; empty for all but spreads and last epochs."""
     source: str = ""
+    """The labelled images; a plan adds them."""
     holdout: float | None = None
+    """The share of the training images that is scored; None scores the test images."""
     epochs: int | None = None
+    """The epoch of the checkpoint that is measured; None measures the end of the run."""
+
+    @property
+    def key(self) -> str:
+        """The name of its result in a file, which differs for other options."""
+        after = "" if self.epochs is None else f" after {counted(self.epochs, 'epoch')}"
+        decisive = [self.protocol, dict(self.options), self.holdout]
+        return f"{self.title} on {self.source}{after}, {digest(decisive, 6)}"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One row of a study: a recipe with some fields changed."""
+
+    key: str
+    """A name for files and programs."""
+    name: str
+    """The name in tables."""
+    recipe: str
+    scheme: str = "i"
+    """The scheme of the ablation, i–vi."""
+    changes: Fields = field(default_factory=dict)
+    """Fields of the recipe that differ."""
+    epochs: int | None = None
+    """Its own length, if arms differ by it; 0 is an arm that is not trained."""
+    published: tuple[str, int | None] | None = None
+    """The published row next to it: method, epochs."""
+    teacher: str = ""
+    """The key of the arm whose run is `method.teacher`."""
+    branch: str = "main"
+    """The batch-norms it is measured through."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """An experiment of the paper at one scale, with one method.
-
-    lengths: the shares of the epochs at which every arm is trained anew, or, with one_run, at which one run of all
-    epochs is measured. equal_time: train every arm for the time of the first one as well. search: look for each arm's
-    learning rate; published settings are taken unchanged. notes: what it cannot tell, a line each.
-    """
+    """An experiment of the paper at one scale, with one method."""
 
     name: str
     method: str
@@ -103,13 +105,17 @@ class Study:
     arms: tuple[Arm, ...]
     measures: tuple[Measure, ...]
     lengths: tuple[float, ...] = (1.0,)
-    one_run: bool = False
-    equal_time: bool = True
+    """The shares of its epochs after which every run is measured."""
+    passes: tuple[int, int] | None = None
+    """Forward passes (a backward pass is two) of a clean step and of a further term. If they are known at the small
+    scale, every arm is trained for the time of the first one, too."""
     search: bool = True
+    """Whether each arm's learning rate is searched for; published settings are taken unchanged."""
     notes: tuple[str, ...] = ()
+    """What it cannot show, a line each."""
 
 
-# -- arms and measures ------------------------------------------------------------------------------------------------
+# -- arms -------------------------------------------------------------------------------------------------------------
 
 
 def _variant(
@@ -127,14 +133,8 @@ def _variant(
         kind: {**fields, **hard.get(kind, {})} for kind, fields in own.hard_examples.items()
     }
     changes = {**changes, "hard_examples": examples}
-    return Arm(
-        key or scheme,
-        name or own.title,
-        recipe,
-        scheme,
-        changes,
-        published=(row[0], row[1]) if row else None,
-    )
+    place = (row[0], row[1]) if row else None
+    return Arm(key or scheme, name or own.title, recipe, scheme, changes, published=place)
 
 
 def _small(
@@ -144,19 +144,18 @@ def _small(
 
 
 def arms_of(method: str, place: str) -> tuple[Arm, ...]:
-    """The rows of a method. place: cifar, digits or full; these with -classifiers are those of learning curves."""
+    """The rows of a method. place: cifar, digits or full; with -classifiers those of learning curves."""
     rows = METHODS[method].get(place, ())
     if not place.startswith("full"):
         return tuple(_small(*row) for row in rows)
     return tuple(
-        Arm(recipe, f"{of}, {n} epochs", recipe, scheme, {}, n, (of, n))
-        for recipe, scheme, of, n in rows
+        Arm(recipe, f"{of}, {epochs} epochs", recipe, scheme, {}, epochs, (of, epochs))
+        for recipe, scheme, of, epochs in rows
     )
 
 
 def _arms(name: str, method: str, place: str) -> tuple[Arm, ...]:
     given = EXPERIMENTS[name]
-    rows = arms_of(method, place)
     full = place == "full"
     if "variants" in given:
         recipe = METHODS[method][given["of"]][place]
@@ -167,75 +166,76 @@ def _arms(name: str, method: str, place: str) -> tuple[Arm, ...]:
             )
         changes = given.get("changes", {}) if full else MEAN
         return tuple(_variant(recipe, changes, **variant) for variant in given["variants"])
-    if name not in TABLES:  # learning curves
-        return tuple(
-            arm if full else replace(arm, published=None)
-            for arm in rows
-            if arm.epochs in (None, 800)
-        )[:2]
+    rows = arms_of(method, place)
+    if name not in TABLES:  # learning curves compare the plain method and the adversarial one
+        rows = tuple(arm for arm in rows if arm.epochs in (None, 800))[:2]
+        return rows if full else tuple(replace(arm, published=None) for arm in rows)
     # systems that the paper does not have in this table can be compared all the same
     there = [arm for arm in rows if arm.published and published.find(shown(name), *arm.published)]
-    return tuple(there) if full and there else rows
+    if full:
+        return tuple(there) or rows
+    row = _UNTRAINED_ROWS.get(name)
+    return (*rows, replace(rows[0], key="random", name="random weights", epochs=0, published=row))
+
+
+# -- evaluations ------------------------------------------------------------------------------------------------------
 
 
 def measure(name: str, preset: str = "") -> Measure:
     """The evaluation of this name in studies.yaml. preset: of the method's linear classifiers."""
     one = Measure(**_DATA["measures"][name])
-    own = (
-        {"preset": str(one.options["preset"]).replace("PRESET", preset)}
-        if "preset" in one.options
-        else {}
-    )
-    return replace(one, options={**one.options, **own})
+    if "preset" not in one.options:
+        return one
+    own = str(one.options["preset"]).replace("PRESET", preset)
+    return replace(one, options={**one.options, "preset": own})
 
 
 KNN, PROBE, CIFAR, SVM = map(measure, ("knn", "probe", "cifar", "svm"))
 
 
-def study(
-    name: str,
-    method: str | None = None,
-    scale: str = "small",
-    data: str = "cifar10",
-    one_run: bool | None = None,
-) -> Study:
-    """The experiment `name`. one_run: learning curves as published, the default at the full scale.
+def _shortened(one: Measure, passes: int) -> Measure:
+    """An evaluation that trains for at most as many passes over its images as the runs it measures, 1 … 20."""
+    short = _DATA["shortened"].get(one.protocol)
+    if short is None or (one.protocol == "linear" and "epochs" not in one.options):
+        return one
+    most = one.options.get("epochs", short["most"])
+    length = min(most, 100 * passes // one.options.get("percent", 100))
+    own = {**one.options, **dict.fromkeys(short["fields"], length), **short.get("options", {})}
+    title = short.get("title", one.title).replace("LENGTH", counted(length, "epoch"))
+    return replace(one, title=title, options=own)
 
-    These measure one run at several epochs (MoCo-v2), and follow the training of a classifier (DeepCluster-v2); else
-    each length is a run of its own. Raises UserError for an unknown name, method or scale, and what does not go
-    together.
-    """
-    given = method
-    method = given or EXPERIMENTS.get(name, {}).get("method", "moco")
-    asked = (
-        (name, EXPERIMENTS, "experiment"),
-        (method, METHODS, "method"),
-        (scale, ("small", "full"), "scale"),
-    )
-    if "arms" in EXPERIMENTS.get(name, {}):
-        refuse(
-            given or one_run is not None,
-            f"{name}: has arms of several methods; leave out --method and --from",
-        )
-        refuse(scale not in asked[2][1], f"unknown scale '{scale}'; {nearest(scale, asked[2][1])}")
-        return _leaderboard(name, scale)
+
+# -- studies ----------------------------------------------------------------------------------------------------------
+
+
+def study(
+    name: str, method: str | None = None, scale: str = "small", data: str = "cifar10"
+) -> Study:
+    """The experiment `name`. Raises UserError for an unknown name, method or scale, and what does not go together."""
+    asked = [(name, EXPERIMENTS, "experiment"), (scale, ("small", "full"), "scale")]
+    experiment = EXPERIMENTS.get(name, {})
+    own_arms = "arms" in experiment
+    refuse(own_arms and method, f"{name}: has arms of several methods; leave out --method")
+    method = method or experiment.get("method", "moco")
+    if not own_arms:
+        asked.append((method, METHODS, "method"))
     for value, known, what in asked:
         refuse(value not in known, f"unknown {what} '{value}'; {nearest(value, known)}")
+    if own_arms:
+        return _of_several_methods(name, scale)
     own = METHODS[method]
-    experiment = EXPERIMENTS[name]
     small = scale == "small"
     curves = name == "learning-curves"
-    place = "full" if not small else "digits" if data.partition("#")[0] == "digits" else "cifar"
-    refuse(one_run is not None and not curves, f"--from: is for learning-curves, {name} has none")
+    digits = data.partition("#")[0] == "digits"
+    place = "full" if not small else "digits" if digits else "cifar"
     in_tables_alone = name not in TABLES and "ablation" not in own
     refuse(in_tables_alone, f"{name}: --method {method} is for tables; give moco or dcluster")
-    refuse(
-        place not in own,
-        f"{name}: --method {method} has no small recipe for {place}; give CIFAR-10",
-    )
-    published_curves = curves and (not small if one_run is None else one_run)
-    classifiers = arms_of(method, f"{place}-classifiers") if published_curves else ()
-    notes = _DATA["note_of_tables"] if "given" in experiment else []
+    missing = place not in own
+    refuse(missing, f"{name}: --method {method} has no small recipe for {place}; give CIFAR-10")
+    classifiers = arms_of(method, f"{place}-classifiers") if curves else ()
+    notes = list(experiment.get("notes", ()))
+    if "given" in experiment:
+        notes = _DATA["note_of_tables"] + notes
     return Study(
         name,
         method,
@@ -244,30 +244,53 @@ def study(
         classifiers or _arms(name, method, place),
         tuple(measure(one, own["preset"]) for one in experiment[scale]),
         lengths=(0.25, 0.5, 0.75, 1.0) if curves and not classifiers else (1.0,),
-        one_run=published_curves and not classifiers,
-        equal_time=small and not curves,
+        passes=tuple(own["passes"]) if "passes" in own and small and not curves else None,
         search=small,
-        notes=tuple(
-            note.replace("SUPERVISED", evaluated("Supervised", name))
-            for note in [*notes, *experiment.get("notes", [])]
-        ),
+        notes=tuple(notes),
     )
 
 
-def _leaderboard(name: str, scale: str) -> Study:
+def _of_several_methods(name: str, scale: str) -> Study:
     """An experiment whose arms have methods and settings of their own."""
     one = EXPERIMENTS[name]
-    small = scale == "small"
-    arms = [
-        Arm(**{**arm, "published": tuple(arm["published"]) if "published" in arm else None})
-        for arm in one["arms"]
-    ]
-    if small:
-        arms = [replace(arm, recipe=f"{arm.recipe}+small", epochs=None) for arm in arms]
+    arms = []
+    for given in one["arms"]:
+        row = given.get("published")
+        arm = Arm(**given | {"published": row and tuple(row)})
+        if scale == "small":
+            arm = replace(arm, recipe=f"{arm.recipe}+small", epochs=None)
+        arms.append(arm)
     measures = tuple(map(measure, one[scale]))
     notes = tuple(one["notes"])
-    alone: Fields = {"equal_time": False, "search": False, "notes": notes}
-    return Study(name, one["method"], scale, one["question"], tuple(arms), measures, **alone)
+    question = one["question"]
+    method = one["method"]
+    return Study(name, method, scale, question, tuple(arms), measures, search=False, notes=notes)
+
+
+def listed(chosen: Study, request: Request, source: str) -> Study:
+    """Table 3 with the labels of SimCLR's lists for a source, of which `request` names the folder. Raises UserError."""
+    draws = f"{chosen.name} draws no labels, leave it out"
+    refuse(chosen.name != "table3", f"--label-lists: is for table3; {draws}")
+    folder = Path(str(request.label_lists))
+    here = request.images(source).num_images > 0
+    measures = []
+    for one in chosen.measures:
+        percent = one.options["percent"]
+        file = folder / f"{percent}percent.txt"
+        if percent < 100:
+            remedy = "give the folder imagenet_subsets of SimCLR's code"
+            refuse(not file.is_file(), f"--label-lists {folder}: there is no {file.name}; {remedy}")
+            if here:
+                rows_of(open_source(source, "train"), file)  # raises for a list of other images
+            one = replace(one, options={**one.options, "list_file": str(file)})
+        measures.append(one)
+    return replace(chosen, measures=tuple(measures))
+
+
+def shortened(chosen: Study, passes: int) -> Study:
+    """A study whose evaluations train for at most as many passes over their images as its runs."""
+    measures = [_shortened(one, passes) for one in chosen.measures]
+    return replace(chosen, measures=tuple(measures))
 
 
 # -- the rows of published tables -------------------------------------------------------------------------------------
@@ -283,70 +306,19 @@ def shown(table: str) -> list[Row]:
     return rows
 
 
-def evaluated(row: str, table: str) -> str:
-    """The commands that make all columns of a published row without an arm; empty if there are none."""
-    commands = _DATA["evaluated"].get(row, {}).get(table, [])
-    remark = ""
-    if row in LEARNERS:
-        learner, shares = LEARNERS[row]
-        remark = _DATA["learned"]["remark"]
-        given = _DATA["learned"]["command"].replace("LEARNER", learner)
-        commands = [given.replace("SHARE", str(share)) for share in shares]
-    return "; ".join(f"`hexa evaluate {command}`" for command in commands) + remark
-
-
-# -- measures that depend on what was asked for -----------------------------------------------------------------------
-
-
-def learned(row: str, passes: int, request: Request) -> Iterator[Measure]:
-    """A learner trained from random weights for a row of table 3, for `passes` passes over the unlabelled images."""
-    learner, shares = LEARNERS[row]
-    steps = max(1, passes * request.num_images // (_LABELLED * PUBLISHED[learner].ratio))
-    for share in shares:
-        options = {
-            "percent": share,
-            "learner": learner,
-            "labelled_batch": _LABELLED,
-            "steps": steps,
-        }
-        title = f"{share} % of the labels, {learner}"
-        source = request.targets[0].source
-        yield Measure(title, "semi-supervised", options, ("top1", "top5"), source)
-
-
-def with_lists(chosen: Study, folder: Path, images: Source | None = None) -> Study:
-    """Table 3 with the labels of SimCLR's lists, `1percent.txt` and `10percent.txt` of a folder.
-
-    images: that are learned from, if they are here. Raises UserError, also for lists of others.
-    """
-    refuse(
-        chosen.name != "table3",
-        f"--label-lists: is for table3; {chosen.name} draws no labels, leave it out",
-    )
-    measures = []
-    remedy = "give the folder imagenet_subsets of SimCLR's code"
-    for one in chosen.measures:
-        file = folder / f"{one.options['percent']}percent.txt"
-        if one.options["percent"] < 100:
-            refuse(not file.is_file(), f"--label-lists {folder}: there is no {file.name}; {remedy}")
-            if images is not None:
-                rows_of(images, file)
-            one = replace(one, options={**one.options, "list_file": str(file)})
-        measures.append(one)
-    return replace(chosen, measures=tuple(measures))
-
-
-def shortened(one: Measure, passes: int) -> Measure:
-    """A measure that trains for no more passes over its training images than the runs it measures, 1 … 20."""
-    short = _DATA["shortened"].get(one.protocol)
-    if short is None or (one.protocol == "linear" and "epochs" not in one.options):
-        return one
-    length = min(
-        one.options.get("epochs", short["most"]), 100 * passes // one.options.get("percent", 100)
-    )
-    own = {**one.options, **dict.fromkeys(short["fields"], length), **short.get("options", {})}
-    return replace(
-        one,
-        title=short.get("title", one.title).replace("LENGTH", counted(length, "epoch")),
-        options=own,
-    )
+def command_of(table: str, row: Row) -> str:
+    """The command that makes a published row at the full scale, or pre-trains its network; else why there is none."""
+    commands = _DATA["commands"].get(row.method, {}).get(table)
+    if row.epochs is None and commands:
+        return "; ".join(f"`hexa {command}`" for command in commands)
+    method = VERSIONS.get(row.method, row.method)
+    for arm in (arm for name in METHODS for arm in arms_of(name, "full")):
+        assert arm.published is not None, "arms of the full scale have rows"
+        other = arm.published == (method, row.epochs) and method != row.method
+        if other or published.find(shown(table), *arm.published) == row:
+            remark = published.REMARKS.get(arm.recipe, "") if table == "table1" else ""
+            if other:
+                remark = f"{method}, which the study leaves out"
+            command = f"`hexa pretrain {arm.recipe} --data folder:PATH/imagenet`"
+            return f"{command} ({remark})" if remark else command
+    return str(_DATA["absent"].get(row.method, "no recipe"))

@@ -6,14 +6,11 @@ from collections.abc import Collection
 
 import pytest
 
-from hexa.adaptation.plan import Budget
+from hexa.adaptation.given import Budget
 from hexa.data import Source
 from hexa.measure.costs import Costs
 from hexa.recipes.experiment import Experiment
 from hexa.weights import start
-
-#: The method that the fixture replaces.
-HERE = Budget.here
 
 
 def quick_costs(
@@ -32,7 +29,6 @@ def quick_costs(
 @pytest.fixture(autouse=True)
 def quick_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Costs, clock and speed of attacks are constants."""
-    monkeypatch.setattr("hexa.adaptation.plan.measure", quick_costs)
-    monkeypatch.setattr("hexa.adaptation.harden.images_per_second", lambda *_: 1000.0)
+    monkeypatch.setattr("hexa.adaptation.given.measure", quick_costs)
+    monkeypatch.setattr("hexa.adaptation.harden_verdict.images_per_second", lambda *_: 1000.0)
     monkeypatch.setattr(Budget, "spent", 2.0)
-    monkeypatch.setattr(Budget, "here", lambda self, seconds: seconds)

@@ -8,7 +8,7 @@ import pytest
 
 from hexa import recipes
 from hexa.adaptation.choice import choose
-from hexa.adaptation.plan import Given, smaller_sizes
+from hexa.adaptation.given import Given, smaller_sizes
 from hexa.config import UserError
 from hexa.measure.costs import Costs
 from hexa.nn.backbones import NetworkConfig
@@ -178,7 +178,7 @@ def test_batch_that_fits_into_half_of_the_memory(
     monkeypatch: pytest.MonkeyPatch, gigabytes: float, batch: int | None
 ) -> None:
     """A gigabyte is held, and an image at 200 px takes 80 MB."""
-    monkeypatch.setattr("hexa.adaptation.plan.memory_of", lambda _: gigabytes * 1e9)
+    monkeypatch.setattr("hexa.adaptation.given.memory_of", lambda _: gigabytes * 1e9)
     draft = override(recipes.get("adapt"), {"training.device": "cpu", "batch_size": 32})
     given = Given(draft, Mock(), Mock(), Mock(), None, Mock(), {"views.size": 200}, Mock())
     costs = Costs(size=100, read=0, steps={1: 1.0, 0: 0.1}, look=0, memory=2e7, held=4e8)

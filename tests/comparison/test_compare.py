@@ -67,7 +67,6 @@ def test_the_command_names_the_better_backbone_and_writes_a_page(
         "The closest images",
         "Classes that gained and lost",
         "Near-duplicates",
-        "<svg",
     ):
         assert part in html
 
@@ -158,13 +157,6 @@ def test_labels_that_cannot_judge_are_refused(tmp_path: Path, says: Says) -> Non
     assert not out.exists()
 
 
-def test_labelled_images_within_the_images_are_told_by_their_files(folder: Path) -> None:
-    """However few of the images are looked at."""
-    judging = open_source(f"folder:{folder}/photos/../labelled", "train")
-    for data, share in ((f"folder:{folder}", 1), (f"folder:{folder}/photos", 0), ("digits", 0)):
-        assert leakage.shared(open_source(data, "train"), judging).mean() == share
-
-
 def test_labelled_images_that_were_learned_from_are_left_out(folder: Path) -> None:
     """If a backbone learned from --data: exact copies among all its images, near ones among those that are drawn."""
     learned = load_backbone("pixels:8")
@@ -217,7 +209,7 @@ def test_images_of_groups_do_not_judge_each_other(folder: Path, tmp_path: Path) 
         groups[1],
         True,
     )
-    alike = "\n".join(f"{line.rpartition(',')[0]},one" for line in lines)
+    alike = "\n".join(["path,group", *(f"{line.rpartition(',')[0]},one" for line in lines[1:])])
     for table, said in (
         ("path,group", "no two images of .* in one group"),
         (alike, "fewer than two classes"),

@@ -55,7 +55,7 @@ CASES = [of(method, scheme) for method in METHODS for scheme in SCHEMES]
 CASES += [
     Case("moco", {"mixed_positives": positives}, SCHEMES[0]) for positives in ("pair", "batch")
 ]
-CASES += [Case("moco", {}, BOTH, kept=True), Case("simclr", {"adversarial_terms": "clae"}, BOTH)]
+CASES += [Case("moco", {}, BOTH, kept=True), Case("simclr", {"adversarial_terms": "joint"}, BOTH)]
 
 
 def on_cuda(cases: list[Any], few: list[Any]) -> list[Any]:

@@ -104,14 +104,14 @@ def test_weights_are_a_mean_over_the_terms_that_are_there() -> None:
         "moco", {}, {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.25, "weight": 2.0}}
     )
     objective = case.objective(case.build(), ObjectiveConfig(reduction="mean"), steps=STEPS)
-    assert objective.weights(0) == {"std": 1.0}
-    assert objective.weights(1) == {"std": 1 / 3, "cutmix": 2 / 3}
+    assert objective.plan(0).weights == {"std": 1.0}
+    assert objective.plan(1).weights == {"std": 1 / 3, "cutmix": 2 / 3}
     assert (
-        objective.weights(2)
-        == objective.weights()
+        objective.plan(2).weights
+        == objective.plan().weights
         == {"std": 0.25, "adversarial": 0.25, "cutmix": 0.5}
     )
-    assert [objective.setting_in(step) for step in range(STEPS)] == [
+    assert [objective.starting(step) for step in range(STEPS)] == [
         [],
         ["cutmix"],
         ["adversarial"],

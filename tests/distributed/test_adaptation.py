@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hexa.adaptation.command import AdaptRequest, adapt
+from hexa.adaptation.command import adapt
+from hexa.adaptation.request import AdaptRequest
 from hexa.config import UserError
 from hexa.runtime import processes
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone

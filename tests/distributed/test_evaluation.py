@@ -13,7 +13,7 @@ import torch
 
 from hexa.config import UserError
 from hexa.data.loading import evaluation_stream
-from hexa.evaluation import collective, evaluate, features
+from hexa.evaluation import collective, evaluate, protocol as protocols
 from hexa.runtime import processes
 from hexa.weights.pretrained import random_backbone, save_backbone
 from tests.distributed.together import run_together
@@ -37,16 +37,16 @@ def photographs(folder: Path, broken: tuple[str, ...] = ()) -> str:
 
 @contextmanager
 def watched() -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Filled with the features and positions that `extract_part` receives."""
+    """Filled with the features and positions that a task receives."""
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-    gather = features.share_and_gather
+    extract = protocols.extract_together
 
-    def kept(*asked: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        seen.append(gather(*asked))
+    def kept(*asked: Any, **how: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.append(extract(*asked, **how))
         return seen[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(features, "share_and_gather", kept)
+        patch.setattr(protocols, "extract_together", kept)
         yield seen
 
 

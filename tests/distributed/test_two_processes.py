@@ -20,6 +20,7 @@ from hexa.ops import draws
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 from hexa.testing.cases import CasePasses
+from hexa_paper.hard_examples import unmix
 from tests.distributed.together import run_together
 from tests.laws.cases import METHODS, STRAINING, Case, backward
 
@@ -85,7 +86,7 @@ def drawing_as_two() -> Iterator[None]:
     """A single process draws what two would: each half is mixed within itself, and has noise of its own."""
     with pytest.MonkeyPatch.context() as patch:
         partners = draws.partners
-        backwards = draws.reversed_order
+        backwards = unmix.reversed_order
         normal = draws.normal_like
         boxes = CutMix.boxes
 
@@ -103,7 +104,7 @@ def drawing_as_two() -> Iterator[None]:
         patch.setattr(
             draws, "partners", lambda count, stream: halves(lambda n: partners(n, stream), count)
         )
-        patch.setattr(draws, "reversed_order", lambda count: halves(backwards, count))
+        patch.setattr(unmix, "reversed_order", lambda count: halves(backwards, count))
         patch.setattr(
             draws,
             "normal_like",

@@ -25,6 +25,8 @@ import hexa
 from docs import generated
 from docs.generated import PAGES, ROOT
 from hexa import cli, recipes
+from hexa.config import choices
+from hexa.core import HardExample
 from hexa.nn.backbones import NetworkConfig
 from hexa.weights.pretrained import random_backbone, save_backbone
 
@@ -229,7 +231,9 @@ def test_fields_in_tables_exist(page: Path) -> None:
     known = {
         field.path for name in recipes.names() for field in fields.of_experiment(recipes.get(name))
     }
-    known |= {field.path for field in fields.of_absent_hard_examples(recipes.get("digits-moco-v2"))}
+    for kind, config in choices(HardExample, "kind", "hexa.hard_examples").items():
+        made = fields.of_experiment(config(kind=kind), f"hard_examples.{kind}.")
+        known |= {field.path for field in made}
     with contextlib.suppress(IndexError):
         for named in re.findall(
             r"^\| `((?:hard_examples|method|training|objective)\.[\w.]+)`", page.read_text(), re.M

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -156,11 +155,10 @@ def test_the_demo_prints_its_table_and_replaces_nothing(
     )
     out = tmp_path / "demo"
     printed = says("demo", "--epochs", "1", "--out", out).out
-    assert re.match(r"this machine needs about [\d.]+ (min \d+ )?s\n", printed)
     assert all(
         name in printed for name in ("raw pixels", "random init", "MoCo-v2", "HEXA-MoCo", "ε=16")
     )
-    assert "Accuracy under attack" in (out / "report.html").read_text()
+    assert "robust@16" in (out / "report.html").read_text()
     stranger = tmp_path / "stranger"
     (stranger / "digits-moco-v2").mkdir(parents=True)
     (stranger / "digits-moco-v2" / "thesis.txt").write_text("mine")

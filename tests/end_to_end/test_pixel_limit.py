@@ -41,9 +41,9 @@ def test_the_limit_on_pixels_holds_everywhere(tmp_path: Path) -> None:
             **fields,
             **{"training.max_corrupt_share": 0.0},
         )
-    skipped: list[str] = []
-    visualize(run, None, tmp_path / "a.png", num_images=20, problems=skipped)
-    assert len(skipped) == 1
+    notes: list[str] = []
+    visualize(run, None, tmp_path / "a.png", num_images=20, notes=notes)
+    assert sum("1 images could not be read" in note for note in notes) == 1
     backbone = load_backbone("random:small-resnet-4-8")
     assert (
         embed(backbone, data, tmp_path / "a.npz", max_image_pixels=1000, **QUIET).num_images == 20

@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 
 from hexa.data import Source
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.protocol import Task
 from hexa.nn.backbones import NetworkConfig
 from hexa.weights.pretrained import Backbone
@@ -33,7 +32,7 @@ def task_of(
         "num_workers": 0,
         "seed": 0,
     }
-    how |= {"transform": EvaluationTransform(backbone.image_size), "extraction_batch": 16}
+    how |= {"extraction_batch": 16}
     return Task(backbone, fit, test, list(names), **how | more)
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from scipy import ndimage
 from torch import Tensor
 
-from hexa.evaluation.corruptions import blurs, weather
+from hexa.evaluation.corruptions import blurs, digital, weather
 from hexa.evaluation.corruptions.kinds import KINDS, corrupt
 from hexa.evaluation.corruptions.per_image import PerImage
 from hexa.runtime.random import Stream
@@ -65,15 +65,14 @@ def test_each_is_valid_seeded_per_image_and_grows_with_severity(kind: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("sigma", "border", "truncate"), [(0.7, "edge", 4), (1.9, "symmetric", 3), (21, "symmetric", 3)]
+    ("sigma", "border", "truncate"), [(0.7, "nearest", 4), (1.9, "reflect", 3), (21, "reflect", 3)]
 )
 def test_smoothing_is_that_of_scipy(
-    sigma: float, border: Literal["edge", "symmetric"], truncate: float
+    sigma: float, border: Literal["nearest", "reflect"], truncate: float
 ) -> None:
     images = pictures()
-    mode = {"edge": "nearest", "symmetric": "reflect"}[border]
     expected = [
-        ndimage.gaussian_filter(array(x), (sigma, sigma, 0), mode=mode, truncate=truncate)
+        ndimage.gaussian_filter(array(x), (sigma, sigma, 0), mode=border, truncate=truncate)
         for x in images
     ]
     assert levels(blurs.smoothed(images, sigma, border, truncate), expected) < 1e-3
@@ -92,7 +91,10 @@ def test_defocus_is_a_softened_disk(radius: float, alias: float) -> None:
         for one in pictures()
     ]
     assert (
-        levels(blurs.defocus(pictures(), radius, alias), [np.stack(one, -1) for one in blurred])
+        levels(
+            blurs.defocus_blur(pictures(), PerImage([]), radius, alias),
+            [np.stack(one, -1) for one in blurred],
+        )
         < 1e-3
     )
 
@@ -118,7 +120,9 @@ def test_glass_copies_pixel_after_pixel() -> None:
                     dx, dy = own[again, row, column]
                     x[row, column] = x[row + dy, column + dx]
         expected.append(ndimage.gaussian_filter(x, (sigma, sigma, 0), mode="nearest"))
-    assert levels(blurs.glass(images, sigma, reach, times, PerImage(streams())), expected) < 1e-3
+    assert (
+        levels(blurs.glass_blur(images, PerImage(streams()), sigma, reach, times), expected) < 1e-3
+    )
 
 
 def test_motion_follows_its_line() -> None:
@@ -140,7 +144,7 @@ def test_motion_follows_its_line() -> None:
                     at = min(max(row + down, 0), 15), min(max(column + right, 0), 15)
                     out[row, column] += weight * array(image)[at]
         expected.append(out / total)
-    assert levels(blurs.motion(images, radius, sigma, degrees), expected) < 1e-3
+    assert levels(blurs.line_blur(images, radius, sigma, degrees), expected) < 1e-3
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.07, 1.25, 2.5])
@@ -187,7 +191,12 @@ def test_an_elastic_transform_samples_where_scipy_does() -> None:
             for one in mapped
         ]
         expected.append(np.stack(out, -1))
-    assert levels(blurs.elastic(images, alpha, sigma, affine, PerImage(streams())), expected) < 0.05
+    assert (
+        levels(
+            digital.elastic_transform(images, PerImage(streams()), alpha, sigma, affine), expected
+        )
+        < 0.05
+    )
 
 
 def test_brightness_moves_the_value_alone() -> None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from hexa.data import open_source
 from hexa.evaluation.embed import embed
-from hexa.evaluation.transforms import transform_of
+from hexa.evaluation.features import transform_of
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.feature_maps import last_maps
 from hexa.weights.external import External

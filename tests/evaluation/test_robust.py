@@ -19,8 +19,8 @@ from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.attack import (
     Attack,
+    pgd,
     projected_gradient,
-    random_starts,
     smallest_radius,
 )
 from hexa.evaluation.auto_attack import (
@@ -98,10 +98,10 @@ def test_an_attack_equals_the_loop_over_images(radius: float) -> None:
 @pytest.mark.parametrize(
     "attacks",
     [
-        random_starts(20, 2.5, 1, ["cross-entropy"]),
-        apgd(20, 1)[:1],
-        apgd(20, 1)[1:],
-        auto_attack(20, 1, 1)[2:3],
+        pgd(20, 1),
+        apgd(20, 1, 2)[:1],
+        apgd(20, 1, 2)[1:],
+        auto_attack(20, 1, 2, 1)[2:3],
     ],
 )
 def test_a_linear_classifier_falls_at_its_margin(attacks: list[Attack]) -> None:
@@ -160,7 +160,7 @@ def test_the_least_move_is_that_of_linear_programming() -> None:
 
 @pytest.mark.parametrize(
     "attacks",
-    [random_starts(3, 2.5, 2, ["cross-entropy", "margin"]), auto_attack(5, 2, 20)],
+    [pgd(3, 2), auto_attack(5, 2, 4, 20)],
     ids=["pgd", "autoattack"],
 )
 def test_what_is_drawn_for_an_image_does_not_depend_on_its_batch(attacks: list[Attack]) -> None:
@@ -203,7 +203,7 @@ def test_attacks_find_what_torchattacks_finds(name: str, radius: float) -> None:
     ]
     streams = [Stream(0).child(number) for number in range(100)]
     found = smallest_radius(
-        scores, images, labels, [radius], auto_attack(50, 3, 300)[ours], streams
+        scores, images, labels, [radius], auto_attack(50, 3, 4, 300)[ours], streams
     ).isfinite()
     with torch.no_grad():
         expected = scores(theirs).argmax(1) != labels
@@ -299,10 +299,11 @@ def test_attacks_aim_at_no_more_classes_than_there_are(classes: int, targets: in
 
     labels = scores(images).argmax(1)
     streams = [Stream(0).child(number) for number in range(20)]
-    alone = [bool(attack(scores, images, labels, 1.0, streams).all()) for attack in apgd(10, 3)]
-    assert alone[1:] == [number < targets for number in range(3)]
+    attacks = apgd(10, 3, classes)
+    assert len(attacks) == 1 + targets
+    assert all(bool(attack(scores, images, labels, 1.0, streams).all()) for attack in attacks)
     assert f"{targets} target" in apgd_name(10, 3, classes)
-    found = smallest_radius(scores, images, labels, [1.0], apgd(10, 3), streams)
+    found = smallest_radius(scores, images, labels, [1.0], attacks, streams)
     assert found.tolist() == [1.0] * 20
 
 
@@ -344,19 +345,6 @@ def test_interval_is_wilsons() -> None:
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     expected = [100 * (centre + sign * half) / (1 + z * z / n) for sign in (-1, 1)]
     assert interval(torch.arange(n).numpy() < 45) == pytest.approx(expected)
-
-
-def test_a_row_has_clean_corrupted_and_attacked_images() -> None:
-    backbone = random_backbone(SMALL, 8)
-    options = {"images": 40, "epsilons": 2, "steps": 1, "targets": 1}
-    row = evaluate("robust", backbone, "digits", corruptions=True, **options, **QUIET)
-    assert row["protocol"] == "robust/apgd1+apgd1t1-eps2-images=40-corruptions=True"
-    attacked = evaluate("robust", backbone, "digits", **options, **QUIET)["metrics"]
-    alone = evaluate("robust", backbone, "digits", preset="corruptions", images=40, **QUIET)
-    assert row["metrics"] == alone["metrics"] | attacked
-    assert row["branch"] == "main"
-    assert row["details"]["intervals"].keys() == {"top1", "corrupted", "robust@2"}
-    assert row["details"]["corruptions"] == alone["details"]["corruptions"]
 
 
 def test_official_files_are_scored_instead_of_our_own(tmp_path: Path) -> None:

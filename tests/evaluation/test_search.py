@@ -124,26 +124,23 @@ def test_a_chain_is_not_a_group(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dimensions", [8, 200])
 def test_pairs_and_neighbours_in_tiles(dimensions: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with the projection that rules out most pairs."""
-    for name, value in {"_MANY": 50, "_ROWS": 7, "_COLUMNS": 16}.items():
+    """Against all products."""
+    for name, value in {"_ROWS": 7, "_COLUMNS": 16}.items():
         monkeypatch.setattr(alike, name, value)
     generator = np.random.default_rng(0)
     rows = alike.unit(generator.normal(size=(60, dimensions)) + generator.normal(size=dimensions))
     rows[40:] = alike.unit(rows[:20] + 0.02 * generator.normal(size=(20, dimensions)))
-    product = rows @ rows.T
-    for least in (0.3, 0.9):
-        first, second, cosine = alike.pairs_above(rows, least)
+    others = alike.unit(generator.normal(size=(60, dimensions)))
+    for bank, least in ((rows, 0.3), (rows, 0.9), (others, 0.1)):
+        product = rows @ bank.T
+        pairs, cosine = alike.pairs_above(rows, least, bank)
         wanted = {(i, j) for i in range(60) for j in range(i + 1, 60) if product[i, j] >= least}
+        first, second = np.divmod(pairs, 60)
         assert set(zip(first.tolist(), second.tolist(), strict=True)) == wanted
         assert cosine == pytest.approx(product[first, second], abs=1e-6)
-        first, second, _ = alike.pairs_above(rows, least, rows, once=True)
-        assert set(zip(first.tolist(), second.tolist(), strict=True)) == wanted
-        first, second, _ = alike.pairs_above(rows[:11], least, rows)
-        wanted = {(i, j) for i in range(11) for j in range(60) if product[i, j] >= least}
-        assert set(zip(first.tolist(), second.tolist(), strict=True)) == wanted
-    np.fill_diagonal(product, -np.inf)
-    third = alike.kth_largest(rows, rows, 3, np.arange(60))
-    assert third == pytest.approx(np.sort(product, 1)[:, -3], abs=1e-6)
+    products, places = alike.nearest(rows, others, 3)
+    assert products == pytest.approx(-np.sort(-product, 1)[:, :3], abs=1e-6)
+    assert products == pytest.approx(np.take_along_axis(product, places, 1), abs=1e-6)
 
 
 # -- images ------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import evaluate
-from hexa.evaluation.transforms import transform_of
+from hexa.evaluation.features import transform_of
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.evaluation.given import QUIET, SMALL
 

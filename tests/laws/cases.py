@@ -64,7 +64,7 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "jigsaw": {"hidden": 8, "puzzle": {"grid": 2}, "num_permutations": 24, "bn_groups": 2},
     "rotation": {"bn_groups": 2},
-    "teacher": {"projector": "linear", "num_prototypes": 6, "bn_groups": 2},
+    "teacher": {"projector": "linear", "bn_groups": 2},
     "dino": {
         "hidden": 16,
         "bottleneck": 8,
@@ -164,7 +164,6 @@ METHODS: dict[str, list[dict[str, Any]]] = {
         {},
         {"projector": "none", "bn_groups": 1},
         {"projector": "mlp", "distance": "cosine"},
-        {"distance": "kl"},
     ],
     "dino": [{}, {"freeze_prototypes_epochs": 1}, {"teacher_crops": 1, "bn_groups": 1}],
 }

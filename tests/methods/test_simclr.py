@@ -107,7 +107,7 @@ def test_joint_compares_adversarial_views_with_each_other() -> None:
     )  # mixed views are queries
 
 
-def test_clae_compares_with_the_clean_view_and_its_gradient() -> None:
+def test_clae_term() -> None:
     made = method(adversarial_terms="clae")
     data = batch(12, 12)
     labels = made.pseudo_labels(data, made.embed(data.crops, MAIN).detach())

@@ -22,10 +22,9 @@ from hexa.run.build import Machine, build_method, setting_of
 from hexa.run.run import resume
 from hexa.run.start import begin_from_weights
 from hexa.runtime import checkpoints
-from hexa.testing.cases import CasePasses
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.end_to_end.endings import ALONE
-from tests.laws.cases import Case, backward
+from tests.laws.cases import backward
 from tests.methods.setting import BATCH, batch, small
 
 
@@ -60,50 +59,6 @@ def test_the_loss_is_the_distance_of_each_image(distance: str) -> None:
         if distance == "cosine":
             expected = 1 - z @ t / (z.norm() * t.norm())
         torch.testing.assert_close(loss[0, number], expected)
-
-
-def test_kl_is_that_of_soft_assignments_to_clusters_of_the_teachers_features() -> None:
-    method = Case(
-        "teacher", {"distance": "kl", "projector": "none"}
-    ).build()  # after the start of its first epoch
-    data = Case("teacher").batch()
-    prototypes = method.get_buffer("prototypes")
-    torch.testing.assert_close(prototypes.norm(dim=1), torch.ones(6).double())
-    rows = nn.functional.normalize(
-        method.get_submodule("teacher")(
-            next(CasePasses(Case("teacher").made(), torch.float64).images()).crops[0]
-        )
-    )
-    nearest = (rows @ prototypes.T).argmax(1)
-    for number in range(
-        6
-    ):  # each is the direction of the features that are nearest to it, of 64 that were clustered
-        assert (
-            float(
-                nn.functional.cosine_similarity(
-                    rows[nearest == number].sum(0), prototypes[number], dim=0
-                )
-            )
-            > 0.999
-        )
-    embedding = method.embed(data.crops, MAIN).detach()
-    loss = method.loss(embedding, labels := method.pseudo_labels(data, None))
-    features = labels.targets
-    for view in range(2):
-        for number in range(8):
-            logits = [
-                [float(nn.functional.cosine_similarity(v, c, dim=0)) / 0.1 for c in prototypes]
-                for v in (features[view, number], embedding[view, number])
-            ]
-            t, z = (
-                torch.tensor(one).double().exp() / torch.tensor(one).double().exp().sum()
-                for one in logits
-            )
-            torch.testing.assert_close(
-                loss[view, number], (t * (t / z).log()).sum(), atol=1e-6, rtol=1e-5
-            )
-    with pytest.raises(ConfigError, match=r"method\.num_prototypes: 999"):
-        built(distance="kl", num_prototypes=999)
 
 
 def test_a_copy_of_the_start_is_the_teacher_and_stays_what_it_was() -> None:

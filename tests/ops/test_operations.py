@@ -67,9 +67,7 @@ def _signs() -> Tensor:
 
 
 def _ours(name: str, images: Tensor, levels: Tensor, signs: Tensor) -> Tensor:
-    return OPERATIONS[name].apply(
-        images, OPERATIONS[name].numbers(levels / 10, signs * levels / 10)
-    )
+    return OPERATIONS[name](images, signs * levels / 10)
 
 
 def _pil(image: Tensor) -> Image.Image:
@@ -152,9 +150,7 @@ def test_who_gets_which_operation() -> None:
         float(((plan.operation.bincount(minlength=15) / len(plan.rows)) - 1 / 15).abs().max())
         < 0.006
     )
-    turns = (
-        plan.numbers[plan.operation == list(OPERATIONS).index("translate-x"), 2] / 0.9
-    )  # 2 · 0.45 · magnitude / 10
+    turns = plan.signed[plan.operation == list(OPERATIONS).index("translate-x")]
     assert abs(float((turns < 0).float().mean()) - 0.5) < 0.05
     assert abs(10 * float(turns.abs().mean()) - 5) < 0.06
     assert abs(10 * float(turns.abs().std()) - 0.5) < 0.05

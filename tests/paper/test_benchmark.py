@@ -47,7 +47,7 @@ def test_steps_are_those_of_the_trainer() -> None:
 def test_batches_are_those_of_a_run() -> None:
     fields = {"training.resident_limit_bytes": 0, "training.num_workers": 0}
     made = override(recipes.get("digits-moco-v2"), FIELDS | fields)
-    bench = Bench(made, Machine.of(made), only=())
+    bench = Bench(made, Machine.of(made), plain=True)
     assert not bench.loader.resident
     for name in ("views", "end to end"):
         bench.work()[name]()

@@ -1,34 +1,34 @@
-"""The plan as a pure function: which runs, how long, which rates."""
+"""Plans: which runs, how long, which rates."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hexa.config import UserError
 from hexa_paper import plan
-from hexa_paper.plan import Job, Plan
-from hexa_paper.studies import study
-from tests.paper.conftest import costs_for, jobs_of, request_for, stored_run
+from hexa_paper.plan import Job
+from hexa_paper.request import Request
+from tests.paper.conftest import finish, plan_of
 
-ABLATION = study("ablation", data="digits")
-FULL = study("table1", scale="full")
 RATES = (0.02, 0.04, 0.08, 0.16)
 
 
-def rate_of(job: Job) -> float:
-    return job.experiment.optimizer.learning_rate
-
-
-def test_the_search_is_the_same_for_every_arm_and_scores_no_test_image() -> None:
-    jobs = Plan(ABLATION, request_for(epochs=20)).search
-    by_arm = {
-        arm.key: sorted(rate_of(job) for job in jobs if job.arm == arm) for arm in ABLATION.arms
+def test_search_is_the_same_for_every_arm() -> None:
+    ablation = plan_of("ablation", epochs=20)
+    jobs = ablation.search
+    tried = {
+        arm.key: sorted(job.rate for job in jobs if job.arm == arm) for arm in ablation.study.arms
     }
-    assert list(by_arm.values()) == [list(RATES)] * 6
+    assert list(tried.values()) == [list(RATES)] * 6
     assert {job.experiment.epochs for job in jobs} == {5}
     assert {measure.holdout for job in jobs for measure in job.measures} == {plan.HOLDOUT}
-    assert {job.experiment.seed for job in jobs}.isdisjoint(range(10))
+    assert {job.experiment.seed for job in jobs} == {plan.SEARCH_SEED}
+    assert plan_of("ablation", epochs=20, rates=(0.03,)).search == []
+    assert plan_of("ablation", epochs=3).search == []
+    assert len(plan_of("ablation", epochs=3, rates=(0.03, 0.06)).search) == 12
 
 
 @pytest.mark.parametrize(
@@ -39,54 +39,106 @@ def test_the_search_is_the_same_for_every_arm_and_scores_no_test_image() -> None
         ((), 5.0, 0.08, (0.08,) * 6),  # those below diverged
     ],
 )
-def test_each_arm_takes_its_own_best_rate(
-    best: Any, otherwise: float, diverged: float, wanted: Any
+def test_best_rates(
+    best: Any, otherwise: float, diverged: float, wanted: Any, tmp_path: Path
 ) -> None:
-    whole = Plan(ABLATION, request_for(epochs=4))
-    keys = [arm.key for arm in ABLATION.arms]
+    ablation = plan_of("ablation", epochs=4, out=tmp_path)
+    keys = [arm.key for arm in ablation.study.arms]
     high = dict(zip(keys, best, strict=False))
-    found = []
-    for job in whole.search:
-        stored = stored_run(job, top1=90.0 if rate_of(job) == high.get(job.arm.key) else otherwise)
-        found.append(
-            stored | ({"diverged": "not finite", "results": []} if rate_of(job) < diverged else {})
-        )
-    rates = whole.best_rates(found)
-    assert rates == dict(zip(keys, wanted, strict=True))
-    final = whole.final_jobs(rates)
-    assert {(job.arm.key, rate_of(job)) for job in final} == set(rates.items())
+    for job in ablation.search:
+        score = 90.0 if job.rate == high.get(job.arm.key) else otherwise
+        finish(job, tmp_path, "not finite" if job.rate < diverged else "", top1=score)
+    assert ablation.rates() == dict(zip(keys, wanted, strict=True))
+    final = ablation.final()
+    assert {(job.arm.key, job.rate) for job in final} == set(ablation.rates().items())
     assert all(measure.holdout is None for job in final for measure in job.measures)
 
 
-def test_epochs_at_equal_time_cost_what_the_plain_arm_costs() -> None:
-    request = request_for(epochs=20)
-    costs = costs_for(ABLATION.arms)
-    timed = Plan(ABLATION, request, costs)
-    # terms cost a second each: 1, 2, 2, 3, 3, 4 an image, so 20 epochs of one are 10, 10, 7, 7, 5 of the others
-    assert [timed.lengths_of(arm) for arm in ABLATION.arms] == [
-        [20],
-        [20, 10],
-        [20, 10],
-        [20, 7],
-        [20, 7],
-        [20, 5],
+@pytest.mark.parametrize(
+    ("method", "wanted"),
+    [
+        # passes: 4 of the plain step and 3 of each further term
+        ("moco", [[20], [20, 11], [20, 11], [20, 8], [20, 8], [20, 6]]),
+        # each term costs what the plain step does
+        ("dcluster", [[20], [20, 10], [20, 10], [20, 7], [20, 7], [20, 5]]),
+    ],
+)
+def test_equal_time(method: str, wanted: list[list[int]]) -> None:
+    ablation = plan_of("ablation", method, epochs=20, seeds=(0,))
+    jobs = ablation.final()
+    found = [
+        [job.experiment.epochs for job in jobs if job.arm == arm] for arm in ablation.study.arms
     ]
-    assert len(jobs_of(ABLATION, request, costs)) == 3 * (1 + 5 * 2)
-    assert timed.relative_time(ABLATION.arms[3], 7) == pytest.approx(7 * 3 / 20)
-    assert all(
-        Plan(ABLATION, request_for(epochs=1), costs).lengths_of(arm) == [1] for arm in ABLATION.arms
-    )
+    assert found == wanted
+    assert plan_of("ablation", method, epochs=1).equal_times(ablation.study.arms[5]) == [1]
 
 
-def test_whatever_decides_a_result_is_in_the_identity() -> None:
-    def first(**changes: object) -> Job:
-        jobs = jobs_of(ABLATION, request_for(epochs=1, **{"seeds": (0,)} | changes))
-        assert len({(job.name, job.record["identity"]) for job in jobs}) == 6
+def test_costs_of_six_crops_and_shares() -> None:
+    """Crops of a quarter of the area cost a quarter; half of the batch, or of the epochs, half of a term."""
+    tables = plan_of("table1", "dcluster", data="cifar10", epochs=20)
+    arms = {arm.key: arm for arm in tables.study.arms}
+    views = plan.experiment_of(arms["i-6-crop"], tables.request).views
+    (small,) = views.extra_crops
+    assert small.size is not None
+    ratio = tables.cost(arms["i-6-crop"]) / tables.cost(arms["i"])
+    assert ratio == pytest.approx(1 + small.count * (small.size / views.size) ** 2 / 2)
+    for field in ("fraction", "start"):
+        fields = {f"hard_examples.adversarial.{field}": 0.5}
+        half = plan_of("ablation", "dcluster", fields=fields)
+        assert half.cost(half.study.arms[1]) / half.cost(half.study.arms[0]) == 1.5
+
+
+def test_names_follow_from_what_decides_a_result() -> None:
+    def first(**changes: Any) -> Job:
+        jobs = plan_of("ablation", epochs=1, **{"seeds": (0,)} | changes).final()
+        assert len({job.name for job in jobs}) == 6
         return jobs[0]
 
-    plain = first()
-    assert (first().name, first().record["identity"]) == (plain.name, plain.record["identity"])
-    assert first(fields={"batch_size": 64}).name == plain.name
-    assert first(fields={"batch_size": 64}).record["identity"] != plain.record["identity"]
-    assert first(fields={"training.num_workers": 1}).record["identity"] == plain.record["identity"]
-    assert first(seeds=(3,)).name != plain.name
+    plain = first().name
+    assert first().name == plain
+    assert first(fields={"batch_size": 64}).name != plain
+    assert first(fields={"training.num_workers": 1}).name == plain
+    prefix = plain.rpartition("-seed")[0]
+    assert first(seeds=(3,)).name == f"{prefix}-seed3"
+
+
+def test_seeds_that_have_results_join(tmp_path: Path) -> None:
+    table = plan_of("table1", epochs=8, rates=(0.03,), seeds=(0, 7), out=tmp_path)
+    for job in table.final():
+        finish(job, tmp_path)
+    later = plan_of("table1", epochs=8, rates=(0.03,), seeds=(1,), out=tmp_path)
+    assert list(dict.fromkeys(job.experiment.seed for job in later.final())) == [0, 7, 1]
+    other = plan_of("table1", epochs=9, rates=(0.03,), seeds=(1,), out=tmp_path)
+    assert {job.experiment.seed for job in other.final()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"epochs": 0}, "epochs"),
+        ({"seeds": (1, 1)}, "seeds"),
+        ({"seeds": ()}, "seeds"),
+        ({"rates": (0.1, -1.0)}, "rates"),
+        ({"fields": {"seed": 3}}, "seed"),
+    ],
+)
+def test_requests_that_are_refused(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        Request("digits", **options).check()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "named"),
+    [
+        ("ablation", {"scale": "full", "data": "folder:x", "rates": (0.1, 0.2)}, "--rates"),
+        ("table1", {"scale": "full", "data": "folder:x", "epochs": 3}, "--epochs"),
+        (
+            "table1",
+            {"fields": {"hard_examples.cutmix.alpha": 1}},
+            "--hard_examples.cutmix.alpha",
+        ),
+    ],
+)
+def test_plans_that_are_refused(name: str, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        plan_of(name, **options).check()

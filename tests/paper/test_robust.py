@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from hexa_paper import reproduce, running, storage, work
+from hexa_paper import reproduce, running
 from tests.evaluation.given import noise_images
-from tests.paper.conftest import costs_for
 
 #: Clean, on CIFAR-10-C, under AutoAttack, under PGD of 4 and 8, minutes.
 ROWS: dict[str, tuple[float | None, ...]] = {
@@ -55,7 +54,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return evaluate(protocol, backbone, data, **options | CHEAP.get(options["preset"], {}))
 
     monkeypatch.setattr(running, "evaluate", short)
-    monkeypatch.setattr(work, "costs_of", costs_for)
     return made
 
 
@@ -70,7 +68,7 @@ def test_a_tiny_run_writes_the_table_and_nothing_is_made_twice(
     page = (out / "table.md").read_text()
     assert all(f"| {name} | 1 |" in page for name in ("SimCLR", "ACL", "DeACL"))
     assert all(f"\n| {method} |" in page.split("## Published")[1] for method in ROWS)
-    found = json.loads((out / storage.RESULT).read_text())
+    found = json.loads((out / "result.json").read_text())
     columns = [
         "linear head top1",
         "linear head corrupted",
@@ -79,12 +77,11 @@ def test_a_tiny_run_writes_the_table_and_nothing_is_made_twice(
         "PGD robust@8",
     ]
     assert [list(row["scores"]) for row in found["summary"]] == [columns] * 3
-    dual = {Path(one["backbone"]).name.split("-")[0] for one in calls if one.get("branch") == "aux"}
-    assert dual == {"acl"}
-    assert (
-        f"teacher: {out}/runs/simclr-1ep-lr0.03-seed0"
-        in (out / "runs/deacl-1ep-lr0.12-seed0/config.yaml").read_text()
-    )
+    dual = {Path(one["backbone"]).name.split("+")[0] for one in calls if one.get("branch") == "aux"}
+    assert dual == {"cifar10-acl"}
+    (student,) = (out / "runs").glob("cifar10-deacl+small-*-seed0")
+    (teacher,) = (out / "runs").glob("cifar10-simclr+small-*-seed0")
+    assert f"teacher: {teacher}" in (student / "config.yaml").read_text()
     for column in columns:
         assert (
             out / f"figures/robust-{'-'.join(column.lower().replace('@', ' ').split())}.png"

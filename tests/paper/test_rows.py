@@ -4,70 +4,98 @@ from __future__ import annotations
 
 import csv
 import io
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from hexa_paper import drawing, writing
+from hexa_paper import drawing, tables
 from hexa_paper.plan import Plan
-from hexa_paper.rows import EPOCHS, TIME, in_time, rows_of
-from hexa_paper.studies import study
-from tests.paper.conftest import costs_for, request_for, stored_run
+from hexa_paper.tables import EPOCHS, TIME, Row, in_time
+from tests.paper.conftest import finish, plan_of
 
 
-def collected(name: str, data: str = "digits", **changes: object):  # type: ignore[no-untyped-def]
-    chosen = study(name, data=data)
-    plan = Plan(chosen, request_for(data, **changes), costs_for(chosen.arms))
-    runs = [stored_run(job) for job in plan.final_jobs(plan.best_rates([]))]
-    return plan, runs, rows_of(plan, runs)
+def collected(name: str, out: Path, **options: Any) -> tuple[Plan, list[Row]]:
+    plan = plan_of(name, out=out, rates=(0.03,), **options)
+    for job in plan.final():
+        finish(job, out)
+    return plan, tables.write(plan)
 
 
-def test_numbers_are_the_mean_and_sample_deviation_over_seeds() -> None:
-    plan, runs, rows = collected("ablation", epochs=20, seeds=(0, 1, 5))
+def test_means_and_deviations(tmp_path: Path) -> None:
+    plan, rows = collected("ablation", tmp_path, epochs=20, seeds=(0, 1, 5))
     assert [(row["comparison"], row["arm"]) for row in rows] == [
         (comparison, arm.name) for arm in plan.study.arms for comparison in (EPOCHS, TIME)
     ]
     assert {row["epochs"] for row in rows if row["comparison"] == EPOCHS} == {20}
-    parsed = list(csv.DictReader(io.StringIO(writing.csv_text(rows))))
+    parsed = list(csv.DictReader(io.StringIO((tmp_path / tables.CSV).read_text())))
     assert len(parsed) == 12 * 2
     for row in parsed:
-        arm = next(arm for arm in plan.study.arms if arm.name == row["arm"])
-        values = [
-            result["metrics"]["top1"]
-            for run in runs
-            if (run["arm"], run["epochs"]) == (arm.key, int(row["epochs"]))
-            for result in run["results"]
-            if result["title"] == row["metric"]
-        ]
+        values = []
+        for job in plan.final():
+            if (job.arm.name, str(job.experiment.epochs)) == (row["arm"], row["epochs"]):
+                measured = job.measured(tmp_path)
+                values += [r["metrics"]["top1"] for m, r in measured if m.title == row["metric"]]
         assert len(values) == 3
         assert float(row["mean"]) == pytest.approx(np.mean(values), abs=1e-4)
         assert float(row["std"]) == pytest.approx(np.std(values, ddof=1), abs=1e-4)
-    page = writing.markdown(plan, rows, [])
+    page = (tmp_path / tables.PAGE).read_text()
     first = rows[0]["scores"]["k-NN top-1"]["values"]
     assert f"{np.mean(first):.1f} ± {np.std(first, ddof=1):.1f}" in page
     assert "the time of 20 epochs of Std" in page
 
 
-def test_one_seed_has_no_deviation() -> None:
-    plan, _, rows = collected("ablation", epochs=2, seeds=(0,))
-    assert {row["std"] for row in csv.DictReader(io.StringIO(writing.csv_text(rows)))} == {""}
-    assert "±" not in writing.markdown(plan, rows, [])
+def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
+    _, rows = collected("ablation", tmp_path, epochs=2, seeds=(0,))
+    assert {row["std"] for row in csv.DictReader(io.StringIO(tables.csv_text(rows)))} == {""}
+    assert "±" not in (tmp_path / tables.PAGE).read_text()
 
 
-def test_what_missed_the_time_is_not_compared_at_equal_time() -> None:
-    plan, runs, rows = collected("ablation", epochs=4)
+def test_diverged_seeds_are_counted(tmp_path: Path) -> None:
+    plan = plan_of("ablation", out=tmp_path, epochs=1, rates=(0.03,), seeds=(0, 1))
+    for job in plan.final():
+        lost = job.arm.key == "ii" and job.experiment.seed == 1
+        finish(job, tmp_path, "step 3: loss not finite" if lost else "")
+    rows = tables.write(plan)
+    found = [(row["seeds"], row["diverged"]) for row in rows if row["key"] == "ii"]
+    assert found == [([0], [1])] * 2
+    assert "1 of 2 seeds diverged (1)" in (tmp_path / tables.PAGE).read_text()
+
+
+def test_unfinished_runs_are_counted(tmp_path: Path) -> None:
+    plan = plan_of("ablation", out=tmp_path, epochs=1, rates=(0.03,), seeds=(0,))
+    assert tables.write(plan) == []
+    finish(plan.final()[0], tmp_path)
+    (row, timed) = tables.write(plan)
+    assert row["arm"] == timed["arm"] == "Std"
+    assert "1 of 6 runs" in (tmp_path / tables.PAGE).read_text()
+
+
+def test_arms_that_miss_the_time(tmp_path: Path) -> None:
+    plan, rows = collected("ablation", tmp_path, epochs=4)
     timed = {row["key"]: row for row in rows if row["comparison"] == TIME}
-    assert {key for key, row in timed.items() if not in_time(row)} == {"iv", "v"}
+    assert {key for key, row in timed.items() if not in_time(row)} == {"iv", "v", "vi"}
     best = max(
         (row for row in timed.values() if in_time(row)),
         key=lambda row: np.mean(row["scores"]["k-NN top-1"]["values"]),
     )
-    page = writing.markdown(plan, rows, []).partition("## At equal time")[2]
+    page = (tmp_path / tables.PAGE).read_text().partition("## At equal time")[2]
     (line,) = (line for line in page.splitlines() if line.startswith(f"| {best['arm']} |"))
     assert "**" in line
     assert not any("**" in line for line in page.splitlines() if line.startswith("| Std+Adv+Cmx |"))
-    (drawn, _) = drawing.figures(plan, rows, runs).values()
+    (drawn, _) = drawing.figures(plan, rows).values()
     texts = " ".join(text.get_text() for text in drawn.findobj(Text))
-    assert [part in texts for part in ("1 ep., 0.8×", "×: of the time")] == [True, True]
-    assert "2 ep." in texts
+    assert "2 ep., 1.2×" in texts
+
+
+def test_published_tables_beside_ours(tmp_path: Path) -> None:
+    _, rows = collected("table1", tmp_path, epochs=4, seeds=(0,))
+    assert {row["arm"]: row["epochs"] for row in rows if row["comparison"] == EPOCHS} == {
+        "MoCo-v2": 4,
+        "HEXA-MoCo": 4,
+        "random weights": 0,
+    }
+    page = (tmp_path / tables.PAGE).read_text().partition("## Published")[2]
+    assert "| HEXA-MoCo | 200 | 68.9 | 85.0 | 90.4 | 71.5 | `hexa pretrain imagenet-hexa" in page

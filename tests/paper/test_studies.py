@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from hexa.evaluation import protocols
 from hexa.recipes.experiment import Experiment
 from hexa_paper import plan, studies
-from hexa_paper.request import Target
+from hexa_paper.request import Request
 from hexa_paper.schemes import SCHEMES
 from hexa_paper.studies import METHODS, TABLES, Study
-from tests.paper.conftest import jobs_of, request_for
+from tests.paper.conftest import plan_of
 
 #: The methods of the paper's own; the others stand in tables.
 OWN = [name for name, method in METHODS.items() if "ablation" in method]
@@ -41,7 +39,7 @@ def terms_of(experiment: Experiment) -> set[str]:
 
 
 def experiments_of(study: Study, data: str = "cifar10") -> dict[str, Experiment]:
-    return {arm.name: plan.experiment_of(arm, request_for(data)) for arm in study.arms}
+    return {arm.name: plan.experiment_of(arm, Request(data)) for arm in study.arms}
 
 
 @pytest.mark.parametrize("method", OWN)
@@ -77,13 +75,14 @@ def test_the_ablation_has_the_six_schemes(method: str, scale: str, data: str) ->
 def test_every_experiment_can_be_planned(name: str, method: str | None, scale: str) -> None:
     if name == "robust" and method:
         return
-    study = studies.study(name, method=method, scale=scale)
-    request = request_for("folder:imagenet" if scale == "full" else "cifar10", seeds=(0, 1))
-    if name == "table4":  # boxes are elsewhere
-        request = replace(request, targets=(Target("voc:VOCdevkit", several=True),))
-    jobs = jobs_of(study, request)
-    lengths = 1 if study.one_run else len(study.lengths)
-    assert len({job.name for job in jobs}) == len(jobs) == 2 * len(study.arms) * lengths
+    data = "folder:imagenet" if scale == "full" else "cifar10"
+    whole = plan_of(name, method, scale, data, seeds=(0, 1), epochs=None)
+    study = whole.study
+    jobs = whole.final()
+    lengths = sum(
+        1 + len(set(whole.equal_times(arm)) - {whole.epochs_of(arm)}) for arm in study.arms
+    )
+    assert len({job.name for job in jobs}) == len(jobs) == 2 * lengths
     known = protocols.every()
     for measure in (measure for measure in study.measures if measure.protocol in known):
         known[measure.protocol].options(
@@ -91,4 +90,20 @@ def test_every_experiment_can_be_planned(name: str, method: str | None, scale: s
             {k: v for k, v in measure.options.items() if k != "preset"},
         )
     for arm in study.arms:
-        assert terms_of(plan.experiment_of(arm, request)) == TERMS[SCHEMES[arm.scheme].title]
+        if arm.epochs != 0:
+            assert (
+                terms_of(plan.experiment_of(arm, whole.request)) == TERMS[SCHEMES[arm.scheme].title]
+            )
+
+
+def test_moco_v1_is_small_with_its_own_views_and_temperature() -> None:
+    """A linear head, τ 0.07, colours always changed and no blur (He et al. 2020)."""
+    arms = studies.arms_of("compared", "cifar")
+    (arm,) = [arm for arm in arms if arm.published == ("MoCo", 200)]
+    made = plan.experiment_of(arm, Request("cifar10"))
+    method = made.method.model_dump()
+    assert (method["name"], method["head"], method["temperature"]) == ("moco", "linear", 0.07)
+    views = made.views
+    assert (views.size, views.hue) == (32, 0.4)
+    assert (views.jitter_probability, views.blur_probability) == (1.0, 0.0)
+    assert made.network.name == "small-resnet"

@@ -40,7 +40,7 @@ def test_grey_images_stay_grey_and_colours_are_not_changed(name: str) -> None:
 def test_what_a_user_sets_wins() -> None:
     changed = domains.changes("histology", ["views.stain", "batch_size"])
     assert "views.stain" not in changed
-    assert changed["views.magnification"] == (0.7, 1.4)
+    assert changed["views.magnification"] == [0.7, 1.4]
     assert "views.magnification" not in domains.changes("histology", ["views.scale"])
 
 

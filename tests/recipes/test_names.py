@@ -62,7 +62,6 @@ def test_another_hard_example_is_not_what_is_mixed() -> None:
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("cifar10-hexa-simclr", "cifar10-simclr+adversarial"),
         ("cifar10-hexa-mocco", "cifar10-hexa-moco"),
         ("cifar10-hexa-deepcluster", "cifar10-hexa-dcluster"),
         ("cifar10-hexamoco", "cifar10-hexa-moco"),

@@ -53,7 +53,26 @@ def test_two_arms_are_compared_in_pairs_of_one_seed(make_run: MakeRun) -> None:
     assert scores.verdicts(runs[:3], ["a", "b", "c"]) == []
 
 
-def test_robust_accuracy_is_compared_over_attacked_images(make_run: MakeRun) -> None:
+def test_accuracies_under_attack_are_compared_too(make_run: MakeRun) -> None:
+    runs = [
+        run_with(
+            make_run(f"{name}{seed}", seed=seed, batch_size=8 * len(name)),
+            {
+                "protocol": "robust",
+                "metrics": {"top1": 90.0, "robust@8": robust + seed},
+                "data_facts": {"test": {"images": 100, "fingerprint": "x"}},
+            },
+        )
+        for name, robust in (("a", 20.0), ("bb", 60.0))
+        for seed in range(2)
+    ]
+    clean, attacked = scores.verdicts(runs, [run.folder.name for run in runs])
+    assert "bb0 and 1 more is not shown to differ from a0 and 1 more" in clean
+    assert "bb0 and 1 more is better than a0 and 1 more: +40.0" in attacked
+    assert "ε = 8" in attacked
+
+
+def test_verdicts_under_attack(make_run: MakeRun) -> None:
     runs = [
         run_with(
             make_run(name, batch_size=8 * len(name)),
@@ -74,7 +93,7 @@ def test_robust_accuracy_is_compared_over_attacked_images(make_run: MakeRun) -> 
     assert "over 50 test images" in attacked
 
 
-def test_one_seed_each_is_compared_over_images(make_run: MakeRun) -> None:
+def test_verdicts_of_one_seed(make_run: MakeRun) -> None:
     runs = _two_arms(make_run, {"a": [50.0], "bb": [52.0]}, 100)
     (said,) = scores.verdicts(runs, ["a", "bb"])
     half = 1.96 * ((50 * 50 + 52 * 48) / 100) ** 0.5
@@ -83,30 +102,3 @@ def test_one_seed_each_is_compared_over_images(make_run: MakeRun) -> None:
     assert "dd is worse than c: −8.0" in scores.verdicts(runs, ["c", "dd"])[0]
     runs = _two_arms(make_run, {"e": [60.0], "ff": [52.0]}, None)
     assert "number of test images is unknown" in scores.verdicts(runs, ["e", "ff"])[0]
-
-
-def test_few_labels_are_compared_draw_by_draw(make_run: MakeRun) -> None:
-    def few(draws: dict[str, list[float]], seed: int = 0) -> dict[str, object]:
-        details = {labels: {"draws": scores} for labels, scores in draws.items()}
-        return {
-            "protocol": "knn/few",
-            "data": "d",
-            "seed": seed,
-            "metrics": {"top1@1": 1.0},
-            "details": details,
-        }
-
-    first = {"1": [10.0, 20.0, 30.0], "8": [60.0, 61.0, 62.0]}
-    second = {"1": [11.0, 22.0, 33.0], "4": [1.0, 2.0]}
-    runs = [run_with(make_run(name), few(draws)) for name, draws in (("a", first), ("b", second))]
-    runs.append(run_with(make_run("c"), few({"1": [10.0, 20.0, 30.0]}, seed=1)))
-    grid = scores.few_labels(runs, list("abc"))
-    assert grid.header == ("protocol", "data", "labels per class", "a", "b", "c", "b − a", "c − a")
-    rows = {row[2]: row[3:] for row in grid.rows}
-    # t(2 degrees of freedom, 97.5 %) = 4.3027, of a table: 4.3027 · 10 / √3, · 11 / √3 and · 1 / √3
-    assert rows["1"] == ("20.0 ± 24.8", "22.0 ± 27.3", "20.0 ± 24.8", "+2.0 ± 2.5", "–")
-    assert rows["8"][1:] == rows["4"][:1] + ("–",) * 3 == ("–",) * 4
-    assert [
-        row[-1] for row in scores.few_labels(runs[1::-1], ["b", "a"]).rows if row[2] == "1"
-    ] == ["−2.0 ± 2.5"]
-    assert scores.few_labels([read_run(make_run("plain"))], ["plain"]).rows == ()

@@ -17,7 +17,8 @@ from hexa import recipes
 from hexa.cli import main
 from hexa.config import UserError
 from hexa.data import ArraySource, open_source
-from hexa.data.loading.loaders import PretrainLoader, evaluation_batches
+from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views, ViewsConfig
 from hexa.nn.backbones import NetworkConfig
@@ -118,13 +119,13 @@ def test_every_command_takes_them(
     assert hexa.evaluate("knn", run, data)["metrics"]["top1"] >= 0
     hexa.embed(run, data, tmp_path / "features.npz")
     assert np.load(tmp_path / "features.npz")["features"].shape[0] == COUNT
-    for kind in ("hard-examples", "neighbours"):
+    for kind in ("view-space", "clusters"):
         assert main(["figure", kind, str(run), "--out", str(tmp_path / f"{kind}.png")]) == 0
     assert main(["resume", str(run)]) == 0
     assert export(run, "safetensors", tmp_path / "x.safetensors")["largest_difference"] == 0
     assert load_backbone(tmp_path / "x.safetensors")(torch.rand(2, BANDS, SIDE, SIDE)).shape[0] == 2
-    with pytest.raises(UserError, match="--to torchvision: no other library has small-resnet"):
-        export(run, "torchvision", tmp_path / "x.pth")
+    with pytest.raises(UserError, match="--to torchvision: its networks take 3 channels"):
+        export(run, "torchvision", tmp_path / "y.safetensors")
     with pytest.raises(
         UserError, match="data 'digits': its images have 3 channels, but the network takes 5"
     ):

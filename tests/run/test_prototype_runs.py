@@ -38,12 +38,11 @@ def run(
     return request.param, folder, said.getvalue()
 
 
-def test_memory_is_stated_first_and_the_health_of_clusters_is_logged(
+def test_health_of_clusters(
     run: tuple[str, Path, str],
 ) -> None:
-    name, folder, said = run
+    name, folder, _ = run
     epochs = metric_lines(folder, "epoch")
-    assert said.index(" MB more") < said.index("step 2/10")
     assert [line["epoch"] for line in epochs] == ([1] if name == "pcl-v2" else [0, 1])
     assert epochs[0]["clusters/nmi_labels"] > 0
     assert ("clusters/nmi_previous" in epochs[-1]) == (name == "deepcluster-v2")

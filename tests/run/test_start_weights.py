@@ -16,70 +16,18 @@ from hexa import recipes
 from hexa.config import UserError
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.recipes import experiment as experiments
-from hexa.run.run import pretrain, resume
+from hexa.run.run import pretrain
 from hexa.run.start import begin_from_weights
-from hexa.runtime import checkpoints
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
-from tests.run.test_start import TINY
-
-OWN = """
-import timm, torch
-torch.manual_seed(1)
-def known(): return timm.create_model("resnet18")
-def fed_otherwise():
-    network = known()
-    network.mean, network.image_size = (0.1, 0.2, 0.3), 64
-    return network
-def of_torchvision():
-    from torchvision.models import resnet18
-    return resnet18(num_classes=7)
-def unknown(): return torch.nn.Conv2d(3, 4, 3)
-def other_patches():
-    network = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=4)
-    network.image_size = 32
-    return network
-"""
-
-
-def test_code_that_the_user_names_runs_once_and_no_file_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = tmp_path / "own.py"
-    code.write_text(OWN)
-    given = TINY | {
-        "views.size": 8,
-        "max_steps": 4,
-        "training.checkpoint_every_steps": 2,
-        "training.keep": 20,
-    }
-    given |= {"data": "digits", "start.weights": f"python:{code}:known"}
-    experiment = begin_from_weights(
-        experiments.override(recipes.get("cifar10-moco-v2+small"), given), given
-    )
-    code.unlink()
-    assert (experiment.network.name, experiment.views.test_size) == ("resnet18", 8)
-    assert experiment.network.mean == (0.485, 0.456, 0.406)
-    assert "python:" not in experiment.model_dump_json()
-    run = pretrain(experiment, tmp_path / "run", console=Console(file=io.StringIO()))
-    whole = load_backbone(run).content_hash()
-    Path(str(experiment.start.weights)).unlink()
-    (run / "backbone.safetensors").unlink()
-    checkpoints.checkpoints(run / "checkpoints")[-1].unlink()
-    resume(run, console=Console(file=io.StringIO()))
-    assert load_backbone(run).content_hash() == whole
 
 
 def test_a_configuration_runs_no_code() -> None:
-    """Only what the user typed does: an experiment that came from a file or a recipe names weights, not code."""
-    experiment = experiments.override(
-        recipes.get("digits-moco-v2"), {"start.weights": "python:antigravity:fly"}
-    )
-    with pytest.raises(
-        UserError, match="which a file must not name; use --start python:antigravity:fly"
-    ):
-        begin_from_weights(experiment, {"epochs": 1})
+    named = {"start.weights": "python:antigravity:fly"}
+    experiment = experiments.override(recipes.get("digits-moco-v2"), named)
+    with pytest.raises(UserError, match="is code, which is not run here; save the state_dict"):
+        begin_from_weights(experiment, named)
     noted = experiments.override(experiment, {"start.sha256": "0" * 64})
-    with pytest.raises(UserError, match="is code, which a file must not name"):
+    with pytest.raises(UserError, match="is code, which is not run here"):
         pretrain(
             begin_from_weights(noted, {"start.weights"}),
             "nowhere",

@@ -20,13 +20,18 @@ def test_an_unfinished_run_is_named(tmp_path: Path, says: Says) -> None:
     embedding = ("embed", run, "--data", "digits#test", "--out", tmp_path / "out.npz")
     (run / "adapt.json").write_text("{}")
     assert note.format("the same hexa adapt command") in says(*embedding).out.splitlines()
-    again = ("export", tmp_path / "out.safetensors", "--to", "timm", "--out", tmp_path / "b.pth")
-    assert "unfinished" not in says(*again, status=2).out
-    shutil.copy(tmp_path / "out.safetensors", run / "backbone.safetensors")
-    (run / "adapt.json").write_text(
-        '{"verdict": "no", "kept": "start", "table": {"header": ["", "", "", ""]}}'
+    again = (
+        "export",
+        tmp_path / "out.safetensors",
+        "--to",
+        "timm",
+        "--out",
+        tmp_path / "b.safetensors",
     )
-    assert f"end of training; its winner is {run}/winner.safetensors" in says(*embedding).out
+    assert "is unfinished" not in says(*again).out
+    for name in ("backbone", "winner"):
+        shutil.copy(tmp_path / "out.safetensors", run / f"{name}.safetensors")
+    assert f"the better of start and result is {run}/winner.safetensors" in says(*embedding).out
 
 
 def test_pictures_tell_their_stages_and_count_images(
@@ -37,8 +42,7 @@ def test_pictures_tell_their_stages_and_count_images(
         says("visualize", *given).err == "opening the images …\nmaking hard examples …\ndrawing …\n"
     )
     assert (
-        says("figure", "hard-examples", *given).err
-        == "opening the images …\nmaking views of them …\n"
+        says("figure", "view-space", *given).err == "opening the images …\nmaking views of them …\n"
     )
     monkeypatch.setattr("hexa.runtime.progress.ProgressBar.PAUSE", 0.0)
-    assert "extracting features: 1,347 of 1,347" in says("figure", "neighbours", *given).err
+    assert "extracting features: 1,347 of 1,347" in says("figure", "clusters", *given).err

@@ -64,7 +64,7 @@ def test_files_that_only_a_runs_configuration_names_are_opened_on_request(
     named = plain_images(tmp_path / "private", dict.fromkeys(("a.png", "b.png"), (9, 9)))
     run = a_run(tmp_path / "run", override(tiny(), {"data": named}))
     picture = ["--out", tmp_path / "a.png", "--num-images", "2"]
-    for command in (["visualize", run], ["figure", "hard-examples", run]):
+    for command in (["visualize", run], ["figure", "view-space", run]):
         found = says(*command, "--out", tmp_path / "a.png", status=2).err
         assert f"{named}', which are opened only on request" in found
         assert "--data" in found

@@ -1,9 +1,8 @@
-"""Locks against other processes, and children whose parent is killed."""
+"""Locks against other processes."""
 
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import subprocess
 import sys
@@ -24,18 +23,6 @@ with locked(Path(sys.argv[1]), "works"):
         print(child, flush=True)
     sys.stdin.read()
     os._exit(0)
-"""
-CHILD = """
-import signal, sys
-from hexa.runtime.signals import end_with
-end_with(int(sys.argv[1]))
-print("ready", flush=True)
-signal.pause()
-"""
-PARENT = """
-import os, signal, subprocess, sys
-subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid())], start_new_session=True)
-signal.pause()
 """
 
 
@@ -85,16 +72,3 @@ def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
             pass
         (tmp_path / "lock").unlink()
     assert (tmp_path / "precious").read_text() == "content"
-
-
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="the kernel tells of a parent's end on Linux alone"
-)
-def test_a_child_ends_when_its_parent_is_killed() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE)
-    assert parent.stdout.readline() == b"ready\n"
-    parent.kill()
-    parent.wait()
-    assert select.select([parent.stdout], [], [], 30)[0], "the child lives on"
-    assert parent.stdout.read() == b""  # its end of the pipe is closed
-    parent.stdout.close()

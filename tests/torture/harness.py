@@ -22,9 +22,9 @@ import torch
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.sources.decode import DecodeError
-from hexa.data.sources.voc_boxes import boxes_of
 from hexa.runtime.allocator import return_freed_memory
 from hexa.runtime.packages import commit
+from hexa_paper.detection.images import boxes_of
 
 MEGABYTES = 400
 """More than a look at any of these small files may take."""

@@ -24,10 +24,10 @@ from tests.torture.harness import Ended
 HOOKS = {
     "train": "hexa.run.run:_Session._train",
     "adapt": "hexa.adaptation.command:adapt",
-    "plan": "hexa.adaptation.plan:Given.costs",
+    "plan": "hexa.adaptation.given:Given.costs",
     "conclude": "hexa.adaptation.command:_conclude",
     "evaluate": "hexa.evaluation.measure:measure",
-    "reproduce": "hexa_paper.work:Work.measured",
+    "reproduce": "hexa_paper.loop:make",
     "step": "hexa.training.trainer:Trainer._train_step",
     "append to the journal": "hexa.training.journal:Journal._append",
     "monitor": "hexa.run.monitor:KnnMonitor.__call__",

@@ -11,14 +11,11 @@ from pathlib import Path
 import pytest
 
 from hexa import recipes
-from hexa.evaluation import evaluate
 from hexa.recipes import experiment as experiments
 from hexa.run.run import pretrain, resume
 from hexa.runtime import checkpoints
-from hexa_paper.detection import scoring
 from tests.end_to_end.endings import FIELDS, RECIPE, STEPS, difference, options
-from tests.paper.detection.test_detect import NETWORK, TINY, squares
-from tests.torture.harness import DAMAGES, Ended, Tally, forked
+from tests.torture.harness import DAMAGES, Ended, Tally
 from tests.torture.struck import HOOKS, Strike, fill, kill, kill_a_worker, owner_of, struck
 
 MONITORED = {"monitor__knn_every": 1, "monitor__k": 20}
@@ -109,36 +106,3 @@ def test_workers_that_die_and_workers_that_live_on(tmp_path: Path, tally: Tally)
     way = f"go on with: hexa resume {folder}" in ends[0].err
     tally.fault("a loader process dies", said and way and left is None, (ends[0], left))
     tally.fault("kill -9 while training", ends[1].code == -signal.SIGKILL, ends[1])
-
-
-#: What was reported last before the process is killed, and what is reported first when it goes on.
-MOMENTS = (
-    (("training the detector", 5), ("training the detector", 5)),
-    (("detecting", 8), ("detecting", 7)),
-)
-
-
-def test_kill_9_while_a_detector_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tally: Tally
-) -> None:
-    """It ends in the same figures."""
-    monkeypatch.setattr(scoring, "_CHUNK", 3)
-    data = squares(tmp_path)
-    given = {**TINY, "precise_bn": 3, "out": tmp_path / "found.json"}
-    whole = evaluate("detect", NETWORK, data, **given)
-    for last, first in MOMENTS:
-
-        def killed(label: str, done: int, total: int, last: tuple[str, int] = last) -> None:
-            if (label, done) == last:
-                kill()
-
-        ended = forked(
-            lambda: evaluate("detect", NETWORK, data, progress=killed, **given), seconds=120
-        )
-        went: list[tuple[str, int, int]] = []
-        again = evaluate(
-            "detect", NETWORK, data, progress=lambda *said, went=went: went.append(said), **given
-        )  # type: ignore[misc]
-        same = (again["metrics"], again["details"]) == (whole["metrics"], whole["details"])
-        fine = ended.signal == signal.SIGKILL and same and went[0][:2] == first
-        tally.fault("kill -9 while a detector is measured", fine, (ended, went[0]))

@@ -11,14 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from PIL import Image
 
-from hexa.data.sources.decode import (
-    MAX_IMAGE_PIXELS,
-    DecodeError,
-    decode,
-    decode_with_pil,
-    jpeg_size,
-    quiet,
-)
+from hexa.data.sources.decode import MAX_IMAGE_PIXELS, DecodeError, decode
+from hexa.data.sources.pil import jpeg_size, quiet
 from tests.data.image_files import (
     bmp_in_runs,
     chunk,
@@ -64,7 +58,7 @@ def test_every_format_is_read() -> None:
 def read(data: bytes) -> None:
     """As evaluations read an image, and as training crops are cut of large ones."""
     if jpeg_size(data) is not None:
-        decode_with_pil(data, 4)
+        decode(data, shrink=4)
     decode(data)
 
 

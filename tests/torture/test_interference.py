@@ -93,8 +93,8 @@ def twice() -> None:
 @pytest.fixture
 def harmed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Harmed:
     """Runs a command in this process; before call number `call` of a function of HOOKS, `act` happens."""
-    monkeypatch.setattr("hexa.adaptation.plan.measure", quick_costs)
-    monkeypatch.setattr("hexa.adaptation.harden.images_per_second", lambda *_: 1000.0)
+    monkeypatch.setattr("hexa.adaptation.given.measure", quick_costs)
+    monkeypatch.setattr("hexa.adaptation.harden_verdict.images_per_second", lambda *_: 1000.0)
 
     def run(words: list[object], act: Act | None = None, at: str = "step", call: int = 1) -> Ended:
         with monkeypatch.context() as patch:

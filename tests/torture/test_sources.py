@@ -13,7 +13,7 @@ import pytest
 
 from tests.data.image_files import bitmap
 from tests.data.sources.test_torchvision_sets import pets
-from tests.data.sources.test_voc_boxes import ANNOTATION, annotated
+from tests.paper.detection.test_boxes import ANNOTATION, annotated
 from tests.torture.harness import Tally, outcome
 
 #: What is tried: (its name, what makes it in a folder and returns the name of the source, what a look at it says).

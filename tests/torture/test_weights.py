@@ -65,18 +65,13 @@ def metadata(network: Any = None, **changes: Any) -> Make:
     def make(folder: Path) -> Path:
         path = save_backbone(random_backbone(SMALL, 16), folder / "x.safetensors")
         with safetensors.safe_open(path, framework="pt") as file:
-            found = file.metadata()
-        text = (
-            network
-            if isinstance(network, str)
-            else json.dumps(json.loads(found["network"]) | (network or {}))
-        )
-        kept = {
-            name: value
-            for name, value in (found | changes | {"network": text}).items()
-            if value is not None
-        }
-        safetensors.torch.save_file(small_state(), path, kept)
+            found = json.loads(file.metadata()["hexa"])
+        fields = {name: json.dumps(value) for name, value in found.items()} | changes
+        if network is not None:
+            changed = found["network"] | network if isinstance(network, dict) else network
+            fields["network"] = json.dumps(changed) if isinstance(changed, dict) else changed
+        pairs = (f'"{name}": {text}' for name, text in fields.items() if text is not None)
+        safetensors.torch.save_file(small_state(), path, {"hexa": "{" + ", ".join(pairs) + "}"})
         return path
 
     return make
@@ -157,14 +152,14 @@ NETWORKS: list[Any] = [
     DEEP,
 ]
 FIELDS: list[dict[str, Any]] = [
-    {"image_size": "60000"},
-    {"image_size": "9" * 5000},
+    {"size": "60000"},
+    {"size": "9" * 5000},
     {"mean": "[NaN, 0, 0]"},
     {"mean": DEEP},
     {"std": "[0, 1, 1]"},
     {"std": None},
-    {"interpolation": "magic"},
-    {"content": "0" * 16},
+    {"interpolation": '"magic"'},
+    {"content": '"0"'},
 ]
 HEADERS: list[tuple[Any, int | None]] = [
     (b"{}", 2**60),

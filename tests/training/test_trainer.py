@@ -125,8 +125,8 @@ def test_a_term_is_logged_from_where_it_sets_in_and_is_a_mean_over_its_own_steps
     said = list[str]()
     made.journal.reporter.say = said.append  # type: ignore[method-assign]
     made.run()
-    expected = ["epoch 0.8: adversarial sets in", "epoch 1.4: cutmix sets in"]
-    assert [line for line in said if "sets in" in line] == expected
+    expected = ["epoch 0.8: adversarial starts", "epoch 1.4: cutmix starts"]
+    assert [line for line in said if "starts" in line] == expected
     trainer(tmp_path / "five", hard=LATE, log_every=5).run()
     each = {line["step"]: line for line in metrics(tmp_path / "each")}
     assert [min(s for s, line in each.items() if f"loss/{name}" in line) for name in LATE] == [5, 8]

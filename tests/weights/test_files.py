@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.runtime import checkpoints
+from hexa.weights.metadata import content_hash
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.torture.harness import forked
 from tests.weights.test_pretrained import SMALL, run_folder
@@ -78,9 +80,10 @@ def test_damage_in_the_network_is_noticed_and_elsewhere_does_not_matter(tmp_path
 def test_weights_are_real_numbers(tmp_path: Path, kind: torch.dtype) -> None:
     path = save_backbone(random_backbone(SMALL, 16), tmp_path / "b.safetensors")
     with safetensors.safe_open(path, framework="pt") as file:
-        metadata = {name: value for name, value in file.metadata().items() if name != "content"}
+        fields = json.loads(file.metadata()["hexa"])
     state = state_of(0)
     state["conv1.weight"] = state["conv1.weight"].to(kind)
+    metadata = {"hexa": json.dumps(fields | {"content": content_hash(state)})}
     safetensors.torch.save_file(state, path, metadata)
     with pytest.raises(UserError, match=r"conv1\.weight has type .*; weights must be floats"):
         load_backbone(path)

@@ -15,14 +15,14 @@ from hexa.comparison import unlabelled
 from hexa.comparison.extraction import Tell
 from hexa.comparison.labelled import MEASURES, Array, Difference, Judge, over_draws, paired
 from hexa.data import Source
-from hexa.data.loading.loaders import evaluation_batches
+from hexa.data.loading.evaluation_stream import evaluation_batches
 from hexa.data.sources.source import Subset
 from hexa.evaluation import attack
 from hexa.evaluation.auto_attack import apgd, apgd_name, ascend
 from hexa.evaluation.corruptions import kinds
+from hexa.evaluation.features import transform_of
 from hexa.evaluation.protocols.probe import FittedProbe
 from hexa.evaluation.split import draw_images, folds
-from hexa.evaluation.transforms import transform_of
 from hexa.reporting.tables import Table
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
@@ -33,7 +33,6 @@ EPSILONS = (1.0, 2.0, 4.0)
 STEPS = 20
 #: Other classes that attacks by labels aim at, the most likely first.
 TARGETS = 3
-_ATTACKS = apgd(STEPS, TARGETS)
 #: Severity of corruptions, of five.
 _SEVERITY = 3
 #: Clean accuracy; `--price` bounds the loss of the mean of both.
@@ -157,7 +156,8 @@ def _classified(
     scores = nn.Sequential(side.backbone, side.probes[fold].linear().to(device))
     radii = [epsilon / 255 for epsilon in EPSILONS]
     streams = [shown.streams[row] for row in rows]
-    smallest = attack.smallest_radius(scores, x, y, radii, _ATTACKS, streams).numpy()
+    attacks = apgd(STEPS, TARGETS, classes=side.probes[fold].weights.shape[1])
+    smallest = attack.smallest_radius(scores, x, y, radii, attacks, streams).numpy()
     found: Values = {
         name: 100 * (smallest > radius).astype(np.float64)
         for name, radius in zip(ATTACKED, radii, strict=True)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from hexa.adaptation.choice import Choice
 from hexa.adaptation.looking import Seen
-from hexa.comparison import leakage
 from hexa.comparison.labelled import Judge, count_groups, labels_of, shown_by
 from hexa.data import Source
 from hexa.recipes.experiment import Experiment
-from hexa.reporting.tables import format_duration
+from hexa.reporting.tables import format_duration, format_passes
 from hexa.weights.pretrained import Backbone
 
 
 def length(experiment: Experiment, passes: float, seconds: float) -> str:
     """The line on how long the training is. seconds: of everything; 0 if epochs or steps decide it."""
-    said = f"length: {'about ' if seconds else ''}{passes:.1f} passes (epochs) in batches of {experiment.batch_size}"
-    if sets := experiment.start.view_sets:
-        said += f", {sets} of them with new views, which the others repeat"
-    said += f", by {experiment.optimizer.name} at {experiment.optimizer.learning_rate:g}"
-    return said + (f", {format_duration(seconds)} in all" if seconds else "")
+    optimizer = experiment.optimizer
+    said = format_passes(passes, experiment.start.view_sets)
+    said += f", in batches of {experiment.batch_size}, by {optimizer.name} at {optimizer.learning_rate:g}"
+    if not seconds:
+        return f"length: {said}"
+    return f"length: about {said}, {format_duration(seconds)} in all"
 
 
 def lines(
@@ -34,35 +34,43 @@ def lines(
     stages: those of the network. share: of the start's neighbourhoods that are kept at the size of the result, if that
     was measured. native: the start's own size.
     """
-    size = experiment.views.size
-    used = experiment.views.test_size
     start = experiment.start
-    method = " + ".join(
-        [experiment.method.name, *(n for n, h in experiment.hard_examples.items() if h.weight > 0)]
-    )
+    images = str(seen)
+    if chosen.images < seen.count:
+        images += f", {chosen.images:,} of them trained on"
+    hard = [name for name, example in experiment.hard_examples.items() if example.weight > 0]
+    method = " + ".join([experiment.method.name, *hard])
     statistics = "kept" if start.batch_norm == "keep" else start.batch_norm
-    result = f"; the result is for {used} px" if used != size else ""
-    smaller = (
-        f"; the start's own {native} px may be worth more than training gains"
-        if used < native
-        else ""
-    )
-    smaller = (
-        f", where the start keeps {share:.0%} of its neighbourhoods"
-        if share is not None
-        else smaller
-    )
-    few = {None: "whole network", 1: f"last of {stages} stages"}
-    learns = few.get(start.trainable_stages, f"last {start.trainable_stages} of {stages} stages")
-    learns += ", in the first pass the head alone" if start.freeze_backbone == 1 else ""
-    fewer = f", {chosen.images:,} of them trained on" if chosen.images < seen.count else ""
-    guessed = " (--domain names another kind)" if seen.domain != "photos" else ""
+    learning = "the whole network"
+    if start.trainable_stages == 1:
+        learning = f"the last of {stages} stages"
+    elif start.trainable_stages is not None:
+        learning = f"the last {start.trainable_stages} of {stages} stages"
+    if start.freeze_backbone == 1:
+        learning += ", in the first pass the head alone"
     return (
-        f"images: {seen}{fewer}",
+        f"images: {images}",
         f"method: {method}, from {start.weights}, batch-norm statistics {statistics}",
-        f"learning: the {learns}",
-        f"views: {experiment.views.based_on} for {seen.domain}{guessed}, {size} px{result}{smaller}",
+        f"learning: {learning}",
+        f"views: {_views(experiment, seen.domain, share, native)}",
     )
+
+
+def _views(experiment: Experiment, domain: str, share: float | None, native: int) -> str:
+    """What the views are made for, their size, and what a smaller one costs."""
+    views = experiment.views
+    used = views.test_size
+    said = f"{views.based_on} for {domain}"
+    if domain != "photos":
+        said += " (--domain names another kind)"
+    said += f", {views.size} px"
+    if used != views.size:
+        said += f"; the result is for {used} px"
+    if share is not None:
+        return f"{said}, where the start keeps {share:.0%} of its neighbourhoods"
+    if used < native:
+        return f"{said}; the start's own {native} px may be worth more than training gains"
+    return said
 
 
 def too_short(minutes: int) -> str:
@@ -82,22 +90,11 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
     """The line on the images that judge, of which `compared` are looked at."""
     if labelled is None:
         return "labels: none, so whether it helped cannot be told and the start will be kept; --labelled gives some"
-    whose = (
-        "those of the images themselves, which it learns from"
-        if labelled is source
-        else repr(labelled)
-    )
-    both = 0 if labelled is source else int(leakage.shared(source, labelled).sum())
-    known = f", {both:,} of which are among the images to learn from" if both else ""
-    judge = Judge(labels_of(labelled), groups=labelled.groups())
-    can = shown_by(judge, compared)
-    return f"labels: {whose}{in_groups(labelled)}{known}; {can}"
-
-
-def in_groups(labelled: Source) -> str:
-    """The number of groups of labelled images, or that they count as independent, as the end of a plan's sentence."""
-    return (
-        ", independent unless --groups is given"
-        if (n := labelled.groups()) is None
-        else f" in {count_groups(n)}"
-    )
+    groups = labelled.groups()
+    kept = ", independent unless --groups is given"
+    if groups is not None:
+        kept = f" in {count_groups(groups)}"
+    can = shown_by(Judge(labels_of(labelled), groups=groups), compared)
+    if labelled is source:
+        return f"labels: those of the images themselves, which it learns from{kept}; {can}"
+    return f"labels: {labelled!r}{kept}; {can}"

@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK
 """The command line. Nothing slow is imported here, so that `hexa --help` is fast."""
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import Any, NoReturn
 
 import hexa
 from hexa.cli import (
+    adapting as adapting,
     backbones,
     machine as machine,
     pictures as pictures,
@@ -120,10 +120,6 @@ def _add_fields(parser: Parser, request: str) -> None:
 
 def run() -> NoReturn:
     """Run the command and end the process: Python would spend seconds on taking torch apart."""
-    if "_ARGCOMPLETE" in os.environ:
-        from hexa.cli.completion import complete
-
-        complete(build_parser)
     status = 1
 
     def end() -> None:

@@ -219,7 +219,7 @@ def embed(given: Given, extra: Fields) -> None:
 @command(
     "hand the backbone over to another library; checked before success is reported",
     option("RUN", BACKBONES),
-    option("--to FORMAT", "torchvision, timm, safetensors, onnx or detectron2", required=True),
+    option("--to FORMAT", "torchvision, timm, safetensors or onnx", required=True),
     option("--out PATH", required=True),
     request="ImageOptions",
 )
@@ -253,21 +253,16 @@ def _requested(request: type[Config], given: Given, extra: Fields) -> dict[str, 
 
 
 def _remark(run: str) -> str:
-    """A line on a run that has not ended, whose newest checkpoint is used, or whose start was kept; else empty."""
-    from hexa.reporting.runs import read_run
-    from hexa.run.folder import ADAPTATION, BACKBONE, CONFIG, WINNER
+    """A line on a run that has not ended, whose newest checkpoint is used, or that has a better start; else empty."""
+    from hexa.run.names import ADAPTATION, BACKBONE, CONFIG, WINNER
 
     folder = Path(run)
     if not (folder / CONFIG).is_file():
         return ""
-    if (folder / BACKBONE).is_file():
-        found = read_run(folder).adaptation if (folder / ADAPTATION).is_file() else {}
-        other = found.get("helped") is False or found.get("request", {}).get("command") == "harden"
-        return (
-            f"note: {run} itself has the weights at the end of training; its winner is {folder / WINNER}"
-            * other
-        )
-    go_on = (
-        "the same hexa adapt command" if (folder / ADAPTATION).is_file() else f"hexa resume {run}"
-    )
-    return f"note: {run} is unfinished: this is its newest checkpoint; {go_on} trains it to the end"
+    adapts = (folder / ADAPTATION).is_file()
+    if not (folder / BACKBONE).is_file():
+        remedy = "the same hexa adapt command" if adapts else f"hexa resume {run}"
+        return f"note: {run} is unfinished: this is its newest checkpoint; {remedy} trains it to the end"
+    if adapts and (folder / WINNER).is_file():
+        return f"note: {run} has the weights at the end of training; the better of start and result is {folder / WINNER}"
+    return ""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hexa import recipes
 from hexa.config import UserError
-from hexa.data import open_source
 from hexa.evaluation import evaluate
-from hexa.measure.costs import measure
 from hexa.recipes.experiment import Experiment, fields_of, load as load_experiment, override
 from hexa.reporting.report import report
-from hexa.reporting.tables import Table, format_duration
-from hexa.run.folder import BACKBONE, LOCK, PATIENCE, is_ours, mine
+from hexa.reporting.tables import Table
+from hexa.run.folder import PATIENCE, is_ours, mine
+from hexa.run.names import CONFIG, LOCK
 from hexa.run.run import pretrain, resume
 from hexa.runtime.console import Console
 from hexa.runtime.lock import locked
@@ -30,8 +28,6 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "probe": {"preset": "few"},
     "robust": {"epsilons": EPSILONS, "steps": 10, "targets": 2},
 }
-#: Forward passes of an image that scoring takes, mostly for attacks, for each arm and its share of the other rows.
-_SCORING = 60_000
 _FEW = "linear probe, 5 labels per class"
 _HEADER = (
     "features",
@@ -60,15 +56,9 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
         experiments = {name: _experiment(recipe, epochs) for name, recipe in ARMS.items()}
         for name, folder in folders.items():
             _clear(folder, experiments[name])
-        if to_train := [
-            experiments[name]
-            for name, folder in folders.items()
-            if not (folder / BACKBONE).is_file()
-        ]:
-            console.print(f"this machine needs about {format_duration(_seconds(to_train))}")
         for name, folder in folders.items():
             console.rule(f"{name}: {experiments[name].epochs} epochs without labels", align="left")
-            if (folder / "config.yaml").is_file():
+            if (folder / CONFIG).is_file():
                 resume(folder, console=console)
             else:
                 pretrain(experiments[name], folder, console=console)
@@ -92,19 +82,9 @@ def _experiment(recipe: str, epochs: int | None) -> Experiment:
     return override(recipes.get(recipe), {} if epochs is None else {"epochs": epochs})
 
 
-def _seconds(experiments: Sequence[Experiment]) -> float:
-    """Estimated seconds of training and scoring all experiments on this machine, from a few timed steps of each."""
-    source = open_source("digits", "train")
-    timed = ((one, measure(one, source, (), partly=False)) for one in experiments)
-    return sum(
-        costs.run(one, len(source)) + _SCORING * costs.score(one.views.test_size)
-        for one, costs in timed
-    )
-
-
 def _clear(folder: Path, experiment: Experiment) -> None:
     """Remove what an older demo left there, if it can't be gone on with; nothing that isn't a demo's."""
-    config = folder / "config.yaml"
+    config = folder / CONFIG
     if not config.is_file():
         if folder.exists():
             is_ours(folder)  # says what is wrong with it, unless it is as good as empty

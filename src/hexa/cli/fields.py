@@ -8,15 +8,11 @@ import textwrap
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import pydantic
 
 from hexa.config import ConfigError, nearest
-
-if TYPE_CHECKING:
-    from hexa.recipes.experiment import Experiment
-
 
 #: Fields that most people set, or the beginnings of their paths: what `--help` lists. `--help-all` lists all others too.
 COMMON = (
@@ -39,6 +35,17 @@ COMMON = (
     "training.num_workers",
     "training.compile",
 )
+#: Words for types.
+_WORDS = {
+    int: "integer",
+    float: "number",
+    bool: "true|false",
+    str: "text",
+    Path: "path",
+    type(None): "none",
+    tuple: "list",
+    dict: "mapping",
+}
 #: References to the project's list of formulas and decisions, " (F4)" and "D9: ", which help leaves out.
 _REFERENCES = re.compile(r" \([FD]\d+(, [FD]\d+)*\)|\b[FD]\d+: ")
 
@@ -110,21 +117,6 @@ def check_names(given: Iterable[str], fields: Iterable[Field], options: Iterable
         raise ConfigError(problems)
 
 
-def of_absent_hard_examples(experiment: Experiment) -> list[Field]:
-    """The fields of the kinds of hard examples that this experiment lacks; naming one of them adds it."""
-    from hexa.config import choices
-    from hexa.core import HardExample
-
-    present = {example.kind for example in experiment.hard_examples.values()}
-    kinds = choices(HardExample, "kind", "hexa.hard_examples")
-    absent = [kind for kind in sorted(kinds) if kind not in present]
-    return [
-        field
-        for kind in absent
-        for field in of_experiment(kinds[kind](kind=kind), f"hard_examples.{kind}.")
-    ]
-
-
 def describe(fields: Iterable[Field], width: int = 100) -> str:
     """The fields as help prints them: `--path VALUE  (choices)` and what it does, one group after another."""
     lines: list[str] = []
@@ -182,35 +174,16 @@ def _description(config: type[pydantic.BaseModel], name: str) -> str:
 
 
 def _kind(annotation: Any) -> str:
-    """What may be given, in words a user knows: `auto|fp32|bf16`, `number or none`; empty where there is no choice."""
-    names = {
-        int: "integer",
-        float: "number",
-        bool: "true|false",
-        str: "text",
-        Path: "path",
-        type(None): "none",
-    }
+    """What may be given: `auto|fp32|bf16`, `number or none`; empty if there is no choice or no short word."""
     origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Literal:
-        choices = get_args(annotation)
-        return "|".join(map(str, choices)) if len(choices) > 1 else ""
+        return "|".join(map(str, arguments)) if len(arguments) > 1 else ""
     if origin in (Union, types.UnionType):
-        return " or ".join(_kind(part) for part in get_args(annotation))
+        return " or ".join(filter(None, map(_kind, arguments)))
     if origin is Annotated:
-        return _kind(get_args(annotation)[0])
-    if origin is dict:
-        return "{name: value, …}"
-    if origin in (tuple, list):
-        inner = [_kind(part) for part in get_args(annotation) if part is not Ellipsis]
-        fixed = origin is tuple and Ellipsis not in get_args(annotation)
-        return f"[{', '.join(inner)}]" if fixed else f"[{inner[0]}, …]"
-    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
-        parts = (
-            f"{name}: {_kind(info.annotation)}" for name, info in annotation.model_fields.items()
-        )
-        return "{" + ", ".join(parts) + "}"
-    return names.get(annotation, "")
+        return _kind(arguments[0])
+    return _WORDS.get(origin or annotation, "")
 
 
 def _shown(value: Any) -> str:

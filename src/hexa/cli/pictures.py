@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     open=True,
 )
 def visualize(given: Given, extra: Fields) -> None:
-    from hexa.config import UserError, some
+    from hexa.config import UserError
     from hexa.runtime import targets
 
     out = targets.check(given.out, (".png",))
@@ -57,21 +57,30 @@ def visualize(given: Given, extra: Fields) -> None:
     else:
         given.recipe = given.target
         target = experiment_of(given, extra)
-    skipped: list[str] = []
     notes: list[str] = []
-    how = {name: getattr(given, name) for name in ("num_images", "seed", "gain")}
-    how["opens_own"] = given.trust
     with progress_bar() as progress:
-        path = run(target, given.data, out, problems=skipped, notes=notes, progress=progress, **how)
-    left = f"{len(skipped)} images could not be read and were skipped: {some(skipped, '; ')}"
-    say(*(f"note: {note}" for note in notes), f"written to {path}", left if skipped else "")
+        path = run(
+            target,
+            given.data,
+            out,
+            num_images=given.num_images,
+            seed=given.seed,
+            gain=given.gain,
+            opens_own=given.trust,
+            notes=notes,
+            progress=progress,
+        )
+    say(*(f"note: {note}" for note in notes), f"written to {path}")
 
 
 @command(
     "one self-contained HTML file on one or several runs: curves, tables, hard examples",
     option("RUNS", "run folders, or JSON files of hexa evaluate --out", nargs="+", metavar="RUN"),
     option("--out FILE.html", required=True),
-    option("--data SOURCE", "images for pictures that a run lacks; without, none are made"),
+    option(
+        "--data SOURCE",
+        "images to make the pictures of the runs from (default: the pictures they have)",
+    ),
 )
 def report(given: Given, extra: Fields) -> None:
     from hexa.runtime import targets
@@ -79,12 +88,14 @@ def report(given: Given, extra: Fields) -> None:
     out = targets.check(given.out, (".html",))
     import_networks()
     from hexa.reporting.report import report as run
-    from hexa.run.visualize import makers as of_images
+    from hexa.run.visualize import store_pictures
 
-    left_out: list[str] = []
-    makers = None if given.data is None else of_images(given.data)
-    path = run([Path(folder) for folder in given.runs], out, makers, left_out)
-    say(*left_out, f"written to {path}")
+    folders = [Path(folder) for folder in given.runs]
+    if given.data is not None:
+        for folder in folders:
+            if folder.is_dir():
+                say(*store_pictures(folder, given.data))
+    say(f"written to {run(folders, out)}")
 
 
 def import_if_trusted(given: Given) -> None:

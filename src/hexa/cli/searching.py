@@ -114,19 +114,19 @@ def search(given: Given, extra: Fields) -> None:
 
 def _like(features: Features, given: Given) -> tuple[list[Found], Picture]:
     """The images most like the one that was asked for, and its picture."""
-    from hexa.reporting.search_page import Picture, data_uri
+    from hexa.reporting.search_page import Picture, source_of
     from hexa.runtime.paths import location
 
     file = location(given.like)
     if features.find(given.like) is not None or not file.exists():
         place = features.place_of(given.like)
-        picture = Picture(data_uri(features.file.preview(place)), features.paths[place])
+        picture = Picture(source_of(features.file.preview(place)), features.paths[place])
         return features.like(given.like, given.count), picture
     import_networks()
     from hexa.evaluation.outside import features_of
 
     row, seen = features_of(str(file), features.file, given.backbone)
-    return features.like(row, given.count), Picture(data_uri(seen.preview), given.like)
+    return features.like(row, given.count), Picture(source_of(seen.preview), given.like)
 
 
 def _lines(title: str, summary: str, found: list[Found], given: Given) -> list[str]:
@@ -171,13 +171,13 @@ def _write_page(
 ) -> None:
     from pathlib import Path
 
-    from hexa.reporting.search_page import Picture, data_uri, write
+    from hexa.reporting.search_page import Picture, source_of, write
 
     def picture(place: int) -> Picture:
         for file in files:
             if place < len(file.paths):
                 break
             place -= len(file.paths)
-        return Picture(data_uri(file.file.preview(place)), file.paths[place])
+        return Picture(source_of(file.file.preview(place)), file.paths[place])
 
     write(Path(out), title, summary, found, picture, asked)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import os
 import shlex
@@ -14,11 +13,9 @@ from typing import TYPE_CHECKING, Any
 from hexa.cli.declare import (
     DOMAINS,
     EPOCHS,
-    GROUPS,
     IMAGES,
     JSON,
     MACHINE,
-    PLAN,
     SOURCES,
     TRUST,
     Fields,
@@ -27,7 +24,6 @@ from hexa.cli.declare import (
     duration,
     flag,
     import_networks,
-    in_unit,
     option,
     say,
 )
@@ -85,7 +81,7 @@ def recipes(given: Given, extra: Fields) -> None:
     option("--out RUN", "the run folder; runs/RECIPE if not given"),
     option(
         "--start BACKBONE",
-        "weights to begin from: a run · a file · timm:NAME · python:MODULE:CALLABLE",
+        "weights to begin from: a run · a file · timm:NAME",
     ),
     IMAGES,
     option("--epochs N", "passes over the data"),
@@ -150,150 +146,38 @@ def describe_fields(given: Given, extra: Fields, everything: bool) -> int:
     from hexa.cli import fields
     from hexa.runtime.output import one_line, printable
 
-    experiment = experiment_of(given, extra)
     recipe = one_line(given.recipe or "--config FILE")
-    own = list(fields.of_experiment(experiment))
-    absent = fields.of_absent_hard_examples(experiment)
+    own = list(fields.of_experiment(experiment_of(given, extra)))
     listed = own if everything else [field for field in own if field.is_common]
     print(f"usage: hexa pretrain {recipe} [--out RUN] [--any.field VALUE …]\n")
     print("Fields with their values in this recipe:\n")
     print(printable(fields.describe(listed)))
     if not everything:
-        kinds = sorted({field.path.split(".")[1] for field in absent})
-        left = len(own) - len(listed) + len(absent)
-        print(f"\nHard examples that this recipe lacks: {', '.join(kinds)}.")
-        print(f"`hexa pretrain {recipe} --help-all` lists {left} more fields.")
-    elif absent:
-        print("\nHard examples that this recipe lacks. A field adds one:\n")
-        print(fields.describe(absent))
+        left = len(own) - len(listed)
+        print(f"\n`hexa pretrain {recipe} --help-all` lists {left} more fields.")
+    print(
+        "\nA modifier such as +cutmix adds a hard example with its fields; `hexa recipes` lists them."
+    )
     return 0
 
 
 @command("continue a run exactly where it stopped", option("RUN", "a run folder"), TRUST)
 def resume(given: Given, extra: Fields) -> None:
     from hexa.config import UserError
+    from hexa.run.names import CONFIG
 
     run = Path(given.run)
-    if not (run / "config.yaml").exists():
+    if not (run / CONFIG).exists():
         raise UserError(
-            f"{run}: no run to resume (config.yaml is missing); give the folder that hexa pretrain wrote"
+            f"{run}: no run to resume ({CONFIG} is missing); give the folder that hexa pretrain wrote"
         )
     import_networks()
     from hexa.recipes import plugins
     from hexa.run.run import resume as go_on
     from hexa.runtime.console import Console
 
-    experiment = plugins.load(run / "config.yaml", given.trust)
+    experiment = plugins.load(run / CONFIG, given.trust)
     _finished(go_on(run, console=Console()), experiment.data)
-
-
-#: Options that `adapt` and `harden` share.
-_FROM_WEIGHTS = (
-    option("BACKBONE", "weights to begin from: a run · a file of weights · timm:NAME"),
-    option("--data SOURCE", "images to learn from: " + SOURCES, required=True),
-    option("--labelled SOURCE", "labelled images to judge by; labels are never trained on"),
-    GROUPS,
-    option(
-        "--time TIME",
-        "for everything, such as 90s, 30m or 2h; 30m if not given",
-        type=duration,
-        default="30m",
-    ),
-)
-_DESCRIBED = (
-    "Look at the images, plan what fits the time, train, and compare start and result. Any field of the experiment is "
-    "an option, as in `hexa pretrain {}`. After an interruption the same command continues."
-)
-
-
-@command(
-    "train given weights further on your own images within a time, and say whether it helped",
-    *_FROM_WEIGHTS,
-    option("--out RUN", "the run folder; runs/adapt if not given", default="runs/adapt"),
-    option("--domain NAME", DOMAINS + "; by their look if not given"),
-    PLAN,
-    *MACHINE,
-    description=_DESCRIBED.format("adapt --help"),
-    open=True,
-)
-def adapt(given: Given, extra: Fields) -> int:
-    return _from_weights(given, extra)
-
-
-@command(
-    "make given weights robust against attacks on your own images within a time, and say what it gained and cost",
-    *_FROM_WEIGHTS,
-    option(
-        "--strength EPSILON",
-        "of the attacks, in grey levels; 4 if not given",
-        type=in_unit("/255"),
-        default=4.0,
-    ),
-    option(
-        "--price POINTS",
-        "of clean accuracy that may be lost; 2 if not given",
-        type=in_unit("%"),
-        default=2.0,
-    ),
-    option("--out RUN", "the run folder; runs/harden if not given", default="runs/harden"),
-    option("--domain NAME", "kind of images: whether they may be mirrored"),
-    PLAN,
-    *MACHINE,
-    description=_DESCRIBED.format("teacher --help"),
-    open=True,
-)
-def harden(given: Given, extra: Fields) -> int:
-    return _from_weights(given, extra, strength=given.strength, price=given.price)
-
-
-def _from_weights(given: Given, extra: Fields, **more: Any) -> int:
-    """more: what only `hexa harden` asks."""
-    from hexa.config import UserError
-    from hexa.runtime import targets
-
-    out = targets.check_folder(given.out)
-    for name in extra:  # before the slow imports, what is plainly a misspelt option
-        if near := difflib.get_close_matches(f"--{name}", given.options, 1, cutoff=0.8):
-            raise UserError(f"--{name}: no such option or field; did you mean '{near[0]}'?")
-    import_networks()
-    from hexa import recipes
-    from hexa.adaptation.command import AdaptRequest, adapt
-    from hexa.adaptation.harden import HardenRequest
-    from hexa.cli import fields
-    from hexa.runtime.console import Console
-
-    kind = HardenRequest if more else AdaptRequest
-    changes = dict(extra) | {
-        _SHORT[name]: value for name in ("device", "precision") if (value := getattr(given, name))
-    }
-    made = recipes.get(kind.recipe)
-    known = (*fields.of_experiment(made), *fields.of_absent_hard_examples(made))
-    fields.check_names(changes, known, given.options)
-    asked = (
-        given.backbone,
-        given.data,
-        given.labelled,
-        given.time,
-        given.domain,
-        changes,
-        given.groups,
-    )
-    go_on = (
-        shlex.join(["hexa", *given.arguments])
-        if os.environ.get("WORLD_SIZE", "1") == "1"
-        else "the same command"
-    )
-    done = adapt(
-        kind(*asked, **more),
-        out,
-        only_plan=given.plan,
-        console=Console(),
-        begun=given.begun,
-        go_on=go_on,
-    )
-    return (
-        0 if given.plan or "winner" in done or "verdict" not in done else 2
-    )  # the time was not enough to train
 
 
 @command(
@@ -308,6 +192,18 @@ def demo(given: Given, extra: Fields) -> None:
     from hexa.cli.demo import demo as run
 
     run(out, epochs=given.epochs)
+
+
+#: Short options and their fields.
+SHORT = {
+    "data": "data",
+    "start": "start.weights",
+    "images": "images",
+    "epochs": "epochs",
+    "device": "training.device",
+    "precision": "training.precision",
+    "compile": "training.compile",
+}
 
 
 def experiment_of(given: Given, extra: Fields) -> Experiment:
@@ -327,25 +223,24 @@ def experiment_of(given: Given, extra: Fields) -> Experiment:
     from hexa.recipes.experiment import override
     from hexa.run.start import begin_from_weights
 
-    experiment = (
-        plugins.experiment_of(given.recipe)
-        if config is None
-        else plugins.load(Path(config), given.trust)
-    )
-    changes: dict[str, Any] = dict(extra)
-    changes |= {
-        path: value
-        for name, path in _SHORT.items()
-        if (value := getattr(given, name, None)) is not None
-    }
+    if config is None:
+        experiment = plugins.experiment_of(given.recipe)
+    else:
+        experiment = plugins.load(Path(config), given.trust)
+    changes = {**extra, **shorthand(given)}
     if domain := getattr(given, "domain", None):
         # first, since a recipe of views replaces fields at their defaults, which many of a domain's are
-        experiment = override(
-            experiment, {path: changes[path] for path in ("views.recipe",) if path in changes}
-        )
+        views = {path: value for path, value in changes.items() if path == "views.recipe"}
+        experiment = override(experiment, views)
         changes |= domains.changes(domain, changes)
     fields.check_names(changes, fields.of_experiment(experiment), getattr(given, "options", ()))
     return begin_from_weights(override(experiment, changes), changes)
+
+
+def shorthand(given: Given) -> dict[str, Any]:
+    """The fields that were given by a short option, by dotted path."""
+    values = {path: getattr(given, name, None) for name, path in SHORT.items()}
+    return {path: value for path, value in values.items() if value is not None}
 
 
 def _check_recipe(spec: str) -> None:
@@ -357,37 +252,23 @@ def _check_recipe(spec: str) -> None:
         check(spec.partition("+")[0], listed.names)
 
 
-#: Short options of `hexa pretrain` and their fields.
-_SHORT = {
-    "data": "data",
-    "start": "start.weights",
-    "images": "images",
-    "epochs": "epochs",
-    "device": "training.device",
-    "precision": "training.precision",
-    "compile": "training.compile",
-}
-
-
 def _finished(run: Path, data: str) -> None:
     say(f"run: {run}", f"next: {_next(run, data)}")
 
 
 def _next(run: Path, data: str) -> str:
-    """A command that works with these images, as far as that can be told at once."""
+    """A command that works with these images."""
     from hexa.config import UserError
     from hexa.data import open_source
-    from hexa.run.folder import ADAPTATION
-    from hexa.runtime import paths
+    from hexa.run.names import ADAPTATION
 
     if (run / ADAPTATION).is_file():
         return "the same hexa adapt or harden command, which compares it with the start"
     command = ["hexa", "evaluate", "knn", str(run), "--data", data]
-    if data.startswith(("folder:", "parquet:")) or Path(paths.parts(data).body).is_dir():
-        with contextlib.suppress(UserError):
-            source = open_source(data, "train")
-            if source.labels is None:
-                command = ["hexa", "embed", str(run), "--data", data, "--out", "features.npz"]
-            elif "test" not in source.splits():
-                command += ["--holdout", "0.2"]
+    with contextlib.suppress(UserError):
+        source = open_source(data, "train")
+        if source.labels is None:
+            command = ["hexa", "embed", str(run), "--data", data, "--out", "features.npz"]
+        elif "test" not in source.splits():
+            command += ["--holdout", "0.2"]
     return shlex.join(command)

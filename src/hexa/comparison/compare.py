@@ -32,6 +32,8 @@ from hexa.runtime import paths, precision as precisions, processes
 from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
 
+Rows = NDArray[np.int64]
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest(Extraction):
@@ -71,53 +73,17 @@ class Comparison:
     @property
     def record(self) -> dict[str, Any]:
         """All numbers, for JSON."""
-        sides = []
-        for side in self.sides:
-            facts = {
-                "name": side.name,
-                "size": side.size,
-                "num_features": side.features.shape[1],
-            }
-            reached = (
-                {name: side.reached(name) for name in side.scores.right} if side.scores else {}
-            )
-            few = {}
-            balanced = {}
-            few_balanced = {}
-            if side.scores:
-                few = {str(shots): draws.tolist() for shots, draws in side.scores.few.items()}
-                balanced = {name: side.scores.balanced(name) for name in side.scores.right}
-                few_balanced = {
-                    str(shots): draws.tolist() for shots, draws in side.scores.few_balanced.items()
-                }
-            sides.append(
-                {
-                    **facts,
-                    "weights": side.backbone.content_hash(),
-                    "scores": reached,
-                    "balanced_accuracy": balanced,
-                    "few": few,
-                    "few_balanced_accuracy": few_balanced,
-                }
-            )
-        pairs = [
-            {
-                **vars(pair),
-                "differences": {name: [d.points, d.half] for name, d in pair.differences.items()},
-            }
-            for pair in self.verdict.pairs
-        ]
+        judged = None if self.judge is None else self.judge.labels[self.judge.judged]
+        best = self.verdict.best
         return {
             "data": self.images.facts,
             "images": len(self.images),
-            "judged": 0 if self.judge is None else len(self.judge.judged),
-            "majority_class": None
-            if self.judge is None
-            else majority_class(self.judge.labels[self.judge.judged]),
+            "judged": 0 if judged is None else len(judged),
+            "majority_class": None if judged is None else majority_class(judged),
             "verdict": self.verdict.sentence,
-            "best": None if self.verdict.best is None else self.sides[self.verdict.best].name,
-            "backbones": sides,
-            "pairs": pairs,
+            "best": None if best is None else self.sides[best].name,
+            "backbones": [side.record for side in self.sides],
+            "pairs": [pair.record for pair in self.verdict.pairs],
             "notes": list(self.notes),
             "duplicates": [list(pair) for pair in self.duplicates],
         }
@@ -128,17 +94,17 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
     if len(request.backbones) < 2:
         raise UserError("a comparison needs two backbones or more; give another one")
     loaded = [load_backbone(name, size=request.size) for name in request.backbones]
-    channels = sorted({len(one.mean) for one in loaded})
+    channels = {len(one.mean) for one in loaded}
     if len(channels) > 1:
-        several = " and ".join(map(str, channels))
+        several = " and ".join(map(str, sorted(channels)))
         raise UserError(f"the backbones take images of {several} channels; compare those alike")
-    how: dict[str, Any] = {"max_image_pixels": request.max_image_pixels, "channels": channels[0]}
-    data = open_source(request.data, "train", **how)
-    if request.labelled is None:
-        judging = data = draw_part(data, request.images, request.seed)
-    else:
+    how: dict[str, Any] = {"max_image_pixels": request.max_image_pixels, "channels": channels.pop()}
+    data = judging = open_source(request.data, "train", **how)
+    if request.labelled is not None:
         judging = open_source(request.labelled, "train", **how)
-        judging = draw_part(judging, request.images, request.seed)
+    judging = draw_part(judging, request.images, request.seed)
+    if request.labelled is None:
+        data = judging
     labelled.take_groups(judging, request.groups)
     if request.labelled is None and not labelled.can_judge(judging.classes):
         raise UserError(
@@ -147,23 +113,13 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
         )
     labelled.Judge(labelled.labels_of(judging))  # raises now, before the work
     named = dict(zip(_names(request.backbones), loaded, strict=True))
-    found = of_backbones(
-        named,
-        data,
-        judging,
-        request,
-        progress,
-        learned=any(_learned_from(one, data) for one in loaded),
-    )
-    learned = [
-        name
-        for name, one in named.items()
-        if found.judge is not None and _learned_from(one, judging)
-    ]
+    learned = any(_learned_from(one, data) for one in loaded)
+    found = of_backbones(named, data, judging, request, progress, learned=learned)
     notes = [*dict.fromkeys([*data.notes(), *judging.notes()]), *found.notes]
-    if learned:
+    taught = [name for name, one in named.items() if _learned_from(one, judging)]
+    if taught and found.judge is not None:
         notes.append(
-            f"{some(learned)} learned from the images that judge, although without labels; --labelled gives others"
+            f"{some(taught)} learned from the images that judge, although without labels; --labelled gives others"
         )
     return replace(found, notes=tuple(notes))
 
@@ -206,41 +162,38 @@ def of_backbones(
     learned: True if a backbone learned from `data`, so that labelled images must not be among these.
     """
     device = precisions.pick_device(how.device)
-    several = list(backbones.values())
+    judged = labelled.can_judge(judging.classes)
 
-    def chosen() -> tuple[NDArray[np.int64], tuple[tuple[str, str], ...], list[str]]:
+    def chosen() -> tuple[Rows, tuple[tuple[str, str], ...], list[str]]:
         """Positions of the images to look at, near-duplicates that were left out, and notes."""
         notes = list[str]()
+        twins: tuple[tuple[str, str], ...] = ()
         if judging.classes is not None and not judged:
             notes.append("the labels are not used: fewer than two classes have two images or more")
         progress("timing the networks", 0, 0)
-        found = affordable(several, judging, how, judged, device)
-        if len(found) < len(judging):
-            notes.append(
-                f"{len(found):,} of {len(judging):,} images were drawn"
-                + ("; more --time draws more" if judged else "")
-            )
-        rows, twins = (
-            leakage.apart(data, judging, found, how, notes, progress, learned)
-            if judged
-            else (found, ())
-        )
-        if judged and not labelled.can_judge(labelled.labels_of(judging)[rows]):
-            notes.append("near-duplicates stay, since too few labelled images would be left")
-            rows = found
-            twins = ()
+        rows = affordable([*backbones.values()], judging, how, judged, device)
+        if len(rows) < len(judging):
+            remedy = "; more --time draws more" if judged else ""
+            notes.append(f"{len(rows):,} of {len(judging):,} images were drawn{remedy}")
+        if judged:
+            kept, found = leakage.apart(data, judging, rows, how, notes, progress, learned)
+            if labelled.can_judge(labelled.labels_of(judging)[kept]):
+                rows = kept
+                twins = found
+            else:
+                notes.append("near-duplicates stay, since too few labelled images would be left")
         if len(rows) < FEWEST:
             raise UserError(
                 f"{judging!r}: too few images to compare by; give {FEWEST} distinct ones or more"
             )
         return rows, twins, notes
 
-    judged = labelled.can_judge(judging.classes)
     rows, twins, notes = from_main(chosen)
     images = Subset(judging, rows)
-    judge = _judge_of(images, how.seed) if judged else None
-    if judge is not None:
-        comparisons = trials * math.comb(len(several), 2)
+    judge = None
+    if judged:
+        judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups())
+        comparisons = trials * math.comb(len(backbones), 2)
         can = labelled.shown_by(judge, comparisons=comparisons)
         progress(can, 0, 1)
         progress(can, 1, 1)
@@ -251,42 +204,43 @@ def of_backbones(
     every, shared = common(found)
     shared = from_main(lambda: shared)
     if len(shared) < len(images):
-        lost = [
-            images.paths[place] for place in np.setdiff1d(np.arange(len(images)), shared.numpy())
-        ]
-        notes.append(f"{len(lost)} of {len(images):,} images cannot be read: {some(lost)}")
+        lost = np.setdiff1d(np.arange(len(images)), shared.numpy())
+        names = some(images.paths[place] for place in lost)
+        notes.append(f"{len(lost)} of {len(images):,} images cannot be read: {names}")
         images = Subset(images, shared.numpy())
-        judge = _judge_of(images, how.seed) if judged else None
+        if judged:
+            judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups())
     named = zip(backbones.items(), every, strict=True)
     sides = [Side(name, backbone, features) for (name, backbone), features in named]
     if judge is not None:
-        classes = len(np.unique(judge.labels[judge.judged]))
-        notes.append(labelled.groups_note(judge, images.groups()))
-        notes += [
-            f"{few_name(shots)}: on {count} of {classes} classes, since the others have too few images"
-            for shots, drawn in judge.draws.items()
-            if (count := min(len(np.unique(judge.labels[judge.asked(one)])) for one in drawn))
-            < classes
-        ]
+        notes += [labelled.groups_note(judge, images.groups()), *_few_notes(judge)]
         for place, side in enumerate(sides):
             progress("judging", place, len(sides))
-            sides[place] = replace(
-                side, scores=from_main(functools.partial(judge.scores, side.features))
-            )
+            scores = from_main(functools.partial(judge.scores, side.features))
+            sides[place] = replace(side, scores=scores)
         progress("judging", len(sides), len(sides))
-        notes += [constant for side in sides if (constant := verdict.constant_note(side, images))]
-    told = ((name, backbone.info.get("note")) for name, backbone in backbones.items())
-    notes += [f"{name}: {note}" for name, note in told if note]
+        notes += [note for side in sides if (note := verdict.constant_note(side, images))]
+    told = {name: backbone.info.get("note") for name, backbone in backbones.items()}
+    notes += [f"{name}: {note}" for name, note in told.items() if note]
     sizes = list(dict.fromkeys(side.size for side in sides))
     if len(sizes) > 1:
-        notes.append(
-            f"each at its own image size: {', '.join(map(str, sizes))} px; for one, hexa compare --size N"
-        )
-    said = from_main(
-        lambda: verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides)
-    )
-    return Comparison(tuple(sides), said, images, judge, tuple(notes), twins)
+        each = ", ".join(map(str, sizes))
+        notes.append(f"each at its own image size: {each} px; for one, hexa compare --size N")
+
+    def decided() -> Verdict:
+        return verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides)
+
+    return Comparison(tuple(sides), from_main(decided), images, judge, tuple(notes), twins)
 
 
-def _judge_of(images: Source, seed: int) -> labelled.Judge:
-    return labelled.Judge(labelled.labels_of(images), seed, images.groups())
+def _few_notes(judge: labelled.Judge) -> list[str]:
+    """Notes on the rows of few labels that cannot score all classes."""
+    classes = len(np.unique(judge.labels[judge.judged]))
+    notes = []
+    for shots, drawn in judge.draws.items():
+        count = min(len(np.unique(judge.labels[judge.asked(one)])) for one in drawn)
+        if count < classes:
+            notes.append(
+                f"{few_name(shots)}: on {count} of {classes} classes, since the others have too few images"
+            )
+    return notes

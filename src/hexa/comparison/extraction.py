@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -94,9 +93,7 @@ def images_per_second(backbone: Backbone, device: torch.device) -> float:
     count = 32 if device.type == "cuda" else 8
     pixels = torch.rand(count, len(backbone.mean), size, size, device=device)
     precisions.place(backbone.eval(), device)
-    backbone(
-        pixels if pixels.is_cuda else pixels[:1]
-    ).sum().item()  # the first pass chooses algorithms
+    backbone(pixels if pixels.is_cuda else pixels[:1]).sum().item()  # chooses algorithms
     seconds = []
     for _ in range(2):  # the faster counts: another program may have slowed one
         begin = time.perf_counter()
@@ -113,11 +110,7 @@ def features_of(
     tell: Tell | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Features [N, D] and positions [N] of the readable images; each process extracts a share, the main one has all."""
-    settings: dict[str, Any] = {
-        "device": device,
-        "precision": how.precision,
-        "num_workers": how.num_workers,
-    }
+    settings = {"device": device, "precision": how.precision, "num_workers": how.num_workers}
     return extract_together(backbone, images, 1.0, progress=tell, **settings)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import labels_of
 from hexa.data import Source
-from hexa.data.loading.loaders import evaluation_batches
+from hexa.data.loading.evaluation_stream import evaluation_batches
 from hexa.data.sources.decode import DecodeError
 from hexa.data.sources.source import Subset
 from hexa.data.views.evaluation import EvaluationTransform
@@ -23,26 +23,29 @@ from hexa.reporting.tables import counted
 from hexa.runtime.progress import Progress
 from hexa.runtime.random import Stream
 
+Rows = NDArray[np.int64]
+
 #: Side in pixels of the thumbnails that are compared.
 THUMB = 16
 #: Largest distance of near-duplicates: the root mean square difference of grey levels, standardised per thumbnail to
 #: mean 0 and deviation 1.
 ALIKE = 0.1
-_CHUNK = 2048
+#: Thumbnails whose distances to all others are held at a time.
+_CHUNK = 256
 #: Images to learn from that near-duplicates are looked for among, at least.
 _LEARNED = 200
 
 
-def thumbnails(source: Source, num_workers: int | None = None) -> tuple[Tensor, NDArray[np.int64]]:
+def thumbnails(source: Source, num_workers: int | None = None) -> tuple[Tensor, Rows]:
     """Standardised grey thumbnails [N, 256] of the readable images, and their positions [N]."""
-    made = evaluation_batches(
-        source, EvaluationTransform(THUMB, 1.0), 256, "cpu", num_workers, {}, 1.0
-    )
-    parts = [(torch.zeros(0, THUMB**2), torch.zeros(0, dtype=torch.int64))]
-    parts += [(images.mean(1).flatten(1), index) for images, _, index in made]
-    return standardised(torch.cat([part for part, _ in parts])), torch.cat(
-        [index for _, index in parts]
-    ).numpy()
+    problems: dict[int, str] = {}
+    how = (256, "cpu", num_workers, problems, 1.0)
+    grey = [torch.zeros(0, THUMB**2)]
+    positions = [torch.zeros(0, dtype=torch.int64)]
+    for images, _, index in evaluation_batches(source, EvaluationTransform(THUMB, 1.0), *how):
+        grey.append(images.mean(1).flatten(1))
+        positions.append(index)
+    return standardised(torch.cat(grey)), torch.cat(positions).numpy()
 
 
 def standardised(grey: Tensor) -> Tensor:
@@ -51,93 +54,69 @@ def standardised(grey: Tensor) -> Tensor:
     return flat / flat.std(1, keepdim=True).clamp_min(1e-3)
 
 
-def duplicates(asked: Tensor, others: Tensor | None = None) -> NDArray[np.int64]:
+def duplicates(asked: Tensor, others: Tensor | None = None) -> Rows:
     """For each thumbnail of `asked` [N, P] the row of a near-duplicate, or −1; int64 [N].
 
     others: [M, P], where it is looked for; by default among the thumbnails before it.
     """
     bank = asked if others is None else others
-    found = np.full(len(asked), -1, dtype=np.int64)
+    if not len(bank):
+        return np.full(len(asked), -1)
+    found = [torch.zeros(0, dtype=torch.int64)]
     for start in range(0, len(asked), _CHUNK):
-        part = asked[start : start + _CHUNK]
-        least = torch.full((len(part),), ALIKE)
-        for first in range(0, len(bank) if others is not None else start + len(part), _CHUNK):
-            apart = torch.cdist(part, bank[first : first + _CHUNK]) / bank.shape[1] ** 0.5
-            if others is None and first == start:  # only earlier ones
-                apart += torch.ones_like(apart).triu().mul_(2 * ALIKE)
-            nearest, row = apart.min(1)
-            closer = nearest < least
-            least = torch.where(closer, nearest, least)
-            found[start : start + len(part)][closer.numpy()] = first + row[closer].numpy()
-    return found
+        apart = torch.cdist(asked[start : start + _CHUNK], bank) / bank.shape[1] ** 0.5
+        if others is None:
+            later = torch.ones_like(apart, dtype=torch.bool).triu(start)
+            apart.masked_fill_(later, torch.inf)
+        least, row = apart.min(1)
+        found.append(torch.where(least < ALIKE, row, -1))
+    return torch.cat(found).numpy()
 
 
-def shared(data: Source, judging: Source) -> NDArray[np.bool_]:
-    """Tell by their paths which images of `judging` are also in `data`: bool [N].
-
-    All are False unless both sources store one image a file.
-    """
-    mine = list(judging.files())
-    theirs = list(data.files())
-    if len(mine) != len(judging) or len(theirs) != len(data):
-        return np.zeros(len(judging), dtype=np.bool_)
-    known = set(map(os.path.abspath, theirs))
-    return np.array([os.path.abspath(file) in known for file in mine])
-
-
-def copies(data: Source, judging: Source, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def copies(data: Source, judging: Source, rows: Rows) -> Rows:
     """For each of these images of `judging` the position of an exact copy in `data`, or −1; int64 [len(rows)].
 
     All images of `data` are looked at: first the sizes of files, then the contents of those of equal size.
     """
-    sizes = _sizes(judging)
-    known = {sizes[row] for row in rows} if sizes else set()
-    contents = {row: _content(judging, row) for row in rows.tolist()}
-    wanted = set(contents.values()) - {None}
-    theirs = _sizes(data)
-    found = dict[bytes, int]()
+    wanted = [_content(judging, row) for row in rows.tolist()]
+    sizes = {one[0] for one in wanted if one is not None}
+    files = list(data.files())
+    found: dict[tuple[int, bytes] | None, int] = {}
     for position in range(len(data)):
-        if sizes and theirs and theirs[position] not in known:
-            continue
-        content = _content(data, position)
-        if content is not None and content in wanted:
-            found.setdefault(content, position)
-    return np.array([found.get(contents[row] or b"", -1) for row in rows.tolist()], dtype=np.int64)
+        if len(files) != len(data) or _size(files[position]) in sizes:
+            found.setdefault(_content(data, position), position)
+    found[None] = -1
+    return np.array([found.get(one, -1) for one in wanted], dtype=np.int64)
 
 
-def _sizes(source: Source) -> list[int]:
-    """The bytes of every image's file, −1 if it is gone; empty unless there is one file an image."""
-    files = list(source.files())
-    if len(files) != len(source):
-        return []
-    sizes = []
-    for file in files:
-        sizes.append(-1)
-        with suppress(OSError):
-            sizes[-1] = os.stat(file).st_size
-    return sizes
+def _size(file: str | Path) -> int:
+    """The bytes of a file, −1 if it is gone."""
+    try:
+        return os.stat(file).st_size
+    except OSError:
+        return -1
 
 
-def _content(source: Source, position: int) -> bytes | None:
-    """A digest of an image's file or, without one, of its pixels; None if it cannot be read."""
+def _content(source: Source, position: int) -> tuple[int, bytes] | None:
+    """Bytes and digest of an image's file or, without one, of its pixels; None if it cannot be read."""
     try:
         stored = source.encoded(position)
         if stored is None:
             stored = source.decode(position).numpy().tobytes()
     except DecodeError:
         return None
-    return hashlib.blake2b(stored, digest_size=16).digest()
+    return len(stored), hashlib.blake2b(stored, digest_size=16).digest()
 
 
 def apart(
     data: Source,
     judging: Source,
-    rows: NDArray[np.int64],
+    rows: Rows,
     how: Extraction,
     notes: list[str],
     progress: Progress,
     learned: bool = True,
-) -> tuple[NDArray[np.int64], tuple[tuple[str, str], ...]]:
+) -> tuple[Rows, tuple[tuple[str, str], ...]]:
     """Of these labelled images those without near-duplicates, and paths of those that are left out with their twins.
 
     An image is left out if it is like one of its class before it or, if a backbone learned from `data` (`learned`), like
@@ -147,22 +126,21 @@ def apart(
     progress("looking for near-duplicates", 0, 1)
     thumbs, found = thumbnails(Subset(judging, rows), how.num_workers)
     places = rows[found]
-    labels = labels_of(judging)
+    labels = labels_of(judging)[places]
     same = duplicates(thumbs)
     alike = same >= 0
-    drop = alike & (labels[places] == labels[places[same]])
-    if 2 * alike.sum() > len(drop):
-        told = f"{alike.sum()} of {len(drop)} labelled images are near-duplicates of others"
-        notes.append(f"{told}, and judge each other")
+    drop = alike & (labels == labels[same])
+    if 2 * alike.sum() > len(alike):
+        notes.append(
+            f"{alike.sum()} of {len(alike)} labelled images are near-duplicates of others, and judge each other"
+        )
         drop[:] = False
     elif drop.any():
         notes.append(
             f"left out: {counted(int(drop.sum()), 'near-duplicate')} of other labelled images"
         )
-    twins = [
-        (judging.paths[places[row]], judging.paths[places[same[row]]])
-        for row in np.flatnonzero(drop)
-    ]
+    dropped = np.flatnonzero(drop)
+    twins = [(judging.paths[places[row]], judging.paths[places[same[row]]]) for row in dropped]
     if learned and data is not judging and data.fingerprint != judging.fingerprint:
         twin = _learned_twins(data, judging, places, thumbs, how, notes)
         seen = (twin >= 0) & ~drop
@@ -171,36 +149,34 @@ def apart(
                 f"{seen.sum()} of {len(seen)} labelled images are among --data, where no label is used"
             )
         elif seen.any():
-            drop |= seen
-            twins += [
-                (judging.paths[places[row]], data.paths[twin[row]]) for row in np.flatnonzero(seen)
-            ]
             notes.append(
                 f"left out: {counted(int(seen.sum()), 'labelled near-duplicate')} of images of --data"
             )
+            drop |= seen
+            dropped = np.flatnonzero(seen)
+            twins += [(judging.paths[places[row]], data.paths[twin[row]]) for row in dropped]
     progress("looking for near-duplicates", 1, 1)
     # unreadable ones stay: they are noted where features are extracted
-    return np.sort(np.concatenate([places[~drop], np.setdiff1d(rows, places)])), tuple(twins)
+    return np.setdiff1d(rows, places[drop]), tuple(twins)
 
 
 def _learned_twins(
     data: Source,
     judging: Source,
-    places: NDArray[np.int64],
+    places: Rows,
     thumbs: Tensor,
     how: Extraction,
     notes: list[str],
-) -> NDArray[np.int64]:
+) -> Rows:
     """For each image of `judging` at `places` the position of an equal or nearly equal one in `data`, or −1."""
-    twin = copies(data, judging, places)
     drawn = draw_images(len(data), max(len(places), _LEARNED), Stream(how.seed).child("learned"))
     others, found = thumbnails(Subset(data, drawn), how.num_workers)
-    drawn = drawn[found]
     near = duplicates(thumbs, others)
-    twin = np.where((twin < 0) & (near >= 0), drawn[near], twin)
     if len(drawn) < len(data):
         notes.append(
             f"near-duplicates were sought among only {len(drawn):,} of {len(data):,} images of --data, "
             "exact copies among all"
         )
-    return twin
+    equal = copies(data, judging, places)
+    alike = np.append(drawn[found], -1)[near]
+    return np.where(equal < 0, alike, equal)

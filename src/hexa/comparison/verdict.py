@@ -6,14 +6,13 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.comparison import labelled, unlabelled
 from hexa.comparison.labelled import DECIDING, MEASURES, Difference, Scores
-from hexa.config import UserError
 from hexa.data import Source
 from hexa.reporting.tables import Table, counted, shortened
 from hexa.weights.pretrained import Backbone
@@ -31,6 +30,23 @@ class Side:
     """[N, D], of the images that are readable for all backbones."""
     scores: Scores | None = None
     """Its scores by labels; None without."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """All numbers, for JSON."""
+        scores = self.scores or Scores({}, {})
+        few = {str(shots): draws.tolist() for shots, draws in scores.few.items()}
+        balanced = {str(shots): draws.tolist() for shots, draws in scores.few_balanced.items()}
+        return {
+            "name": self.name,
+            "size": self.size,
+            "num_features": self.features.shape[1],
+            "weights": self.backbone.content_hash(),
+            "scores": {name: scores.accuracy(name) for name in scores.right},
+            "balanced_accuracy": {name: scores.balanced(name) for name in scores.right},
+            "few": few,
+            "few_balanced_accuracy": balanced,
+        }
 
     @property
     def size(self) -> int:
@@ -55,6 +71,12 @@ class Pair:
     """second − first in percentage points, with labels."""
     kept: float | None = None
     """Without labels: the share in percent of the first's neighbourhoods that survive in the second."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """All numbers, for JSON; differences as points and half of the interval."""
+        differences = {name: [one.points, one.half] for name, one in self.differences.items()}
+        return {**vars(self), "differences": differences}
 
     @property
     def winner(self) -> int | None:
@@ -82,10 +104,8 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
     for (a, first), (b, second) in itertools.combinations(enumerate(sides), 2):
         mine = first.scores
         theirs = second.scores
-        if mine is None or theirs is None:
-            raise UserError(
-                f"{first.name} and {second.name} are to be compared by labels, but were not judged by any"
-            )
+        assert mine is not None
+        assert theirs is not None
         differences = {name: labelled.difference(mine, theirs, name, count) for name in mine.right}
         few = {
             few_name(shots): labelled.over_draws(mine.few[shots], theirs.few[shots], count)
@@ -94,51 +114,38 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
         pairs.append(Pair(a, b, differences[DECIDING].sign, {**differences, **few}))
     every = range(len(sides))
     beaten = [{_other(pair, place) for pair in pairs if pair.winner == place} for place in every]
-    best = next((place for place in every if len(beaten[place]) == len(sides) - 1), None)
-    unbeaten = [place for place in every if not any(place in others for others in beaten)]
-    highest = (
-        max(unbeaten or every, key=lambda place: sides[place].reached(DECIDING))
-        if best is None
-        else best
-    )
-    others = [
-        place
-        for place in every
-        if place != highest and (best is not None or place not in beaten[highest])
-    ]
-    against = [
-        pair for pair in pairs if {pair.first, pair.second} in [{highest, one} for one in others]
-    ]
+    top = max(every, key=lambda place: sides[place].reached(DECIDING))
+    others = [place for place in every if place != top]
+    rivals = [place for place in others if place not in beaten[top]]
+    of_top = [pair for pair in pairs if top in (pair.first, pair.second)]
+    against = [pair for pair in of_top if _other(pair, top) in (rivals or others)]
     nearest = min(against, key=lambda pair: abs(pair.differences[DECIDING].points))
-    several = f"against {sides[_other(nearest, highest)].name}: " if len(others) > 1 else ""
-    names = _listed([sides[place].name for place in others])
-    if best is not None:
-        said = (
-            f"{sides[best].name} is better than {names}: {several}{_scores(sides, nearest, best)}"
-        )
+    names = _listed([sides[place].name for place in rivals or others])
+    several = f"against {sides[_other(nearest, top)].name}: " if len(against) > 1 else ""
+    scores = f"{several}{_scores(sides, nearest, top)}"
+    if not rivals:
+        said = f"{sides[top].name} is better than {names}: {scores}"
     elif len(sides) == 2:
         said = f"these labels show no significant difference: {_scores(sides, nearest, 1)}"
     else:
-        said = f"{sides[highest].name} is not significantly better than {names}: {several}"
-        said += _scores(sides, nearest, highest)
-        worse = [sides[place].name for place in beaten[highest]]
-        said += f"; it is better than {_listed(worse)}" if worse else ""
-    return Verdict(best, said, tuple(pairs))
+        said = f"{sides[top].name} is not significantly better than {names}: {scores}"
+        if beaten[top]:
+            said += f"; it is better than {_listed([sides[place].name for place in beaten[top]])}"
+    return Verdict(None if rivals else top, said, tuple(pairs))
 
 
 def without_labels(sides: Sequence[Side]) -> Verdict:
     """No side is better; the sentence gives the share of the first side's neighbourhoods that each other one keeps."""
-    shares = [
-        100 * float(unlabelled.kept(sides[0].features, side.features).mean()) for side in sides[1:]
-    ]
-    kept = ", ".join(
-        f"{side.name} {share:.0f} %" for side, share in zip(sides[1:], shares, strict=True)
-    )
-    said = f"without labels it cannot be told which is better (share of {sides[0].name}'s neighbourhoods kept: {kept})"
-    said += "; give labelled images (--labelled), a few per class, to know"
-    return Verdict(
-        None, said, tuple(Pair(0, place, 0, kept=share) for place, share in enumerate(shares, 1))
-    )
+    first = sides[0]
+    pairs = []
+    shares = []
+    for place, side in enumerate(sides[1:], 1):
+        share = 100 * float(unlabelled.kept(first.features, side.features).mean())
+        pairs.append(Pair(0, place, 0, kept=share))
+        shares.append(f"{side.name} {share:.0f} %")
+    said = f"without labels it cannot be told which is better (share of {first.name}'s neighbourhoods kept: "
+    said += f"{', '.join(shares)}); give labelled images (--labelled), a few per class, to know"
+    return Verdict(None, said, tuple(pairs))
 
 
 def constant_note(side: Side, images: Source) -> str:
@@ -198,15 +205,15 @@ def _judged_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
     """Accuracies; then, if classes are unequal, the share of the most frequent one and the balanced accuracies."""
     pairs = [pair for pair in verdict.pairs if pair.first == 0]
     for name in pairs[0].differences:
-        shown = [_shown(side, name) for side in sides]
-        yield f"{name}, % ↑", shown, [str(pair.differences[name]) for pair in pairs]
+        values = [_cell(side.scores, name) for side in sides]
+        yield f"{name}, % ↑", values, [str(pair.differences[name]) for pair in pairs]
     majority = None if sides[0].scores is None else sides[0].scores.majority
     if majority is None:
         return
     yield "most frequent class, %", [f"{majority:.1f}"] * len(sides), []
     for name in pairs[0].differences:
-        short = name.replace(" per class", "")
-        yield f"{short}, balanced, % ↑", [_balanced(side, name) for side in sides], []
+        values = [_cell(side.scores, name, balanced=True) for side in sides]
+        yield f"{name.replace(' per class', '')}, balanced, % ↑", values, []
 
 
 def _unlabelled_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
@@ -219,21 +226,12 @@ def few_name(shots: int) -> str:
     return f"{counted(shots, 'label')} per class"
 
 
-def _shown(side: Side, name: str) -> str:
-    assert side.scores is not None
-    if name in side.scores.right:
-        return f"{side.scores.accuracy(name):.1f}"
-    return _mean_of(side.scores.few[int(name.split()[0])])
-
-
-def _balanced(side: Side, name: str) -> str:
-    assert side.scores is not None
-    if name in side.scores.right:
-        return f"{side.scores.balanced(name):.1f}"
-    return _mean_of(side.scores.few_balanced[int(name.split()[0])])
-
-
-def _mean_of(draws: NDArray[np.float64]) -> str:
+def _cell(scores: Scores | None, name: str, balanced: bool = False) -> str:
+    """An accuracy, or the mean of draws and their standard deviation. name: that of its row."""
+    assert scores is not None
+    if name in scores.right:
+        return f"{scores.balanced(name) if balanced else scores.accuracy(name):.1f}"
+    draws = (scores.few_balanced if balanced else scores.few)[int(name.split()[0])]
     return f"{draws.mean():.1f} ± {draws.std(ddof=1):.1f}"
 
 
@@ -243,18 +241,17 @@ def _other(pair: Pair, place: int) -> int:
 
 def _scores(sides: Sequence[Side], pair: Pair, place: int) -> str:
     """The measures of the side at this place against the other of the pair; → leads from first to second."""
-    turn, between = (
-        (1, "{1:.1f} → {0:.1f} %") if place == pair.second else (-1, "{0:.1f} against {1:.1f} %")
-    )
+    forward = place == pair.second
     side = sides[place]
-    other = sides[_other(pair, place)]
+    other = sides[pair.first if forward else pair.second]
     parts = []
     for name in reversed(MEASURES):
         found = pair.differences[name]
-        shown = Difference(turn * found.points, found.half)
-        parts.append(
-            f"{name} {between.format(side.reached(name), other.reached(name))} ({shown.said(' points')})"
-        )
+        own = side.reached(name)
+        theirs = other.reached(name)
+        shown = Difference(found.points if forward else -found.points, found.half)
+        means = f"{theirs:.1f} → {own:.1f} %" if forward else f"{own:.1f} against {theirs:.1f} %"
+        parts.append(f"{name} {means} ({shown.said(' points')})")
     return ", ".join(parts)
 
 

@@ -36,22 +36,20 @@ class Batch:
     """Accepted numbers of dimensions of the crops."""
 
     def __post_init__(self) -> None:
-        shapes = [list(crop.shape) for crop in self.crops]
-        if not shapes or any(
-            len(shape) not in self.ranks or [shape[0]] != list(self.index.shape) for shape in shapes
-        ):
-            given = f"batch: crops {shapes} with an index {list(self.index.shape)}"
-            raise UserError(
-                f"{given}; expected crops [B, C, S, S], and index [B] with the position of each image"
-            )
+        count = self.index.shape
+        fits = [crop.ndim in self.ranks and crop.shape[:1] == count for crop in self.crops]
+        if not fits or not all(fits):
+            shapes = [list(crop.shape) for crop in self.crops]
+            expected = "expected crops [B, C, S, S], and index [B] with the position of each image"
+            raise UserError(f"batch: crops {shapes} with an index {list(count)}; {expected}")
         if not all(crop.is_floating_point() for crop in self.crops):
-            raise UserError(
-                f"batch: pixels of type {self.crops[0].dtype}; expected floats from 0 to 1 (divide by 255)"
-            )
+            expected = "expected floats from 0 to 1 (divide by 255)"
+            raise UserError(f"batch: pixels of type {self.crops[0].dtype}; {expected}")
 
     def check_values(self) -> None:
-        """Raise UserError unless all pixels are in [0, 1], give or take rounding; a GPU has to be waited for."""
-        for low, high in (map(float, crop.aminmax()) for crop in self.crops):
+        """Raise UserError unless all pixels are in [0, 1], give or take rounding; waits for a GPU."""
+        for crop in self.crops:
+            low, high = map(float, crop.aminmax())
             if not (low >= -1e-3 and high <= 1 + 1e-3):  # also true of nan
                 expected = "expected 0 to 1: divide 8-bit images by 255, and leave normalisation to the network"
                 raise UserError(f"batch: pixels range from {low:g} to {high:g}; {expected}")
@@ -61,8 +59,9 @@ class Batch:
 
     @property
     def rows(self) -> slice:
-        """Where these images stand in the batch of all processes."""
-        return slice(processes.rank() * len(self), (processes.rank() + 1) * len(self))
+        """The rows of these images in the batch of all processes."""
+        begin = processes.rank() * len(self)
+        return slice(begin, begin + len(self))
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,12 @@ class Branch:
     def of(cls, text: str, update: bool = True) -> Branch:
         """The branch that a text such as `main_train` or `aux_eval` names."""
         name, _, mode = text.partition("_")
-        return cls(name, training=mode != "eval", update=update and mode != "eval")
+        training = mode != "eval"
+        return cls(name, training, update and training)
+
+    def normalizes_as(self, other: Branch) -> bool:
+        """True if a pass through either gives the same result."""
+        return (self.name, self.training) == (other.name, other.training)
 
 
 MAIN = Branch("main")

@@ -30,9 +30,6 @@ class Score:
         self.method = method
         self.autocast = autocast
         self.loss = method.clean_loss if clean else method.loss
-        self.hard: Score = (
-            Score(method, autocast) if clean else self
-        )  # as hard examples are learned from
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         """The embedding [V, B, D] of a pass, in the run's precision."""
@@ -44,10 +41,9 @@ class Score:
         terms = [(self.loss(embedding, labels), weight) for labels, weight in mixture]
         for value, weight in terms:
             if value.shape != weight.shape:  # it would be broadcast silently
+                given = f"{type(self.method).__name__}.loss gave {list(value.shape)}"
                 needed = f"a loss for each crop and image is needed, [V, B] = {list(weight.shape)}"
-                raise UserError(
-                    f"{type(self.method).__name__}.loss gave {list(value.shape)}; {needed}"
-                )
+                raise UserError(f"{given}; {needed}")
         return sum_weighted(terms)
 
     def __call__(self, example: Example) -> Tensor:
@@ -56,11 +52,10 @@ class Score:
     def gradient(self, example: Example, branch: Branch) -> tuple[Tensor, ...]:
         """∂ mean(score) / ∂ crops by a pass of its own, which leaves parameters' gradients and statistics alone."""
         crops = tuple(crop.detach().requires_grad_() for crop in example.crops)
-        at = replace(
-            example, crops=crops, branch=replace(branch, update=False), shared_gradient=None
-        )
+        still = replace(branch, update=False)
         with torch.enable_grad():
-            return torch.autograd.grad(self(at).mean(), crops)
+            loss = self(replace(example, crops=crops, branch=still)).mean()
+            return torch.autograd.grad(loss, crops)
 
 
 def sum_weighted(terms: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -91,9 +86,8 @@ class Example:
         Costs nothing where the backward pass that trained on this example already yielded it (F18), and
         otherwise one pass for the inputs alone.
         """
-        branch = self.branch if branch is None else branch
-        same_pass = (branch.name, branch.training) == (self.branch.name, self.branch.training)
-        if self.shared_gradient is not None and same_pass:
+        branch = branch or self.branch
+        if self.shared_gradient is not None and branch.normalizes_as(self.branch):
             return self.shared_gradient
         return self.score.gradient(self, branch)
 
@@ -102,9 +96,8 @@ class Example:
 
         A pass of its own, which leaves the statistics of batch-norms alone.
         """
-        return self.score(
-            replace(self.at(crops), branch=replace(branch or self.branch, update=False))
-        )
+        still = replace(branch or self.branch, update=False)
+        return self.score(replace(self.at(crops), branch=still))
 
     def mixed(
         self,
@@ -121,16 +114,14 @@ class Example:
         mixture = []
         for labels, weight in self.mixture:
             own, other = labels.mixed(permutation)
-            mixture += [(own, weight * kept), (other, weight[:, permutation] * (1 - kept))]
+            mixture.append((own, weight * kept))
+            mixture.append((other, weight[:, permutation] * (1 - kept)))
+        name = self.branch.name if branch == "source" else branch
         return replace(
-            self,
-            crops=crops,
+            self.at(crops),
             mixture=tuple(mixture),
-            branch=Branch(
-                self.branch.name if branch == "source" else branch, update=update_statistics
-            ),
+            branch=Branch(name, update=update_statistics),
             facts={"lambda": kept.mean()},
-            shared_gradient=None,
         )
 
     def at(self, crops: tuple[Tensor, ...]) -> Example:
@@ -139,16 +130,15 @@ class Example:
 
     def select(self, index: Index = slice(None), crops: int | None = None) -> Example:
         """The example of a selection of its images, and of its first `crops` crops; None: of all crops."""
+        mixture = ((labels[index], weight[:crops, index]) for labels, weight in self.mixture)
         shared = self.shared_gradient
+        if shared is not None:
+            shared = tuple(gradient[index] for gradient in shared[:crops])
         return replace(
             self,
             crops=tuple(crop[index] for crop in self.crops[:crops]),
-            mixture=tuple(
-                (labels[index], weight[:crops, index]) for labels, weight in self.mixture
-            ),
-            shared_gradient=None
-            if shared is None
-            else tuple(gradient[index] for gradient in shared[:crops]),
+            mixture=tuple(mixture),
+            shared_gradient=shared,
         )
 
     def __len__(self) -> int:

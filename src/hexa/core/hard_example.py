@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-import pydantic
 import torch
+from pydantic import NonNegativeFloat
+from torch import Tensor
 
-from hexa.config import Config, UserError
+from hexa.config import Config, PositiveShare, Share, UserError
 from hexa.core.batch import Branch
 from hexa.core.example import Example
 from hexa.core.method import MethodConfig
@@ -20,16 +21,19 @@ class HardExample(Config):
     A sub-class gives `kind` a default, by which configurations and the command line find it.
     """
 
+    #: True if it shows parts of two images, each of which keeps its pseudo-label.
+    mixes: ClassVar[bool] = False
+
     kind: str
-    weight: float = pydantic.Field(default=1.0, ge=0)
+    weight: NonNegativeFloat = 1.0
     """The α of the objective (F12); 0 leaves the run exactly as it would be without."""
     source: str = "std"
     """What it is made from: std, the clean views, or the name of another hard example (Cmx_A: adversarial)."""
-    fraction: float = pydantic.Field(default=1.0, gt=0, le=1)
+    fraction: PositiveShare = 1.0
     """The share of the batch on which the term is computed."""
-    start: float = pydantic.Field(default=0.0, ge=0, le=1)
-    """When it sets in, as a share of the training's epochs; until then a run is the one without it, and as cheap. 1
-    means never."""
+    start: Share = 0.0
+    """When it starts, as a share of the training's epochs. Until then a run equals the one without it, and costs as
+    much; 1 means never."""
 
     def __call__(self, source: Example, stream: Stream) -> Example:
         """The hard example of `source`. Its crops carry no gradient; `stream` names its randomness in this step."""
@@ -56,36 +60,43 @@ class HardExample(Config):
         return ()
 
     def refusal(self, method: MethodConfig) -> str:
-        """Why this can't be made for that method, as half a sentence; empty where it can."""
-        return ""
+        """The reason why it cannot be made for that method, as half a sentence; empty if it can."""
+        return method.unmixable if self.mixes else ""
+
+
+def mean_change(views: tuple[Tensor, ...], clean: tuple[Tensor, ...]) -> Tensor:
+    """The mean of |view − clean| over all crops, in grey levels of 255; 0-d, for the logs."""
+    pairs = zip(views, clean, strict=False)
+    return 255 * torch.stack([(view - crop).abs().mean() for view, crop in pairs]).mean()
 
 
 def check_made(name: str, made: object, source: Example, values: bool) -> None:
     """Raise UserError unless a hard example keeps its contract with its source: shapes, and no gradient attached.
 
-    values: that pixels are valid and weights sum to one too, for which a GPU has to be waited for.
+    values: also check that pixels are valid and weights sum to one, which waits for a GPU.
     """
-    problem = ""
     if not isinstance(made, Example) or not made.crops or len(made.crops) > len(source.crops):
-        problem = "must give an Example with the crops of its source, or the first of them"
-    elif any(
-        crop.shape != before.shape for crop, before in zip(made.crops, source.crops, strict=False)
-    ):
-        problem = f"gave crops {[list(crop.shape) for crop in made.crops]}, those of its source are needed: "
-        problem += f"{[list(crop.shape) for crop in source.crops]}"
-    elif any(crop.requires_grad for crop in made.crops):
-        problem = "gave crops with a gradient attached; detach them"
-    elif any(list(weight.shape) != [len(made.crops), len(made)] for _, weight in made.mixture):
-        problem = f"gave weights of another shape than [V, B] = {[len(made.crops), len(made)]}"
-    elif values and not all(
-        float(crop.min()) >= -1 and float(crop.max()) <= 2 for crop in made.crops
-    ):
-        problem = "gave pixels far outside 0 … 1"  # an attack that is not clipped leaves it by ε
-    elif (
-        values
-        and float((torch.stack([weight for _, weight in made.mixture]).sum(0) - 1).abs().max())
-        > 1e-3
-    ):
-        problem = "gave weights that do not sum to one"
-    if problem:
-        raise UserError(f"hard example '{name}' {problem}")
+        raise _broken(
+            name, "must give an Example with the crops of its source, or the first of them"
+        )
+    given = [list(crop.shape) for crop in made.crops]
+    needed = [list(crop.shape) for crop in source.crops[: len(given)]]
+    if given != needed:
+        raise _broken(name, f"gave crops {given}, those of its source are needed: {needed}")
+    if any(crop.requires_grad for crop in made.crops):
+        raise _broken(name, "gave crops with a gradient attached; detach them")
+    size = [len(made.crops), len(made)]
+    if any(list(weight.shape) != size for _, weight in made.mixture):
+        raise _broken(name, f"gave weights of another shape than [V, B] = {size}")
+    if not values:
+        return
+    # an attack that is not clipped leaves the range by ε
+    if any(float(crop.min()) < -1 or float(crop.max()) > 2 for crop in made.crops):
+        raise _broken(name, "gave pixels far outside 0 … 1")
+    total = torch.stack([weight for _, weight in made.mixture]).sum(0)
+    if float((total - 1).abs().max()) > 1e-3:
+        raise _broken(name, "gave weights that do not sum to one")
+
+
+def _broken(name: str, problem: str) -> UserError:
+    return UserError(f"hard example '{name}' {problem}")

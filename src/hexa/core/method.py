@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, Self, cast, runtime_checkable
 
-import pydantic
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from typing_extensions import TypeVar
 
 from hexa.config import Config, ConfigError, UserError
@@ -58,13 +58,12 @@ class Setting:
 
     def check_groups(self, groups: int) -> None:
         """Raise ConfigError unless `groups` of images can be laid out over the processes, naming numbers that can."""
-        if groups % self.world_size and self.world_size % groups:
-            fits = [n for n in range(1, self.world_size + 1) if self.world_size % n == 0]
-            fits.append((groups // self.world_size + 1) * self.world_size)
-            listed = f"{', '.join(map(str, sorted(set(fits))[:-1]))} or {max(fits)}"
-            message = (
-                f"{groups} groups can't be laid out over {self.world_size} processes; use {listed}"
-            )
+        world = self.world_size
+        if groups % world and world % groups:
+            fits = [n for n in range(1, world + 1) if world % n == 0]
+            above = (groups // world + 1) * world
+            remedy = f"use {', '.join(map(str, fits))} or {above}"
+            message = f"{groups} groups can't be laid out over {world} processes; {remedy}"
             raise ConfigError([("method.bn_groups", message)])
 
 
@@ -72,9 +71,8 @@ def check_views(count: int, least: int, most: int | None, why: str) -> None:
     """Raise ConfigError unless the number of views of an image is in these bounds, `most` None for any."""
     if count < least or (most is not None and count > most):
         use = f"{least} in all" if most == least else f"at least {least}"
-        raise ConfigError(
-            [("views.num_views", f"{count} views of an image do not fit: {why}; use {use}")]
-        )
+        message = f"{count} views of an image do not fit: {why}; use {use}"
+        raise ConfigError([("views.num_views", message)])
 
 
 def check_queue(length: int, rows: int, wraps: bool = False) -> None:
@@ -83,10 +81,9 @@ def check_queue(length: int, rows: int, wraps: bool = False) -> None:
     wraps: the queue goes on at its beginning, so that any number of rows up to its length fits.
     """
     if rows > length or (length % rows and not wraps):
-        said = f"method.queue_size: {rows} entries of this step do not fit a queue of {length}"
-        raise UserError(
-            f"{said}; use batches of the size that the method was built for (Setting.batch_size)"
-        )
+        problem = f"{rows} entries of this step do not fit a queue of {length}"
+        remedy = "use batches of the size that the method was built for (Setting.batch_size)"
+        raise UserError(f"method.queue_size: {problem}; {remedy}")
 
 
 class Passes(Protocol):
@@ -116,26 +113,13 @@ class Branching(Protocol):
 
 def check_branches(method: nn.Module, needed: set[str]) -> None:
     """Raise UserError unless a method's batch-norms, if it has any, have a set for each branch that is needed."""
-    opened = [
-        set(dict(module.named_children()))
-        for module in method.modules()
-        if isinstance(module, Branching)
-    ]
-    if opened and (missing := sorted(needed - set().union(*opened))):
-        said = f"the hard examples need the batch-norms of {', '.join(missing)}, which the method was not built with"
-        raise UserError(f"{said}; build it with Setting(branches={('main', *sorted(needed))})")
-
-
-@contextmanager
-def within(field: str) -> Iterator[None]:
-    """Rename fields in a ConfigError of a method that another method has as its `field`: method.x to method.field.x."""
-    try:
-        yield
-    except ConfigError as error:
-        inner = f"method.{field}."
-        raise ConfigError(
-            (path.replace("method.", inner, 1), said) for path, said in error.problems
-        ) from None
+    norms = [module for module in method.modules() if isinstance(module, Branching)]
+    opened = {name for norm in norms for name, _ in norm.named_children()}
+    missing = sorted(needed - opened)
+    if norms and missing:
+        problem = f"the hard examples need the batch-norms of {', '.join(missing)}"
+        remedy = f"build the method with Setting(branches={('main', *sorted(needed))})"
+        raise UserError(f"{problem}, which the method was not built with; {remedy}")
 
 
 class MethodConfig(Config):
@@ -156,8 +140,8 @@ class MethodConfig(Config):
 
     @property
     def begins_at_minimum(self) -> bool:
-        """Whether a network with fixed batch-norm statistics begins at the least loss of clean views, where their
-        gradient is zero, so that an attack must begin elsewhere."""
+        """True if the clean loss is already minimal at initialisation. Its input gradient is then zero, so attacks
+        need a random start."""
         return False
 
     def check(self, setting: Setting) -> None:
@@ -165,9 +149,13 @@ class MethodConfig(Config):
         check_views(setting.num_crops, *self.views_needed())
 
     def check_within(self, field: str, setting: Setting) -> None:
-        """As `check`, of a method that has this one as its field."""
-        with within(field):
+        """Like `check`, for a config nested in another method's `field`; error paths are prefixed."""
+        try:
             self.check(setting)
+        except ConfigError as error:
+            prefix = f"method.{field}."
+            problems = [(path.replace("method.", prefix, 1), what) for path, what in error.problems]
+            raise ConfigError(problems) from None
 
     def build(self, backbone: nn.Module, setting: Setting) -> Method:
         """The method around `backbone`, a network of normalised images [B, 3, S, S] -> features [B, num_features]."""
@@ -179,7 +167,7 @@ class MethodConfig(Config):
 class EncoderConfig(MethodConfig):
     """The fields of a method with an encoder of its own."""
 
-    bn_groups: int = pydantic.Field(default=1, gt=0)
+    bn_groups: PositiveInt = 1
     """Groups of images with batch statistics of their own, over all processes; 1 is SyncBN."""
 
     def check(self, setting: Setting) -> None:
@@ -201,21 +189,22 @@ class Method(nn.Module, ABC, Generic[Labels]):
     #: The network of `embed`, a `hexa.nn.encoder.Encoder`; a method without one overrides `backbone` and `embed`.
     encoder: Any
 
-    def __new__(cls, config: Any = None, *others: Any, **named: Any) -> Self:
+    def __new__(
+        cls, config: Any = None, backbone: Any = None, setting: Any = None, *_: Any, **__: Any
+    ) -> Self:
         """Raise ConfigError for fields that do not fit the setting, whether built by `MethodConfig.build` or not."""
-        setting = named.get("setting", others[1] if len(others) > 1 else None)
-        if isinstance(config, MethodConfig) and isinstance(setting, Setting):
-            config.check(setting)
         made = super().__new__(cls)
         if isinstance(config, MethodConfig):
+            if isinstance(setting, Setting):
+                config.check(setting)
             object.__setattr__(made, "num_views", config.views_needed())
         return made
 
     #: Pseudo-labels are made of the clean embedding of the same images (SwAV's codes, SimCLR's dictionary).
     labels_from_embedding: bool = False
-    #: All that is done with crops is that one encoder embeds them.
+    #: True if the method only passes crops through `encoder`, so that activations may be cached.
     embeds_plainly: bool = False
-    #: That of its configuration, unless one of its fields asks for more.
+    #: Allowed number of views: (least, most, reason); the config's `views_needed`.
     num_views: tuple[int, int | None, str] = MethodConfig.num_views
 
     def __init_subclass__(cls, config: type[MethodConfig] | None = None, **options: Any) -> None:
@@ -223,11 +212,8 @@ class Method(nn.Module, ABC, Generic[Labels]):
         if config is not None:
             config.method = cls
             cls.num_views = config.num_views
-        for name in (
-            "pseudo_labels",
-            "commit",
-            "start_epoch",
-        ):  # what a method remembers carries no gradient
+        # what a method remembers carries no gradient
+        for name in ("pseudo_labels", "commit", "start_epoch"):
             if name in vars(cls):
                 setattr(cls, name, torch.no_grad()(vars(cls)[name]))
 
@@ -235,20 +221,12 @@ class Method(nn.Module, ABC, Generic[Labels]):
         """Raise UserError for a tensor that is neither a parameter nor a buffer: no checkpoint would have it."""
         for prefix, module in self.named_modules():
             for name, value in vars(module).items():
-                held = (
-                    value.values()
-                    if isinstance(value, dict)
-                    else value
-                    if isinstance(value, list | tuple)
-                    else [value]
-                )
-                if not name.startswith("_") and any(isinstance(one, Tensor) for one in held):
-                    where = f"{type(self).__name__}.{f'{prefix}.' if prefix else ''}{name}"
-                    remedy = (
-                        f'self.register_buffer("{name}", …), or nn.Parameter(…) if it is trained'
-                    )
+                held = any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
+                if held and not name.startswith("_"):
+                    where = ".".join(filter(None, (type(self).__name__, prefix, name)))
+                    remedy = f'write self.register_buffer("{name}", …), or nn.Parameter(…) if it is trained'
                     raise UserError(
-                        f"{where} is a plain tensor, which no checkpoint keeps; write {remedy}"
+                        f"{where} is a plain tensor, which no checkpoint keeps; {remedy}"
                     )
 
     @property

@@ -1,21 +1,18 @@
-"""The appearance of an image for `hexa search`: digest, thumbnail, statistics and preview."""
+"""The appearance of an image for `hexa search`: thumbnail, statistics and preview."""
 
 from __future__ import annotations
 
-import hashlib
 import io
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-#: Sides in pixels of thumbnails, which are compared, and longer sides of previews, which people look at.
+#: Side in pixels of thumbnails, which are compared.
 THUMBNAIL = 32
+#: Longer side in pixels of previews, which people look at.
 PREVIEW = 96
-#: Bytes of a digest.
-DIGEST = 16
 #: Numbers that describe a picture as a whole; see `_statistics`.
 STATISTICS = 12
 _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
@@ -25,38 +22,27 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Appearance:
-    """The appearance of one image.
+    """The appearance of one image."""
 
-    digest: of the decoded pixels, so that equal files and equal pixels have equal ones. thumbnail: uint8 [32, 32], the
-    grey levels of the whole image. statistics: float32 [12]. preview: a JPEG of at most 96 x 96 pixels.
-    """
-
-    digest: bytes
     thumbnail: Pixels
+    """uint8 [32, 32], the grey levels of the whole image."""
     statistics: NDArray[np.float32]
+    """float32 [12]."""
     preview: bytes
+    """A JPEG of at most 96 × 96 pixels."""
 
 
-def appearance_of(pixels: NDArray[Any], shown: Pixels) -> Appearance:
-    """The appearance of an image.
-
-    pixels: as decoded, of any type and shape. shown: the same image as people see it, uint8 [H, W, 3].
-    """
-    digest = hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=DIGEST)
-    digest.update(f"{pixels.dtype} {pixels.shape}".encode())
-    image = Image.fromarray(shown)
+def appearance_of(pixels: Pixels) -> Appearance:
+    """The appearance of an image as people see it, uint8 [H, W, 3]."""
+    image = Image.fromarray(pixels)
     thumbnail = image.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
+    grey = np.asarray(thumbnail, dtype=np.float32) @ _LUMA
     image.thumbnail((PREVIEW, PREVIEW), Image.Resampling.BOX)
     file = io.BytesIO()
     image.save(file, "JPEG", quality=75)
     preview = file.getvalue()
-    grey = np.asarray(thumbnail, dtype=np.float32) @ _LUMA
-    return Appearance(
-        digest.digest(),
-        grey.round().astype(np.uint8),
-        _statistics(np.asarray(image, dtype=np.float32), len(preview)),
-        preview,
-    )
+    statistics = _statistics(np.asarray(image, dtype=np.float32), len(preview))
+    return Appearance(grey.round().astype(np.uint8), statistics, preview)
 
 
 def _statistics(pixels: NDArray[np.float32], num_bytes: int) -> NDArray[np.float32]:

@@ -14,14 +14,15 @@ from hexa.runtime.random import Stream
 
 #: Pixels in [0, 1], [B, C, H, W] -> class scores [B, K], differentiable.
 Scores = Callable[[Tensor], Tensor]
-#: Class scores [B, K] and labels [B] -> what an attack raises, [B].
-Loss = Callable[[Tensor, Tensor], Tensor]
-#: −log softmax(z)_y, [B].
-cross_entropy: Loss = partial(F.cross_entropy, reduction="none")
+#: Class scores [B, K] and labels [B] -> −log softmax(z)_y, [B].
+cross_entropy = partial(F.cross_entropy, reduction="none")
 #: Of each image.
 Streams = Sequence[Stream]
 #: (scores, images, labels, radius, streams of the images) -> whether each is misclassified somewhere, bool [B].
 Attack = Callable[[Scores, Tensor, Tensor, float, Streams], Tensor]
+
+#: Length of a step of PGD, as a multiple of ε / steps (Madry et al. 2018).
+_RELATIVE_STEP = 2.5
 
 
 def together(device: torch.device, pixels: int) -> int:
@@ -29,17 +30,15 @@ def together(device: torch.device, pixels: int) -> int:
     return max(1, (2**20 if device.type == "cpu" else 2**22) // pixels)
 
 
-def margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """max_j≠y z_j − z_y, [B]: above 0 where misclassified (Carlini & Wagner 2017).
+def channels_last(images: Tensor) -> Tensor:
+    """Images without a graph, in the memory layout that convolutions prefer."""
+    return images.detach().contiguous(memory_format=torch.channels_last)
 
-    Its gradient does not vanish where the classifier is certain, as that of the cross-entropy does.
-    """
+
+def margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """max_j≠y z_j − z_y, [B]: above 0 where misclassified (Carlini & Wagner 2017)."""
     others = logits.scatter(1, labels[:, None], -torch.inf)
     return others.amax(1) - logits.gather(1, labels[:, None])[:, 0]
-
-
-#: What `projected_gradient` may raise, by name.
-LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "margin": margin}
 
 
 def projected_gradient(
@@ -50,58 +49,57 @@ def projected_gradient(
     radius: float,
     step: float,
     steps: int,
-    loss: Loss = cross_entropy,
     stops: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Images [B, C, H, W] within `radius` of `images`, and whether each is misclassified, bool [B].
 
-    x_t+1 = clip(Π(x_t + step · sign ∂ℓ/∂x(x_t))), x_0 = start, with the loss ℓ, Π onto the box |x − image| ≤ radius
-    and clip to [0, 1] (Madry et al. 2018, arXiv 1706.06083). All of x_0 … x_steps count: an image
+    x_t+1 = clip(Π(x_t + step · sign ∂ℓ/∂x(x_t))), x_0 = start, with the cross-entropy ℓ, Π onto the box
+    |x − image| ≤ radius and clip to [0, 1] (Madry et al. 2018, arXiv 1706.06083). All of x_0 … x_steps count: an image
     stays at the first that is misclassified, and costs no further pass; if it does not stop, for training, it is
     x_steps, which nobody looks at. Lengths are in the unit of pixels.
     """
     low = (images - radius).clamp_(min=0)
     high = (images + radius).clamp_(max=1)
     moved = start.clamp(low, high)
-    wrong = torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    # places of images that are still classified correctly.
+    wrong = torch.zeros_like(labels, dtype=torch.bool)
+    # places of images that are still classified correctly
     rows = torch.arange(len(images), device=images.device)
     for number in range(steps + stops):
-        views = moved[rows].contiguous(memory_format=torch.channels_last)
-        views.requires_grad_(number < steps)
+        views = channels_last(moved[rows]).requires_grad_(number < steps)
         with torch.set_grad_enabled(number < steps):
             logits = scores(views)
-            value = loss(logits, labels[rows]).sum()
+            loss = cross_entropy(logits, labels[rows]).sum()
         right = logits.argmax(1) == labels[rows]
         wrong[rows] = ~right
         goes_on = right if stops else torch.ones_like(right)
         if number == steps or not goes_on.any():
             break
-        (gradient,) = torch.autograd.grad(value, views)
+        (gradient,) = torch.autograd.grad(loss, views)
         rows = rows[goes_on]
         ahead = views.detach()[goes_on] + step * gradient[goes_on].sign()
         moved[rows] = torch.clamp(ahead, low[rows], high[rows])
     return moved, wrong
 
 
-def random_starts(
-    steps: int, relative_step: float, restarts: int, losses: Sequence[str]
-) -> list[Attack]:
-    """`projected_gradient` with each loss from `restarts` random points of the box.
+def pgd(steps: int, restarts: int) -> list[Attack]:
+    """`projected_gradient` from `restarts` random points of the box, in steps of 2.5 · radius / steps.
 
-    Its steps are relative_step · radius / steps long. What is drawn for an image does not depend on its batch.
+    What is drawn for an image does not depend on its batch.
     """
 
-    every = [LOSSES[name] for name in losses for _ in range(restarts)]
-
     def attack(
-        number: int, s: Scores, x: Tensor, y: Tensor, radius: float, streams: Streams
+        scores: Scores,
+        images: Tensor,
+        labels: Tensor,
+        radius: float,
+        streams: Streams,
+        restart: int,
     ) -> Tensor:
-        start = x + radius * noise(x, streams, number)
-        step = relative_step * radius / steps
-        return projected_gradient(s, x, y, start, radius, step, steps, every[number])[1]
+        start = images + radius * noise(images, streams, restart)
+        step = _RELATIVE_STEP * radius / steps
+        return projected_gradient(scores, images, labels, start, radius, step, steps)[1]
 
-    return [partial(attack, number) for number in range(len(every))]
+    return [partial(attack, restart=restart) for restart in range(restarts)]
 
 
 def smallest_radius(
@@ -120,7 +118,7 @@ def smallest_radius(
     """
     result = torch.full((len(images),), torch.inf, dtype=torch.float64)
     with torch.no_grad():
-        wrong = scores(images.contiguous(memory_format=torch.channels_last)).argmax(1) != labels
+        wrong = scores(channels_last(images)).argmax(1) != labels
     result[wrong.cpu()] = 0.0
     for radius in sorted(radii):
         for attack in attacks:

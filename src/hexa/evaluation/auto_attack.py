@@ -10,105 +10,91 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hexa.evaluation.attack import Attack, Scores, Streams, cross_entropy, margin, noise
+from hexa.evaluation.attack import (
+    Attack,
+    Scores,
+    Streams,
+    channels_last,
+    cross_entropy,
+    margin,
+    noise,
+)
 from hexa.evaluation.corruptions.per_image import PerImage
 
 #: Square's share of the pixels at first.
 _SHARE = 0.8
 #: Square's queries, of 10,000, after which it halves (Andriushchenko et al. 2020, section 4.1 and its code).
 _HALVES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
-#: APGD's first checkpoint as a share of the steps, and by how much the distances between checkpoints shrink, down to
-#: the last (algorithm 1).
+#: APGD's first checkpoint as a share of the steps (algorithm 1).
 _FIRST_CHECK = 0.22
+#: Share of the steps by which the distances between checkpoints shrink.
 _CLOSER = 0.03
+#: The last distance, as a share of the steps.
 _LAST_CHECK = 0.06
 #: Share of steps since the last checkpoint that must raise the loss, or APGD halves the step size.
 _RISES = 0.75
 #: Weight of the new step in APGD's momentum.
 _MOMENTUM = 0.75
+#: FAB's steps are this much longer than to the plane (η).
+_OVERSHOOT = 1.05
+#: Largest weight of FAB's steps from the image itself (α).
+_BIAS = 0.1
+#: Share of the way to the image by which FAB goes back from a misclassified view.
+_BACK = 0.1
 
 #: Views [b, C, H, W] and their places in the batch -> what an ascent raises [b], and whether a view is enough, bool [b].
 Aim = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def apgd(steps: int, targets: int) -> list[Attack]:
+def apgd(steps: int, targets: int, classes: int) -> list[Attack]:
     """APGD on the cross-entropy, then on the targeted DLR loss against each of the most likely other classes."""
-    return [
-        partial(apgd_ce, steps=steps),
-        *(partial(apgd_t, steps=steps, number=number) for number in range(targets)),
-    ]
+    others = range(min(targets, classes - 1))
+    aimed = [partial(auto_pgd, steps=steps, other=other) for other in others]
+    return [partial(auto_pgd, steps=steps), *aimed]
 
 
 def apgd_name(steps: int, targets: int, classes: int) -> str:
-    """The name of `apgd` for this number of classes, such as APGD-CE and APGD-T (20 steps, 3 targets)."""
+    """The name of `apgd`, such as APGD-CE and APGD-T (20 steps, 3 targets)."""
     used = min(targets, classes - 1)
     return f"APGD-CE and APGD-T ({steps} steps, {used} target{'s' if used != 1 else ''})"
 
 
-def auto_attack(steps: int, targets: int, queries: int) -> list[Attack]:
+def auto_attack(steps: int, targets: int, classes: int, queries: int) -> list[Attack]:
     """`apgd`, FAB against the same targets, and Square."""
-    boundary = [partial(fab_t, steps=steps, number=number) for number in range(targets)]
-    return [*apgd(steps, targets), *boundary, partial(square_attack, queries=queries)]
-
-
-def apgd_ce(
-    scores: Scores, images: Tensor, labels: Tensor, radius: float, streams: Streams, steps: int
-) -> Tensor:
-    """Attack by APGD on the cross-entropy, from a random point."""
-    start = images + radius * noise(images, streams, 0)
-
-    def loss(logits: Tensor, rows: Tensor) -> Tensor:
-        return cross_entropy(logits, labels[rows])
-
-    return auto_pgd(scores, images, labels, radius, start, steps, loss)
-
-
-def apgd_t(
-    scores: Scores,
-    images: Tensor,
-    labels: Tensor,
-    radius: float,
-    streams: Streams,
-    steps: int,
-    number: int,
-) -> Tensor:
-    """Attack by APGD on the targeted DLR loss, from a random point. number: 0 is the most likely other class."""
-    targets = likely_class(scores, images, labels, number)
-    if targets is None:
-        return torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    start = images + radius * noise(images, streams, 1 + number)
-
-    def loss(logits: Tensor, rows: Tensor) -> Tensor:
-        return targeted_dlr(logits, labels[rows], targets[rows])
-
-    return auto_pgd(scores, images, labels, radius, start, steps, loss)
-
-
-def fab_t(
-    scores: Scores,
-    images: Tensor,
-    labels: Tensor,
-    radius: float,
-    streams: Streams,
-    steps: int,
-    number: int,
-) -> Tensor:
-    """Attack by FAB against one class. number: 0 is the most likely other class."""
-    targets = likely_class(scores, images, labels, number)
-    if targets is None:
-        return torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    both = torch.stack([labels, targets], 1)
-    return fast_adaptive_boundary(scores, images, both, radius, steps)
+    others = range(min(targets, classes - 1))
+    boundary = [partial(fab_t, steps=steps, other=other) for other in others]
+    return [*apgd(steps, targets, classes), *boundary, partial(square, queries=queries)]
 
 
 @torch.no_grad()
-def likely_class(scores: Scores, images: Tensor, labels: Tensor, number: int) -> Tensor | None:
-    """The other class with the highest score of each image [B], or the one `number` below it; None if there is none."""
-    logits = scores(images.contiguous(memory_format=torch.channels_last))
-    if number >= logits.shape[1] - 1:
-        return None
-    others = logits.scatter(1, labels[:, None], -torch.inf)
-    return others.argsort(1, descending=True)[:, number]
+def likely_class(scores: Scores, images: Tensor, labels: Tensor, other: int) -> Tensor:
+    """A wrong class of each image, int64 [B]. other: 0 for the one with the highest score, 1 for the next …"""
+    logits = scores(channels_last(images)).scatter(1, labels[:, None], -torch.inf)
+    return logits.argsort(1, descending=True)[:, other]
+
+
+def auto_pgd(
+    scores: Scores,
+    images: Tensor,
+    labels: Tensor,
+    radius: float,
+    streams: Streams,
+    steps: int,
+    other: int | None = None,
+) -> Tensor:
+    """Attack by APGD from a random point: on the cross-entropy or, against a `likely_class`, on the targeted DLR loss."""
+    start = images + radius * noise(images, streams, 0 if other is None else 1 + other)
+    targets = None if other is None else likely_class(scores, images, labels, other)
+
+    def aim(views: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        logits = scores(views)
+        if targets is None:
+            loss = cross_entropy(logits, labels[rows])
+        else:
+            loss = targeted_dlr(logits, labels[rows], targets[rows])
+        return loss, logits.argmax(1) != labels[rows]
+
+    return ascend(aim, images, radius, start, steps)[1]
 
 
 def targeted_dlr(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
@@ -124,63 +110,42 @@ def targeted_dlr(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     return (target - label) / (top[:, 0] - top[:, 2:].mean(1) + 1e-12)
 
 
-def auto_pgd(
-    scores: Scores,
-    images: Tensor,
-    labels: Tensor,
-    radius: float,
-    start: Tensor,
-    steps: int,
-    loss: Callable[[Tensor, Tensor], Tensor],
-) -> Tensor:
-    """Attack images [B, C, H, W] by APGD; True for those misclassified on the way from `start`, bool [B].
-
-    loss: class scores [b, K] and places in the batch [b] -> what the attack raises, [b].
-    """
-
-    def aim(views: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        logits = scores(views)
-        return loss(logits, rows), logits.argmax(1) != labels[rows]
-
-    return ascend(aim, images, radius, start, steps)[1]
-
-
 @dataclass
 class _Climb:
     """What APGD knows of each image that it still moves, [b] or [b, C, H, W]."""
 
-    #: Place in the batch.
     row: Tensor
+    """Place in the batch."""
     view: Tensor
-    #: The view before `view`.
     before: Tensor
-    #: Gradient at `view`.
+    """The view before `view`."""
     slope: Tensor
-    #: Loss at `view`.
+    """Gradient at `view`."""
     loss: Tensor
+    """Loss at `view`."""
     best_view: Tensor
     best_slope: Tensor
     best_loss: Tensor
-    #: `best_loss` at the last checkpoint.
     checked_loss: Tensor
+    """`best_loss` at the last checkpoint."""
     step_size: Tensor
-    #: Whether the last checkpoint halved the step size.
     halved: Tensor
-    #: Steps since the last checkpoint that raised the loss.
+    """True if the last checkpoint halved the step size."""
     rises: Tensor
+    """Steps since the last checkpoint that raised the loss."""
 
     def of(self, kept: Tensor) -> _Climb:
         """The images of `kept`, bool [b]."""
         return _Climb(**{field.name: getattr(self, field.name)[kept] for field in fields(self)})
 
-    def look(self, views: Tensor, loss: Tensor, slope: Tensor) -> None:
+    def look(self, loss: Tensor, slope: Tensor) -> None:
         """Take the loss [b] and its gradient at the view."""
         self.rises = self.rises + (loss > self.loss)
         self.loss = loss
         self.slope = slope
         best = loss > self.best_loss
         self.best_loss = torch.where(best, loss, self.best_loss)
-        self.best_view = torch.where(_wide(best), views, self.best_view)
+        self.best_view = torch.where(_wide(best), self.view, self.best_view)
         self.best_slope = torch.where(_wide(best), slope, self.best_slope)
 
     def check(self, length: int) -> None:
@@ -191,7 +156,6 @@ class _Climb:
         self.step_size = torch.where(self.halved, self.step_size / 2, self.step_size)
         self.view = torch.where(_wide(self.halved), self.best_view, self.view)
         self.slope = torch.where(_wide(self.halved), self.best_slope, self.slope)
-        self.begin_check()
 
     def begin_check(self) -> None:
         """Count from here to the next checkpoint."""
@@ -199,13 +163,14 @@ class _Climb:
         self.rises = torch.zeros_like(self.rises)
 
     def move(self, low: Tensor, high: Tensor, momentum: float) -> None:
-        """Take a step within the box."""
-        ahead = self.view + _wide(self.step_size) * self.slope.sign()
-        ahead = torch.clamp(ahead, low[self.row], high[self.row])
+        """Take a step within the box of all images of the batch."""
+        low = low[self.row]
+        high = high[self.row]
+        ahead = torch.clamp(self.view + _wide(self.step_size) * self.slope.sign(), low, high)
         moved = self.view + momentum * (ahead - self.view)
         moved = moved + (1 - momentum) * (self.view - self.before)
         self.before = self.view
-        self.view = torch.clamp(moved, low[self.row], high[self.row])
+        self.view = torch.clamp(moved, low, high)
 
 
 def ascend(
@@ -221,8 +186,8 @@ def ascend(
     low = (images - radius).clamp(min=0)
     high = (images + radius).clamp(max=1)
     found = start.clamp(low, high)
-    enough = torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    none = torch.zeros(len(images), dtype=images.dtype, device=images.device)
+    none = torch.zeros_like(images[:, 0, 0, 0])
+    enough = none.bool()
     climb = _Climb(
         row=torch.arange(len(images), device=images.device),
         view=found,
@@ -239,26 +204,27 @@ def ascend(
     )
     found = found.clone()
     length = max(int(_FIRST_CHECK * steps), 1)
-    since = 0
+    check = length
     for number in range(steps + 1):
-        views = climb.view.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+        # look at the views, and keep those that are enough or the best so far
+        views = channels_last(climb.view).requires_grad_()
         with torch.enable_grad():
             loss, done = aim(views, climb.row)
         (slope,) = torch.autograd.grad(loss.sum(), views)
-        climb.look(views.detach(), loss.detach(), slope)
-        found[climb.row] = torch.where(_wide(done), views.detach(), climb.best_view)
+        climb.look(loss.detach(), slope)
+        found[climb.row] = torch.where(_wide(done), climb.view, climb.best_view)
         enough[climb.row] = done
         climb = climb.of(~done)
         if number == steps or not len(climb.row):
             break
         if number == 0:
             climb.begin_check()
-        elif since == length:
+        if number == check:
             climb.check(length)
-            length = max(length - max(int(_CLOSER * steps), 1), max(int(_LAST_CHECK * steps), 1))
-            since = 0
+            climb.begin_check()
+            length = max(length - max(int(_CLOSER * steps), 1), int(_LAST_CHECK * steps), 1)
+            check += length
         climb.move(low, high, _MOMENTUM if number else 1.0)
-        since += 1
     return found, enough
 
 
@@ -267,45 +233,54 @@ def _wide(values: Tensor) -> Tensor:
     return values[:, None, None, None]
 
 
-def fast_adaptive_boundary(
-    scores: Scores, images: Tensor, both: Tensor, radius: float, steps: int
+def fab_t(
+    scores: Scores,
+    images: Tensor,
+    labels: Tensor,
+    radius: float,
+    streams: Streams,
+    steps: int,
+    other: int,
 ) -> Tensor:
-    """Attack images [B, C, H, W] by targeted FAB; True for those misclassified within `radius`, bool [B].
+    """Attack images [B, C, H, W] by FAB against a `likely_class`; True for those misclassified, bool [B].
 
     FAB looks for the nearest point where the target's score is the label's (Croce & Hein 2020, arXiv 1907.02044,
     algorithm 1): x_k+1 = (1 − α)(x_k + η·d) + α·(x_0 + η·d_0), clipped to [0, 1]. d and d_0 lead from x_k and x_0 to
     the plane where both scores, linearised at x_k, are equal; α = min(0.1, ‖d‖ / (‖d‖ + ‖d_0‖)), η = 1.05. What is
-    misclassified goes back to x_0 by a tenth. both: labels and targets, [B, 2].
+    misclassified goes back to x_0 by a tenth.
     """
-    wrong = torch.zeros(len(images), dtype=torch.bool, device=images.device)
+    targets = likely_class(scores, images, labels, other)
+    wrong = torch.zeros_like(labels, dtype=torch.bool)
     rows = torch.arange(len(images), device=images.device)
     view = images
     for _ in range(steps):
-        views = view.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+        # linearise the difference of both scores
+        views = channels_last(view).requires_grad_()
         with torch.enable_grad():
-            label, target = scores(views).gather(1, both).unbind(1)
-        (slope,) = torch.autograd.grad(target.sum() - label.sum(), views)
-        at, own, slopes = (pixels.detach().flatten(1) for pixels in (views, images, slope))
-        gap = (label - target).detach()[:, None]
-        move = least_move(at, slopes, gap)
-        move_own = least_move(own, slopes, gap + (slopes * (at - own)).sum(1, keepdim=True))
-        far, far_own = (
-            moves.abs().amax(1, keepdim=True).clamp(min=1e-8) for moves in (move, move_own)
-        )
-        share = (far / (far + far_own)).clamp(max=0.1)
-        view = (
-            ((1 - share) * (at + 1.05 * move) + share * (own + 1.05 * move_own))
-            .clamp(0, 1)
-            .view_as(images)
-        )
+            logits = scores(views)
+            label = logits.gather(1, labels[rows, None])
+            gap = label - logits.gather(1, targets[rows, None])  # [b, 1]
+        (slope,) = torch.autograd.grad(-gap.sum(), views)
+        # move to where it is zero, from the view and from the image
+        own = images[rows].flatten(1)
+        at = view.detach().flatten(1)
+        slopes = slope.flatten(1)
+        move = least_move(at, slopes, gap.detach())
+        gap_own = gap.detach() + (slopes * (at - own)).sum(1, keepdim=True)
+        move_own = least_move(own, slopes, gap_own)
+        far = move.abs().amax(1, keepdim=True).clamp(min=1e-8)
+        far_own = move_own.abs().amax(1, keepdim=True).clamp(min=1e-8)
+        share = (far / (far + far_own)).clamp(max=_BIAS)
+        moved = (1 - share) * (at + _OVERSHOOT * move) + share * (own + _OVERSHOOT * move_own)
+        view = moved.clamp(0, 1).view_as(view)
+        # keep what is misclassified within the radius, and go on with the others
         with torch.no_grad():
-            away = (
-                scores(view.contiguous(memory_format=torch.channels_last)).argmax(1) != both[:, 0]
-            )
-        done = away & ((view - images).abs().amax((1, 2, 3)) <= radius)
+            away = scores(channels_last(view)).argmax(1) != labels[rows]
+        offset = view - images[rows]
+        done = away & (offset.abs().amax((1, 2, 3)) <= radius)
         wrong[rows[done]] = True
-        view = torch.where(away[:, None, None, None], images + 0.9 * (view - images), view)
-        rows, images, both, view = (one[~done] for one in (rows, images, both, view))
+        view = torch.where(_wide(away), images[rows] + (1 - _BACK) * offset, view)[~done]
+        rows = rows[~done]
         if not len(rows):
             break
     return wrong
@@ -324,14 +299,13 @@ def least_move(points: Tensor, slopes: Tensor, gap: Tensor) -> Tensor:
     full = (weights * ordered).cumsum(1) - weights * ordered  # by coordinates with less room
     rest = weights.flip(1).cumsum(1).flip(1)
     place = torch.searchsorted(full + rest * ordered, gap.abs()).clamp(max=points.shape[1] - 1)
-    tau = (gap.abs() - full.gather(1, place)) / rest.gather(1, place).clamp(
-        min=torch.finfo(rest.dtype).tiny
-    )
+    tiny = torch.finfo(rest.dtype).tiny
+    tau = (gap.abs() - full.gather(1, place)) / rest.gather(1, place).clamp(min=tiny)
     return signs * torch.minimum(rooms, tau)
 
 
 @torch.no_grad()
-def square_attack(
+def square(
     scores: Scores, images: Tensor, labels: Tensor, radius: float, streams: Streams, queries: int
 ) -> Tensor:
     """Whether images [B, C, H, W] are misclassified by one of `queries` views without gradients, bool [B].
@@ -339,39 +313,42 @@ def square_attack(
     Stripes of ±radius at first; then, one square of pixels after another, ±radius of each channel, kept where the
     margin grows (Andriushchenko et al. 2020, arXiv 1912.00049, algorithms 1 and 2).
     """
-    (channels, height, width), side = images.shape[1:], min(images.shape[2:])
+    channels, height, width = images.shape[1:]
     low = (images - radius).clamp(min=0)
     high = (images + radius).clamp(max=1)
-    squares, stripes = (
-        PerImage([s.child(name) for s in streams], images.device) for name in ("square", "stripes")
-    )
+    squares = PerImage([stream.child("square") for stream in streams], images.device)
+    stripes = PerImage([stream.child("stripes") for stream in streams], images.device)
     drawn = squares.uniform(queries, 2 + channels)  # [B, queries, 2 + C]
-    best = torch.clamp(
-        images + radius * (stripes.uniform(channels, 1, width) - 0.5).sign(), low, high
-    )
-    logits = scores(best.contiguous(memory_format=torch.channels_last))
+    signs = (stripes.uniform(channels, 1, width) - 0.5).sign()
+    best = torch.clamp(images + radius * signs, low, high)
+    logits = scores(channels_last(best))
     wrong = logits.argmax(1) != labels
     largest = margin(logits, labels)
-    y, x = (torch.arange(n, device=images.device).view(1, -1) for n in (height, width))
     for number in range(1, queries):
         rows = (~wrong).nonzero()[:, 0]
         if not len(rows):
             break
+        # draw a square and a sign of each channel
         halvings = sum(number / queries * 10000 > query for query in _HALVES)
-        size = min(max(round(math.sqrt(_SHARE / 2**halvings * height * width)), 1), side)
-        top, left, *signs = drawn[rows, number].unbind(1)
-        first = [(at * (n - size + 1)).floor()[:, None] for at, n in ((top, height), (left, width))]
-        tall, wide = (
-            (at >= start) & (at < start + size) for at, start in zip((y, x), first, strict=True)
-        )
-        square = (tall[:, :, None] & wide[:, None, :])[:, None]
-        ends = radius * (torch.stack(signs, 1) - 0.5).sign()[:, :, None, None]
-        view = torch.where(
-            square, torch.clamp(images[rows] + ends, low[rows], high[rows]), best[rows]
-        )
-        logits = scores(view.contiguous(memory_format=torch.channels_last))
-        values = margin(logits, labels[rows])
-        grown = values > largest[rows]
-        best[rows[grown]], largest[rows[grown]] = view[grown], values[grown]
+        side = round(math.sqrt(_SHARE / 2**halvings * height * width))
+        side = min(max(side, 1), height, width)
+        top, left = drawn[rows, number, :2].unbind(1)
+        square = _interval(top, side, height)[:, :, None] & _interval(left, side, width)[:, None]
+        ends = radius * (drawn[rows, number, 2:] - 0.5).sign()[:, :, None, None]
+        view = torch.clamp(images[rows] + ends, low[rows], high[rows])
+        view = torch.where(square[:, None], view, best[rows])
+        # keep the view if the margin grows
+        logits = scores(channels_last(view))
+        margins = margin(logits, labels[rows])
+        grown = margins > largest[rows]
+        best[rows[grown]] = view[grown]
+        largest[rows[grown]] = margins[grown]
         wrong[rows] = logits.argmax(1) != labels[rows]
     return wrong
+
+
+def _interval(at: Tensor, length: int, size: int) -> Tensor:
+    """True within intervals of `length` among `size` pixels, bool [b, size]; at: [b] in [0, 1), where they lie."""
+    first = (at * (size - length + 1)).floor()[:, None]
+    places = torch.arange(size, device=at.device)
+    return (places >= first) & (places < first + length)

@@ -9,7 +9,9 @@ Values = NDArray[np.float64]
 
 
 def precision_recall(
-    scores: NDArray[np.floating], positive: NDArray[np.bool_], num_sought: int | None = None
+    scores: NDArray[np.floating],
+    positive: NDArray[np.bool_],
+    num_sought: int | None = None,
 ) -> tuple[Values, Values]:
     """Precision and recall of what scores at least t, for each t among the scores, highest first.
 
@@ -21,7 +23,9 @@ def precision_recall(
     order = np.argsort(-scores, kind="stable")
     last = np.append(np.diff(scores[order]) != 0, True)  # the last of each run of equal scores
     right = np.cumsum(positive[order], dtype=np.float64)[last]
-    return right / (np.flatnonzero(last) + 1), right / (num_sought or right[-1])
+    precision = right / (np.flatnonzero(last) + 1)
+    recall = right / (num_sought or right[-1])
+    return precision, recall
 
 
 def interpolated_area(precision: Values, recall: Values) -> float:
@@ -29,9 +33,9 @@ def interpolated_area(precision: Values, recall: Values) -> float:
 
     recall: increasing; it may end below 1 (detections may miss objects), and nothing is counted beyond. F24.
     """
-    return float(
-        (np.diff(recall, prepend=0.0) * np.maximum.accumulate(precision[::-1])[::-1]).sum()
-    )
+    envelope = np.maximum.accumulate(precision[::-1])[::-1]
+    steps = np.diff(recall, prepend=0.0)
+    return float((steps * envelope).sum())
 
 
 def eleven_point(precision: Values, recall: Values) -> float:
@@ -40,11 +44,13 @@ def eleven_point(precision: Values, recall: Values) -> float:
     Levels are `np.arange(0, 1.1, 0.1)`, as in the evaluators of published numbers: those of 0.3, 0.6 and 0.7 lie a last
     digit higher, so that a recall of exactly 0.3 does not reach its level.
     """
-    return float(
-        np.mean([precision[recall >= level].max(initial=0.0) for level in np.arange(0.0, 1.1, 0.1)])
-    )
+    best = [precision[recall >= level].max(initial=0.0) for level in np.arange(0.0, 1.1, 0.1)]
+    return float(np.mean(best))
 
 
-def average_precision(scores: NDArray[np.floating], positive: NDArray[np.bool_]) -> float:
+def average_precision(
+    scores: NDArray[np.floating],
+    positive: NDArray[np.bool_],
+) -> float:
     """Interpolated average precision of a ranking, 0 … 1, all recall points. Arguments as `precision_recall`."""
     return interpolated_area(*precision_recall(scores, positive))

@@ -19,8 +19,6 @@ from hexa.evaluation import feature_file
 from hexa.evaluation.appearance import Appearance, appearance_of
 from hexa.evaluation.features import extract
 from hexa.evaluation.request import EmbeddingRequest
-from hexa.evaluation.transforms import transform_of
-from hexa.nn.feature_maps import last_maps
 from hexa.ops.photometric import unit
 from hexa.runtime import precision as precisions, targets
 from hexa.runtime.files import write_whole
@@ -30,20 +28,22 @@ from hexa.weights.pretrained import Backbone, load_backbone
 
 @dataclass(frozen=True)
 class Embedded:
-    """What was written: features of N images, and which images could not be read, a line each.
-
-    source: whose images. notes: sentences on them. shape: (D,), or (C, h, w) for dense features. preparation: a sentence on how
-    images were prepared, unless the backbone's own file says it. precision: what the network computed in.
-    """
+    """What was written: features of N images, and which images could not be read."""
 
     path: Path
     source: str
+    """The name of the images."""
     num_images: int
     shape: tuple[int, ...]
-    left_out: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    preparation: str | None = None
-    precision: str = "fp32"
+    """(D,), or (C, h, w) for dense features."""
+    left_out: tuple[str, ...]
+    """A line for each image that could not be read."""
+    notes: tuple[str, ...]
+    """Sentences on the images."""
+    preparation: str | None
+    """A sentence on how images were prepared, unless the backbone's own file says it."""
+    precision: str
+    """fp32 or bf16, what the network computed in."""
 
 
 def embed(
@@ -68,58 +68,53 @@ def embed(
     source = open_source(data, max_image_pixels=request.max_image_pixels, channels=len(loaded.mean))
     source = draw_part(source, request.images, request.seed)
     problems: dict[int, str] = {}
-    names = np.array([whole_characters(path) for path in source.paths], dtype=object)
+    device = precisions.pick_device(request.device)
     how: dict[str, Any] = {
-        "transform": transform_of(loaded),
         "batch_size": request.batch_size,
-        "device": precisions.pick_device(request.device),
+        "device": device,
         "precision": request.precision,
         "num_workers": request.num_workers,
         "problems": problems,
         "tolerance": 1.0,
+        "progress": functools.partial(progress, "extracting features"),
     }
-    forward = None
     if request.dense:
+        from hexa.nn.feature_maps import last_maps
+
         size = (loaded.image_size, loaded.image_size)
         last = last_maps(loaded.network, str(backbone), size, loaded.network_config.channels)
-        forward = lambda images: last(loaded.normalize(images))  # noqa: E731
-    tell = functools.partial(progress, "extracting features")
+        how["forward"] = lambda images: last(loaded.normalize(images))
     look = None if request.bare or request.dense else Look(seen)
-    features, labels, positions = extract(
-        loaded, source, progress=tell, forward=forward, look=look, **how
+    features, labels, positions = extract(loaded, source, look=look, **how)
+    places = positions.tolist()
+    appearances = None if look is None else [look.found[place] for place in places]
+    origin = None if look is None else _origin(backbone, loaded, source, request)
+    content = (
+        features.numpy(),
+        None if labels is None else labels.numpy(),
+        np.array([whole_characters(source.paths[place]) for place in places]),
+        appearances,
+        origin,
     )
-    write_whole(
-        out,
-        lambda file: feature_file.write(
-            file,
-            out.suffix,
-            features.numpy(),
-            None if labels is None else labels.numpy(),
-            names[positions.numpy()].astype(str),
-            None if look is None else [look.found[one] for one in positions.tolist()],
-            None if look is None else _origin(backbone, loaded, source, request),
-        ),
+    write_whole(out, lambda file: feature_file.write(file, out.suffix, *content))
+    left_out = [f"{source.paths[position]}: {problems[position]}" for position in sorted(problems)]
+    return Embedded(
+        path=out,
+        source=source.title,
+        num_images=len(features),
+        shape=tuple(features.shape[1:]),
+        left_out=tuple(left_out),
+        notes=tuple(source.notes(len(problems))),
+        preparation=loaded.said(),
+        precision=precisions.resolve(request.precision, device),
     )
-    num_images, *shape = features.shape
-    left_out = tuple(
-        f"{source.paths[position]}: {problems[position]}" for position in sorted(problems)
-    )
-    notes = tuple(source.notes(len(problems)))
-    told = (
-        left_out,
-        notes,
-        loaded.said(),
-        precisions.resolve(request.precision, how["device"]),
-    )
-    return Embedded(out, source.title, num_images, tuple(shape), *told)
 
 
 def seen(image: Tensor) -> Appearance:
     """The appearance of a decoded image [C, H, W]; of other bands than three the first is shown as grey."""
     three = image if len(image) == 3 else image[:1].expand(3, -1, -1)
     levels = three if three.dtype == torch.uint8 else (255 * unit(three)).round().clamp(0, 255)
-    shown = levels.to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
-    return appearance_of(image.numpy(), shown)
+    return appearance_of(levels.to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
 
 
 def _origin(

@@ -3,7 +3,6 @@
 Arrays of a .npz, or columns of a .parquet: `features` [N, D] float32, `labels` [N] or [N, C] if there are any, `paths`
 [N]. What `hexa search` needs beyond that, each optional:
 
-    digests        uint8 [N, 16]      equal for equal pixels
     thumbnails     uint8 [N, 32, 32]  grey levels of the whole image
     statistics     float32 [N, 12]    of the picture as a whole (`appearance`)
     previews       uint8 [total]      JPEGs of at most 96 x 96 pixels, one after the other (Parquet: a binary column)
@@ -18,7 +17,6 @@ import math
 import os
 import stat
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hexa.config import UserError, some, whole_characters
-from hexa.evaluation.appearance import DIGEST, STATISTICS, THUMBNAIL, Appearance
+from hexa.evaluation.appearance import STATISTICS, THUMBNAIL, Appearance
 from hexa.runtime.memory import usable_memory
 
 if TYPE_CHECKING:
@@ -44,19 +42,15 @@ _RATIO = 50
 _SMALL = 256 * 1024**2
 #: Rows of a Parquet file that are unpacked at a time; one if the first has more bytes than the file may have in all.
 _BATCH = 16
-#: Characters of an array's header, at most.
-_HEADER = 10_000
 #: Characters of the text of an array's origin, at most.
 _ORIGIN = 100_000
-#: Shapes of one row, and types, of the optional arrays.
+#: Shapes of one row, and types, of the optional arrays of numbers.
 _OPTIONAL: dict[str, tuple[tuple[int, ...], str]] = {
-    "digests": ((DIGEST,), "u1"),
     "thumbnails": ((THUMBNAIL, THUMBNAIL), "u1"),
     "statistics": ((STATISTICS,), "f4"),
 }
-#: Features and statistics are smaller.
+#: Features and statistics are smaller: float32 can sum their squares.
 _LARGEST = 1e15
-_REMEDY = "give a .npz or .parquet that hexa embed wrote"
 
 
 class _Other(ValueError):
@@ -70,19 +64,14 @@ class FeatureFile:
     path: Path
     features: NDArray[np.floating]
     paths: list[str]
-    digests: NDArray[np.uint8] | None = None
     thumbnails: NDArray[np.uint8] | None = None
     statistics: NDArray[np.float32] | None = None
-    previews: NDArray[np.uint8] | None = None
-    preview_ends: NDArray[np.int64] | None = None
+    previews: Sequence[bytes] | None = None
     origin: Mapping[str, Any] | None = None
 
     def preview(self, place: int) -> bytes | None:
         """The JPEG of an image, if the file has previews."""
-        if self.previews is None or self.preview_ends is None:
-            return None
-        start = self.preview_ends[place - 1] if place else 0
-        return self.previews[start : self.preview_ends[place]].tobytes()
+        return None if self.previews is None else bytes(self.previews[place])
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -98,52 +87,43 @@ def write(
     origin: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a .npz or .parquet. seen: the appearance of each image; None leaves it out."""
-    if suffix == ".parquet":
-        _write_parquet(file, features, labels, paths, seen, origin)
-        return
     arrays = {"features": features, "paths": paths}
     if labels is not None:
         arrays["labels"] = labels
     if seen is not None:
-        arrays["digests"] = np.frombuffer(b"".join(one.digest for one in seen), np.uint8).reshape(
-            -1, DIGEST
-        )
         arrays["thumbnails"] = np.stack([one.thumbnail for one in seen])
         arrays["statistics"] = np.stack([one.statistics for one in seen])
-        arrays["previews"] = np.frombuffer(b"".join(one.preview for one in seen), np.uint8)
-        arrays["preview_ends"] = np.cumsum([len(one.preview) for one in seen])
-    if origin is not None:
-        arrays["origin"] = np.array(json.dumps(origin))
+    previews = [one.preview for one in seen or ()]
+    described = "" if origin is None else json.dumps(origin)
+    if suffix == ".parquet":
+        _write_parquet(file, arrays, previews, described)
+        return
+    if previews:
+        arrays["previews"] = np.frombuffer(b"".join(previews), np.uint8)
+        arrays["preview_ends"] = np.cumsum([len(one) for one in previews])
+    if described:
+        arrays["origin"] = np.array(described)
     np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def _write_parquet(
-    file: BinaryIO,
-    features: Array,
-    labels: Array | None,
-    paths: Array,
-    seen: Sequence[Appearance] | None,
-    origin: Mapping[str, Any] | None,
+    file: BinaryIO, arrays: Mapping[str, Array], previews: Sequence[bytes], described: str
 ) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    rows = pyarrow.FixedSizeListArray.from_arrays(
-        pyarrow.array(features.reshape(-1)), features.shape[1]
-    )
-    known = {} if labels is None else {"labels": pyarrow.array(list(labels))}
-    table = pyarrow.table({"features": rows, "paths": pyarrow.array(paths), **known})
-    if seen is not None:
-        kept = {
-            "digests": [one.digest for one in seen],
-            "thumbnails": [one.thumbnail.tobytes() for one in seen],
-            "statistics": [one.statistics.tobytes() for one in seen],
-            "previews": [one.preview for one in seen],
-        }
-        for name, values in kept.items():
-            table = table.append_column(name, pyarrow.array(values, pyarrow.binary()))
-    if origin is not None:
-        table = table.replace_schema_metadata({"hexa": json.dumps(origin)})
+    columns = {}
+    for name, array in arrays.items():
+        values = pyarrow.array(array.reshape(-1))
+        if array.ndim > 1:
+            width = math.prod(array.shape[1:])
+            values = pyarrow.FixedSizeListArray.from_arrays(values, width)
+        columns[name] = values
+    if previews:
+        columns["previews"] = pyarrow.array(previews, pyarrow.binary())
+    table = pyarrow.table(columns)
+    if described:
+        table = table.replace_schema_metadata({"hexa": described})
     pyarrow.parquet.write_table(table, file)
 
 
@@ -158,18 +138,18 @@ def read(path: Path | str) -> FeatureFile:
     path = Path(path)
     try:
         status = os.stat(path)
-        if stat.S_ISDIR(status.st_mode):
-            raise _Other("is a folder")
         if not stat.S_ISREG(status.st_mode):  # reading a pipe may never end
             raise _Other("is not a regular file")
-        if path.suffix == ".parquet":
-            arrays = _read_parquet(path, status.st_size)
-        else:
-            arrays = _read_npz(path, status.st_size)
-        return _checked(path, arrays)
-    except (_Other, OSError, zipfile.BadZipFile, MemoryError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise UserError(f"{path}: {why or 'cannot be read'}; {_REMEDY}") from None
+        reader = _read_parquet if path.suffix == ".parquet" else _read_npz
+        return _checked(path, reader(path, status.st_size))
+    except Exception as error:  # readers raise whatever Python does on damaged content
+        why = f"not an intact {path.suffix}"
+        if isinstance(error, _Other):
+            why = str(error)
+        elif isinstance(error, OSError) and error.strerror:
+            why = error.strerror
+        remedy = "give a .npz or .parquet that hexa embed wrote"
+        raise UserError(f"{path}: {why}; {remedy}") from None
 
 
 def _bound(size: int, unpacked: int) -> None:
@@ -181,167 +161,120 @@ def _bound(size: int, unpacked: int) -> None:
         raise _Other(f"unpacks to {unpacked:,} bytes, and {most:,} fit a quarter of the memory")
 
 
+def _check_names(names: Sequence[str], what: str) -> None:
+    for name in ("features", "paths"):
+        if name not in names:
+            raise _Other(f"has no {what} '{name}', but {some(names)}")
+
+
 def _read_npz(path: Path, size: int) -> dict[str, Any]:
     if path.suffix == ".npy":
         raise _Other("holds one array, such as feature maps, and no features and paths")
     wanted = ("features", "paths", *_OPTIONAL, "previews", "preview_ends", "origin")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
-            if missing := [name for name in wanted[:2] if name not in members]:
-                has = f"only {some(members)}" if members else "nothing"
-                raise _Other(f"has no array '{missing[0]}', but {has}")
-            chosen = {name: members[name] for name in wanted if name in members}
-            _bound(size, sum(one.file_size for one in chosen.values()))
-            return {name: _array(archive, name, one) for name, one in chosen.items()}
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise _Other(f"not an intact .npz ({' '.join(str(error).split())})") from None
+    arrays: dict[str, Any] = {}
+    with zipfile.ZipFile(path) as archive:
+        members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
+        _check_names([*members], "array")
+        chosen = {name: members[name] for name in wanted if name in members}
+        _bound(size, sum(one.file_size for one in chosen.values()))
+        for name, member in chosen.items():
+            with archive.open(member) as file:
+                try:
+                    arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
+                except ValueError:
+                    raise _Other(f"'{name}' in it is damaged or holds Python objects") from None
+    if "previews" in arrays:
+        arrays["previews"] = _split(arrays["previews"], arrays.pop("preview_ends"))
+    return arrays
 
 
-def _array(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo) -> Array:
-    """An array of an archive; its header is checked before memory is taken for it."""
-    with archive.open(member) as file:
-        try:
-            version = np.lib.format.read_magic(file)
-            headers = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }
-            shape, column_major, dtype = headers[version](file, max_header_size=_HEADER)
-        except Exception:  # numpy's parser raises whatever Python's does on damaged text
-            raise _Other(f"'{name}' in it is not an array of numpy") from None
-        if dtype.hasobject:
-            raise _Other(f"'{name}' in it holds Python objects, which are never loaded")
-        expected = math.prod(shape) * dtype.itemsize
-        if any(side < 0 for side in shape) or expected != member.file_size - file.tell():
-            raise _Other(f"'{name}' in it is cut off or damaged")
-        content = np.frombuffer(file.read(expected), dtype, count=math.prod(shape))
-    return content.reshape(shape, order="F" if column_major else "C")
+def _split(previews: Array, ends: Array) -> list[memoryview]:
+    """Previews that stand one after the other. Raises _Other unless the ends, in order, are those of all bytes."""
+    starts = np.append(0, ends[:-1])
+    if previews.dtype != np.uint8 or (starts > ends).any() or ends[-1] != len(previews):
+        raise _Other("'previews' are not what hexa embed writes")
+    content = memoryview(previews.data)
+    return [content[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def _read_parquet(path: Path, size: int) -> dict[str, Any]:
-    import pyarrow
     import pyarrow.parquet
 
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
-        names = file.schema_arrow.names
-        for name in ("features", "paths"):
-            if name not in names:
-                raise _Other(f"has no column '{name}', but only {some(names)}")
-        features = file.schema_arrow.field("features").type
-        kinds = pyarrow.types
-        lists = (kinds.is_fixed_size_list, kinds.is_list, kinds.is_large_list)
-        if not any(check(features) for check in lists) or not kinds.is_floating(
-            features.value_type
-        ):
-            raise _Other(f"the column 'features' is of type {features}, not lists of floats")
-        columns = [name for name in ("features", "paths", *_OPTIONAL, "previews") if name in names]
-        parts: dict[str, list[Any]] = {name: [] for name in columns}
-        unpacked = 0
-        first_row = next(file.iter_batches(1, columns=columns), None)
-        rows = 1 if first_row is not None and first_row.nbytes * _BATCH > _SMALL else _BATCH
-        for batch in file.iter_batches(rows, columns=columns):
-            unpacked += batch.nbytes
-            _bound(size, unpacked)
-            for name in columns:
-                parts[name].append(_column(name, batch.column(name)))
-        metadata = file.schema_arrow.metadata or {}
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        if isinstance(error, OSError) and error.strerror:
-            raise
-        raise _Other("not an intact .parquet") from None
-    if not parts["paths"]:
+    file = pyarrow.parquet.ParquetFile(path)
+    names = file.schema_arrow.names
+    _check_names(names, "column")
+    columns = [name for name in ("features", "paths", *_OPTIONAL, "previews") if name in names]
+    parts: dict[str, list[Any]] = {name: [] for name in columns}
+    unpacked = 0
+    first_row = next(file.iter_batches(1, columns=columns), None)
+    if first_row is None:
         raise _Other("has no rows")
-    if len({part.shape[1] for part in parts["features"]}) > 1:
+    rows = 1 if first_row.nbytes * _BATCH > _SMALL else _BATCH
+    for batch in file.iter_batches(rows, columns=columns):
+        unpacked += batch.nbytes
+        _bound(size, unpacked)
+        for name in columns:
+            parts[name].append(_column(name, batch.column(name)))
+    widths = {part.shape[1] for part in parts["features"]}
+    if len(widths) > 1:
         raise _Other("rows of the column 'features' differ in length")
-    arrays: dict[str, Any] = {
-        name: np.concatenate(blocks) for name, blocks in parts.items() if name != "previews"
-    }
-    if "previews" in parts:
-        previews = [one for block in parts["previews"] for one in block]
-        arrays["previews"] = np.frombuffer(b"".join(previews), np.uint8)
-        arrays["preview_ends"] = np.cumsum([len(one) for one in previews])
+    arrays: dict[str, Any] = {name: np.concatenate(blocks) for name, blocks in parts.items()}
+    for name, (shape, _) in _OPTIONAL.items():
+        if name in arrays and arrays[name].shape[1] == math.prod(shape):
+            arrays[name] = arrays[name].reshape(-1, *shape)
+    metadata = file.schema_arrow.metadata or {}
     if b"hexa" in metadata:
         arrays["origin"] = np.array(metadata[b"hexa"].decode(errors="replace"))
     return arrays
 
 
-def _column(name: str, column: pyarrow.Array) -> Any:
-    """The values of a part of a column: [n, …] or, of previews, a list."""
+def _column(name: str, column: pyarrow.Array) -> Array:
+    """The values of a part of a column: texts or bytes [n], or numbers [n, width]."""
     if column.null_count:
         raise _Other(f"the column '{name}' has rows without a value")
-    if name == "paths":
-        # objects: an array of characters would give every row the length of the longest
-        return np.array([str(one) for one in column.to_pylist()], dtype=object)
     if name == "previews":
-        return column.to_pylist()
-    if name == "features":
-        lengths = np.unique(column.value_lengths().to_numpy(zero_copy_only=False))
-        if len(lengths) != 1:
-            raise _Other("rows of the column 'features' differ in length")
-        values = column.flatten().to_numpy(zero_copy_only=False)
-        return values.reshape(len(column), int(lengths[0]))
-    shape, kind = _OPTIONAL[name]
-    rows = column.to_pylist()
-    length = math.prod(shape) * np.dtype(kind).itemsize
-    if any(not isinstance(one, bytes) or len(one) != length for one in rows):
-        raise _Other(f"rows of the column '{name}' are not what hexa embed writes")
-    return np.frombuffer(b"".join(rows), kind).reshape(-1, *shape)
+        column = column.cast("binary")
+    if name in ("paths", "previews"):
+        # objects: an array of characters would give every row the length of the longest
+        return np.array(column.to_pylist(), dtype=object)
+    if not hasattr(column, "value_lengths"):
+        raise _Other(f"the column '{name}' is of type {column.type}, not lists of numbers")
+    lengths = np.unique(column.value_lengths().to_numpy(zero_copy_only=False))
+    if len(lengths) != 1:
+        raise _Other(f"rows of the column '{name}' differ in length")
+    values: Array = column.flatten().to_numpy(zero_copy_only=False)
+    return values.reshape(len(column), int(lengths[0]))
 
 
 def _checked(path: Path, arrays: dict[str, Any]) -> FeatureFile:
     features = arrays["features"]
-    names = arrays["paths"]
+    names = arrays.pop("paths")
     given = f"features are {features.dtype} of shape {features.shape}"
     if features.dtype.kind != "f" or features.ndim != 2 or not features.shape[1]:
         raise _Other(f"{given}; expected floats of shape [N, D]")
-    if names.dtype.kind not in "USO" or names.shape != features.shape[:1]:
-        raise _Other(
-            f"{given}, and paths {names.dtype} of shape {names.shape}; expected a text for each row"
-        )
-    if len(features) < 2:
-        raise _Other(f"holds {len(features)} images; a search needs two or more")
-    listed = [
-        one.decode(errors="backslashreplace") if isinstance(one, bytes) else whole_characters(one)
+    count = len(features)
+    if count < 2:
+        raise _Other(f"holds {count} images; a search needs two or more")
+    if names.dtype.kind not in "USO" or names.shape != (count,):
+        raise _Other(f"{given}, and paths {names.dtype} of shape {names.shape}; expected texts [N]")
+    paths = [
+        one.decode(errors="backslashreplace")
+        if isinstance(one, bytes)
+        else whole_characters(str(one))
         for one in names.tolist()
     ]
-    lost = np.flatnonzero(~_usable(features).all(1))
-    if len(lost):
-        raise _Other(
-            f"features of {len(lost):,} of {len(features):,} images are not finite or too large, such as "
-            f"those of {listed[lost[0]]}"
-        )
     for name, (shape, kind) in _OPTIONAL.items():
-        if name in arrays:
-            array = arrays[name]
-            if array.shape != (len(features), *shape) or array.dtype != np.dtype(kind):
-                raise _Other(f"'{name}' are {array.dtype} of shape {array.shape}")
-    if "statistics" in arrays and not _usable(arrays["statistics"]).all():
-        raise _Other("'statistics' are not finite or too large")
-    _check_previews(arrays, len(features))
-    origin = _origin(arrays.pop("origin", None))
-    arrays.pop("paths")
-    return FeatureFile(path, paths=listed, origin=origin, **arrays)
-
-
-def _usable(values: Array) -> NDArray[np.bool_]:
-    """False for numbers that are not finite, and those whose squares float32 cannot sum."""
-    usable: NDArray[np.bool_] = np.abs(values) < _LARGEST
-    return usable
-
-
-def _check_previews(arrays: dict[str, Any], count: int) -> None:
-    if ("previews" in arrays) != ("preview_ends" in arrays):
-        raise _Other("'previews' and 'preview_ends' go together")
-    if "previews" in arrays:
-        previews = arrays["previews"]
-        ends = arrays["preview_ends"]
-        shapes = previews.dtype == np.uint8 and previews.ndim == 1 and ends.shape == (count,)
-        if not shapes or ends.dtype != np.int64 or ends[0] < 0 or (np.diff(ends) < 0).any():
-            raise _Other("'previews' are not what hexa embed writes")
-        if ends[-1] != len(previews):
-            raise _Other("'previews' are cut off")
+        array = arrays.get(name)
+        if array is not None and (array.shape != (count, *shape) or array.dtype != np.dtype(kind)):
+            raise _Other(f"'{name}' are {array.dtype} of shape {array.shape}")
+    for name in {"features", "statistics"} & arrays.keys():
+        lost = np.flatnonzero(~(np.abs(arrays[name]) < _LARGEST).all(1))
+        if len(lost):
+            problem = f"{name} of {len(lost):,} of {count:,} images are not finite or too large"
+            raise _Other(f"{problem}, such as those of {paths[lost[0]]}")
+    if len(arrays.get("previews", paths)) != count:
+        raise _Other("'previews' are not one for each image")
+    return FeatureFile(path, paths=paths, origin=_origin(arrays.pop("origin", None)), **arrays)
 
 
 def _origin(text: Array | None) -> dict[str, Any] | None:

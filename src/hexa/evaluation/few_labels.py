@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.config import UserError
-from hexa.evaluation.features import extract_pair
 from hexa.evaluation.protocol import Outcome, Task, listed
 from hexa.evaluation.split import draw_per_class
 from hexa.runtime.random import Stream
@@ -69,7 +68,7 @@ def over_draws(
     the mean), `balanced_accuracy@k`, or `top1` … for a single k. A k that a class has too few images for is left out, which a note says.
     Raises UserError if that leaves none.
     """
-    fit, fit_labels, test, test_labels = extract_pair(task)
+    fit, fit_labels, test, test_labels = task.both_features()
     labels = fit_labels.numpy()
     counts = {
         task.class_names[label]: count

@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from hexa.config import Config, UserError
 from hexa.data import Source
 from hexa.data.sources.known import known_as
-from hexa.evaluation import protocols, results, transforms
+from hexa.data.views.evaluation import EvaluationTransform
+from hexa.evaluation import protocols, results
 from hexa.evaluation.collective import from_main, main_first
-from hexa.evaluation.features import extract_part
 from hexa.evaluation.protocol import Outcome, Protocol, Task, deviations, majority_class
 from hexa.evaluation.request import EvaluationRequest
 from hexa.evaluation.split import fit_and_test
@@ -26,16 +27,32 @@ from hexa.weights.preparation import shown
 from hexa.weights.pretrained import Backbone, describe, load_backbone
 
 
-class _Asked(NamedTuple):
-    """An evaluation that was asked for: the options of every protocol, and those of this one."""
+@dataclass(frozen=True)
+class _Asked:
+    """An evaluation that was asked for."""
 
-    protocol: str
-    chosen: Protocol
+    name: str
+    """The protocol's name."""
+    protocol: Protocol
     request: EvaluationRequest
+    """The options of every protocol."""
     preset: str
     settings: Config
+    """The options of this protocol."""
     explicit: frozenset[str]
     """Options of the protocol that were given."""
+
+
+def _asked(name: str, options: Mapping[str, Any]) -> _Asked:
+    """Sort the options into common ones and the protocol's, which go before common ones of that name."""
+    protocol = protocols.get(name)
+    own = {field for preset in protocol.presets.values() for field in type(preset).model_fields}
+    common = EvaluationRequest.model_fields.keys() - own
+    given = {option: value for option, value in options.items() if option in common}
+    request = EvaluationRequest.from_fields(given)
+    changes = {option: value for option, value in options.items() if option not in common}
+    preset, settings = protocol.options(request.preset, changes, common)
+    return _Asked(name, protocol, request, preset, settings, frozenset(changes))
 
 
 def measure(
@@ -47,57 +64,35 @@ def measure(
 ) -> dict[str, Any]:
     """`hexa.evaluation.evaluate`."""
     made_by = provenance()
-    chosen = protocols.get(protocol)
-    # an option of a protocol's own goes before the common one of that name
-    own = {name for preset in chosen.presets.values() for name in type(preset).model_fields}
-    common = EvaluationRequest.model_fields.keys() - own
-    request = EvaluationRequest.from_fields(
-        {name: value for name, value in options.items() if name in common}
-    )
-    settings = {name: value for name, value in options.items() if name not in common}
-    asked = _Asked(
-        protocol,
-        chosen,
-        request,
-        *chosen.options(request.preset, settings, common),
-        frozenset(settings),
-    )
-    run = Path(backbone) if isinstance(backbone, str | Path) else None
-    collected = (
-        run / "results.json" if run is not None and (run / "config.yaml").is_file() else None
-    )
+    asked = _asked(protocol, options)
+    out = asked.request.out
+    collected = None
+    if isinstance(backbone, str | Path) and (Path(backbone) / "config.yaml").is_file():
+        collected = Path(backbone) / "results.json"
     with processes.alone():
         # where the result cannot be written, that is found before the work
-        note = from_main(lambda: results.check(asked.request.out, collected))
-        task = main_first(
-            lambda: _load(asked, backbone, data, asked.request.out or collected, progress)
-        )
+        unwritable = from_main(lambda: results.check(out, collected))
+        task = main_first(lambda: _task(asked, backbone, data, out or collected, progress))
         begin = time.perf_counter()
-        for part in asked.chosen.extracts(asked.settings):
-            extract_part(task, part)
+        for part in asked.protocol.extracts(asked.settings):
+            task.features(part)
 
         def finish() -> dict[str, Any]:
-            outcome = asked.chosen.run(task, asked.settings)
-            _judge(outcome, task, protocol)
-            if note:
-                outcome.notes.append(note)
-            spec = (
-                str(backbone)
-                if isinstance(backbone, str | Path)
-                else task.backbone.info.get("spec", "module")
-            )
-            result = (
-                _result(asked, task, outcome, spec, data)
-                | made_by
-                | {"seconds": time.perf_counter() - begin}
-            )
-            results.keep(result, asked.request.out, None if note else collected)
+            outcome = asked.protocol.run(task, asked.settings)
+            _add_guessing(outcome, task, protocol)
+            outcome.notes += [unwritable] if unwritable else []
+            spec = task.backbone.info.get("spec", "module")
+            result = _result(asked, task, outcome) | made_by
+            result["backbone"] = str(backbone) if isinstance(backbone, str | Path) else spec
+            result["data"] = data
+            result["seconds"] = time.perf_counter() - begin
+            results.keep(result, out, None if unwritable else collected)
             return result
 
         return from_main(finish)
 
 
-def _load(
+def _task(
     asked: _Asked,
     backbone: str | Path | Backbone,
     data: str,
@@ -106,32 +101,30 @@ def _load(
 ) -> Task:
     """The backbone and the images. Raises UserError for what does not fit together."""
     request = asked.request
-    chosen = asked.chosen
+    protocol = asked.protocol
     loaded = load_backbone(backbone, request.seed, request.branch, **request.given)
     device = precisions.pick_device(request.device)
     channels = len(loaded.mean)
     fit, test, class_names = fit_and_test(data, request, channels)
-    if chosen.labels == "one" and fit.classes is None:
-        several = ", ".join(
-            name for name, other in protocols.every().items() if other.labels == "any"
-        )
-        raise UserError(
-            f"data '{data}' is multi-label; {asked.protocol} needs one label per image, use {several}"
-        )
-    if chosen.resizes and channels != 3:
-        raise UserError(
-            f"{asked.protocol} needs RGB images, but this backbone takes {channels} channels"
-        )
-    task = Task(
+    if protocol.labels == "one" and fit.classes is None:
+        others = [name for name, other in protocols.every().items() if other.labels == "any"]
+        problem = f"data '{data}' is multi-label; {asked.name} needs one label per image"
+        raise UserError(f"{problem}, use {', '.join(others)}")
+    if protocol.resizes and channels != 3:
+        problem = f"{asked.name} needs RGB images, but this backbone takes {channels} channels"
+        raise UserError(problem)
+    resized = loaded.deviations.keys() & {"size", "crop", "interpolation"}
+    if protocol.resizes and resized:
+        remedy = f"leave out {', '.join(sorted(resized))}"
+        raise UserError(f"{asked.name} resizes images by options of its own; {remedy}")
+    trained = None if protocol.extracts(asked.settings) else loaded
+    return Task(
         backbone=loaded,
         fit=fit,
         test=test,
         class_names=class_names,
-        transform=transforms.transform_of(loaded),
         device=device,
-        precision=precisions.resolve(
-            request.precision, device, None if chosen.extracts(asked.settings) else loaded
-        ),
+        precision=precisions.resolve(request.precision, device, trained),
         num_workers=request.num_workers,
         extraction_batch=request.extraction_batch,
         seed=request.seed,
@@ -140,29 +133,24 @@ def _load(
         report=progress,
         notes=list(dict.fromkeys([*fit.notes(), *test.notes()])),
     )
-    transforms.check(task, asked.protocol, chosen)
-    return task
 
 
-def _judge(outcome: Outcome, task: Task, protocol: str) -> None:
+def _add_guessing(outcome: Outcome, task: Task, protocol: str) -> None:
     """Add the share of the most frequent class to accuracies, and note if the best one is that of guessing."""
-    labels = task.test.labels
-    assert labels is not None, "a task has labelled sources"
-    scores = [
-        value for name, value in outcome.metrics.items() if re.fullmatch(r"(top1|mAP)(@\d+)?", name)
-    ]
-    best = max(scores, default=100.0)
+    labels = task.scored_labels()
+    metrics = outcome.metrics
+    best = max(
+        (metrics[one] for one in metrics if re.fullmatch(r"(top1|mAP)(@\d+)?", one)), default=100
+    )
     # the mean precision of any order of the images is the share that shows the class
     guessing = 100 / task.num_classes if labels.ndim == 1 else 100 * float((labels == 1).mean())
     majority = 0.0
-    if any(name.startswith("top1") for name in outcome.metrics):
-        read = task.extracted.get("test")
-        seen = labels if read is None else read[1].numpy()
-        majority = outcome.metrics.setdefault("majority_class", majority_class(seen))
+    if any(name.startswith("top1") for name in metrics):
+        majority = metrics.setdefault("majority_class", majority_class(labels))
     if best <= 1.1 * guessing:
-        remedy = (
-            "try another preset or learning_rate" if protocol == "linear" else "look at the run"
-        )
+        remedy = "look at the run"
+        if protocol == "linear":
+            remedy = "try another preset or learning_rate"
         outcome.notes.append(f"no better than guessing ({guessing:.1f} %): {remedy}")
     elif best <= majority:
         name = task.class_names[int(np.bincount(labels).argmax())]
@@ -173,40 +161,37 @@ def _judge(outcome: Outcome, task: Task, protocol: str) -> None:
         )
 
 
-def _result(
-    asked: _Asked, task: Task, outcome: Outcome, backbone: str, data: str
-) -> dict[str, Any]:
+def _result(asked: _Asked, task: Task, outcome: Outcome) -> dict[str, Any]:
     """What was measured and how; all that can move a score is in the protocol id."""
     request = asked.request
-    chosen = asked.chosen
     used = asked.settings.model_copy(update=outcome.effective)
     changes = {
         option: pair
-        for option, pair in deviations(chosen.presets[asked.preset], used).items()
+        for option, pair in deviations(asked.protocol.presets[asked.preset], used).items()
         if option in asked.explicit
         or pair[0] is not None  # none means: as published for the data at hand
     }
-    branch = {"branch": ["main", request.branch]} if request.branch != "main" else {}
-    images = task.backbone.deviations | branch
-    identity = chosen.identity(asked.preset, used) + (
-        f"-holdout{request.holdout:g}" if request.holdout else ""
-    )
+    images = dict(task.backbone.deviations)
+    if request.branch != "main":
+        images["branch"] = ["main", request.branch]
+    identity = f"{asked.name}/{asked.protocol.identity(asked.preset, used)}"
+    if request.holdout:
+        identity += f"-holdout{request.holdout:g}"
     if task.fit.drawn is not None and task.fit.drawn.images < task.fit.drawn.of:
         identity += f"-{len(task.fit)}-images"
-    identity += "".join(f"-{name}{shown(value)}" for name, (_, value) in images.items())
+    for name, (_, value) in images.items():
+        identity += f"-{name}{shown(value)}"
     facts = describe(task.backbone)
     preparation = task.backbone.said()
     return {
-        "protocol": f"{asked.protocol}/{identity}",
+        "protocol": identity,
         "preset": asked.preset,
         "metrics": outcome.metrics,
-        "backbone": backbone,
         "encoder": facts["encoder"],
         "branch": facts["branch"],
         "backbone_facts": facts,
-        "data": data,
         "data_facts": {"fit": _facts(task.fit), "test": _facts(task.test)},
-        "transform": outcome.transform or transforms.describe(task.transform, task.fit, task.test),
+        "transform": outcome.transform or _transform(task.transform, task.fit, task.test),
         "options": used.model_dump(mode="json"),
         "deviations": changes | images,
         "details": outcome.details,
@@ -219,3 +204,21 @@ def _result(
 
 def _facts(source: Source) -> dict[str, Any]:
     return {**source.facts, "known_as": known_as(source)}
+
+
+def _transform(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]:
+    """What was done to images of these sources.
+
+    resize: "whole", or "shorter side to N, centre S", to which is added that small squares are taken whole if the
+    images may differ in size.
+    """
+    sizes = [source.uniform_size for source in sources]
+    whole = [size is not None and transform.takes_whole(*size) for size in sizes]
+    resize = f"shorter side to {transform.short}, centre {transform.size}"
+    if None in sizes or any(whole):
+        resize += f"; squares of at most {transform.size} px whole"
+    return {
+        "size": transform.size,
+        "resize": "whole" if all(whole) else resize,
+        "interpolation": f"{transform.interpolation}, antialiased",
+    }

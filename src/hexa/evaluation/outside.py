@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from hexa.config import UserError
-from hexa.data.sources import bands, decode as decoding
+from hexa.data.sources.decode import DecodeError, decode
+from hexa.data.sources.limits import read
 from hexa.evaluation.appearance import Appearance
 from hexa.evaluation.embed import seen
 from hexa.evaluation.feature_file import FeatureFile
-from hexa.evaluation.transforms import transform_of
+from hexa.evaluation.features import transform_of
 from hexa.ops.photometric import unit
 from hexa.weights.pretrained import Backbone, load_backbone
 
@@ -35,8 +36,8 @@ def features_of(
     origin = file.origin or {}
     loaded = _backbone(file, origin, backbone)
     try:
-        decoded = bands.decode(decoding.read(image), decoding.MAX_IMAGE_PIXELS, len(loaded.mean))
-    except decoding.DecodeError as error:
+        decoded = decode(read(image), channels=len(loaded.mean))
+    except DecodeError as error:
         raise UserError(
             f"--like {image}: {error}; give an image, or a path in {file.path}"
         ) from None

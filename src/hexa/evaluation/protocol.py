@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -13,10 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hexa.config import Config, UserError, nearest
+from hexa.config import Config, UserError, nearest, some
 from hexa.data import Source
 from hexa.data.sources.source import Labels
 from hexa.data.views.evaluation import EvaluationTransform
+from hexa.evaluation.features import extract_together, transform_of
 from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone
 
@@ -35,7 +37,6 @@ class Task:
     fit: Source
     test: Source
     class_names: list[str]
-    transform: EvaluationTransform
     device: torch.device
     precision: Resolved
     num_workers: int | None
@@ -50,8 +51,7 @@ class Task:
     """Told of what is being done, how much of it is done, and how much there is."""
     notes: list[str] = field(default_factory=list)
     """Sentences about the images, whatever the protocol."""
-    extracted: dict[Part, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
-    """Features and labels that `hexa.evaluation.features.extract_part` made."""
+    _extracted: dict[Part, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
 
     @property
     def num_classes(self) -> int:
@@ -59,14 +59,54 @@ class Task:
         return len(self.class_names)
 
     @property
+    def transform(self) -> EvaluationTransform:
+        """The transform that prepares images for the backbone."""
+        return transform_of(self.backbone)
+
+    @property
     def extraction(self) -> dict[str, Any]:
-        """How features are extracted, as `hexa.evaluation.features.extract` takes it."""
-        how = {
-            "transform": self.transform,
+        """Options of `hexa.evaluation.features.extract`."""
+        return {
             "batch_size": self.extraction_batch,
             "device": self.device,
+            "precision": self.precision,
+            "num_workers": self.num_workers,
         }
-        return {**how, "precision": self.precision, "num_workers": self.num_workers}
+
+    def features(self, part: Part) -> tuple[Tensor, Tensor]:
+        """Features [N, D] and labels of the images to fit on or to score, on the CPU; extracted once.
+
+        Several processes call it alike and extract a share each; the main process has all features afterwards. The
+        backbone is left in eval mode on the task's device. Raises UserError, in all processes.
+        """
+        if part not in self._extracted:
+            source = self.fit if part == "fit" else self.test
+            which = "training" if part == "fit" else "test"
+            tell = functools.partial(self.report, f"extracting features ({which} images)")
+            features, positions = extract_together(
+                self.backbone, source, progress=tell, **self.extraction
+            )
+            if len(features) < len(source):
+                read = set(positions.tolist())
+                self.note_lost(source, [n for n in range(len(source)) if n not in read], which)
+            assert source.labels is not None, "a task has labelled sources"
+            self._extracted[part] = features, torch.from_numpy(source.labels)[positions]
+        return self._extracted[part]
+
+    def both_features(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Features and labels to fit on, features and labels to score, on the CPU."""
+        return *self.features("fit"), *self.features("test")
+
+    def scored_labels(self) -> Labels:
+        """Labels of the test images, without those that could not be read if features were extracted."""
+        assert self.test.labels is not None, "a task has labelled sources"
+        return self._extracted["test"][1].numpy() if "test" in self._extracted else self.test.labels
+
+    def note_lost(self, source: Source, lost: Sequence[int], which: str) -> None:
+        """Note how many images of a source could not be read, and the first ones. which: training or test."""
+        names = some(source.paths[place] for place in lost)
+        told = f"{len(lost)} of {len(source):,} {which} images could not be read: {names}"
+        self.notes.append(told)
 
 
 @dataclass
@@ -107,7 +147,7 @@ class Protocol:
         """
         name = preset or next(iter(self.presets))
         if name not in self.presets:
-            raise UserError(f"unknown preset '{name}'; there is {', '.join(self.presets)}")
+            raise UserError(f"unknown preset '{name}'; {nearest(name, self.presets)}")
         published = self.presets[name]
         own = type(published).model_fields
         for key in changes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +18,29 @@ from hexa.evaluation.alike import (
     Places,
     complete_groups,
     components,
-    kth_largest,
+    nearest,
     pairs_above,
     unit,
 )
 from hexa.evaluation.feature_file import FeatureFile
-from hexa.evaluation.picture_similarity import aligned, descriptors
+from hexa.evaluation.picture_similarity import Pictures
 from hexa.runtime.paths import composed, location
 
 #: The similarity of duplicates by default: of thumbnails, and of features if a file has no thumbnails.
 LEAST_PICTURES = 0.9
 LEAST_FEATURES = 0.95
-#: Pairs are aligned, which is slow, if their features have this cosine or their thumbnails this similarity without.
-_LIKELY_FEATURES = 0.75
-_LIKELY_PICTURES = 0.75
-#: Likely pairs at most, per image in the mean and in all: if there are more, these numbers must be larger.
+#: Pairs are aligned, which is slow, if their features or their thumbnails as they are have this similarity.
+_LIKELY = 0.75
+#: Likely pairs at most, per image in the mean and in all: if there are more, `_LIKELY` is raised.
 _LIKELY_PAIRS = 10
 _MOST_LIKELY = 100_000
 #: Rows by which the number of likely pairs is estimated.
 _SAMPLED = 256
 #: All pairs of images are aligned that are linked by others, if these are not more.
 _LINKED = 200
-#: The neighbour whose distance counts for outliers, and the images that it is looked for among.
+#: The neighbour whose distance counts for outliers.
 _NEIGHBOUR = 5
+#: Images that it is looked for among: between this number and twice as many.
 _REFERENCES = 4096
 #: Robust standard deviations that one statistic counts for at most.
 _FARTHEST = 4
@@ -49,22 +50,21 @@ _NAMED = 4
 
 @dataclass(frozen=True)
 class Found:
-    """Images that belong together or stand alone.
-
-    places: theirs in the file, or in both files one after the other. similarity: of the most similar pair of a group,
-    of an outlier with its fifth nearest image, or of the image with the one that was asked for. lowest: of the least
-    similar pair of a group. score: of an outlier, by how many robust standard deviations the logarithm of its distance
-    exceeds the median; reason: "features" or "picture", what this distance is of. nearest: places of the images nearest
-    to an outlier.
-    """
+    """Images that belong together or stand alone."""
 
     paths: list[str]
     places: list[int]
+    """Places of the images in the file, or in both files one after the other."""
     similarity: float
+    """Of the most similar pair of a group, of an outlier with its fifth nearest image, or with the image asked for."""
     lowest: float | None = None
+    """Similarity of the least similar pair of a group."""
     score: float | None = None
+    """Robust standard deviations by which the logarithm of an outlier's distance exceeds the median."""
     reason: str | None = None
+    """The distance of the score: of "features" or of the "picture"."""
     nearest: list[int] | None = None
+    """Places of the images nearest to an outlier."""
 
 
 class Features:
@@ -82,12 +82,8 @@ class Features:
     @property
     def least(self) -> float:
         """The similarity of duplicates by default."""
-        return LEAST_PICTURES if self.has_pictures else LEAST_FEATURES
-
-    @property
-    def has_pictures(self) -> bool:
-        """True if the file has what pictures are compared by."""
-        return self.file.thumbnails is not None and self.file.statistics is not None
+        has_pictures = self.file.thumbnails is not None and self.file.statistics is not None
+        return LEAST_PICTURES if has_pictures else LEAST_FEATURES
 
     def duplicates(self, least: float | None = None) -> list[Found]:
         """Groups of images of which every pair is a duplicate; the most similar pairs first.
@@ -95,31 +91,52 @@ class Features:
         Duplicates have equal pixels or a similarity of at least `least`: that of their thumbnails (`aligned`) or, if
         the file has none, of their features. Thumbnails are aligned if they or the features are somewhat similar.
         """
-        least = _checked(self.least if least is None else least)
-        keepers, copies = _copies(self.file)
-        first, second, similarity = _links(self, least, keepers)
-        groups = complete_groups(first, second, similarity, len(keepers))
-        grouped = np.zeros(len(keepers), bool)
+        members = _copies(self.file)
+        links, similarity = _links(self, least, members)
+        groups = complete_groups(links, similarity, len(members))
+        grouped = {place for group in groups for place in group}
+        alone = [place for place in range(len(members)) if place not in grouped]
+        groups += [[place] for place in alone if len(members[place]) > 1]
+        first, second = np.divmod(links, len(members))
         found = []
         for group in groups:
-            grouped[group] = True
-            inside = np.isin(first, group) & np.isin(second, group)
-            found.append(self._group(group, similarity[inside], keepers, copies))
-        alone = ~grouped & (np.bincount(copies, minlength=len(keepers)) > 1)
-        found += [
-            self._group(np.array([place]), np.ones(1), keepers, copies)
-            for place in np.flatnonzero(alone)
-        ]
-        return sorted(found, key=lambda group: (-group.similarity, group.places[0]))
+            inside = similarity[np.isin(first, group) & np.isin(second, group)]
+            places = sorted(place for one in group for place in members[one])
+            if len(places) > len(group):
+                inside = np.append(inside, 1.0)
+            found.append(self._found(places, inside))
+        return _sorted(found)
 
-    def _group(
-        self, group: Places, similarity: NDArray[np.floating], keepers: Places, copies: Places
+    def _found(
+        self,
+        places: list[int],
+        similarity: NDArray[np.floating],
     ) -> Found:
-        """A group of distinct images together with their copies."""
-        places = np.flatnonzero(np.isin(copies, group)).tolist()
-        highest = 1.0 if len(places) > len(group) else float(similarity.max())
-        lowest = float(similarity.min())
-        return Found([self.paths[place] for place in places], places, highest, lowest)
+        names = [self.paths[place] for place in places]
+        return Found(names, places, float(similarity.max()), float(similarity.min()))
+
+    def shared(self, count: int, least: float | None = None) -> list[Found]:
+        """The images after the first `count` that are duplicates of these, each followed by them."""
+        members = _copies(self.file)
+        links, similarity = _links(self, least, members)
+        near: list[dict[int, float]] = [{place: 1.0} for place in range(len(members))]
+        for link, value in zip(links.tolist(), similarity.tolist(), strict=True):
+            one, other = divmod(link, len(members))
+            near[one][other] = near[other][one] = value
+        found = []
+        for own, copies in enumerate(members):
+            earlier = [
+                (-value, member)
+                for other, value in near[own].items()
+                for member in members[other]
+                if member < count
+            ]
+            earlier.sort()
+            values = -np.array([value for value, _ in earlier])
+            matches = [member for _, member in earlier]
+            later = [place for place in copies if place >= count and earlier]
+            found += [self._found([place, *matches], values) for place in later]
+        return _sorted(found)
 
     def outliers(self, count: int = 20) -> list[Found]:
         """The images that are farthest from their fifth nearest image, farthest first.
@@ -128,40 +145,29 @@ class Features:
         of the picture; images come in turn from the one and the other. If there are more than 8,192 images, distances
         are to 4,096 of them or more.
         """
-        step = max(1, len(self.paths) // _REFERENCES)
-        bank = np.arange(0, len(self.paths), step)
-        own = np.full(len(self.paths), -1)
-        own[bank] = np.arange(len(bank))
-        k = min(_NEIGHBOUR, len(bank) - 1)
-        similarity = kth_largest(self.directions, self.directions[bank], k, own)
+        bank = np.arange(0, len(self.paths), max(1, len(self.paths) // _REFERENCES))
+        similarity = _fifth_largest(self.directions, self.directions[bank], bank)
         scores = [_deviations(1 - similarity)]
         if self.file.statistics is not None:
-            positions = _standardised(self.file.statistics)
-            scores.append(_deviations(_kth_distance(positions, positions[bank], k, own)))
-        ranks = [_ranks(one) + number / 2 for number, one in enumerate(scores)]
-        best = np.argmin(ranks, axis=0)
-        order = np.argsort(np.min(ranks, axis=0), kind="stable")[:count]
-        nearest = self._nearest(self.directions[order], _NAMED + 1)
-        return [
-            Found(
-                [self.paths[place]],
-                [int(place)],
-                float(similarity[place]),
-                score=float(scores[best[place]][place]),
-                reason=("features", "picture")[best[place]],
-                nearest=[other for other, _ in near if other != place][:_NAMED],
+            scores.append(_deviations(_fifth_distance(self.file.statistics, bank)))
+        ranks = [np.argsort(np.argsort(-one, kind="stable")) for one in scores]
+        turns = np.array(ranks) + np.arange(len(ranks))[:, None] / 2
+        order = np.argsort(turns.min(0), kind="stable")[:count]
+        _, near = nearest(self.directions[order], self.directions, _NAMED + 1)
+        found = []
+        for place, others in zip(order.tolist(), near.tolist(), strict=True):
+            which = int(turns[:, place].argmin())
+            found.append(
+                Found(
+                    [self.paths[place]],
+                    [place],
+                    float(similarity[place]),
+                    score=float(scores[which][place]),
+                    reason=("features", "picture")[which],
+                    nearest=[other for other in others if other != place][:_NAMED],
+                )
             )
-            for place, near in zip(order, nearest, strict=True)
-        ]
-
-    def _nearest(self, directions: Floats, count: int) -> list[list[tuple[int, float]]]:
-        """Places and cosines of the nearest images of each row."""
-        cosines = directions @ self.directions.T
-        order = np.argsort(-cosines, axis=1, kind="stable")[:, :count]
-        return [
-            [(int(place), float(cosines[row, place])) for place in places]
-            for row, places in enumerate(order)
-        ]
+        return found
 
     def find(self, path: str) -> int | None:
         """The place of the image of this path, which may have folders before it; None if there is none.
@@ -170,14 +176,13 @@ class Features:
         """
         if path in self.paths:
             return self.paths.index(path)
-        asked = composed(path)
-        names = [composed(one) for one in self.paths]
-        if asked in names:
-            return names.index(asked)
-        known = [place for place, one in enumerate(names) if f"/{asked}".endswith(f"/{one}")]
-        if not known:
+        asked = f"/{composed(path)}"
+        ends = [
+            place for place, one in enumerate(self.paths) if asked.endswith(f"/{composed(one)}")
+        ]
+        if not ends:
             return None
-        place = max(known, key=lambda one: len(names[one]))
+        place = max(ends, key=lambda one: len(self.paths[one]))
         home = (self.file.origin or {}).get("folder")
         file = location(path)
         if isinstance(home, str) and file.exists():
@@ -196,161 +201,123 @@ class Features:
             )
         return place
 
-    def closest(self) -> float:
-        """The largest cosine of features of two images."""
-        own = np.arange(len(self.paths))
-        step = max(1, len(own) // _REFERENCES)
-        return float(kth_largest(self.directions[::step], self.directions, 1, own[::step]).max())
-
     def like(self, asked: str | NDArray[np.floating], count: int = 10) -> list[Found]:
         """The images with the largest cosine to one, largest first. Raises UserError for an unknown path.
 
         asked: its path, or the features [D] of an image that is not in the file.
         """
         inside = self.place_of(asked) if isinstance(asked, str) else -1
-        row = unit(asked) if isinstance(asked, np.ndarray) else self.directions[inside]
-        near = self._nearest(row[None], count + 1)[0]
-        return [
-            Found([self.paths[place]], [place], similarity)
-            for place, similarity in near
-            if place != inside
-        ][:count]
+        row = self.directions[inside] if isinstance(asked, str) else unit(asked)
+        similarity, places = nearest(row[None], self.directions, count + 1)
+        near = zip(places[0].tolist(), similarity[0].tolist(), strict=True)
+        found = [
+            Found([self.paths[place]], [place], value) for place, value in near if place != inside
+        ]
+        return found[:count]
 
 
-def shared(one: Features, other: Features, least: float | None = None) -> list[Found]:
+def shared(
+    one: Features,
+    other: Features,
+    least: float | None = None,
+) -> list[Found]:
     """The images of `other` that are duplicates of images of `one`, each followed by these; the most similar first.
 
     Places continue from `one` to `other`. Raises UserError if the features are of different backbones.
     """
-    together = Features(_joined(one.file, other.file))
-    least = _checked(together.least if least is None else least)
-    keepers, copies = _copies(together.file)
-    first, second, similarity = _links(together, least, keepers)
-    neighbours: list[dict[int, float]] = [{place: 1.0} for place in range(len(keepers))]
-    for a, b, value in zip(first.tolist(), second.tolist(), similarity.tolist(), strict=True):
-        neighbours[a][b] = neighbours[b][a] = value
-    members = np.split(np.argsort(copies, kind="stable"), np.cumsum(np.bincount(copies))[:-1])
-    found = []
-    for place in range(len(one.paths), len(together.paths)):
-        near = [
-            (value, int(member))
-            for keeper, value in neighbours[copies[place]].items()
-            for member in members[keeper]
-            if member < len(one.paths)
-        ]
-        if near:
-            near.sort(key=lambda pair: (-pair[0], pair[1]))
-            places = [place, *(member for _, member in near)]
-            names = [together.paths[member] for member in places]
-            found.append(Found(names, places, near[0][0], near[-1][0]))
-    return sorted(found, key=lambda group: (-group.similarity, group.places[0]))
+    return Features(_joined(one.file, other.file)).shared(len(one.paths), least)
 
 
 def _joined(one: FeatureFile, other: FeatureFile) -> FeatureFile:
     """Two files as one; optional arrays if both have them."""
     weights = [(file.origin or {}).get("weights") for file in (one, other)]
-    dimensions = [file.features.shape[1] for file in (one, other)]
-    if dimensions[0] != dimensions[1] or (None not in weights and weights[0] != weights[1]):
+    known = None not in weights
+    if one.features.shape[1] != other.features.shape[1] or (known and weights[0] != weights[1]):
         raise UserError(
             f"{one.path} and {other.path} hold features of different backbones; embed both with one"
         )
     arrays: dict[str, Any] = {}
-    for name in ("digests", "thumbnails", "statistics", "previews", "preview_ends"):
+    for name in ("thumbnails", "statistics"):
         both = [getattr(one, name), getattr(other, name)]
-        if any(part is None for part in both):
-            arrays[name] = None
-            continue
-        if name == "preview_ends":
-            both[1] = both[1] + both[0][-1]
-        arrays[name] = np.concatenate(both)
+        arrays[name] = None if any(part is None for part in both) else np.concatenate(both)
     features = np.concatenate([one.features, other.features])
-    return replace(one, features=features, paths=one.paths + other.paths, origin=None, **arrays)
+    return FeatureFile(one.path, features, one.paths + other.paths, **arrays)
 
 
-def _checked(least: float) -> float:
-    if not -1 <= least <= 1:
-        raise UserError(f"--least must be a similarity, from -1 to 1, got {least:g}")
-    return least
+def _sorted(groups: Iterable[Found]) -> list[Found]:
+    return sorted(groups, key=lambda group: (-group.similarity, group.places[0]))
 
 
-def _copies(file: FeatureFile) -> tuple[Places, Places]:
-    """Places of images with distinct pixels [K], and for each of the N images the one in 0 … K − 1 that it equals."""
-    count = len(file.paths)
-    if file.digests is None:
-        return np.arange(count), np.arange(count)
-    whole = np.ascontiguousarray(file.digests).view(f"V{file.digests.shape[1]}")[:, 0]
-    _, keepers, copies = np.unique(whole, return_index=True, return_inverse=True)
-    return keepers, copies
+def _copies(file: FeatureFile) -> list[list[int]]:
+    """Places of each distinct image and its copies, whose thumbnails and statistics are equal."""
+    if file.thumbnails is None or file.statistics is None:
+        return [[place] for place in range(len(file.paths))]
+    members: dict[bytes, list[int]] = {}
+    for place, (thumbnail, statistics) in enumerate(
+        zip(file.thumbnails, file.statistics, strict=True)
+    ):
+        members.setdefault(thumbnail.tobytes() + statistics.tobytes(), []).append(place)
+    return [*members.values()]
 
 
 def _links(
-    features: Features, least: float, keepers: Places
-) -> tuple[Places, Places, NDArray[np.floating]]:
-    """All pairs of the K images at `keepers` that are duplicates, each once: places in 0 … K − 1, and similarities."""
+    features: Features,
+    least: float | None,
+    members: list[list[int]],
+) -> tuple[Places, NDArray[np.floating]]:
+    """All pairs of the K distinct images that are duplicates, each once: numbers i · K + j, and similarities.
+
+    members: of `_copies`. Raises UserError for an impossible `least`.
+    """
+    least = features.least if least is None else least
+    if not -1 <= least <= 1:
+        raise UserError(f"--least must be a similarity, from -1 to 1, got {least:g}")
+    keepers = np.array([copies[0] for copies in members])
     rows = features.directions[keepers]
     file = features.file
     if file.thumbnails is None or file.statistics is None:
         return pairs_above(rows, least)
-    thumbnails = file.thumbnails[keepers]
-    colours = file.statistics[keepers, :3]
-    plain, mirrored = descriptors(thumbnails, colours)
-    first, second = _distinct(
-        len(rows),
-        pairs_above(rows, _likely(rows, rows, _LIKELY_FEATURES)),
-        pairs_above(plain, min(least, _likely(plain, plain, _LIKELY_PICTURES))),
-        pairs_above(
-            plain, min(least, _likely(plain, mirrored, _LIKELY_PICTURES)), mirrored, once=True
-        ),
-    )
-    similarity = aligned(thumbnails, colours, first, second)
-    kept = similarity >= least
+    pictures = Pictures(file.thumbnails[keepers], file.statistics[keepers, :3])
+    plain = pictures.plain
+    mirrored = pictures.mirrored
+    by_features, _ = pairs_above(rows, _likely(rows, rows))
+    by_pictures, _ = pairs_above(plain, min(least, _likely(plain, plain)))
+    by_mirrors, _ = pairs_above(plain, min(least, _likely(plain, mirrored)), mirrored)
+    pairs = np.unique(np.concatenate([by_features, by_pictures, by_mirrors]))
+    similarity = pictures.aligned(*np.divmod(pairs, len(rows)))
     # duplicates of one image are likely duplicates of each other: align these too
-    linked = _within(components(first[kept], second[kept], len(rows)))
-    every = _distinct(len(rows), (first, second), linked)
-    new = ~np.isin(every[0] * len(rows) + every[1], first * len(rows) + second)
-    further = every[0][new], every[1][new]
-    similarity = np.concatenate([similarity, aligned(thumbnails, colours, *further)])
-    first = np.concatenate([first, further[0]])
-    second = np.concatenate([second, further[1]])
+    linked = components(pairs[similarity >= least], len(rows))
+    further = np.setdiff1d(_within(linked), pairs)
+    more = pictures.aligned(*np.divmod(further, len(rows)))
+    pairs = np.concatenate([pairs, further])
+    similarity = np.concatenate([similarity, more])
     kept = similarity >= least
-    return first[kept], second[kept], similarity[kept]
+    return pairs[kept], similarity[kept]
 
 
-def _likely(rows: Floats, others: Floats, least: float) -> float:
-    """The similarity from which on a pair is aligned: `least` or, if too many pairs reach it, more.
+def _likely(rows: Floats, others: Floats) -> float:
+    """The similarity from which on a pair is aligned: `_LIKELY` or, if too many pairs reach it, more.
 
     Larger, that is, for networks under which all images are alike.
     """
     sample = np.arange(0, len(rows), max(1, len(rows) // _SAMPLED))
     product = rows[sample] @ others.T
     product[np.arange(len(sample)), sample] = -1
-    pairs = min(_LIKELY_PAIRS * len(sample), _MOST_LIKELY * len(sample) // len(rows))
+    pairs = int(min(_LIKELY_PAIRS, _MOST_LIKELY / len(rows)) * len(sample))
     kept = min(max(pairs, 1), product.size)
-    return max(least, float(np.partition(product, -kept, axis=None)[-kept]))
+    return max(_LIKELY, float(np.partition(product, -kept, axis=None)[-kept]))
 
 
-def _distinct(count: int, *pairs: tuple[Any, ...]) -> tuple[Places, Places]:
-    """Each unordered pair of different places once, of pairs (first, second, …) of `count` places."""
-    first = np.concatenate([one[0] for one in pairs])
-    second = np.concatenate([one[1] for one in pairs])
-    low = np.minimum(first, second)
-    high = np.maximum(first, second)
-    keys = np.unique((low * count + high)[low < high])
-    return keys // count, keys % count
-
-
-def _within(component: Places) -> tuple[Places, Places]:
-    """All pairs of places in each component that is not large."""
+def _within(component: Places) -> Places:
+    """The numbers i · N + j of all pairs of the N places that are in one component, unless it is large."""
     order = np.argsort(component, kind="stable")
-    _, starts, sizes = np.unique(component[order], return_index=True, return_counts=True)
-    pairs = [(np.empty(0, np.int64), np.empty(0, np.int64))]
-    for start, size in zip(starts, sizes, strict=True):
-        if 2 < size <= _LINKED:
-            places = order[start : start + size]
-            low, high = np.triu_indices(size, 1)
-            pairs.append((places[low], places[high]))
-    first, second = zip(*pairs, strict=True)
-    return np.concatenate(first), np.concatenate(second)
+    starts = np.flatnonzero(np.diff(component[order], prepend=-1))
+    pairs = [np.empty(0, np.int64)]
+    for places in np.split(order, starts[1:]):
+        if 2 < len(places) <= _LINKED:
+            low, high = np.triu_indices(len(places), 1)
+            pairs.append(places[low] * len(component) + places[high])
+    return np.concatenate(pairs)
 
 
 def _deviations(distances: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -360,29 +327,31 @@ def _deviations(distances: NDArray[np.floating]) -> NDArray[np.float64]:
     return apart / max(1.4826 * float(np.median(np.abs(apart))), 0.05)
 
 
-def _ranks(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """0 for the highest score, 1 for the next."""
-    ranks = np.empty(len(scores))
-    ranks[np.argsort(-scores, kind="stable")] = np.arange(len(scores))
-    return ranks
+def _fifth_largest(
+    rows: Floats,
+    others: Floats,
+    bank: Places,
+) -> Floats:
+    """The fifth largest product of each row with `others`, the rows at the places `bank`, without itself."""
+    k = min(_NEIGHBOUR, len(bank) - 1)
+    found, _ = nearest(rows, others, k + 1)
+    values: Floats = found[:, k - 1]
+    values[bank] = found[bank, k]  # a row of the bank is its own nearest
+    return values
 
 
-def _standardised(statistics: Floats) -> Floats:
-    """Statistics [N, 12] with one mean grey level in place of three colours, in robust standard deviations [N, 10]."""
+def _fifth_distance(statistics: Floats, bank: Places) -> Floats:
+    """The distance of statistics [N, 12] of the picture to the fifth nearest of the images `bank`.
+
+    Statistics have one mean grey level in place of three colours, and are in robust standard deviations.
+    """
     numbers = np.concatenate([statistics[:, :3].mean(1, keepdims=True), statistics[:, 3:]], axis=1)
     middle = np.median(numbers, axis=0)
-    deviation = 1.4826 * np.median(np.abs(numbers - middle), axis=0)
-    scaled: Floats = np.clip(
-        (numbers - middle) / np.maximum(deviation, 1e-3), -_FARTHEST, _FARTHEST
-    )
-    return scaled.astype(np.float32)
-
-
-def _kth_distance(rows: Floats, bank: Floats, k: int, own: Places) -> Floats:
-    """The Euclidean distance of each row to the k-th nearest of `bank`, without itself."""
+    deviation = np.maximum(1.4826 * np.median(np.abs(numbers - middle), axis=0), 1e-3)
+    rows = np.clip((numbers - middle) / deviation, -_FARTHEST, _FARTHEST).astype(np.float32)
     # |a − b|² = |a|² − (2 a·b − |b|²), whose bracket is a product of longer rows
-    longer = np.concatenate([2 * rows, -np.ones((len(rows), 1), np.float32)], axis=1)
-    others = np.concatenate([bank, (bank**2).sum(1, keepdims=True)], axis=1)
-    largest = kth_largest(longer, others, k, own)
-    distances: Floats = np.sqrt(np.maximum((rows**2).sum(1) - largest, 0))
+    squares = (rows**2).sum(1, keepdims=True)
+    longer = np.concatenate([2 * rows, -np.ones_like(squares)], axis=1)
+    others = np.concatenate([rows, squares], axis=1)[bank]
+    distances: Floats = np.sqrt(np.maximum(squares[:, 0] - _fifth_largest(longer, others, bank), 0))
     return distances

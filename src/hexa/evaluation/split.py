@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,9 @@ Mask = NDArray[np.bool_]
 
 
 def fit_and_test(
-    data: str, request: EvaluationRequest, channels: int
+    data: str,
+    request: EvaluationRequest,
+    channels: int,
 ) -> tuple[Source, Source, list[str]]:
     """Images to fit on and images to score, both labelled with the same classes, and the classes' names.
 
@@ -35,9 +36,24 @@ def fit_and_test(
     else:
         fit, test = hold_out(fit, request.holdout, Stream(request.seed).child("holdout"))
         if not len(test):
-            raise UserError(
-                f"holdout {request.holdout:g} of {len(fit)} images selects none; give more, such as 0.5"
-            )
+            raise UserError("holdout selects no image; give a larger share, such as 0.5")
+    names = _class_names(data, fit, test, request.holdout is None)
+    count = 1 if fit.classes is None else len(np.unique(fit.classes))
+    if request.images is not None and request.images < count:
+        raise UserError(f"images: too few for the classes of {fit!r}; give {count} or more")
+    return sources.draw_part(fit, request.images, request.seed), test, names
+
+
+def _class_names(
+    data: str,
+    fit: Source,
+    test: Source,
+    all_fitted: bool,
+) -> list[str]:
+    """The names of the classes, numbers if there are none. Raises UserError for sources that do not fit together.
+
+    all_fitted: every class of the test images must have an image to fit on.
+    """
     assert fit.labels is not None
     assert test.labels is not None
     if fit.labels.ndim != test.labels.ndim:
@@ -46,46 +62,34 @@ def fit_and_test(
         raise UserError(
             f"{fit!r} would be scored on the images it learns from; name other test images"
         )
-    if fit.class_names and test.class_names and list(fit.class_names) != list(test.class_names):
-        sides = ((fit, test), (test, fit))
-        only = [
-            (one, set(one.class_names or ()) - set(other.class_names or ())) for one, other in sides
-        ]
-        told = "; ".join(
-            f"only in {source!r}: {some(sorted(names))}" for source, names in only if names
-        )
-        raise UserError(
-            f"data '{data}': the classes of train and test differ ({told or 'in their order'})"
-        )
     names = list(fit.class_names or test.class_names or ())
-    if fit.labels.ndim == 1 and request.holdout is None:
-        missing = sorted(set(test.labels.tolist()) - set(fit.labels.tolist()))
-        if missing:
-            lacking = some(names[label] if names else label for label in missing)
-            raise UserError(
-                f"data '{data}': its {test.split} has classes without an image in {fit.split}: {lacking}"
-            )
-    columns = (
-        1 + int(max(fit.labels.max(), test.labels.max()))
-        if fit.labels.ndim == 1
-        else fit.labels.shape[1]
-    )
-    names = [*names, *map(str, range(len(names), columns))][:columns]
-    return _part_of(fit, request), test, names
-
-
-def _part_of(fit: Source, request: EvaluationRequest) -> Source:
-    """The images to fit on that were asked for. Raises UserError if some class would have none."""
-    count = 1 if fit.classes is None else len(np.unique(fit.classes))
-    if request.images is not None and request.images < count:
+    if test.class_names and names != list(test.class_names):
+        different = sorted(set(names) ^ set(test.class_names))
+        told = some(different) if different else "in their order"
+        raise UserError(f"data '{data}': the classes of train and test differ: {told}")
+    if fit.labels.ndim > 1:
+        return _numbered(names, fit.labels.shape[1])
+    names = _numbered(names, 1 + int(max(fit.labels.max(), test.labels.max())))
+    missing = set(test.labels.tolist()) - set(fit.labels.tolist())
+    if missing and all_fitted:
+        lacking = some(names[label] for label in sorted(missing))
         raise UserError(
-            f"images: {request.images} are too few for the {count} classes of {fit!r}; "
-            f"give {count} or more"
+            f"data '{data}': its {test.split} has classes without an image in {fit.split}: {lacking}"
         )
-    return sources.draw_part(fit, request.images, request.seed)
+    return names
 
 
-def _labelled(data: str, split: str | None, request: EvaluationRequest, channels: int) -> Source:
+def _numbered(names: list[str], count: int) -> list[str]:
+    """The first `count` names, followed by numbers if there are fewer."""
+    return [*names, *map(str, range(len(names), count))][:count]
+
+
+def _labelled(
+    data: str,
+    split: str | None,
+    request: EvaluationRequest,
+    channels: int,
+) -> Source:
     source = sources.open_source(
         data, split, max_image_pixels=request.max_image_pixels, channels=channels
     )
@@ -94,31 +98,37 @@ def _labelled(data: str, split: str | None, request: EvaluationRequest, channels
             f"{source!r}: {source.unlabelled:,} images have no label or a negative one; label all of them"
         )
     if source.labels is None:
-        remedy = "give two or more class folders, or a column called label"
-        where = f" in its split {source.split}" if len(source.splits()) > 1 else ""
+        remedy = source.unfit_labels or "give two or more class folders, or a column called label"
         raise UserError(
-            f"data '{data}' has no labels{where}, which an evaluation needs; {source.unfit_labels or remedy}"
+            f"data '{data}' has no labels in its split {source.split}, which an evaluation needs; {remedy}"
         )
     return source
 
 
-def _test_images(data: str, fit: Source, request: EvaluationRequest, channels: int) -> Source:
+def _test_images(
+    data: str,
+    fit: Source,
+    request: EvaluationRequest,
+    channels: int,
+) -> Source:
     if request.test_data is None:
         if "test" not in fit.splits():
-            remedy = "give test images with --test-data SOURCE, or score a part of these with --holdout 0.2"
             raise UserError(
-                f"data '{data}' has no split test (there is: {some(fit.splits())}); {remedy}"
+                f"data '{data}' has no split test; "
+                "give test images with --test-data SOURCE, or score a part of these with --holdout 0.2"
             )
         return _labelled(fit.name, "test", request, channels)
-    how: dict[str, Any] = {"max_image_pixels": request.max_image_pixels, "channels": channels}
-    has_test = (
-        paths.parts(request.test_data).split is None
-        and "test" in sources.open_source(request.test_data, None, **how).splits()
-    )
-    return _labelled(request.test_data, "test" if has_test else None, request, channels)
+    test = _labelled(request.test_data, None, request, channels)
+    if paths.parts(request.test_data).split is None and "test" in test.splits():
+        return _labelled(request.test_data, "test", request, channels)
+    return test
 
 
-def hold_out(source: Source, share: float, stream: Stream) -> tuple[Source, Source]:
+def hold_out(
+    source: Source,
+    share: float,
+    stream: Stream,
+) -> tuple[Source, Source]:
     """The labelled images of a source without a part of `share` of every class, and that part."""
     assert source.labels is not None
     held = stratified_part(source.labels, share, stream)
@@ -134,7 +144,11 @@ def _shuffled(labels: Labels, stream: Stream) -> dict[int, Labels]:
     }
 
 
-def stratified_part(labels: Labels, share: float, stream: Stream) -> Mask:
+def stratified_part(
+    labels: Labels,
+    share: float,
+    stream: Stream,
+) -> Mask:
     """Whether each image is in a part of `share` of every class; bool [N]. A class keeps at least one image outside.
 
     Multi-label images, labels [N, C], are drawn from all alike.
@@ -147,20 +161,30 @@ def stratified_part(labels: Labels, share: float, stream: Stream) -> Mask:
     return held
 
 
-def draw_images(total: int, count: int | None, stream: Stream) -> Labels:
+def draw_images(
+    total: int,
+    count: int | None,
+    stream: Stream,
+) -> Labels:
     """Positions of `count` of `total` images, in order; of all of them if there are no more, or for None."""
     return np.sort(torch.randperm(total, generator=stream.generator())[:count].numpy())
 
 
-def draw_share(labels: Labels, share: float, stream: Stream) -> Labels:
+def draw_share(
+    labels: Labels,
+    share: float,
+    stream: Stream,
+) -> Labels:
     """Positions of a part of `share` of every class, at least one image of each, in order."""
-    parts = [
-        rows[: max(1, round(share * len(rows)))] for rows in _shuffled(labels, stream).values()
-    ]
-    return np.sort(np.concatenate(parts))
+    shuffled = _shuffled(labels, stream).values()
+    return np.sort(np.concatenate([rows[: max(1, round(share * len(rows)))] for rows in shuffled]))
 
 
-def draw_classes(labels: Labels, most: int, stream: Stream) -> Labels:
+def draw_classes(
+    labels: Labels,
+    most: int,
+    stream: Stream,
+) -> Labels:
     """Positions of about `most` images, in order: a like share of every class, but two of each at least.
 
     Where that is too many, classes drawn at random are left out; those of one image always are.
@@ -176,7 +200,11 @@ def draw_classes(labels: Labels, most: int, stream: Stream) -> Labels:
     return np.sort(np.concatenate(chosen))
 
 
-def draw_per_class(labels: Labels, count: int, stream: Stream) -> Labels:
+def draw_per_class(
+    labels: Labels,
+    count: int,
+    stream: Stream,
+) -> Labels:
     """Positions of `count` images of every class. Raises UserError if a class has fewer."""
     drawn = _shuffled(labels, stream)
     for label, rows in drawn.items():
@@ -187,7 +215,12 @@ def draw_per_class(labels: Labels, count: int, stream: Stream) -> Labels:
     return np.concatenate([rows[:count] for rows in drawn.values()])
 
 
-def folds(labels: Labels, count: int, stream: Stream, groups: Labels | None = None) -> list[Labels]:
+def folds(
+    labels: Labels,
+    count: int,
+    stream: Stream,
+    groups: Labels | None = None,
+) -> list[Labels]:
     """`count` disjoint parts that together hold every image of classes with two or more; fewer where classes are small.
 
     A class of one image can't be held out and is in no fold. Empty if there is nothing to hold out. groups: [N]; images
@@ -198,16 +231,11 @@ def folds(labels: Labels, count: int, stream: Stream, groups: Labels | None = No
         from sklearn.model_selection import StratifiedGroupKFold  # importing takes a second
 
         split = StratifiedGroupKFold(most, shuffle=True, random_state=stream.integer() % 2**32)
-        with warnings.catch_warnings(
-            action="ignore", category=UserWarning
-        ):  # classes smaller than the number of folds
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # of small classes
             parts = [part for _, part in split.split(labels, labels, groups)]
         parts = [part[np.isin(labels[part], np.delete(labels, part))] for part in parts]
-        return [part for part in parts if len(part)]
-    several = [rows for rows in _shuffled(labels, stream).values() if len(rows) > 1]
-    parts = [
-        np.sort(np.concatenate([rows[number::count] for rows in several]))
-        for number in range(count)
-        if several
-    ]
+    else:
+        several = [rows for rows in _shuffled(labels, stream).values() if len(rows) > 1]
+        turns = [[rows[number::count] for rows in several] for number in range(count)]
+        parts = [np.sort(np.concatenate([labels[:0], *turn])) for turn in turns]
     return [part for part in parts if len(part)]

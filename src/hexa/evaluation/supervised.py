@@ -78,10 +78,8 @@ class AugmentedImages:
             loader = self.loader
             order = epoch_order(loader.stream, epoch, len(loader.source))
             images, index = loader.stored(order, loader.steps_per_epoch)
-            yield (
-                loader.views(images, loader.stream.child("last batch", epoch))[0],
-                self._labels[index],
-            )
+            crops = loader.views(images, loader.stream.child("last batch", epoch))
+            yield crops[0], self._labels[index]
 
 
 def learn(
@@ -101,28 +99,23 @@ def learn(
     factor: the epoch, 0 … epochs − 1 -> what the optimizer's rates are multiplied by. score_every: epochs between two
     scorings; the last epoch is always scored. harder: (images, labels, step from 1 on) -> what is learned from instead.
     """
-    total = epochs * images_of.steps
     curve = Curve()
     schedule = LambdaLR(optimizer, factor)
+    step = 0
     with closing(images_of.loader):
-        for epoch in range(epochs):
-            for step, (images, labels) in enumerate(
-                images_of.epoch(epoch), epoch * images_of.steps + 1
-            ):
+        for epoch in range(1, epochs + 1):
+            for images, labels in images_of.epoch(epoch - 1):
+                step += 1
                 images = harder(images, labels, step).contiguous(memory_format=torch.channels_last)
                 optimizer.zero_grad()
                 F.cross_entropy(scores(images), labels).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-                task.report(label, step, total)
+                task.report(label, step, epochs * images_of.steps)
             schedule.step()
-            if (epoch + 1) % score_every == 0 or epoch + 1 == epochs:
-                curve.append({"epoch": epoch + 1, **score()})
-    return Outcome(
-        best_and_last(curve),
-        {"curve": curve},
-        images_of.notes,
-        {"batch_size": images_of.batch_size},
-    )
+            if epoch % score_every == 0 or epoch == epochs:
+                curve.append({"epoch": epoch, **score()})
+    effective = {"batch_size": images_of.batch_size}
+    return Outcome(best_and_last(curve), {"curve": curve}, images_of.notes, effective)
 
 
 @torch.no_grad()
@@ -139,19 +132,18 @@ def decayed(factor: float, decay_at: tuple[float, ...], epoch: int, epochs: int)
 
 
 class Plan(NamedTuple):
-    """Settings of the training of a network and its classifier.
-
-    optimizer: groups of parameters, each with its rate -> optimizer. factor: what the rates are multiplied by from each
-    of `decay_at` on, which are shares of the epochs.
-    """
+    """Settings of the training of a network and its classifier."""
 
     epochs: int
     batch_size: int
     optimizer: Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
+    """Groups of parameters, each with its rate -> optimizer."""
     trunk_rate: float
     head_rate: float
     factor: float
+    """Factor of the rates from each of `decay_at` on."""
     decay_at: tuple[float, ...]
+    """Shares of the epochs."""
 
 
 def tuned(
@@ -174,7 +166,7 @@ def tuned(
     backbone = precisions.place(copy.deepcopy(task.backbone), task.device)
     backbone.requires_grad_(not frozen)
     head = new_classifier(backbone.num_features, task.num_classes, stream).to(task.device)
-    trunk = [p for p in backbone.parameters() if p.requires_grad]
+    trunk = [one for one in backbone.parameters() if one.requires_grad]
     groups = [
         {"params": trunk, "lr": plan.trunk_rate},
         {"params": list(head.parameters()), "lr": plan.head_rate},
@@ -182,8 +174,6 @@ def tuned(
     images_of = AugmentedImages(task, fit, plan.batch_size, stream.child("views"), smallest=2)
     if not frozen:
         images_of.notes.extend(slow_statistics(backbone, plan.epochs * images_of.steps))
-
-    factor = partial(decayed, plan.factor, plan.decay_at, epochs=plan.epochs)
 
     def scores(images: Tensor, training: bool = True) -> Tensor:
         with precisions.autocast(task.precision, task.device):
@@ -193,15 +183,22 @@ def tuned(
     def moved(images: Tensor, labels: Tensor, step: int) -> Tensor:
         if harder is None:
             return images
-        return harder(
-            lambda views: scores(views, training=False),
-            images,
-            labels,
-            stream.child("harder", step),
-        )
+        fixed = partial(scores, training=False)
+        return harder(fixed, images, labels, stream.child("harder", step))
 
-    how = (plan.epochs, factor, scores, lambda: accuracy(task, backbone, head, test), score_every)
-    return learn(task, images_of, plan.optimizer(groups), *how, label, moved), backbone, head
+    outcome = learn(
+        task,
+        images_of,
+        plan.optimizer(groups),
+        plan.epochs,
+        factor=partial(decayed, plan.factor, plan.decay_at, epochs=plan.epochs),
+        scores=scores,
+        score=partial(accuracy, task, backbone, head, test),
+        score_every=score_every,
+        label=label,
+        harder=moved,
+    )
+    return outcome, backbone, head
 
 
 def slow_statistics(network: nn.Module, steps: int) -> list[str]:
@@ -209,15 +206,12 @@ def slow_statistics(network: nn.Module, steps: int) -> list[str]:
 
     A share (1 − momentum)^steps of the earlier statistics remains.
     """
-    norms = (
-        module
-        for module in network.modules()
-        if isinstance(module, nn.modules.batchnorm._BatchNorm)
-    )
-    slowest = min((norm.momentum for norm in norms if norm.momentum is not None), default=1.0)
+    momenta = [getattr(module, "momentum", None) for module in network.modules()]
+    slowest = min((one for one in momenta if isinstance(one, float)), default=1.0)
     remains = (1 - slowest) ** steps
     if slowest >= 0.1 or remains < 0.05:
         return []
-    left = f"after {steps} steps {100 * remains:.0f} % of those before remain, and scores may be far too low"
-    remedy = "train longer, or with a momentum of 0.1"
-    return [f"batch-norm statistics move by {100 * slowest:.2g} % a step: {left}; {remedy}"]
+    return [
+        f"batch-norm statistics move by {100 * slowest:.2g} % a step: after {steps} steps {100 * remains:.0f} % "
+        "of those before remain, and scores may be far too low; train longer, or with a momentum of 0.1"
+    ]

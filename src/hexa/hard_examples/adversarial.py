@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 from typing import Annotated, Literal, Self
 
 import pydantic
 import torch
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from hexa.core import Branch, Example, HardExample
+from hexa.core.hard_example import mean_change
 from hexa.ops import draws
 from hexa.runtime.random import Stream
-
-Radius = Annotated[float, pydantic.Field(ge=0)]
 
 #: The largest ε in grey levels, a quarter of the range.
 _FARTHEST = 64
@@ -38,16 +37,18 @@ class Adversarial(HardExample):
     kind: Literal["adversarial"] = "adversarial"
     norm: Literal["linf", "l2"] = "linf"
     """linf: sign steps in a box; l2: steps along the gradient in a ball, per image and crop (D1)."""
-    epsilon: Radius | Annotated[tuple[Radius, ...], pydantic.Field(min_length=1)] = 1.0
+    epsilon: (
+        NonNegativeFloat | Annotated[tuple[NonNegativeFloat, ...], pydantic.Field(min_length=1)]
+    ) = 1.0
     """Radius of the ball, in grey levels of 255, 0.25 for instance; of a list, each image draws one."""
-    step_size: float = pydantic.Field(default=1.0, ge=0)
+    step_size: NonNegativeFloat = 1.0
     """Length of a step, η, in grey levels. With one step only min(ε, η) matters."""
     unit: Literal["grey", "pixel", "rms"] = "grey"
     """grey: ε and η are multiples of 1/255; pixel: of 1, the whole range, usual for l2 (D2). rms, for l2: root mean
     squares over an image in grey levels, so that a step is as long as a sign step of the same η, at every size."""
-    steps: int = pydantic.Field(default=1, ge=1)
+    steps: PositiveInt = 1
     """Steps of the attack; the first is free where the gradient is shared."""
-    random_start: float = pydantic.Field(default=0.0, ge=0)
+    random_start: NonNegativeFloat = 0.0
     """Start from a random point of the ball of this multiple of ε (true is 1); then no step is free (D4)."""
     project: bool = True
     """Keep views in the ball, Π_ε; false leaves them where the step from a random start ends, as N-FGSM does, which is
@@ -66,24 +67,24 @@ class Adversarial(HardExample):
     def _reaches_its_radii(self) -> Self:
         if self.unit == "rms" and self.norm == "linf":
             raise ValueError("unit rms measures an l2 ball: give norm l2, or unit grey")
+        several = isinstance(self.epsilon, tuple)
         largest = max(self.epsilon) if isinstance(self.epsilon, tuple) else self.epsilon
         if (self.norm, self.unit) == ("linf", "grey") and largest > _FARTHEST:
+            problem = f"epsilon {largest:g} is in grey levels of 255, and such views show nothing"
             remedy = f"give at most {_FARTHEST}, or unit pixel for parts of the whole range"
-            raise ValueError(
-                f"epsilon {largest:g} is in grey levels of 255, and such views show nothing; {remedy}"
-            )
-        if not largest and (self.random_start or not self.project):
+            raise ValueError(f"{problem}; {remedy}")
+        if not self.project and not self.random_start:
+            raise ValueError("without projection a random start is needed; give random_start 2")
+        if not largest and self.random_start:
             raise ValueError(
                 "a random start within epsilon 0 is the clean view; give epsilon above 0"
             )
-        if not self.project and not self.random_start:
-            raise ValueError("without projection a random start is needed; give random_start 2")
-        # of a single radius, as published, it means the smaller of both
-        if isinstance(self.epsilon, tuple) and self.steps * self.step_size < largest:
-            remedy = f"give step_size {largest / self.steps:g} or more"
-            raise ValueError(
-                f"{self.steps} x step_size {self.step_size:g} never reaches epsilon {largest:g}; {remedy}"
+        # a single radius, as published, means the smaller of both
+        if several and self.steps * self.step_size < largest:
+            problem = (
+                f"{self.steps} x step_size {self.step_size:g} never reaches epsilon {largest:g}"
             )
+            raise ValueError(f"{problem}; give step_size {largest / self.steps:g} or more")
         return self
 
     def judge(self) -> Self | None:
@@ -102,52 +103,42 @@ class Adversarial(HardExample):
         return None if self.random_start else Branch.of(self.generation)
 
     def __call__(self, source: Example, stream: Stream) -> Example:
-        generation = Branch.of(self.generation)
         clean = tuple(crop.detach() for crop in source.crops)
+        count = len(clean) if self.crops == "all" else _first_of_one_size(clean)
         epsilon = self._radii(clean[0], stream)
+        # start at the clean views, or at random ones
         views = self._start(clean, epsilon, stream)
-        of_one_size = itertools.takewhile(lambda crop: crop.shape[-1] == clean[0].shape[-1], clean)
-        count = len(clean if self.crops == "all" else list(of_one_size))
+        at = source.at(views) if self.random_start else source
         zeros: list[Tensor] = []
-        for step in range(self.steps):
-            gradient = (source.at(views) if step or self.random_start else source).gradient(
-                generation
-            )
+        for _ in range(self.steps):
+            # climb the loss of the source's pseudo-labels; crops beyond `count` stay clean
+            gradient = at.gradient(Branch.of(self.generation))
             zeros = zeros or [(g == 0).float().mean() for g in gradient[:count]]
             attacked = zip(clean[:count], views, gradient, strict=False)
-            views = (
-                *(self._step(crop, view, g, epsilon) for crop, view, g in attacked),
-                *clean[count:],
-            )
-        return self._made(source.select(crops=count), views[:count], zeros)
-
-    def _made(self, source: Example, views: tuple[Tensor, ...], zeros: list[Tensor]) -> Example:
-        moved = [
-            (view - crop.detach()).abs().mean()
-            for view, crop in zip(views, source.crops, strict=True)
-        ]
+            stepped = [self._step(crop, view, g, epsilon) for crop, view, g in attacked]
+            views = (*stepped, *clean[count:])
+            at = source.at(views)
+        views = views[:count]
         facts = {
-            "perturbation": 255 * torch.stack(moved).mean(),
+            "perturbation": mean_change(views, clean),
             "zero_gradient": torch.stack(zeros).mean(),
         }
-        return replace(
-            source, crops=views, branch=Branch(self.branch), facts=facts, shared_gradient=None
-        )
+        made = source.at(source.crops).select(crops=count)
+        return replace(made, crops=views, branch=Branch(self.branch), facts=facts)
 
     def _radii(self, crop: Tensor, stream: Stream) -> float | Tensor:
         """ε, or that of each image [B, 1, 1, 1], alike for all its crops; not scaled to pixels."""
         if not isinstance(self.epsilon, tuple):
             return self.epsilon
         choice = draws.integers(len(crop), len(self.epsilon), stream.child("epsilon"))
-        return (
-            torch.tensor(self.epsilon, dtype=crop.dtype)[choice]
-            .view(-1, 1, 1, 1)
-            .to(crop.device, non_blocking=True)
-        )
+        radii = torch.tensor(self.epsilon, dtype=crop.dtype)[choice]
+        return radii.view(-1, 1, 1, 1).to(crop.device, non_blocking=True)
 
     def _scale(self, crop: Tensor) -> float:
         """Pixel values, of 1, for one unit of ε and η in crops [B, 3, S, S]."""
-        return {"grey": 1 / 255, "pixel": 1.0, "rms": math.sqrt(crop[0].numel()) / 255}[self.unit]
+        if self.unit == "pixel":
+            return 1.0
+        return math.sqrt(crop[0].numel()) / 255 if self.unit == "rms" else 1 / 255
 
     def _start(
         self, clean: tuple[Tensor, ...], epsilon: float | Tensor, stream: Stream
@@ -166,10 +157,7 @@ class Adversarial(HardExample):
     ) -> Tensor:
         # a gradient that is not finite leaves its pixels alone: one bad batch must not poison the running statistics
         gradient = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
-        if self.norm == "linf":
-            direction = gradient.sign()
-        else:
-            direction = gradient / _norms(gradient).clamp_min(torch.finfo(gradient.dtype).tiny)
+        direction = gradient.sign() if self.norm == "linf" else gradient / _norms(gradient)
         scale = self._scale(clean)
         delta = (view - clean) + scale * self.step_size * direction
         return self._inside(clean, delta, scale * epsilon if self.project else None)
@@ -179,15 +167,21 @@ class Adversarial(HardExample):
         if radius is not None and self.norm == "linf":
             delta = delta.clamp(-radius, radius)  # type: ignore[arg-type]  # both numbers or both tensors
         elif radius is not None:
-            delta = delta * (radius / _norms(delta).clamp_min(torch.finfo(delta.dtype).tiny)).clamp(
-                max=1.0
-            )
+            delta = delta * (radius / _norms(delta)).clamp(max=1.0)
         view = clean + delta
         return view.clamp(0, 1) if self.clip else view
 
 
 def _norms(images: Tensor) -> Tensor:
-    """The Euclidean norm of each image, [B, 1, 1, 1]; scaled first, since squares of tiny gradients underflow."""
+    """The Euclidean norm of each image, above 0, [B, 1, 1, 1]; scaled first, since squares of tiny gradients underflow."""
+    tiny = torch.finfo(images.dtype).tiny
     largest = images.abs().amax((1, 2, 3), keepdim=True)
-    scaled = images / largest.clamp_min(torch.finfo(images.dtype).tiny)
-    return largest * scaled.square().sum((1, 2, 3), keepdim=True).sqrt()
+    scaled = images / largest.clamp_min(tiny)
+    norms = largest * scaled.square().sum((1, 2, 3), keepdim=True).sqrt()
+    return norms.clamp_min(tiny)
+
+
+def _first_of_one_size(crops: tuple[Tensor, ...]) -> int:
+    """The number of crops at the beginning that have the size of the first."""
+    sizes = [crop.shape[-1] == crops[0].shape[-1] for crop in crops]
+    return [*sizes, False].index(False)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-import pydantic
 import torch
+from pydantic import PositiveFloat
 
-from hexa.core import Example, HardExample, MethodConfig
+from hexa.core import Example, HardExample
 from hexa.ops import draws
 from hexa.ops.boxes import cut_boxes, draw_beta, kept_share, paste
 from hexa.runtime import processes
@@ -22,10 +22,12 @@ class CutMix(HardExample):
     One box for the whole batch and crop, its size by λ0 ~ Beta(5, 3), clipped at the borders, as published.
     """
 
+    mixes: ClassVar = True
+
     kind: Literal["cutmix"] = "cutmix"
-    alpha: float = pydantic.Field(default=5.0, gt=0)
+    alpha: PositiveFloat = 5.0
     """α of Beta(α, β), from which the share that is kept is drawn."""
-    beta: float = pydantic.Field(default=3.0, gt=0)
+    beta: PositiveFloat = 3.0
     """β of Beta(α, β)."""
     per_sample: bool = False
     """A box for each image instead of one for all (D12)."""
@@ -36,9 +38,6 @@ class CutMix(HardExample):
     their own (mixed)."""
     update_statistics: bool = True
     """Let mixed views move the running statistics of their batch-norms (D33)."""
-
-    def refusal(self, method: MethodConfig) -> str:
-        return method.unmixable
 
     def branches(self) -> tuple[str, ...]:
         return () if self.branch == "source" else (self.branch,)
@@ -60,6 +59,8 @@ class CutMix(HardExample):
         """One box [1, 4], the same on every process, or one a sample [count, 4]."""
         if self.per_sample:
             stream = stream.child(processes.rank())
+        else:
+            count = 1
         generator = stream.generator()
-        shares = draw_beta(self.alpha, self.beta, count if self.per_sample else 1, generator)
+        shares = draw_beta(self.alpha, self.beta, count, generator)
         return cut_boxes(shares, size, self.inside, generator)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-import pydantic
 import torch
+from pydantic import PositiveFloat
 
-from hexa.core import Example, HardExample, MethodConfig
+from hexa.core import Example, HardExample
 from hexa.ops import draws
 from hexa.ops.boxes import draw_beta
 from hexa.runtime import processes
@@ -23,38 +23,44 @@ class Mixup(HardExample):
     One λ ~ Beta(1, 1) for the whole batch and crop.
     """
 
+    mixes: ClassVar = True
+
     kind: Literal["mixup"] = "mixup"
-    alpha: float = pydantic.Field(default=1.0, gt=0)
+    alpha: PositiveFloat = 1.0
     """α of Beta(α, α), from which λ is drawn; 0.2 mixes most images little."""
     per_sample: bool = False
     """A λ for each image instead of one for all."""
     branch: Literal["source", "main", "aux", "mixed"] = "source"
     """The batch-norms of the mixed views: the source's, or a set of their own (mixed)."""
 
-    def refusal(self, method: MethodConfig) -> str:
-        return method.unmixable
-
     def branches(self) -> tuple[str, ...]:
         return () if self.branch == "source" else (self.branch,)
 
-    def __call__(self, source: Example, stream: Stream) -> Example:
+    def __call__(
+        self,
+        source: Example,
+        stream: Stream,
+    ) -> Example:
         device = source.crops[0].device
         count = len(source)
         permutation = draws.partners(count, stream).to(device, non_blocking=True)
-        kept = torch.stack(
-            [self._shares(count, stream.child("share", n)) for n in range(len(source.crops))]
-        )
-        kept = kept.float().to(device, non_blocking=True)  # [V, B]
-        views = tuple(
+        views = []
+        shares = []
+        for number, crop in enumerate(source.crops):
+            drawn = self._shares(count, stream.child("share", number))
+            share = drawn.float().to(device, non_blocking=True)
+            shares.append(share)
+            image = crop.detach()
+            weight = share.to(crop.dtype).view(-1, 1, 1, 1)
             # a mean of valid pixels is one, up to rounding
-            torch.lerp(crop[permutation], crop, share.to(crop.dtype)[:, None, None, None]).clamp_(
-                0, 1
-            )
-            for crop, share in zip((crop.detach() for crop in source.crops), kept, strict=True)
-        )
-        return source.mixed(views, permutation, kept, self.branch)
+            views.append(torch.lerp(image[permutation], image, weight).clamp_(0, 1))
+        return source.mixed(tuple(views), permutation, torch.stack(shares), self.branch)
 
-    def _shares(self, count: int, stream: Stream) -> torch.Tensor:
+    def _shares(
+        self,
+        count: int,
+        stream: Stream,
+    ) -> torch.Tensor:
         """λ of each image of this process, [count]: a function of its place in the batch of all processes."""
         if not self.per_sample:
             return draw_beta(self.alpha, self.alpha, 1, stream.generator()).expand(count)

@@ -9,7 +9,7 @@ import pydantic
 import torch
 from torch import Tensor
 
-from hexa.config import UserError
+from hexa.config import Share, UserError
 from hexa.core import Example, HardExample
 from hexa.ops import draws, operations as randaugment
 from hexa.ops.boxes import cut_out
@@ -30,7 +30,7 @@ class RandAugment(HardExample):
     """How many operations; 0 for none."""
     magnitude: float | None = pydantic.Field(default=None, ge=0, le=randaugment.HIGHEST)
     """Of all operations, 0 to 10; none draws one for each, uniformly."""
-    cutout: float = pydantic.Field(default=0.5, ge=0, le=1)
+    cutout: Share = 0.5
     """Side of the grey square, as a share of the image's; 0 for none."""
     update_statistics: bool = True
     """Let the changed views move the running statistics of their batch-norms."""
@@ -40,10 +40,8 @@ class RandAugment(HardExample):
             self.changed(crop.detach(), stream.child(number))
             for number, crop in enumerate(source.crops)
         )
-        made = source.at(tuple(crops))
-        return replace(
-            made, branch=replace(made.branch, update=made.branch.update and self.update_statistics)
-        )
+        update = source.branch.update and self.update_statistics
+        return replace(source.at(tuple(crops)), branch=replace(source.branch, update=update))
 
     @torch.no_grad()
     def changed(self, crop: Tensor, stream: Stream) -> Tensor:
@@ -51,12 +49,10 @@ class RandAugment(HardExample):
         count, channels, size = crop.shape[:3]
         if self.operations:
             if channels != 3:
-                raise UserError(
-                    f"randaugment changes RGB images, these have {channels} channels; leave it out"
-                )
-            numbers = draws.uniforms(
-                count, self.operations * randaugment.UNIFORMS_PER_OPERATION, stream
-            )
+                problem = f"randaugment changes RGB images, these have {channels} channels"
+                raise UserError(f"{problem}; leave it out")
+            columns = self.operations * randaugment.UNIFORMS_PER_OPERATION
+            numbers = draws.uniforms(count, columns, stream)
             changed = crop.to(torch.float32, copy=True)
             randaugment.augment_(changed, numbers, self.magnitude)
             crop = changed.to(crop.dtype)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-import pydantic
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from hexa.core import Branch, Example, HardExample
+from hexa.core.hard_example import mean_change
 from hexa.ops import draws
 from hexa.runtime.random import Stream
 
@@ -28,12 +29,12 @@ class VAT(HardExample):
     """
 
     kind: Literal["vat"] = "vat"
-    epsilon: float = pydantic.Field(default=1.0, ge=0)
+    epsilon: NonNegativeFloat = 1.0
     """Length of the perturbation: its root mean square over an image, in grey levels, so that it means the same at
     every size. (An L2 radius of ε·√(3·S·S) grey levels.)"""
-    probe: float = pydantic.Field(default=1.0, gt=0)
+    probe: PositiveFloat = 1.0
     """ξ: the length at which the direction is probed, like `epsilon`."""
-    iterations: int = pydantic.Field(default=1, ge=1)
+    iterations: PositiveInt = 1
     """Power iterations."""
     measure: Literal["cosine", "loss"] = "cosine"
     """What D is: one minus the cosine of embeddings, or the method's own loss."""
@@ -47,7 +48,11 @@ class VAT(HardExample):
     def branches(self) -> tuple[str, ...]:
         return (self.branch, Branch.of(self.generation).name)
 
-    def __call__(self, source: Example, stream: Stream) -> Example:
+    def __call__(
+        self,
+        source: Example,
+        stream: Stream,
+    ) -> Example:
         through = replace(Branch.of(self.generation), update=False)
         clean = tuple(crop.detach() for crop in source.crops)
         still = None
@@ -61,35 +66,33 @@ class VAT(HardExample):
                 steps = tuple(direction.requires_grad_() for direction in directions)
                 views = tuple(crop + step for crop, step in zip(clean, steps, strict=True))
                 found = torch.autograd.grad(self._distance(source, views, still, through), steps)
-            directions = tuple(
-                _scaled(torch.nan_to_num(g, 0.0, 0.0, 0.0), self.probe) for g in found
-            )
+            finite = (torch.nan_to_num(gradient, 0.0, 0.0, 0.0) for gradient in found)
+            directions = tuple(_scaled(gradient, self.probe) for gradient in finite)
         views = tuple(
-            (crop + _scaled(d, self.epsilon)).clamp(0, 1)
-            for crop, d in zip(clean, directions, strict=True)
-        )
-        moved = torch.stack(
-            [(view - crop).abs().mean() for view, crop in zip(views, clean, strict=True)]
+            (crop + _scaled(direction, self.epsilon)).clamp(0, 1)
+            for crop, direction in zip(clean, directions, strict=True)
         )
         branch = Branch(self.branch, update=self.update_statistics)
-        facts = {"perturbation": 255 * moved.mean()}
+        facts = {"perturbation": mean_change(views, clean)}
         return replace(source.at(views), branch=branch, facts=facts)
 
     def _distance(
-        self, source: Example, views: tuple[Tensor, ...], still: Tensor | None, through: Branch
+        self,
+        source: Example,
+        views: tuple[Tensor, ...],
+        still: Tensor | None,
+        through: Branch,
     ) -> Tensor:
         """D up to a constant; a sum over images, so that the gradient of one does not shrink with the batch."""
         if still is None:
             return source.score_at(views, through).sum()
-        return -torch.cosine_similarity(
-            source.score.embed(views, through).float(), still.float(), dim=-1
-        ).sum()
+        moved = source.score.embed(views, through)
+        return -torch.cosine_similarity(moved.float(), still.float(), dim=-1).sum()
 
 
 def _scaled(noise: Tensor, grey_levels: float) -> Tensor:
     """Images [B, 3, S, S] scaled to this root mean square, each; scaled first, since squares underflow."""
     tiny = torch.finfo(noise.dtype).tiny
     noise = noise / noise.abs().amax((1, 2, 3), keepdim=True).clamp_min(tiny)
-    return noise * (
-        grey_levels / 255 / noise.square().mean((1, 2, 3), keepdim=True).sqrt().clamp_min(tiny)
-    )
+    mean_square = noise.square().mean((1, 2, 3), keepdim=True)
+    return noise * (grey_levels / 255 / mean_square.sqrt().clamp_min(tiny))

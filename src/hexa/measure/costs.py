@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing, suppress
@@ -16,7 +14,7 @@ from torch import nn
 
 from hexa.core import Batch, Method
 from hexa.data import Source
-from hexa.data.loading.loaders import RESIDENT_LIMIT_BYTES
+from hexa.data.loading.loaders import RESIDENT_LIMIT_BYTES, PretrainLoader
 from hexa.data.loading.workers import choose_workers
 from hexa.data.sources.source import Subset
 from hexa.nn.backbones import outline
@@ -49,26 +47,29 @@ _SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds and bytes of one image on this machine, at `size` pixels; both grow with the area of the views.
-
-    read: to decode an image and cut its views, at any size. steps: forward and backward, by the number of the network's
-    last stages that learn, 0 for the head alone; the largest number is all that may learn. updates: the optimizer's
-    part of a step, divided by the batch, by the same number and at any size. again: a step on maps that are remembered
-    (`start.view_sets`), and their bytes, by the same number; none where they can't be. look: features alone. memory:
-    bytes of a step where all of that learns. held: bytes of this process besides, such as weights and the optimizer's
-    state. resident: bytes for images or maps that are kept. setup: seconds to build a run, once.
-    """
+    """Seconds and bytes of one image on this machine, at `size` pixels; both grow with the area of the views."""
 
     size: int
     read: float
+    """Seconds to decode an image and cut its views, at any size."""
     steps: Mapping[int, float]
+    """Seconds of forward and backward, by the number of the network's last stages that learn, 0 for the head alone; the
+    largest number is all that may learn."""
     look: float
+    """Seconds of features alone."""
     memory: float = 0.0
+    """Bytes of a step in which all learns that may."""
     setup: float = 0.0
+    """Seconds to build a run, once."""
     updates: Mapping[int, float] = field(default_factory=dict)
+    """Seconds of the optimizer's part of a step, divided by the batch, by the number of stages; at any size."""
     again: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    """Seconds of a step on maps that are remembered (`start.view_sets`), and their bytes, by the number of stages; none
+    if maps cannot be remembered."""
     held: float = 0.0
+    """Bytes of this process besides, such as weights and the optimizer's state."""
     resident: int = RESIDENT_LIMIT_BYTES
+    """Bytes for images or maps that are kept."""
 
     def train(self, size: int, stages: int) -> float:
         """Seconds of training on an image once."""
@@ -79,21 +80,6 @@ class Costs:
     def repeat(self, size: int, stages: int) -> float:
         """Seconds of training on the remembered maps of an image once."""
         return self.updates.get(stages, 0.0) + self.again[stages][0] * (size / self.size) ** 2
-
-    def run(self, experiment: Experiment, images: int) -> float:
-        """Seconds of a whole training on that number of images.
-
-        The epochs in which the head learns alone cost less only if `measure` timed such steps (`partly`).
-        """
-        epochs = experiment.epochs
-        size = experiment.views.size
-        alone = min(epochs, experiment.start.freeze_backbone)
-        an_image = alone * self.train(size, min(self.steps)) + (epochs - alone) * self.train(
-            size, max(self.steps)
-        )
-        return self.setup + an_image * min(
-            images, (experiment.max_steps or math.inf) * experiment.batch_size / epochs
-        )
 
     def score(self, size: int) -> float:
         """Seconds for the features of an image that is decoded already."""
@@ -140,104 +126,112 @@ def measure(
     """
     machine = Machine.of(draft)
     begin = time.perf_counter()
-    small = machine.device.type == "cpu"
-    most = rounded(outline(draft.network), _SIZE)
-    size = min(draft.views.size, most) if small else draft.views.size
-    most = (
-        min(draft.batch_size, max(4, _PIXELS * (1 if partly else 4) // size**2))
-        if small
-        else draft.batch_size
-    )
-    count = next(
-        (n for n in range(most, 3, -1) if draft.batch_size % n == 0), most
-    )  # so that its parts divide a queue
-    experiment = override(
-        at_size(draft, size, fields), {"batch_size": count, "training.num_workers": 0}
-    )
-    some = Subset(
-        source,
-        np.unique(np.linspace(0, len(source) - 1, min(len(source), 4 * count)).round().astype(int)),
-    )
+    experiment = _small(draft, fields, machine, partly)
+    few = min(len(source), 4 * experiment.batch_size)
+    some = Subset(source, np.unique(np.linspace(0, len(source) - 1, few).round().astype(int)))
     with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
         method = build_method(experiment, setting_of(experiment, len(some)), machine, filled=True)
-        objective = build_objective(experiment, method, machine)
         setup = time.perf_counter() - begin
         begin = time.perf_counter()
         loader = build_loader(experiment, some, machine)
         if loader.resident:  # the run decodes all images first
             setup += (time.perf_counter() - begin) * len(source) / len(some)
-        optimizer = build_optimizer(experiment, method, loader.steps_per_epoch)
         with closing(loader):
-
-            def draw() -> Batch:
-                return prepared(next(iter(loader.epoch(0))), experiment.training.channels_last)
-
-            begin = time.perf_counter()
-            batch = draw()
-            read = (
-                time.perf_counter() - begin if small else _seconds(draw, machine.device)
-            )  # a GPU first loads kernels
-            read /= count * _readers(draft, machine, loader.resident)
-            ready = optimizer.total_steps - 1  # the last step, in which all learns
-
-            def train(batch: Batch = batch) -> None:
-                train_step(objective, optimizer, batch, ready)
-
-            def update() -> None:
-                for parameter in optimizer.parameters:
-                    parameter.grad = (
-                        torch.zeros_like(parameter) if parameter.requires_grad else None
-                    )
-                optimizer.step(ready)
-
-            train()  # not timed, nor its memory taken: the optimizer's state is made
-            memory = peak_bytes(train, machine.device) / count
-            held = held_bytes(machine.device)
-            steps = dict[int, float]()
-            updates = dict[int, float]()
-            again = dict[int, tuple[float, float]]()
+            batch, seconds = _drawn(loader, experiment, machine.device)
             every = _learning(method, draft, "start.trainable_stages" in fields)
-            for stages in every if partly else [max(every)]:
-                learning = every[stages]
-                for parameter, learns in learning.items():
-                    parameter.requires_grad_(learns)
-                alone = _seconds(update, machine.device)  # of few images as of many
-                steps[stages] = max(0.0, _seconds(train, machine.device) - alone) / count
-                updates[stages] = alone / draft.batch_size
-                if (
-                    stages
-                    and (trunk := remembering(experiment, method, machine, learning)) is not None
-                ):
-                    maps = trunk(batch).repeated(
-                        max(1, draft.batch_size // count)
-                    )  # few images say little of a head
-                    seconds = max(
-                        0.0, _seconds(functools.partial(train, maps), machine.device) - alone
-                    )
-                    again[stages] = (
-                        seconds / len(maps),
-                        sum(crop.nbytes for crop in maps.crops) / len(maps),
-                    )
-                    trunk.remove()
+            if not partly:
+                every = {max(every): every[max(every)]}
+            costs = _timed(draft, experiment, method, machine, batch, every)
+            read = seconds / len(batch) / _readers(draft, machine, loader.resident)
+            return replace(costs, read=read, setup=setup)
 
-            @torch.no_grad()
-            def look() -> None:
-                method.eval()
-                with machine.autocast():
-                    method.backbone(batch.crops[0])
 
-            look()
-            return Costs(
-                size,
-                read,
-                steps,
-                _seconds(look, machine.device) / count,
-                memory,
-                setup,
-                updates,
-                again,
-                held,
-            )
+def _small(
+    draft: Experiment, fields: Collection[str], machine: Machine, partly: bool
+) -> Experiment:
+    """The experiment with the batch and the size of views that are timed."""
+    size = draft.views.size
+    most = draft.batch_size
+    if machine.device.type == "cpu":
+        size = min(size, rounded(outline(draft.network), _SIZE))
+        pixels = _PIXELS if partly else 4 * _PIXELS
+        most = min(most, max(4, pixels // size**2))
+    # a divisor of the batch, so that its parts divide a queue
+    divisors = (count for count in range(most, 3, -1) if draft.batch_size % count == 0)
+    changes = {"batch_size": next(divisors, most), "training.num_workers": 0}
+    return override(at_size(draft, size, fields), changes)
+
+
+def _drawn(
+    loader: PretrainLoader, experiment: Experiment, device: torch.device
+) -> tuple[Batch, float]:
+    """A batch, and the seconds to read it."""
+
+    def draw() -> Batch:
+        return prepared(next(iter(loader.epoch(0))), experiment.training.channels_last)
+
+    begin = time.perf_counter()
+    batch = draw()
+    seconds = time.perf_counter() - begin
+    if device.type != "cpu":  # a GPU first loads kernels
+        seconds = _seconds(draw, device)
+    return batch, seconds
+
+
+def _timed(
+    draft: Experiment,
+    experiment: Experiment,
+    method: Method,
+    machine: Machine,
+    batch: Batch,
+    every: Mapping[int, Mapping[nn.Parameter, bool]],
+) -> Costs:
+    """The costs of steps on a batch. every: which parameters learn, by the number of stages."""
+    device = machine.device
+    count = len(batch)
+    objective = build_objective(experiment, method, machine)
+    optimizer = build_optimizer(experiment, method, steps_per_epoch=1)
+    last = optimizer.total_steps - 1  # the last step, in which all learns
+
+    def train(batch: Batch = batch) -> None:
+        train_step(objective, optimizer, batch, last)
+
+    def update() -> None:
+        for parameter in optimizer.parameters:
+            learns = parameter.requires_grad
+            parameter.grad = torch.zeros_like(parameter) if learns else None
+        optimizer.step(last)
+
+    @torch.no_grad()
+    def look() -> None:
+        with machine.autocast():
+            method.backbone(batch.crops[0])
+
+    train()  # not timed, nor its memory taken: the optimizer's state is made
+    memory = peak_bytes(train, device) / count
+    held = held_bytes(device)
+    steps = dict[int, float]()
+    updates = dict[int, float]()
+    again = dict[int, tuple[float, float]]()
+    for stages, learning in every.items():
+        for parameter, learns in learning.items():
+            parameter.requires_grad_(learns)
+        alone = _seconds(update, device)  # of few images as of many
+        steps[stages] = max(0.0, _seconds(train, device) - alone) / count
+        updates[stages] = alone / draft.batch_size
+        trunk = remembering(experiment, method, machine, learning) if stages else None
+        if trunk is not None:
+            # few images say little of a head
+            maps = trunk(batch).repeated(max(1, draft.batch_size // count))
+            seconds = max(0.0, _seconds(lambda: train(maps), device) - alone)  # noqa: B023
+            size = sum(crop.nbytes for crop in maps.crops)
+            again[stages] = (seconds / len(maps), size / len(maps))
+            trunk.remove()
+    method.eval()
+    look()
+    seconds = _seconds(look, device) / count
+    size = experiment.views.size
+    return Costs(size, 0.0, steps, seconds, memory, 0.0, updates, again, held)
 
 
 def _readers(experiment: Experiment, machine: Machine, resident: bool) -> int:

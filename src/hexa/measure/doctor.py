@@ -23,7 +23,6 @@ _EXTRAS = {
     "heic": "pillow_heif",
     "jxl": "pillow_jxl",
     "detection": "faster_coco_eval",
-    "completion": "argcomplete",
 }
 _GIB = 1024**3
 

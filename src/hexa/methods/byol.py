@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import pydantic
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
+from hexa.config import Share
+from hexa.core import MAIN, Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.branch_norm import use_branch
-from hexa.nn.encoder import Encoder, normalized_head, unit
+from hexa.nn.encoder import Encoder, normalized_head
 from hexa.nn.momentum import cosine_momentum, follow
 
 
@@ -22,11 +22,11 @@ class BYOLConfig(EncoderConfig):
 
     name: Literal["byol"] = "byol"
     num_views: ClassVar = (2, 2, "BYOL compares two views")
-    dim: int = pydantic.Field(default=256, gt=0)
+    dim: PositiveInt = 256
     """Width of projection and prediction, D."""
-    hidden: int = pydantic.Field(default=4096, gt=0)
+    hidden: PositiveInt = 4096
     """Width of the hidden layer of projector and predictor."""
-    momentum: float = pydantic.Field(default=0.996, ge=0, le=1)
+    momentum: Share = 0.996
     """m of the momentum network at the start; it rises to 1 by half a cosine over the run. 0.99 for 300 epochs."""
 
 
@@ -40,11 +40,10 @@ class ViewTargets(PseudoLabels):
         return ViewTargets(self.targets[:, index])
 
     def nearest_is_own(self, prediction: Tensor) -> Tensor:
-        """Whether of all images' targets the own one is nearest to a prediction [V, B, D]; bool [V, B]."""
+        """True where the target nearest to a prediction [V, B, D] is that of the own image; bool [V, B]."""
         images = torch.arange(prediction.shape[1], device=prediction.device)
-        return (prediction @ self.targets[: len(prediction)].to(prediction.dtype).mT).argmax(
-            -1
-        ) == images
+        targets = self.targets[: len(prediction)].to(prediction.dtype)
+        return (prediction @ targets.mT).argmax(-1) == images
 
 
 class BYOL(Method[ViewTargets], config=BYOLConfig):
@@ -56,10 +55,15 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
 
     encoder: Encoder
 
-    def __init__(self, config: BYOLConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: BYOLConfig,
+        backbone: nn.Module,
+        setting: Setting,
+    ) -> None:
         super().__init__()
         self.config = config
-        #: Two terms of 2 each, for predictions that have nothing to do with their targets.
+        # two terms of 2 each, for predictions that have nothing to do with their targets
         self.chance_loss = 4.0
         self.total_steps = setting.epochs * setting.steps_per_epoch
         projector = normalized_head(num_features(backbone), config.hidden, config.dim)
@@ -70,26 +74,40 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
         assert isinstance(twin_head, nn.Sequential)
         twin_head[1] = nn.Identity()
 
-    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+    def embed(
+        self,
+        crops: tuple[Tensor, ...],
+        branch: Branch,
+    ) -> Tensor:
         return self.encoder.embed(crops, branch, together=False)
 
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ViewTargets:
-        with use_branch(self.target):
-            return ViewTargets(
-                torch.stack([unit(self.target(crop)) for crop in reversed(batch.crops)])
-            )
+    def pseudo_labels(
+        self,
+        batch: Batch,
+        embedding: Tensor | None,
+    ) -> ViewTargets:
+        return ViewTargets(self.target.embed(batch.crops[::-1], MAIN, together=False))
 
-    def loss(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
+    def loss(
+        self,
+        embedding: Tensor,
+        labels: ViewTargets,
+    ) -> Tensor:
         # the two published terms are added, not averaged
         return len(embedding) * (2 - 2 * (embedding * labels.targets[: len(embedding)]).sum(-1))
 
-    def correct(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
-        """Whether the own target is nearer than those of the other images of the batch."""
+    def correct(
+        self,
+        embedding: Tensor,
+        labels: ViewTargets,
+    ) -> Tensor:
         return labels.nearest_is_own(embedding)
 
-    def commit(self, batch: Batch, embedding: Tensor, labels: ViewTargets) -> None:
-        follow(
-            self.target,
-            self.encoder,
-            cosine_momentum(self.config.momentum, batch.step, self.total_steps),
-        )
+    def commit(
+        self,
+        batch: Batch,
+        embedding: Tensor,
+        labels: ViewTargets,
+    ) -> None:
+        momentum = cosine_momentum(self.config.momentum, batch.step, self.total_steps)
+        follow(self.target, self.encoder, momentum)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pydantic
 import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,7 +18,7 @@ from hexa.config import ConfigError
 from hexa.core import MAIN, Batch, EncoderConfig, Method, Passes, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
-from hexa.nn.encoder import Encoder, normalized_head, unit
+from hexa.nn.encoder import Encoder, normalized_head
 from hexa.nn.memory_bank import MemoryBank
 from hexa.ops.kmeans import UNASSIGNED, Clusters, memory_note, spherical_kmeans
 from hexa.ops.partitions import health
@@ -28,23 +29,23 @@ class DeepClusterConfig(EncoderConfig):
     """DeepCluster-v2 as published: three heads of 3000 prototypes, two large crops clustered (F8)."""
 
     name: Literal["deepcluster-v2"] = "deepcluster-v2"
-    dim: int = pydantic.Field(default=128, gt=0)
+    dim: PositiveInt = 128
     """Width of the embedding, D."""
-    hidden: int = pydantic.Field(default=2048, gt=0)
+    hidden: PositiveInt = 2048
     """Width of the head's hidden layer."""
     num_prototypes: tuple[pydantic.PositiveInt, ...] = pydantic.Field(
         default=(3000, 3000, 3000), min_length=1
     )
     """Clusters of each head, K; ten times the expected classes serve small data (F8)."""
-    temperature: float = pydantic.Field(default=0.1, gt=0)
+    temperature: PositiveFloat = 0.1
     """τ."""
     crops_for_assign: tuple[pydantic.NonNegativeInt, ...] = pydantic.Field(
         default=(0, 1), min_length=1
     )
     """The crops whose embeddings are kept and clustered; head h clusters the (h mod their number)-th of them."""
-    kmeans_iterations: int = pydantic.Field(default=10, gt=0)
+    kmeans_iterations: PositiveInt = 10
     """Updates of the centroids at the start of every epoch."""
-    freeze_prototypes_steps: int | None = pydantic.Field(default=None, ge=0)
+    freeze_prototypes_steps: NonNegativeInt | None = None
     """Steps for which prototypes stay what k-means made them; none is always (D40)."""
 
     def views_needed(self) -> tuple[int, int | None, str]:
@@ -52,9 +53,11 @@ class DeepClusterConfig(EncoderConfig):
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
-        if max(self.num_prototypes) > (seen := setting.steps_per_epoch * setting.batch_size):
+        most = max(self.num_prototypes)
+        seen = setting.steps_per_epoch * setting.batch_size
+        if most > seen:
             fewer = ",".join(str(min(count, max(1, seen // 10))) for count in self.num_prototypes)
-            message = f"{max(self.num_prototypes)} are more than the {seen} images an epoch sees; use [{fewer}]"
+            message = f"{most} are more than the {seen} images an epoch sees; use [{fewer}]"
             raise ConfigError([("method.num_prototypes", message)])
 
 
@@ -62,8 +65,8 @@ class DeepClusterConfig(EncoderConfig):
 class ClusterLabels(PseudoLabels):
     """The clusters of every image, one a head, for all of its crops.
 
-    clusters: int64 [H, B], UNASSIGNED for an image without one. weight: [B], 0 for
-    unassigned images; otherwise scaled so that the batch mean equals the mean over assigned images.
+    clusters: int64 [H, B], UNASSIGNED for an image without one. weight: [B], see `weights`. frozen: no gradient goes
+    to the prototypes.
     """
 
     clusters: Tensor
@@ -79,10 +82,9 @@ def weights(clusters: Tensor, dtype: torch.dtype) -> Tensor:
 
     Over those of all processes, so that it does not depend on who got which.
     """
-    weight = (clusters != UNASSIGNED).to(dtype)
-    return weight * (
-        len(weight) * processes.world_size() / processes.all_reduce_sum(weight.sum()).clamp_min(1)
-    )
+    assigned = (clusters != UNASSIGNED).to(dtype)
+    total = processes.all_reduce_sum(assigned.sum()).clamp_min(1)
+    return assigned * (len(assigned) * processes.world_size() / total)
 
 
 def cluster(
@@ -102,57 +104,6 @@ def cluster(
         raise ConfigError([(f"method.{field}", str(error))]) from None
 
 
-def check_clusters(counts: Sequence[int], setting: Setting) -> None:
-    """Raise ConfigError for more clusters than images, with numbers in the same ratios that do."""
-    if (most := max(counts)) > setting.data_size:
-        largest = max(1, setting.data_size // 13)
-        fewer = ",".join(str(max(2, count * largest // most)) for count in counts)
-        message = f"{most} are more than the {setting.data_size} images; use [{fewer}]"
-        raise ConfigError([("method.num_clusters", message)])
-
-
-def clusterings(
-    rows: Tensor,
-    index: Tensor,
-    counts: Sequence[int],
-    iterations: int,
-    data: Passes,
-    clusters: Tensor,
-) -> tuple[list[Clusters], dict[str, float]]:
-    """K-means of this process's rows [n, D] for each of `counts`; returns them, and their health on the main process.
-
-    clusters: int32 [H, N], which becomes that of every image of all processes. index: int64 [n], the images of rows.
-    """
-    found = [
-        cluster(rows, count, iterations, data, number, "num_clusters")
-        for number, count in enumerate(counts)
-    ]
-    before = clusters.clone()
-    table = torch.full_like(clusters, UNASSIGNED)
-    table[:, index] = torch.stack([one.assignments for one in found]).int()
-    # shares do not overlap, so whoever has a cluster for an image is right
-    clusters.copy_(processes.all_reduce_max(table))
-    return found, health(clusters, before, counts, data.labels) if processes.is_main() else {}
-
-
-def features_of(
-    network: Callable[[Tensor], Tensor], data: Passes, like: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Unit features [n, D] of this process's share of all images, and their positions [n]. like: [·, D]."""
-    rows = [like[:0]]
-    index = [torch.empty(0, dtype=torch.long, device=like.device)]
-    for batch in data.images():
-        rows.append(unit(network(batch.crops[0])))
-        index.append(batch.index.to(like.device))
-    return torch.cat(rows), torch.cat(index)
-
-
-def nearest(rows: Tensor, centroids: Tensor, counts: Sequence[int]) -> Tensor:
-    """The nearest cluster to each row [B, D] in each clustering, [H, B]. centroids: [Σ K, D], one after another."""
-    parts = torch.split(centroids.to(rows.dtype), list(counts))
-    return torch.stack([(rows @ part.T).argmax(1) for part in parts])
-
-
 class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     """L = 1/H Σ_h mean over crops and images of −log softmax_k(z·c_hk / τ), at the image's cluster (F8).
 
@@ -161,114 +112,117 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     Only clean embeddings are ever banked (D34).
     """
 
-    def __init__(self, config: DeepClusterConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: DeepClusterConfig,
+        backbone: nn.Module,
+        setting: Setting,
+    ) -> None:
         super().__init__()
         self.config = config
-        #: The mean over heads: all clusters equally likely.
-        self.chance_loss = sum(math.log(count) for count in config.num_prototypes) / len(
-            config.num_prototypes
-        )
+        counts = config.num_prototypes
+        # the mean over heads: all clusters equally likely
+        self.chance_loss = sum(map(math.log, counts)) / len(counts)
         head = normalized_head(num_features(backbone), config.hidden, config.dim)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.prototypes = nn.ModuleList(
-            nn.Linear(config.dim, count, bias=False) for count in config.num_prototypes
-        )
+        heads = (nn.Linear(config.dim, count, bias=False) for count in counts)
+        self.prototypes = nn.ModuleList(heads)
         self.prototypes.requires_grad_(config.freeze_prototypes_steps is not None)
         self.bank = MemoryBank(setting.data_size, len(config.crops_for_assign), config.dim)
-        table = torch.full(
-            (len(config.num_prototypes), setting.data_size), UNASSIGNED, dtype=torch.int32
-        )
-        self.clusters = nn.Buffer(table)  # [H, N]
+        size = (len(counts), setting.data_size)
+        self.clusters = nn.Buffer(torch.full(size, UNASSIGNED, dtype=torch.int32))  # [H, N]
 
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ClusterLabels:
+    def pseudo_labels(
+        self,
+        batch: Batch,
+        embedding: Tensor | None,
+    ) -> ClusterLabels:
         clusters = self.clusters[:, batch.index].long() if batch.known else self._nearest(embedding)
         steps = self.config.freeze_prototypes_steps
-        return ClusterLabels(
-            clusters,
-            weights(clusters[0], batch.crops[0].dtype),
-            steps is None or batch.step < steps,
-        )
+        frozen = steps is None or batch.step < steps
+        return ClusterLabels(clusters, weights(clusters[0], batch.crops[0].dtype), frozen)
 
     def _nearest(self, embedding: Tensor | None) -> Tensor:
         """Nearest clusters of images that are not in the bank, [H, B]."""
         assert embedding is not None, "images of another data set need an embedding"
-        heads = zip(
-            itertools.cycle(self.config.crops_for_assign),
-            self.prototypes.parameters(),
-            strict=False,
-        )
-        return torch.stack(
-            [(embedding[crop] @ p.T.to(embedding.dtype)).argmax(1) for crop, p in heads]
-        )
+        crops = itertools.cycle(self.config.crops_for_assign)
+        found = []
+        for crop, prototypes in zip(crops, self.prototypes.parameters(), strict=False):
+            scores = embedding[crop] @ prototypes.T.to(embedding.dtype)
+            found.append(scores.argmax(1))
+        return torch.stack(found)
 
-    def loss(self, embedding: Tensor, labels: ClusterLabels) -> Tensor:
-        losses = [
-            F.cross_entropy(
-                scores / self.config.temperature,
-                clusters,
-                ignore_index=UNASSIGNED,
-                reduction="none",
+    def loss(
+        self,
+        embedding: Tensor,
+        labels: ClusterLabels,
+    ) -> Tensor:
+        losses = []
+        for scores, clusters in self._scores(embedding, labels):
+            scaled = scores / self.config.temperature
+            losses.append(
+                F.cross_entropy(scaled, clusters, ignore_index=UNASSIGNED, reduction="none")
             )
-            for scores, clusters in self._scores(embedding, labels)
-        ]
         return torch.stack(losses).mean(0).view(embedding.shape[:2]) * labels.weight
 
-    def correct(self, embedding: Tensor, labels: ClusterLabels) -> Tensor:
-        hits = [
-            scores.argmax(1) == clusters for scores, clusters in self._scores(embedding, labels)
-        ]
-        return (
-            torch.stack(hits).to(labels.weight.dtype).mean(0).view(embedding.shape[:2])
-            * labels.weight
-        )
+    def correct(
+        self,
+        embedding: Tensor,
+        labels: ClusterLabels,
+    ) -> Tensor:
+        found = self._scores(embedding, labels)
+        hits = torch.stack([scores.argmax(1) == clusters for scores, clusters in found])
+        share = hits.to(labels.weight.dtype).mean(0)
+        return share.view(embedding.shape[:2]) * labels.weight
 
-    def _scores(self, embedding: Tensor, labels: ClusterLabels) -> Iterable[tuple[Tensor, Tensor]]:
+    def _scores(
+        self,
+        embedding: Tensor,
+        labels: ClusterLabels,
+    ) -> Iterable[tuple[Tensor, Tensor]]:
         """For each head: cosines [V·B, K] to its prototypes, and the clusters [V·B] it should find."""
         rows = embedding.flatten(0, 1)
+        heads = zip(self.prototypes.parameters(), labels.clusters, strict=True)
         with torch.autocast(rows.device.type, enabled=False):
-            for prototypes, clusters in zip(
-                self.prototypes.parameters(), labels.clusters, strict=True
-            ):
-                yield (
-                    rows @ (prototypes.detach() if labels.frozen else prototypes).T,
-                    clusters.repeat(len(embedding)),
-                )
+            for prototypes, clusters in heads:
+                fixed = prototypes.detach() if labels.frozen else prototypes
+                yield rows @ fixed.T, clusters.repeat(len(embedding))
 
-    def commit(self, batch: Batch, embedding: Tensor, labels: ClusterLabels) -> None:
-        chosen = torch.stack([embedding[crop] for crop in self.config.crops_for_assign])
+    def commit(
+        self,
+        batch: Batch,
+        embedding: Tensor,
+        labels: ClusterLabels,
+    ) -> None:
         count = embedding.shape[1]
+        chosen = torch.stack([embedding[crop] for crop in self.config.crops_for_assign])
         self.bank.write(batch.index[:count], chosen)
-        if count < len(
-            batch
-        ):  # the clean term had a share of the batch; the others keep their last embedding
+        # if the clean term had a share of the batch, the others keep their last embedding
+        if count < len(batch):
             self.bank.keep(batch.index[count:])
 
     def notes(self) -> list[str]:
-        rows = self.bank.rows
         crops = len(self.config.crops_for_assign)
-        dim = self.config.dim
-        held = f"memory bank of {rows:,} images × {crops} crops"
-        return [
-            memory_note(
-                held, rows * crops, rows, dim, self.config.num_prototypes, self.clusters.device
-            )
-        ]
+        held = f"memory bank of {self.bank.rows:,} images × {crops} crops"
+        return [memory_note(held, self.bank.rows * crops, self.config.dim)]
 
     # -- between epochs -----------------------------------------------------------------------------------------------
 
-    def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
+    def start_epoch(
+        self,
+        epoch: int,
+        data: Passes,
+    ) -> dict[str, float]:
         """Cluster what the epoch before left in the bank; returns the health of the clusterings."""
+        crops = self.config.crops_for_assign
         if epoch == 0:  # each crop on its own, in training mode, as published (F8)
             for batch in data.views():
-                rows = [
-                    self.embed((batch.crops[crop],), MAIN)[0]
-                    for crop in self.config.crops_for_assign
-                ]
+                rows = [self.embed((batch.crops[crop],), MAIN)[0] for crop in crops]
                 self.bank.write(batch.index, torch.stack(rows))
         before = self.clusters.clone()
         tables = []
         for head, prototypes in enumerate(self.prototypes.parameters()):
-            banked, seen = self.bank.crop(head % len(self.config.crops_for_assign))
+            banked, seen = self.bank.crop(head % len(crops))
             iterations = self.config.kmeans_iterations
             count = len(prototypes)
             found = cluster(banked, count, iterations, data, head, "num_prototypes", seen)
@@ -276,21 +230,15 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
             tables.append(self.bank.join(found.assignments.int()))
         self.clusters.copy_(torch.stack(tables))
         self.bank.forget()
-        return (
-            health(self.clusters, before, self.config.num_prototypes, data.labels)
-            if processes.is_main()
-            else {}
-        )
+        return health(self.clusters, before, self.config.num_prototypes, data.labels)
 
     def checkpoint(self) -> dict[str, Any]:
         """With the whole bank, of which each process has a part."""
         state = self.state_dict()
         del state["bank.embeddings"], state["bank.seen"]
-        state |= {f"bank.{name}": value for name, value in self.bank.whole().items()}
-        return state
+        return state | {f"bank.{name}": value for name, value in self.bank.whole().items()}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.bank.take(state["bank.embeddings"], state["bank.seen"])
-        self.load_state_dict(
-            {**state, **{f"bank.{name}": value for name, value in self.bank.state_dict().items()}}
-        )
+        own = {f"bank.{name}": value for name, value in self.bank.state_dict().items()}
+        self.load_state_dict({**state, **own})

@@ -8,9 +8,11 @@ from typing import ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hexa.config import Share
 from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import MAIN, Index
 from hexa.nn.backbones import num_features
@@ -27,27 +29,27 @@ class DINOConfig(EncoderConfig):
     num_views: ClassVar = (2, None, "each crop predicts the class of another")
     num_prototypes: int = pydantic.Field(default=65536, gt=1)
     """Soft classes, K."""
-    hidden: int = pydantic.Field(default=2048, gt=0)
+    hidden: PositiveInt = 2048
     """Width of the head's two hidden layers."""
-    bottleneck: int = pydantic.Field(default=256, gt=0)
+    bottleneck: PositiveInt = 256
     """Width of the embedding, D."""
     head_norm: bool = False
     """Batch-norms after the head's hidden layers, an option of the published code, for convolutional networks."""
-    teacher_crops: int = pydantic.Field(default=2, ge=1)
+    teacher_crops: PositiveInt = 2
     """The momentum network sees the first crops only, the large ones."""
-    temperature: float = pydantic.Field(default=0.1, gt=0)
+    temperature: PositiveFloat = 0.1
     """τ of the predictions."""
-    teacher_temperature: float = pydantic.Field(default=0.07, gt=0)
+    teacher_temperature: PositiveFloat = 0.07
     """τ of the momentum network, after its warm-up."""
-    warmup_teacher_temperature: float = pydantic.Field(default=0.04, gt=0)
+    warmup_teacher_temperature: PositiveFloat = 0.04
     """τ of the momentum network at the start."""
-    warmup_epochs: int = pydantic.Field(default=30, ge=0)
+    warmup_epochs: NonNegativeInt = 30
     """Epochs in which the momentum network's τ rises, in equal steps."""
-    momentum: float = pydantic.Field(default=0.996, ge=0, le=1)
+    momentum: Share = 0.996
     """m at the start; it rises to 1 by half a cosine over the run."""
     center_momentum: float = pydantic.Field(default=0.9, ge=0, lt=1)
     """How slowly the centre of the momentum network's scores moves."""
-    freeze_prototypes_epochs: int = pydantic.Field(default=1, ge=0)
+    freeze_prototypes_epochs: NonNegativeInt = 1
     """Epochs at the start in which the last layer does not learn."""
 
     def views_needed(self) -> tuple[int, int | None, str]:
@@ -82,7 +84,8 @@ class DINO(Method[SoftClasses], config=DINOConfig):
     def __init__(self, config: DINOConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        self.chance_loss = math.log(config.num_prototypes)  # all classes equally likely
+        # all classes equally likely
+        self.chance_loss = math.log(config.num_prototypes)
         head = _head(num_features(backbone), config.hidden, config.bottleneck, config.head_norm)
         self.student, self.teacher = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         self.prototypes = nn.Linear(config.bottleneck, config.num_prototypes, bias=False)
@@ -102,34 +105,30 @@ class DINO(Method[SoftClasses], config=DINOConfig):
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SoftClasses:
         rows = self.teacher.embed(batch.crops[: self.config.teacher_crops], MAIN)
         scores = _cosines(rows, self.teacher_prototypes.weight)
-        classes = F.softmax(
-            (scores - self.center.to(scores.dtype)) / self._teacher_temperature(batch.step), -1
-        )
+        centred = scores - self.center.to(scores.dtype)
+        classes = F.softmax(centred / self._teacher_temperature(batch.step), -1)
         frozen = batch.step < self.config.freeze_prototypes_epochs * self.steps_per_epoch
         return SoftClasses(classes, scores.mean((0, 1)), frozen)
 
     def _teacher_temperature(self, step: int) -> float:
-        config = self.config
-        passed = min(1.0, step // self.steps_per_epoch / max(1, config.warmup_epochs - 1))
-        start = (
-            config.warmup_teacher_temperature
-            if config.warmup_epochs
-            else config.teacher_temperature
-        )
-        return start + passed * (config.teacher_temperature - start)
+        end = self.config.teacher_temperature
+        if not self.config.warmup_epochs:
+            return end
+        epoch = step // self.steps_per_epoch
+        passed = min(1.0, epoch / max(1, self.config.warmup_epochs - 1))
+        start = self.config.warmup_teacher_temperature
+        return start + passed * (end - start)
 
     def loss(self, embedding: Tensor, labels: SoftClasses) -> Tensor:
         weight = self.prototypes.weight
-        scores = (
-            _cosines(embedding, weight.detach() if labels.frozen else weight)
-            / self.config.temperature
-        )
+        if labels.frozen:
+            weight = weight.detach()
+        scores = _cosines(embedding, weight) / self.config.temperature
         return swapped_prediction(scores, labels.classes, range(self.config.teacher_crops))
 
     def correct(self, embedding: Tensor, labels: SoftClasses) -> Tensor:
-        targets = targets_of_others(
-            labels.classes, range(self.config.teacher_crops), len(embedding)
-        )
+        crops = range(self.config.teacher_crops)
+        targets = targets_of_others(labels.classes, crops, len(embedding))
         return _cosines(embedding, self.prototypes.weight).argmax(-1) == targets.argmax(-1)
 
     def commit(self, batch: Batch, embedding: Tensor, labels: SoftClasses) -> None:
@@ -149,8 +148,11 @@ def _cosines(rows: Tensor, weight: Tensor) -> Tensor:
 def _head(width: int, hidden: int, bottleneck: int, norm: bool) -> nn.Module:
     """Three linear layers with GELU between them, weights from a normal of deviation 0.02 cut at 2, biases 0."""
     layers: list[nn.Module] = []
-    for before, after in ((width, hidden), (hidden, hidden)):
-        layers += [nn.Linear(before, after), *([nn.BatchNorm1d(after)] if norm else []), nn.GELU()]
+    for before in (width, hidden):
+        layers.append(nn.Linear(before, hidden))
+        if norm:
+            layers.append(nn.BatchNorm1d(hidden))
+        layers.append(nn.GELU())
     head = nn.Sequential(*layers, nn.Linear(hidden, bottleneck))
     for layer in head:
         if isinstance(layer, nn.Linear):

@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hexa.config import ConfigError
+from hexa.config import ConfigError, Share
 from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.core.method import check_queue
@@ -30,19 +31,19 @@ class MoCoConfig(EncoderConfig):
 
     name: Literal["moco"] = "moco"
     num_views: ClassVar = (2, None, "MoCo compares two views")
-    dim: int = pydantic.Field(default=128, gt=0)
+    dim: PositiveInt = 128
     """Width of the embedding, D."""
-    queue_size: int = pydantic.Field(default=65536, gt=0)
+    queue_size: PositiveInt = 65536
     """Keys in the queue, K; divisible by the keys of a step."""
-    momentum: float = pydantic.Field(default=0.999, ge=0, le=1)
+    momentum: Share = 0.999
     """m of the key encoder (D9: 0.999 for a queue of 65,536, 0.99 for 4,096)."""
-    temperature: float = pydantic.Field(default=0.2, gt=0)
+    temperature: PositiveFloat = 0.2
     """τ: 0.2 in v2, 0.07 in v1, 0.1 at CIFAR size."""
     head: Literal["mlp", "linear"] = "mlp"
     """mlp in v2, linear in v1."""
     symmetric: bool = False
     """Add the loss with the roles of the two views swapped, and enqueue both sets of keys (F4)."""
-    bn_groups: int = pydantic.Field(default=1, gt=0)
+    bn_groups: PositiveInt = 1
     """Groups of images with separate batch statistics, over all processes, between which keys are shuffled: 8 as
     published, 4 for small batches. 1 is one batch-norm (SyncBN over several processes) without shuffling."""
     mixed_positives: Literal["separate", "pair", "batch"] = "separate"
@@ -58,17 +59,18 @@ class MoCoConfig(EncoderConfig):
         keys = setting.batch_size * self.keys_per_image
         if self.queue_size % keys:
             below = self.queue_size // keys * keys
-            above = (self.queue_size // keys + 1) * keys
-            remedy = f"use {below} or {above}" if below else f"use {above}"
+            remedy = f"use {below} or {below + keys}" if below else f"use {keys}"
             message = f"{self.queue_size} is not divisible by the {keys} keys of a step; {remedy}"
             raise ConfigError([("method.queue_size", message)])
 
 
 def completed_by(fields: dict[str, Any]) -> pydantic.BeforeValidator:
-    """Validator of a field that is a MoCo with these values: naming one of its fields leaves the others at them."""
-    return pydantic.BeforeValidator(
-        lambda value: {**fields, **value} if isinstance(value, dict) else value
-    )
+    """Validator that fills missing fields of a nested config with these defaults."""
+
+    def fill(value: Any) -> Any:
+        return {**fields, **value} if isinstance(value, dict) else value
+
+    return pydantic.BeforeValidator(fill)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +89,9 @@ class MoCoLabels(PseudoLabels):
     is_mixed: bool = False
 
     def __getitem__(self, index: Index) -> MoCoLabels:
-        partner = self.partner and (self.partner[0][:, index], self.partner[1][index])
+        partner = self.partner
+        if partner is not None:
+            partner = (partner[0][:, index], partner[1][index])
         return replace(self, keys=self.keys[:, index], own=self.own[index], partner=partner)
 
     def mixed(self, permutation: Tensor) -> tuple[MoCoLabels, MoCoLabels]:
@@ -95,9 +99,9 @@ class MoCoLabels(PseudoLabels):
         second = first[permutation]
         if not self.pairs:
             return first, second
-        return replace(first, partner=(second.keys, second.own)), replace(
-            second, partner=(first.keys, first.own)
-        )
+        of_second = (second.keys, second.own)
+        of_first = (first.keys, first.own)
+        return replace(first, partner=of_second), replace(second, partner=of_first)
 
     def further_similarities(self, query: Tensor) -> Tensor | None:
         """Similarities [V, B, E] of queries [V, B, D] to further keys, −∞ for those of the image itself."""
@@ -128,18 +132,16 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
     def __init__(self, config: MoCoConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        #: ln(1 + K) of an encoder that maps everything to one point, per published term.
-        self.chance_loss = config.keys_per_image * float(
-            torch.log1p(torch.tensor(float(config.queue_size)))
-        )
+        # ln(1 + K) of an encoder that maps everything to one point, per published term
+        self.chance_loss = config.keys_per_image * math.log1p(config.queue_size)
         keys = setting.batch_size * config.keys_per_image
         self._epoch_keys = setting.steps_per_epoch * keys
         self._half = math.ceil(setting.steps_per_epoch / 2) * keys
-        head = (mlp_head if config.head == "mlp" else nn.Linear)(num_features(backbone), config.dim)
+        make_head = mlp_head if config.head == "mlp" else nn.Linear
+        head = make_head(num_features(backbone), config.dim)
         self.query, self.key = Encoder.with_twin(backbone, head, setting, config.bn_groups)
-        draw = torch.randn(
-            config.queue_size, config.dim, generator=Stream(setting.seed).child("queue").generator()
-        )
+        generator = Stream(setting.seed).child("queue").generator()
+        draw = torch.randn(config.queue_size, config.dim, generator=generator)
         self.queue = nn.Buffer(F.normalize(draw))  # [K, D]
         self.queue_pointer = nn.Buffer(torch.zeros(1, dtype=torch.long))
 
@@ -148,11 +150,14 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         return self.query.backbone
 
     def notes(self) -> list[str]:
-        if self.config.queue_size <= self._epoch_keys:
+        size = self.config.queue_size
+        if size <= self._epoch_keys:
             return []
-        held = f"the queue of {self.config.queue_size:,} keys is longer than an epoch, which makes {self._epoch_keys:,}"
+        problem = (
+            f"the queue of {size:,} keys is longer than an epoch, which makes {self._epoch_keys:,}"
+        )
         better = f"half an epoch, --method.queue_size {self._half}, did better on 2,000 images"
-        return [f"{held}: earlier keys of an image are among its negatives; {better}"]
+        return [f"{problem}: earlier keys of an image are among its negatives; {better}"]
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
         """The query view alone, since keys are labels (F16), or both if symmetric; and all further views."""
@@ -167,16 +172,14 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
             self._keys(view, batch.stream.child("key shuffle", number))
             for number, view in enumerate(views)
         ]
-        own = processes.rank() * len(batch) + torch.arange(len(batch), device=keys[0].device)
+        # further views are queries for the first key
+        keys += keys[:1] * (len(batch.crops) - 2)
+        own = torch.arange(batch.rows.start, batch.rows.stop, device=keys[0].device)
         positives = self.config.mixed_positives
-        every = [processes.all_gather(k) for k in keys] if positives == "batch" else []
-
-        def of_anchors(keys: list[Tensor]) -> Tensor:
-            return torch.stack(keys + keys[:1] * (len(batch.crops) - 2))
-
-        return MoCoLabels(
-            of_anchors(keys), own, positives == "pair", of_anchors(every) if every else None
-        )
+        every = None
+        if positives == "batch":
+            every = torch.stack([processes.all_gather(key) for key in keys])
+        return MoCoLabels(torch.stack(keys), own, positives == "pair", every)
 
     def _keys(self, crops: Tensor, stream: Stream) -> Tensor:
         """Keys [B, D]; with groups, images change places so that no key shares its query's statistics (F5)."""
@@ -185,17 +188,16 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
             with use_branch(self.key):
                 return unit(self.key(images))
 
-        return (
-            in_other_places(crops, encode, stream) if self.config.bn_groups > 1 else encode(crops)
-        )
+        if self.config.bn_groups > 1:
+            return in_other_places(crops, encode, stream)
+        return encode(crops)
 
     def loss(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
         further = labels.further_similarities(embedding)
         keys = labels.keys[: len(embedding)]
+        loss = info_nce(embedding, keys, self.queue, self.config.temperature, further)
         # two published terms are added, not averaged, when the loss is symmetric
-        return self.config.keys_per_image * info_nce(
-            embedding, keys, self.queue, self.config.temperature, further
-        )
+        return self.config.keys_per_image * loss
 
     def correct(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
         further = labels.further_similarities(embedding)
@@ -203,15 +205,12 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         return is_nearest(embedding, keys, self.queue, further)
 
     def commit(self, batch: Batch, embedding: Tensor, labels: MoCoLabels) -> None:
-        keys = torch.cat(
-            [processes.all_gather(keys) for keys in labels.keys[: self.config.keys_per_image]]
-        )
-        keys = keys.to(self.queue.dtype)
-        check_queue(len(self.queue), len(keys), wraps=True)
+        length = len(self.queue)
+        own = labels.keys[: self.config.keys_per_image]
+        keys = torch.cat([processes.all_gather(key) for key in own]).to(self.queue.dtype)
+        check_queue(length, len(keys), wraps=True)
         follow(self.key, self.query, self.config.momentum)
         # positions are computed on the device: reading the pointer would synchronise
-        positions = (self.queue_pointer + torch.arange(len(keys), device=keys.device)) % len(
-            self.queue
-        )
-        self.queue.index_copy_(0, positions, keys)
-        self.queue_pointer.add_(len(keys)).remainder_(len(self.queue))
+        places = torch.arange(len(keys), device=keys.device)
+        self.queue.index_copy_(0, (self.queue_pointer + places) % length, keys)
+        self.queue_pointer.add_(len(keys)).remainder_(length)

@@ -7,14 +7,18 @@ from typing import Annotated, ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
+from hexa.config import ConfigError
 from hexa.core import Batch, Branch, Method, MethodConfig, Passes, PseudoLabels, Setting
 from hexa.core.batch import Index
-from hexa.methods.deepcluster import check_clusters, clusterings, features_of, nearest, weights
+from hexa.methods.deepcluster import cluster, weights
 from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels, completed_by
 from hexa.nn.backbones import tried
+from hexa.nn.encoder import unit
 from hexa.ops.kmeans import UNASSIGNED, memory_note
+from hexa.ops.partitions import health
 from hexa.ops.proto_nce import compare, concentrations, proto_nce
 from hexa.runtime import processes
 
@@ -33,18 +37,24 @@ class PCLConfig(MethodConfig):
         default=(25000, 50000, 100000), min_length=1
     )
     """Clusters of each clustering, K: about a 50th, a 25th and a 13th of the images."""
-    num_negatives: int = pydantic.Field(default=16384, gt=0)
+    num_negatives: PositiveInt = 16384
     """Random prototypes that a query is told apart from beside those of the batch, r; all others if there are fewer.
     More where images of a batch share a prototype: a batch is always compared to r + B."""
-    warmup_epochs: int = pydantic.Field(default=20, ge=0)
+    warmup_epochs: NonNegativeInt = 20
     """Epochs at the start with InfoNCE alone and no clustering."""
-    kmeans_iterations: int = pydantic.Field(default=20, gt=0)
+    kmeans_iterations: PositiveInt = 20
     """Updates of the centroids at the start of every later epoch."""
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
         self.contrast.check_within("contrast", setting)
-        check_clusters(self.num_clusters, setting)
+        most = max(self.num_clusters)
+        if most > setting.data_size:
+            # fewer in the same ratios, at most a 13th of the images
+            largest = max(1, setting.data_size // 13)
+            fewer = ",".join(str(max(2, count * largest // most)) for count in self.num_clusters)
+            message = f"{most} are more than the {setting.data_size} images; use [{fewer}]"
+            raise ConfigError([("method.num_clusters", message)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,22 +72,13 @@ class PCLLabels(PseudoLabels):
     weight: Tensor
 
     def __getitem__(self, index: Index) -> PCLLabels:
-        return replace(
-            self,
-            contrast=self.contrast[index],
-            targets=self.targets[:, index],
-            weight=self.weight[index],
+        return PCLLabels(
+            self.contrast[index], self.compared, self.targets[:, index], self.weight[index]
         )
 
     def mixed(self, permutation: Tensor) -> tuple[PCLLabels, PCLLabels]:
         first, second = self.contrast.mixed(permutation)
-        partner = replace(
-            self,
-            contrast=second,
-            targets=self.targets[:, permutation],
-            weight=self.weight[permutation],
-        )
-        return replace(self, contrast=first), partner
+        return replace(self, contrast=first), replace(self[permutation], contrast=second)
 
 
 class PCL(Method[PCLLabels], config=PCLConfig):
@@ -106,10 +107,8 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         every = sum(config.num_clusters)  # those of all clusterings, one after another
         self.centroids = nn.Buffer(torch.zeros(every, config.contrast.dim))  # [Σ K, D]
         self.concentrations = nn.Buffer(torch.full((every,), config.contrast.temperature))  # [Σ K]
-        table = torch.full(
-            (len(config.num_clusters), setting.data_size), UNASSIGNED, dtype=torch.int32
-        )
-        self.clusters = nn.Buffer(table)  # [H, N]
+        size = (len(config.num_clusters), setting.data_size)
+        self.clusters = nn.Buffer(torch.full(size, UNASSIGNED, dtype=torch.int32))  # [H, N]
 
     @property
     def backbone(self) -> nn.Module:
@@ -126,20 +125,20 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         if batch.known:
             own = self.clusters[:, batch.index].long()
         else:
-            own = nearest(contrast.keys[0], self.centroids, self.config.num_clusters)
+            keys = contrast.keys[0]
+            parts = torch.split(self.centroids.to(keys.dtype), list(self.config.num_clusters))
+            own = torch.stack([(keys @ part.T).argmax(1) for part in parts])
         weight = weights(own[0], batch.crops[0].dtype)
-        if (
-            batch.step < self.first_step
-        ):  # known without asking the device whether there are clusters
+        # known without asking the device whether there are clusters
+        if batch.step < self.first_step:
             return PCLLabels(contrast, (), own[:0], weight)
         everyone = processes.all_gather(own.T.contiguous()).T
         compared = []
         targets = []
         for number, count in enumerate(self.config.num_clusters):
             generator = batch.stream.child("negative prototypes", number).generator(own.device)
-            chosen, places = compare(
-                own[number], everyone[number], count, self.num_compared, generator
-            )
+            most = self.num_compared
+            chosen, places = compare(own[number], everyone[number], count, most, generator)
             compared.append(chosen)
             targets.append(places)
         return PCLLabels(contrast, tuple(compared), torch.stack(targets), weight)
@@ -169,9 +168,8 @@ class PCL(Method[PCLLabels], config=PCLConfig):
 
     def notes(self) -> list[str]:
         rows = -(-self.clusters.shape[1] // processes.world_size())
-        dim = self.config.contrast.dim
         held = f"between epochs, features of {rows:,} images"
-        return [memory_note(held, rows, rows, dim, self.config.num_clusters, self.clusters.device)]
+        return [memory_note(held, rows, self.config.contrast.dim)]
 
     # -- between epochs -----------------------------------------------------------------------------------------------
 
@@ -179,15 +177,33 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         """Cluster, from the end of the warm-up on; returns the same facts as DeepCluster-v2, means over clusterings."""
         if epoch < self.config.warmup_epochs:
             return {}
+        # embed this process's share of all images by the momentum encoder
         key = self.contrast.key
-        config = self.config
+        device = self.clusters.device
+        rows = [self.centroids[:0]]
+        index = [torch.empty(0, dtype=torch.long, device=device)]
         with tried(key):
-            rows, index = features_of(key, data, self.centroids)
-        counts = config.num_clusters
-        iterations = config.kmeans_iterations
-        mean = config.contrast.temperature
-        found, facts = clusterings(rows, index, counts, iterations, data, self.clusters)
-        temperatures = [concentrations(rows, one.centroids, one.assignments, mean) for one in found]
+            for batch in data.images():
+                rows.append(unit(key(batch.crops[0])))
+                index.append(batch.index.to(device))
+        features = torch.cat(rows)
+        # cluster them
+        counts = self.config.num_clusters
+        iterations = self.config.kmeans_iterations
+        found = [
+            cluster(features, count, iterations, data, number, "num_clusters")
+            for number, count in enumerate(counts)
+        ]
+        # give each image its clusters; shares do not overlap, so whoever has one is right
+        before = self.clusters.clone()
+        table = torch.full_like(before, UNASSIGNED)
+        table[:, torch.cat(index)] = torch.stack([one.assignments for one in found]).int()
+        self.clusters.copy_(processes.all_reduce_max(table))
+        # the centroids become prototypes
+        mean = self.config.contrast.temperature
+        temperatures = [
+            concentrations(features, one.centroids, one.assignments, mean) for one in found
+        ]
         self.centroids.copy_(torch.cat([one.centroids for one in found]))
         self.concentrations.copy_(torch.cat(temperatures))
-        return facts
+        return health(self.clusters, before, counts, data.labels)

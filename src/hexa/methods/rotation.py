@@ -15,6 +15,7 @@ from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder
 from hexa.ops import draws
+from hexa.runtime.precision import at_least_fp32
 
 
 class RotationConfig(EncoderConfig):
@@ -35,8 +36,9 @@ class DrawnClasses(PseudoLabels):
 
     def cross_entropy(self, scores: Tensor) -> Tensor:
         """−log softmax(scores) at the class, [V, B], of scores [V, B, K], in fp32 or better."""
-        rows = scores.to(torch.promote_types(scores.dtype, torch.float32)).flatten(0, 1)
-        return F.cross_entropy(rows, self.classes.flatten(), reduction="none").view_as(self.classes)
+        rows = at_least_fp32(scores).flatten(0, 1)
+        losses = F.cross_entropy(rows, self.classes.flatten(), reduction="none")
+        return losses.view_as(self.classes)
 
 
 class ClassifiesDraws(Method[DrawnClasses]):
@@ -45,10 +47,18 @@ class ClassifiesDraws(Method[DrawnClasses]):
     def directions(self, embedding: Tensor) -> None:
         return None
 
-    def loss(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
+    def loss(
+        self,
+        embedding: Tensor,
+        labels: DrawnClasses,
+    ) -> Tensor:
         return labels.cross_entropy(embedding)
 
-    def correct(self, embedding: Tensor, labels: DrawnClasses) -> Tensor:
+    def correct(
+        self,
+        embedding: Tensor,
+        labels: DrawnClasses,
+    ) -> Tensor:
         return embedding.argmax(-1) == labels.classes
 
 
@@ -61,27 +71,39 @@ class Rotation(ClassifiesDraws, config=RotationConfig):
 
     encoder: Encoder
 
-    def __init__(self, config: RotationConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: RotationConfig,
+        backbone: nn.Module,
+        setting: Setting,
+    ) -> None:
         super().__init__()
         self.chance_loss = math.log(4)
-        self.encoder = Encoder.branched(
-            backbone, nn.Linear(num_features(backbone), 4), setting, config.bn_groups
-        )
+        head = nn.Linear(num_features(backbone), 4)
+        self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
 
     def _turns(self, batch: Batch) -> Tensor:
         """Quarter turns [4, B] of the crops: a first one drawn for each image, then the others in turn."""
         first = draws.integers(len(batch), 4, batch.stream.child("first turn"))
-        return ((first + torch.arange(4)[:, None]) % 4).to(batch.crops[0].device, non_blocking=True)
+        turns = (first + torch.arange(4)[:, None]) % 4
+        return turns.to(batch.crops[0].device, non_blocking=True)
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        turned = torch.stack(
-            [torch.rot90(batch.crops[0], quarters, (2, 3)) for quarters in range(4)]
-        )
+        crop = batch.crops[0]
+        turned = torch.stack([torch.rot90(crop, quarters, (2, 3)) for quarters in range(4)])
         images = torch.arange(turned.shape[1], device=turned.device)
         return tuple(turned[quarters, images] for quarters in self._turns(batch))
 
-    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+    def embed(
+        self,
+        crops: tuple[Tensor, ...],
+        branch: Branch,
+    ) -> Tensor:
         return self.encoder.project(crops, branch)
 
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> DrawnClasses:
+    def pseudo_labels(
+        self,
+        batch: Batch,
+        embedding: Tensor | None,
+    ) -> DrawnClasses:
         return DrawnClasses(self._turns(batch))

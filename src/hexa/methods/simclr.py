@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
@@ -17,6 +18,7 @@ from hexa.nn.encoder import Encoder, normalized_layers
 from hexa.ops.contrastive import finds_other_view, nt_xent
 from hexa.runtime import processes
 
+#: The clean pass of `clae` leaves running statistics alone.
 _STILL = Branch("main", update=False)
 
 
@@ -25,11 +27,11 @@ class SimCLRConfig(EncoderConfig):
 
     name: Literal["simclr"] = "simclr"
     num_views: ClassVar = (2, None, "SimCLR compares views of an image")
-    dim: int = pydantic.Field(default=128, gt=0)
+    dim: PositiveInt = 128
     """Width of the embedding, D."""
     head_layers: int = pydantic.Field(default=2, ge=1, le=16)
     """Layers of the head, as wide as the features but for the last; each has a batch-norm. 2 in v1, 3 in v2."""
-    temperature: float = pydantic.Field(default=0.1, gt=0)
+    temperature: PositiveFloat = 0.1
     """τ: 0.1 for large batches, 0.5 at CIFAR size."""
     adversarial_terms: Literal["query", "joint", "clae"] = "query"
     """What adversarial views are compared with (D20): the clean views of the batch, as labels (query); each other
@@ -42,14 +44,13 @@ class SimCLRLabels(PseudoLabels):
 
     dictionary: [V, M, D], detached clean embeddings of the batch of all processes; for CPC [M, D, G, G], the patches.
     own: int64 [B], the image whose other view, or patch, is to be found. shown: [B, S], what other images a mixed view
-    shows, which are not its negatives. crops: clean views, for `clae`, and precision, that of the step's passes.
+    shows, which are not its negatives. crops: clean views, for `clae`.
     """
 
     dictionary: Tensor
     own: Tensor
     shown: Tensor
     crops: tuple[Tensor, ...] = ()
-    precision: torch.dtype = torch.float32
 
     def __getitem__(self, index: Index) -> SimCLRLabels:
         crops = tuple(crop[index] for crop in self.crops)
@@ -59,10 +60,9 @@ class SimCLRLabels(PseudoLabels):
         # of views mixed before, all that either of the two shows is shown now
         other = self.own[permutation]
         seen = torch.cat([self.shown, self.shown[permutation]], 1)
-        return (
-            replace(self, shown=torch.cat([seen, other[:, None]], 1)),
-            replace(self, own=other, shown=torch.cat([seen, self.own[:, None]], 1)),
-        )
+        first = replace(self, shown=torch.cat([seen, other[:, None]], 1))
+        second = replace(self, own=other, shown=torch.cat([seen, self.own[:, None]], 1))
+        return first, second
 
 
 class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
@@ -78,55 +78,60 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
     encoder: Encoder
     labels_from_embedding = embeds_plainly = True
 
-    def __init__(self, config: SimCLRConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: SimCLRConfig,
+        backbone: nn.Module,
+        setting: Setting,
+    ) -> None:
         super().__init__()
         self.config = config
-        head = normalized_layers(
-            [num_features(backbone)] * config.head_layers + [config.dim], last_weight=True
-        )
+        widths = [num_features(backbone)] * config.head_layers + [config.dim]
+        head = normalized_layers(widths, last_weight=True)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
-        self.chance_loss = math.log(
-            setting.num_crops * setting.batch_size - 1
-        )  # all other views equally likely
+        # all other views equally likely
+        self.chance_loss = math.log(setting.num_crops * setting.batch_size - 1)
 
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SimCLRLabels:
+    def pseudo_labels(
+        self,
+        batch: Batch,
+        embedding: Tensor | None,
+    ) -> SimCLRLabels:
         assert embedding is not None, "the dictionary is made of the clean embedding"
         own = torch.arange(batch.rows.start, batch.rows.stop, device=embedding.device)
-        labels = SimCLRLabels(_gathered(embedding.detach()), own, own.new_empty(len(own), 0))
-        if self.config.adversarial_terms != "clae":
-            return labels
-        device = embedding.device.type
-        precision = (
-            torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
-        )
-        return replace(labels, crops=batch.crops, precision=precision)
+        crops = batch.crops if self.config.adversarial_terms == "clae" else ()
+        return SimCLRLabels(_gathered(embedding.detach()), own, own.new_empty(len(own), 0), crops)
 
-    def clean_loss(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
+    def clean_loss(
+        self,
+        embedding: Tensor,
+        labels: SimCLRLabels,
+    ) -> Tensor:
         count = embedding.shape[1]
         own = processes.rank() * count + torch.arange(count, device=embedding.device)
         return nt_xent(embedding, _gathered(embedding), own, own[:, None], self.config.temperature)
 
-    def loss(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
+    def loss(
+        self,
+        embedding: Tensor,
+        labels: SimCLRLabels,
+    ) -> Tensor:
         alone = labels.shown.shape[1] or len(embedding) == 1
-        form = "query" if alone else self.config.adversarial_terms
-        if form == "joint":
+        if self.config.adversarial_terms == "joint" and not alone:
             return self.clean_loss(embedding, labels)
-        if form == "clae":
-            half = labels.precision != torch.float32
-            with torch.autocast(
-                embedding.device.type, labels.precision if half else None, enabled=half
-            ):
-                clean = self.encoder.embed(labels.crops[: len(embedding)], _STILL)
-            pairs = [
-                self.clean_loss(torch.stack(views), labels)
-                for views in zip(clean, embedding, strict=True)
-            ]
-            return torch.stack([losses.mean(0) for losses in pairs])
-        return nt_xent(
-            embedding, labels.dictionary, labels.own, labels.shown, self.config.temperature
-        )
+        if self.config.adversarial_terms == "clae" and not alone:
+            clean = self.encoder.embed(labels.crops[: len(embedding)], _STILL)
+            pairs = zip(clean, embedding, strict=True)
+            losses = [self.clean_loss(torch.stack(pair), labels).mean(0) for pair in pairs]
+            return torch.stack(losses)
+        temperature = self.config.temperature
+        return nt_xent(embedding, labels.dictionary, labels.own, labels.shown, temperature)
 
-    def correct(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
+    def correct(
+        self,
+        embedding: Tensor,
+        labels: SimCLRLabels,
+    ) -> Tensor:
         return finds_other_view(embedding, labels.dictionary, labels.own, labels.shown)
 
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from hexa.core import Batch, Branch, EncoderConfig, Method, Setting
@@ -20,11 +21,11 @@ class SimSiamConfig(EncoderConfig):
 
     name: Literal["simsiam"] = "simsiam"
     num_views: ClassVar = (2, 2, "SimSiam compares two views")
-    dim: int = pydantic.Field(default=2048, gt=0)
+    dim: PositiveInt = 2048
     """Width of projection and prediction, D."""
     projector_layers: int = pydantic.Field(default=3, ge=1, le=16)
     """Layers of the projector, all D wide, each with a batch-norm; 2 at CIFAR size."""
-    predictor_hidden: int = pydantic.Field(default=512, gt=0)
+    predictor_hidden: PositiveInt = 512
     """Width of the predictor's hidden layer, a quarter of D."""
     constant_predictor_rate: bool = True
     """Train the predictor at the largest learning rate throughout."""
@@ -33,7 +34,11 @@ class SimSiamConfig(EncoderConfig):
 class PredictorHead(nn.Module):
     """Features -> prediction p and projection z it is made of, unit vectors side by side: [B, 2·D]."""
 
-    def __init__(self, projector: nn.Module, predictor: nn.Module) -> None:
+    def __init__(
+        self,
+        projector: nn.Module,
+        predictor: nn.Module,
+    ) -> None:
         super().__init__()
         self.projector = projector
         self.predictor = predictor
@@ -53,14 +58,18 @@ class SimSiam(Method[ViewTargets], config=SimSiamConfig):
     labels_from_embedding = True
     encoder: Encoder
 
-    def __init__(self, config: SimSiamConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: SimSiamConfig,
+        backbone: nn.Module,
+        setting: Setting,
+    ) -> None:
         super().__init__()
         self.config = config
         widths = [num_features(backbone), *[config.dim] * config.projector_layers]
         projector = normalized_layers(widths, last_weight=False)
-        head = PredictorHead(
-            projector, normalized_head(config.dim, config.predictor_hidden, config.dim)
-        )
+        predictor = normalized_head(config.dim, config.predictor_hidden, config.dim)
+        head = PredictorHead(projector, predictor)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
 
     def unscheduled(self) -> Iterable[nn.Parameter]:
@@ -68,19 +77,34 @@ class SimSiam(Method[ViewTargets], config=SimSiamConfig):
         assert isinstance(head, PredictorHead)
         return head.predictor.parameters() if self.config.constant_predictor_rate else ()
 
-    def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
+    def embed(
+        self,
+        crops: tuple[Tensor, ...],
+        branch: Branch,
+    ) -> Tensor:
         return self.encoder.project(crops, branch, together=False)
 
     def directions(self, embedding: Tensor) -> Tensor:
         return embedding[..., self.config.dim :]
 
-    def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> ViewTargets:
+    def pseudo_labels(
+        self,
+        batch: Batch,
+        embedding: Tensor | None,
+    ) -> ViewTargets:
         assert embedding is not None, "targets are made of the clean embedding"
         return ViewTargets(embedding.detach()[..., self.config.dim :].flip(0))
 
-    def loss(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
+    def loss(
+        self,
+        embedding: Tensor,
+        labels: ViewTargets,
+    ) -> Tensor:
         return -(embedding[..., : self.config.dim] * labels.targets[: len(embedding)]).sum(-1)
 
-    def correct(self, embedding: Tensor, labels: ViewTargets) -> Tensor:
-        """Whether the own target is nearer than those of the other images of the batch."""
+    def correct(
+        self,
+        embedding: Tensor,
+        labels: ViewTargets,
+    ) -> Tensor:
         return labels.nearest_is_own(embedding[..., : self.config.dim])

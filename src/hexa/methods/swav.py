@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,28 +28,28 @@ class SwAVConfig(EncoderConfig):
 
     name: Literal["swav"] = "swav"
     num_views: ClassVar = (2, None, "a crop predicts the code of another")
-    dim: int = pydantic.Field(default=128, gt=0)
+    dim: PositiveInt = 128
     """Width of the embedding, D."""
-    hidden: int = pydantic.Field(default=2048, gt=0)
+    hidden: PositiveInt = 2048
     """Width of the head's hidden layer."""
-    num_prototypes: int = pydantic.Field(default=3000, gt=0)
+    num_prototypes: PositiveInt = 3000
     """Prototypes, K."""
-    temperature: float = pydantic.Field(default=0.1, gt=0)
+    temperature: PositiveFloat = 0.1
     """τ of the predictions."""
-    epsilon: float = pydantic.Field(default=0.05, gt=0)
+    epsilon: PositiveFloat = 0.05
     """ε of the codes; 0.03 where the loss stays at ln K."""
-    sinkhorn_iterations: int = pydantic.Field(default=3, gt=0)
+    sinkhorn_iterations: PositiveInt = 3
     """Normalisations of rows and columns."""
     crops_for_assign: tuple[pydantic.NonNegativeInt, ...] = pydantic.Field(
         default=(0, 1), min_length=1
     )
     """The crops that have codes."""
-    freeze_prototypes_steps: int = pydantic.Field(default=313, ge=0)
+    freeze_prototypes_steps: NonNegativeInt = 313
     """Steps at the start in which prototypes do not learn; about an epoch (5005 at batch 256)."""
-    queue_size: int = pydantic.Field(default=0, ge=0)
+    queue_size: NonNegativeInt = 0
     """Embeddings of earlier batches for each crop that help to balance codes, 3840 for batches of 256; rounded down to
     whole batches. 0 means no queue."""
-    queue_start_epoch: int = pydantic.Field(default=15, ge=0)
+    queue_start_epoch: NonNegativeInt = 15
     """The epoch from which the queue is filled; it is used once it is full."""
 
     def views_needed(self) -> tuple[int, int | None, str]:
@@ -86,32 +87,32 @@ class SwAV(Method[Codes], config=SwAVConfig):
     def __init__(self, config: SwAVConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        self.chance_loss = math.log(config.num_prototypes)  # all prototypes equally likely
+        # all prototypes equally likely
+        self.chance_loss = math.log(config.num_prototypes)
         head = normalized_head(num_features(backbone), config.hidden, config.dim)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         self.prototypes = nn.Linear(config.dim, config.num_prototypes, bias=False)
         self._normalize_prototypes()
         length = config.queue_size // setting.batch_size * setting.batch_size
-        self.queue = nn.Buffer(
-            torch.zeros(len(config.crops_for_assign), length, config.dim)
-        )  # [A, L, D]
+        shape = (len(config.crops_for_assign), length, config.dim)
+        self.queue = nn.Buffer(torch.zeros(shape))  # [A, L, D]
         self.queue_start = config.queue_start_epoch * setting.steps_per_epoch
         self.queue_full = self.queue_start + length // setting.batch_size
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Codes:
         assert embedding is not None, "codes are made of the clean embedding"
+        config = self.config
         codes = []
-        for place, crop in enumerate(self.config.crops_for_assign):
+        for place, crop in enumerate(config.crops_for_assign):
             # every process balances the codes of all: one exchange instead of one for every sum
             rows = processes.all_gather(embedding[crop])
             if self.queue.shape[1] and batch.step >= self.queue_full:
                 rows = torch.cat([rows, self.queue[place].to(rows.dtype)])
             with torch.autocast(rows.device.type, enabled=False):
                 scores = rows @ self.prototypes.weight.detach().T
-            codes.append(
-                sinkhorn(scores, self.config.epsilon, self.config.sinkhorn_iterations)[batch.rows]
-            )
-        return Codes(torch.stack(codes), batch.step < self.config.freeze_prototypes_steps)
+            found = sinkhorn(scores, config.epsilon, config.sinkhorn_iterations)
+            codes.append(found[batch.rows])
+        return Codes(torch.stack(codes), batch.step < config.freeze_prototypes_steps)
 
     def loss(self, embedding: Tensor, labels: Codes) -> Tensor:
         scores = self._cosines(embedding, labels) / self.config.temperature
@@ -131,14 +132,13 @@ class SwAV(Method[Codes], config=SwAVConfig):
         self._normalize_prototypes()
         length = self.queue.shape[1]
         if length and batch.step >= self.queue_start:
-            rows = torch.stack(
-                [processes.all_gather(embedding[crop]) for crop in self.config.crops_for_assign]
-            )
-            check_queue(length, rows.shape[1])
-            begin = (
-                (batch.step - self.queue_start) * rows.shape[1] % length
-            )  # the oldest go; order does not matter
-            self.queue[:, begin : begin + rows.shape[1]] = rows.to(self.queue.dtype)
+            crops = self.config.crops_for_assign
+            rows = torch.stack([processes.all_gather(embedding[crop]) for crop in crops])
+            count = rows.shape[1]
+            check_queue(length, count)
+            # the oldest go; order does not matter
+            begin = (batch.step - self.queue_start) * count % length
+            self.queue[:, begin : begin + count] = rows.to(self.queue.dtype)
 
     @torch.no_grad()
     def _normalize_prototypes(self) -> None:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
 from hexa.config import Config, ConfigError, UserError, nearest, reason
+from hexa.entry_points import added
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels, mean_of, std_of
-from hexa.nn.two_streams import TwoStreams
 
 #: Largest width: wider networks would fill the memory.
 _WIDEST = 4096
@@ -47,7 +47,7 @@ class NetworkConfig(Config):
     of its layer norms; stem_padding: 2 of a 3×3 stem (solo-learn)."""
     channels: int = pydantic.Field(default=3, ge=1, le=_WIDEST)
     """Channels of the images: 1 for grey, 4 or more for bands of TIFF and .npy files; mean and std must match."""
-    streams: Literal["one", "lab"] = "one"
+    streams: str = pydantic.Field(default="one", max_length=100)
     """lab: two such networks for RGB images, one of lightness and one of colour (L, and a and b of CIE Lab), whose
     features are joined (CMC)."""
     mean: Channels = IMAGENET_MEAN
@@ -67,10 +67,6 @@ class NetworkConfig(Config):
 
     @pydantic.model_validator(mode="after")
     def _one_a_channel(self) -> NetworkConfig:
-        if self.streams == "lab" and self.channels != 3:
-            raise ConfigError(
-                [("streams", f"lab takes RGB images, not {self.channels} channels; use one")]
-            )
         for name, check in (("mean", mean_of), ("std", std_of)):
             values = getattr(self, name)
             if values and len(values) != self.channels:
@@ -133,8 +129,12 @@ class SmallResNet(nn.Module):
             x = getattr(self, f"layer{stage + 1}")(x)
         return cast(Tensor, x)
 
+    def forward_head(self, maps: Tensor) -> Tensor:
+        """The features [B, widths[-1]] of the last maps."""
+        return maps.mean((2, 3))
+
     def forward(self, images: Tensor) -> Tensor:
-        return self.forward_features(images).mean((2, 3))
+        return self.forward_head(self.forward_features(images))
 
 
 def cosine_filters(most: int, channels: int) -> Tensor:
@@ -172,11 +172,13 @@ def build(config: NetworkConfig) -> nn.Module:
     files and addresses to load from; so only parameters of the network's own class are passed on. Raises UserError for
     an unknown name, unknown options, or an unsuitable stem.
     """
-    if config.streams == "lab":
-        lightness, colour = (
-            build(config.model_copy(update={"streams": "one", "channels": n})) for n in (1, 2)
-        )
-        return TwoStreams(lightness, colour, num_features(lightness, 1), config.mean, config.std)
+    if config.streams != "one":
+        added_builders = {entry.name: entry for entry in added("hexa.streams")}
+        if config.streams not in added_builders:
+            remedy = nearest(config.streams, ["one", *added_builders])
+            raise UserError(f"network.streams: unknown '{config.streams}'; {remedy}")
+        joined: nn.Module = added_builders[config.streams].load()(config)
+        return joined
     if config.name == "small-resnet":
         if not config.widths:
             raise UserError(

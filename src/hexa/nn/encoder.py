@@ -16,6 +16,7 @@ from hexa.nn.backbones import check_headless
 from hexa.nn.branch_norm import convert, groups_here, keep_statistics, run_sizes, use_branch
 from hexa.nn.momentum import twin_of
 from hexa.nn.normalize import Normalize
+from hexa.runtime.precision import at_least_fp32
 
 
 class Encoder(nn.Module):
@@ -25,7 +26,11 @@ class Encoder(nn.Module):
     """
 
     def __init__(
-        self, backbone: nn.Module, head: nn.Module, normalize: Normalize, groups: int = 1
+        self,
+        backbone: nn.Module,
+        head: nn.Module,
+        normalize: Normalize,
+        groups: int = 1,
     ) -> None:
         super().__init__()
         check_headless(backbone)
@@ -36,10 +41,15 @@ class Encoder(nn.Module):
 
     @classmethod
     def branched(
-        cls, backbone: nn.Module, head: nn.Module, setting: Setting, bn_groups: int = 1
+        cls,
+        backbone: nn.Module,
+        head: nn.Module,
+        setting: Setting,
+        bn_groups: int = 1,
     ) -> Encoder:
         """An encoder for `setting` whose batch-norms, including those of the head, are converted by `convert`."""
-        encoder = cls(backbone, head, Normalize(setting.mean, setting.std), groups_here(bn_groups))
+        normalize = Normalize(setting.mean, setting.std)
+        encoder = cls(backbone, head, normalize, groups_here(bn_groups))
         convert(encoder, setting.branches, bn_groups)
         if setting.keep_statistics:  # those of the head are new
             keep_statistics(encoder.backbone)
@@ -47,16 +57,23 @@ class Encoder(nn.Module):
 
     @classmethod
     def with_twin(
-        cls, backbone: nn.Module, head: nn.Module, setting: Setting, bn_groups: int = 1
+        cls,
+        backbone: nn.Module,
+        head: nn.Module,
+        setting: Setting,
+        bn_groups: int = 1,
     ) -> tuple[Encoder, Encoder]:
         """`branched` and its momentum twin: the same weights, main batch-norms only, no gradient."""
-        twin = cls.branched(
-            twin_of(backbone), twin_of(head), replace(setting, branches=("main",)), bn_groups
-        )
+        main = replace(setting, branches=("main",))
+        twin = cls.branched(twin_of(backbone), twin_of(head), main, bn_groups)
         return cls.branched(backbone, head, setting, bn_groups), twin
 
     def project(
-        self, crops: tuple[Tensor, ...], through: Branch, together: bool = True, images: int = 0
+        self,
+        crops: tuple[Tensor, ...],
+        through: Branch,
+        together: bool = True,
+        images: int = 0,
     ) -> Tensor:
         """V crops [B, C, S_v, S_v] in [0, 1] -> projections [V, B, D].
 
@@ -64,11 +81,16 @@ class Encoder(nn.Module):
         may consist of the tiles of `images`, [B·T, …], image after image.
         """
         with use_branch(self, through, images or len(crops[0])):
-            return (
-                self.multi_crop(crops) if together else torch.stack([self(crop) for crop in crops])
-            )
+            if together:
+                return self.multi_crop(crops)
+            return torch.stack([self(crop) for crop in crops])
 
-    def embed(self, crops: tuple[Tensor, ...], through: Branch, together: bool = True) -> Tensor:
+    def embed(
+        self,
+        crops: tuple[Tensor, ...],
+        through: Branch,
+        together: bool = True,
+    ) -> Tensor:
         """`project` followed by normalisation to unit rows."""
         return unit(self.project(crops, through, together))
 
@@ -95,40 +117,45 @@ class Encoder(nn.Module):
         count = len(crops)
         batch = len(crops[0])
         sizes = run_sizes(batch, max(1, min(self.groups, batch)))
+        # the backbone sees the crops of one size together
         alike = itertools.groupby(crops, key=lambda crop: crop.shape[1:])
         features = [self.features(_by_run(list(same), sizes)) for _, same in alike]
-        if len(sizes) > 1:  # from order (size, run, crop, image) to (run, crop, image) for the head
-            runs = [_runs(maps, sizes, len(maps) // batch) for maps in features]
-            features = [part for run in zip(*runs, strict=True) for part in run]
-        rows: Tensor = self.head(torch.cat(features))
         if len(sizes) == 1:
+            rows: Tensor = self.head(torch.cat(features))
             return rows.view(count, batch, -1)
-        return torch.cat(
-            [part.view(count, -1, rows.shape[-1]) for part in _runs(rows, sizes, count)], 1
-        )
+        # the head sees all crops, from order (size, run, crop, image) to (run, crop, image)
+        runs = [_runs(maps, sizes, len(maps) // batch) for maps in features]
+        rows = self.head(_joined(runs))
+        parts = _runs(rows, sizes, count)
+        return torch.cat([part.view(count, -1, rows.shape[-1]) for part in parts], 1)
 
 
 def _by_run(crops: list[Tensor], sizes: list[int]) -> Tensor:
     """Concatenate crops [B, …] to [V·B, …]: all crops of the first run of images, then all of the next."""
+    if len(crops) == 1:
+        return crops[0]
     if len(sizes) == 1:
-        return crops[0] if len(crops) == 1 else torch.cat(crops)
-    return torch.cat(
-        [
-            part
-            for run in zip(*(torch.split(crop, sizes) for crop in crops), strict=True)
-            for part in run
-        ]
-    )
+        return torch.cat(crops)
+    return _joined([_runs(crop, sizes, 1) for crop in crops])
 
 
-def _runs(rows: Tensor, sizes: list[int], crops: int) -> tuple[Tensor, ...]:
+def _runs(
+    rows: Tensor,
+    sizes: list[int],
+    crops: int,
+) -> tuple[Tensor, ...]:
     """Split rows by run of images; each run has the rows of all its crops."""
     return torch.split(rows, [crops * size for size in sizes])
 
 
+def _joined(runs: list[tuple[Tensor, ...]]) -> Tensor:
+    """Concatenate the first run of each, then the second of each …"""
+    return torch.cat([part for run in zip(*runs, strict=True) for part in run])
+
+
 def unit(projection: Tensor) -> Tensor:
     """Normalise to unit rows, in fp32 or better."""
-    return F.normalize(projection.to(torch.promote_types(projection.dtype, torch.float32)), dim=-1)
+    return F.normalize(at_least_fp32(projection), dim=-1)
 
 
 def mlp_head(width: int, dim: int) -> nn.Module:
@@ -136,7 +163,11 @@ def mlp_head(width: int, dim: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, dim))
 
 
-def normalized_head(width: int, hidden: int, dim: int) -> nn.Module:
+def normalized_head(
+    width: int,
+    hidden: int,
+    dim: int,
+) -> nn.Module:
     """linear width -> hidden, batch-norm, ReLU, linear hidden -> dim; biases (SwAV, F8; BYOL)."""
     norm = nn.BatchNorm1d(hidden)
     last = nn.Linear(hidden, dim)

@@ -17,30 +17,43 @@ class MemoryBank(nn.Module):
     other processes, so that nothing has to be counted on the device.
     """
 
-    def __init__(self, data_size: int, num_crops: int, dim: int) -> None:
+    def __init__(
+        self,
+        data_size: int,
+        num_crops: int,
+        dim: int,
+    ) -> None:
         super().__init__()
         self.data_size = data_size
         self.rows = -(-data_size // processes.world_size())
         self.start = processes.rank() * self.rows
-        self.embeddings = nn.Buffer(torch.zeros(num_crops, self.rows + 1, dim))
-        self.seen = nn.Buffer(torch.zeros(self.rows + 1, dtype=torch.bool))
+        size = self.rows + 1
+        self.embeddings = nn.Buffer(torch.zeros(num_crops, size, dim))
+        self.seen = nn.Buffer(torch.zeros(size, dtype=torch.bool))
 
-    def write(self, index: Tensor, embeddings: Tensor) -> None:
+    def write(
+        self,
+        index: Tensor,
+        embeddings: Tensor,
+    ) -> None:
         """Store embeddings [A, b, D] of the images `index` [b] of this process; every process calls it."""
         local = self._rows_of(index)
-        rows = processes.all_gather(embeddings.transpose(0, 1)).transpose(0, 1)  # [A, W·b, D]
-        self.embeddings.index_copy_(1, local, rows.to(self.embeddings.dtype))
+        rows = processes.all_gather(embeddings.transpose(0, 1))  # [W·b, A, D]
+        rows = rows.transpose(0, 1).to(self.embeddings.dtype)
+        self.embeddings.index_copy_(1, local, rows)
         self.seen.index_fill_(0, local, True)
 
     def keep(self, index: Tensor) -> None:
         """Mark the stored embeddings of images `index` [b], which were in the batch without being embedded, as seen."""
         local = self._rows_of(index)
-        self.seen.index_copy_(0, local, self.embeddings[0].index_select(0, local).any(1))
+        stored = self.embeddings[0].index_select(0, local).any(1)
+        self.seen.index_copy_(0, local, stored)
 
     def _rows_of(self, index: Tensor) -> Tensor:
         """The rows in this shard of all processes' `index`, [W·b]; the last row for images of other shards."""
         local = processes.all_gather(index) - self.start
-        return torch.where((local >= 0) & (local < self.rows), local, self.rows)
+        is_here = (local >= 0) & (local < self.rows)
+        return torch.where(is_here, local, self.rows)
 
     def crop(self, number: int) -> tuple[Tensor, Tensor]:
         """This process's rows [L, D] of a crop, and which of them were seen since `forget`, [L]."""
@@ -56,19 +69,25 @@ class MemoryBank(nn.Module):
 
     def whole(self) -> dict[str, Tensor]:
         """All rows, on the CPU of the main process: embeddings [A, N, D], seen [N]; empty elsewhere. A collective."""
-        embeddings = processes.gather(self.embeddings[:, : self.rows])
-        seen = processes.gather(self.seen[: self.rows])
+        own = self.embeddings[:, : self.rows].transpose(0, 1).cpu()
+        embeddings = processes.gather_rows(own)
+        seen = processes.gather_rows(self.seen[: self.rows].cpu())
         if not seen:
             return {}
+        rows = torch.cat(embeddings)[: self.data_size]
         return {
-            "embeddings": torch.cat([part.cpu() for part in embeddings], 1)[:, : self.data_size],
-            "seen": torch.cat([part.cpu() for part in seen])[: self.data_size],
+            "embeddings": rows.transpose(0, 1).contiguous(),
+            "seen": torch.cat(seen)[: self.data_size],
         }
 
-    def take(self, embeddings: Tensor, seen: Tensor) -> None:
+    def take(
+        self,
+        embeddings: Tensor,
+        seen: Tensor,
+    ) -> None:
         """Load this process's rows of a whole bank."""
-        part = slice(self.start, min(self.start + self.rows, self.data_size))
-        count = max(0, part.stop - part.start)
-        self.embeddings[:, :count].copy_(embeddings[:, part])
+        part = slice(self.start, self.start + self.rows)
+        own = seen[part]
         self.seen.zero_()
-        self.seen[:count].copy_(seen[part])
+        self.seen[: len(own)].copy_(own)
+        self.embeddings[:, : len(own)].copy_(embeddings[:, part])

@@ -11,19 +11,27 @@ from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
 
-def in_other_places(crops: Tensor, encode: Callable[[Tensor], Tensor], stream: Stream) -> Tensor:
+def in_other_places(
+    crops: Tensor,
+    encode: Callable[[Tensor], Tensor],
+    stream: Stream,
+) -> Tensor:
     """encode(crops) [B, …] of this process's crops [B, …], each encoded in a random place of the global batch.
 
     The permutation of all processes' images is drawn from `stream`, which is the same on each of them.
     """
     size = len(crops)
-    begin = processes.rank() * len(crops)
-    permutation = torch.randperm(size * processes.world_size(), generator=stream.generator())
+    begin = processes.rank() * size
+    own = slice(begin, begin + size)
+    # every process takes the images of its places in the permutation
+    total = size * processes.world_size()
+    permutation = torch.randperm(total, generator=stream.generator())
     permutation = permutation.to(crops.device, non_blocking=True)
-    mine = processes.all_gather(crops)[permutation[begin : begin + size]]
+    mine = processes.all_gather(crops)[permutation[own]]
     if crops.is_contiguous(memory_format=torch.channels_last):
         mine = mine.contiguous(memory_format=torch.channels_last)
+    # encoded, they go back
     shuffled = processes.all_gather(encode(mine))
     back = torch.empty_like(permutation)
-    back[permutation] = torch.arange(len(permutation), device=crops.device)
-    return shuffled[back[begin : begin + size]]
+    back[permutation] = torch.arange(total, device=crops.device)
+    return shuffled[back[own]]

@@ -25,7 +25,12 @@ class SynchronizedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, part: int
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+        part: int,
     ) -> tuple[Tensor, ...]:
         channels = x.shape[1]
         dtype = torch.promote_types(x.dtype, torch.float32)
@@ -33,9 +38,8 @@ class SynchronizedNorm(torch.autograd.Function):
         nothing = torch.zeros(channels, dtype=dtype, device=x.device)
         mean, var = torch.batch_norm_update_stats(x, nothing, nothing, 0.0)
         count = torch.full((1,), x.numel() // channels, dtype=dtype, device=x.device)
-        every = processes.all_gather(
-            torch.cat([mean.to(dtype), var.to(dtype), count])[None], part
-        )  # [P, 2C + 1]
+        own = torch.cat([mean.to(dtype), var.to(dtype), count])
+        every = processes.all_gather(own[None], part)  # [P, 2C + 1]
         means, variances, counts = torch.split(every, [channels, channels, 1], 1)
         total = counts.sum()
         share = counts / total
@@ -55,13 +59,17 @@ class SynchronizedNorm(torch.autograd.Function):
         x, weight, mean, var, total = ctx.saved_tensors
         dy = gradients[0].to(x.dtype)
         # dx is only the first summand here; Σ dy·x̂ and Σ dy are the gradients of weight and bias
-        wanted = [bool(ctx.needs_input_grad[0]), True, True]
+        needs_dx = bool(ctx.needs_input_grad[0])
+        wanted = [needs_dx, True, True]
+        invstd = (var + ctx.eps).rsqrt()
         dx, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
-            dy, x, weight, mean, var, mean, (var + ctx.eps).rsqrt(), False, ctx.eps, wanted
+            dy, x, weight, mean, var, mean, invstd, False, ctx.eps, wanted
         )
-        if not wanted[0]:
+        if not needs_dx:
             return None, dweight, dbias, None, None
-        sums = processes.all_reduce_sum(torch.stack([dweight, dbias]).to(mean.dtype), ctx.part)
-        along, level = (weight * (var + ctx.eps).rsqrt() * sums / total).to(weight.dtype)
+        both = torch.stack([dweight, dbias]).to(mean.dtype)
+        sums = processes.all_reduce_sum(both, ctx.part)
+        factors = weight * invstd * sums / total
+        along, level = factors.to(weight.dtype)
         dx = dx.sub_(F.batch_norm(x, mean, var, along, level, False, 0.0, ctx.eps))
         return dx, dweight, dbias, None, None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -39,25 +37,16 @@ class _Reached(Exception):
 
 
 class Trunk:
-    """Normalisation and the part of a backbone before the first module that learns.
+    """Normalisation and the part of a backbone before the first module that learns: pixels -> maps.
 
-    From then on the encoder takes the trunk's maps [B, C, h, w], or tokens [B, N, D], instead of pixels. `backbone`
-    alone still takes pixels.
+    While it is in use, the encoder takes the trunk's maps [B, C, h, w], or tokens [B, N, D], instead of pixels.
+    `backbone` alone still takes pixels. rest: the modules that the maps go through, before the network's `forward_head`.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        modules: Sequence[nn.Module],
-        above: Sequence[nn.Module],
-        autocast: Autocast,
-    ) -> None:
+    def __init__(self, encoder: Encoder, rest: Sequence[nn.Module], autocast: Autocast) -> None:
         self.encoder = encoder
-        self.modules = modules
-        self.above = above
+        self.rest = rest
         self.autocast = autocast
-        self._seen = dict[torch.Size, tuple[Tensor, list[Tensor | None]]]()
-        """For each shape of maps: pixels of one image, and the output of each module of the trunk for it."""
 
     @classmethod
     def of(
@@ -73,30 +62,26 @@ class Trunk:
         of these must equal those of the whole backbone, which excludes networks that lead something around a module.
         """
         encoder, *others = (module for module in method.modules() if isinstance(module, Encoder))
-        if others or any(map(learns, encoder.backbone.parameters(recurse=False))):
+        backbone = encoder.backbone
+        if others or any(map(learns, backbone.parameters(recurse=False))):
             return None
-        parts = (
-            part if isinstance(part, nn.Sequential | nn.ModuleList) else [part]
-            for part in encoder.backbone.children()
-        )
-        units = list(itertools.chain.from_iterable(parts))
-        modules = list(
-            itertools.takewhile(lambda unit: not any(map(learns, unit.parameters())), units)
-        )
-        if len(modules) == len(units) or not any(list(unit.parameters()) for unit in modules):
+        units: list[nn.Module] = []
+        for part in backbone.children():
+            units.extend(part if isinstance(part, nn.Sequential | nn.ModuleList) else [part])
+        learning = [any(map(learns, unit.parameters())) for unit in units]
+        first = learning.index(True) if True in learning else 0
+        if not any(list(unit.parameters()) for unit in units[:first]):
             return None
-        trunk = cls(encoder, modules, units[len(modules) :], autocast)
-        # a network that calls its modules in another order may refuse the maps
-        with (
-            suppress(RuntimeError, TypeError, ValueError),
-            torch.no_grad(),
-            autocast(),
-            use_branch(encoder),
-        ):
-            maps = trunk._maps(pixels)
-            if torch.equal(trunk._features(maps), encoder.features(pixels)):
-                encoder.features = trunk._features  # type: ignore[assignment, method-assign]
-                return trunk
+        with torch.no_grad(), autocast(), use_branch(encoder):
+            features = encoder.features(pixels)
+            # some of the last modules, such as a pooling layer, belong to the network's `forward_head`
+            for end in range(first + 1, len(units) + 1):
+                trunk = cls(encoder, units[first:end], autocast)
+                # a module refuses maps of another one's shape in all sorts of ways
+                with suppress(Exception):
+                    if torch.equal(trunk.features(trunk.maps(pixels)), features):
+                        encoder.features = trunk.features  # type: ignore[assignment, method-assign]
+                        return trunk
         return None
 
     def remove(self) -> None:
@@ -107,64 +92,27 @@ class Trunk:
     def __call__(self, batch: Batch) -> Maps:
         """The maps of its crops."""
         with self.autocast(), use_branch(self.encoder, MAIN, len(batch)):
-            return Maps(
-                tuple(map(self._maps, batch.crops)),
-                batch.index,
-                batch.stream,
-                batch.step,
-                batch.known,
-            )
+            maps = tuple(map(self.maps, batch.crops))
+        return Maps(maps, batch.index, batch.stream, batch.step, batch.known)
 
-    def _maps(self, pixels: Tensor) -> Tensor:
-        """The input of the first module that learns. Raises RuntimeError if another one that may learn comes first."""
-        given: list[Tensor | None] = [None] * len(self.modules)
+    def maps(self, pixels: Tensor) -> Tensor:
+        """The input of the first module that learns. Raises RuntimeError if it is not called."""
 
-        def keep(place: int, _: nn.Module, __: object, output: object) -> None:
-            if isinstance(output, Tensor):
-                given[place] = output[:1].clone()
+        def end(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            raise _Reached(inputs[0])
 
-        def end(unit: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            if unit is self.above[0]:
-                raise _Reached(inputs[0])
-            raise RuntimeError(f"{type(unit).__name__} is called before the end of the trunk")
-
-        handles = [
-            module.register_forward_hook(functools.partial(keep, place))
-            for place, module in enumerate(self.modules)
-        ]
-        handles += [
-            unit.register_forward_pre_hook(end)
-            for unit in self.above
-            if unit is self.above[0] or list(unit.parameters())
-        ]
+        handle = self.rest[0].register_forward_pre_hook(end)
         try:
             self.encoder.backbone(self.encoder.normalize(pixels))
         except _Reached as found:
-            self._seen[found.maps.shape[1:]] = torch.zeros_like(pixels[:1]), given
             return found.maps
         finally:
-            for handle in handles:
-                handle.remove()
-        raise RuntimeError(f"{type(self.above[0]).__name__} is not called")
-
-    def _features(self, maps: Tensor) -> Tensor:
-        """Features of maps. The trunk's modules answer what they gave for one image, so that the backbone goes on."""
-        pixels, given = self._seen[maps.shape[1:]]
-        answering = list[nn.Module]()
-        handle = self.above[0].register_forward_pre_hook(lambda _, inputs: (maps, *inputs[1:]))
-        try:
-            for module, answer in zip(self.modules, given, strict=True):
-                if answer is not None:
-                    module.forward = functools.partial(_answer, answer)
-                    answering.append(module)
-            features: Tensor = self.encoder.backbone(pixels)
-        finally:
             handle.remove()
-            for module in answering:
-                del module.forward
+        raise RuntimeError(f"{type(self.rest[0]).__name__} is not called")
+
+    def features(self, maps: Tensor) -> Tensor:
+        """Features [B, F] of maps."""
+        for module in self.rest:
+            maps = module(maps)
+        features: Tensor = self.encoder.backbone.forward_head(maps)  # type: ignore[operator]
         return features
-
-
-def _answer(answer: Tensor, *_: object, **__: object) -> Tensor:
-    """The answer, whatever is asked."""
-    return answer

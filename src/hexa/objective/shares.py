@@ -1,17 +1,28 @@
-"""Which hard examples there are in a step, and which images of the batch each term is computed on."""
+"""What a step trains on: which hard examples there are, on which images, and with which weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
-import pydantic
-
-from hexa.config import Config, ConfigError, nearest
+from hexa.config import Config, ConfigError, PositiveShare, nearest
 from hexa.core.hard_example import HardExample
 from hexa.core.method import Method
 
 STD = "std"
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The terms of a step by name: std first, then the hard examples, each after its source."""
+
+    present: Mapping[str, HardExample]
+    """The hard examples that have started, also those of weight 0."""
+    shares: Mapping[str, float]
+    """Each term's share of the batch."""
+    weights: Mapping[str, float]
+    """Each term's factor in the sum of losses."""
 
 
 class ObjectiveConfig(Config):
@@ -19,31 +30,48 @@ class ObjectiveConfig(Config):
 
     reduction: Literal["sum", "mean"] = "sum"
     """sum as published; mean divides by the sum of the weights, so that a scheme does not change the learning rate."""
-    clean_fraction: float = pydantic.Field(default=1.0, gt=0, le=1)
+    clean_fraction: PositiveShare = 1.0
     """The share of the batch on which the clean term is computed."""
     split: bool = False
     """The terms take disjoint parts of the batch; those of one batch-norm branch go through the network together.
 
     Weights of 1 then make the loss the mean over the batch (but for the rounding of shares to whole images)."""
 
-    def shares(self, hard_examples: Mapping[str, HardExample]) -> dict[str, float]:
-        """The share of the batch of each term, when all hard examples have set in."""
-        return {STD: self.clean_fraction} | {
-            name: hard_examples[name].fraction for name in trained(hard_examples)
-        }
+    def plan(
+        self, present: Mapping[str, HardExample], every: Mapping[str, HardExample]
+    ) -> StepPlan:
+        """The plan of a step. present: those of `every` hard example that have started."""
+        # before the first of them starts, the whole batch is clean
+        there = trained(present)
+        if not there:
+            return StepPlan(present, {STD: 1.0}, {STD: 1.0})
+        # with `split` the clean term also takes the parts of those that start later
+        later = [name for name in trained(every) if name not in there]
+        shares = {STD: self.clean_fraction}
+        if self.split:
+            shares[STD] += sum(every[name].fraction for name in later)
+        shares |= {name: present[name].fraction for name in there}
+        # with `split` weights of 1 give the mean over the batch
+        weights = {STD: 1.0} | {name: present[name].weight for name in there}
+        if self.split:
+            taken = sum(shares.values())
+            weights = {name: weight * shares[name] / taken for name, weight in weights.items()}
+        if self.reduction == "mean":
+            total = sum(weights.values())
+            weights = {name: weight / total for name, weight in weights.items()}
+        return StepPlan(present, shares, weights)
 
     def check(self, hard_examples: Mapping[str, HardExample], method: Method) -> None:
         """Raise ConfigError for shares that do not fit each other or the method."""
-        shares = self.shares(hard_examples)
+        shares = self.plan(hard_examples, hard_examples).shares
         if self.split and sum(shares.values()) > 1 + 1e-6:
             listed = " + ".join(f"{name} {share:g}" for name, share in shares.items())
             message = f"split terms take disjoint parts of the batch, but their fractions ({listed}) exceed 1"
             raise ConfigError([("objective.split", message)])
         if method.labels_from_embedding and (self.split or self.clean_fraction < 1):
+            field = "split" if self.split else "clean_fraction"
             message = "this method makes its pseudo-labels of the clean embedding of all images; use 1, without split"
-            raise ConfigError(
-                [("objective.split" if self.split else "objective.clean_fraction", message)]
-            )
+            raise ConfigError([(f"objective.{field}", message)])
 
     def rows(self, shares: Mapping[str, float], batch_size: int) -> dict[str, slice]:
         """The images of each term: the first ones of the batch, or with `split` one part after another.
@@ -51,12 +79,13 @@ class ObjectiveConfig(Config):
         Raises ConfigError if the batch is too small.
         """
         rows = {}
-        taken = 0.0
+        begin = 0.0
         for name, share in shares.items():
-            begin, end = (taken, taken + share) if self.split else (0.0, share)
             start = round(begin * batch_size)
-            rows[name] = slice(start, min(max(round(end * batch_size), start + 1), batch_size))
-            taken += share
+            end = round((begin + share) * batch_size)
+            rows[name] = slice(start, min(max(end, start + 1), batch_size))
+            if self.split:
+                begin += share
         if any(part.start >= part.stop for part in rows.values()):
             message = f"{batch_size} images a process are too few for parts of {', '.join(rows)}"
             raise ConfigError([("batch_size", message)])
@@ -64,28 +93,31 @@ class ObjectiveConfig(Config):
 
 
 def onsets(hard_examples: Mapping[str, HardExample]) -> dict[str, float]:
-    """When each hard example sets in, as a share of the training, every source before what is made from it.
+    """When each hard example starts, as a share of the training, every source before what is made from it.
 
     One that is made from another waits for that. Raises ConfigError if a source does not exist or is a circle.
     """
     found = {STD: 0.0}
     while pending := [name for name in hard_examples if name not in found]:
-        ready = next((name for name in pending if hard_examples[name].source in found), None)
-        if ready is None:
-            name = next(
-                (name for name in pending if hard_examples[name].source not in hard_examples),
-                pending[0],
-            )
-            source = hard_examples[name].source
-            others = {STD, *hard_examples} - {name}
-            circle = "hard examples take each other as source"
-            unknown = f"no hard example '{source}'; {nearest(source, others)}"
-            raise ConfigError(
-                [(f"hard_examples.{name}.source", circle if source in hard_examples else unknown)]
-            )
-        found[ready] = max(hard_examples[ready].start, found[hard_examples[ready].source])
+        ready = [name for name in pending if hard_examples[name].source in found]
+        if not ready:
+            raise _unfounded(pending, hard_examples)
+        hard = hard_examples[ready[0]]
+        found[ready[0]] = max(hard.start, found[hard.source])
     del found[STD]
     return found
+
+
+def _unfounded(pending: list[str], hard_examples: Mapping[str, HardExample]) -> ConfigError:
+    """The error of hard examples without a source: one that does not exist, or a circle."""
+    for name in pending:
+        source = hard_examples[name].source
+        if source not in hard_examples:
+            others = {STD, *hard_examples} - {name}
+            message = f"no hard example '{source}'; {nearest(source, others)}"
+            return ConfigError([(f"hard_examples.{name}.source", message)])
+    message = "hard examples take each other as source"
+    return ConfigError([(f"hard_examples.{pending[0]}.source", message)])
 
 
 def trained(hard_examples: Mapping[str, HardExample]) -> list[str]:

@@ -6,7 +6,12 @@ import torch
 from torch import Tensor
 
 
-def cut_boxes(shares: Tensor, size: int, inside: bool, generator: torch.Generator) -> Tensor:
+def cut_boxes(
+    shares: Tensor,
+    size: int,
+    inside: bool,
+    generator: torch.Generator,
+) -> Tensor:
     """Boxes [n, 4] = (top, bottom, left, right) to paste into square images of side S = `size`, for λ0 = `shares` [n].
 
         cut = ⌊S·√(1 − λ0)⌋, half = ⌊cut / 2⌋
@@ -15,68 +20,84 @@ def cut_boxes(shares: Tensor, size: int, inside: bool, generator: torch.Generato
     larger than λ0 on average. inside true: a box of side `cut`, its corner uniform in [0, S − cut]².
     Source: F15, D12. Integers on the CPU.
     """
-    cut = (size * (1 - shares.double()).clamp(0, 1).sqrt()).floor().long()
+    side = size * (1 - shares.double()).clamp(0, 1).sqrt()
+    cut = side.floor().long()[:, None]  # [n, 1]
     draw = torch.rand(len(shares), 2, generator=generator, dtype=torch.float64)
     if inside:
-        corner = (draw * (size - cut + 1)[:, None]).floor().long().clamp(max=size)
-        low = corner
-        high = corner + cut[:, None]
-    else:
-        centre = (draw * size).floor().long()
-        half = (cut // 2)[:, None]
-        low = (centre - half).clamp(0, size)
-        high = (centre + half).clamp(0, size)
-    return torch.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], 1)
+        low = (draw * (size - cut + 1)).floor().long().clamp(max=size)
+        return _box(low, low + cut)
+    centre = (draw * size).floor().long()
+    half = cut // 2
+    return _box((centre - half).clamp(0, size), (centre + half).clamp(0, size))
+
+
+def _box(low: Tensor, high: Tensor) -> Tensor:
+    """Boxes [n, 4] = (top, bottom, left, right) from corners [n, 2] (y, x)."""
+    return torch.stack([low, high], 2).flatten(1)
 
 
 def kept_share(boxes: Tensor, size: int) -> Tensor:
     """λ = 1 − area/S² of boxes [n, 4] in images of side `size`; float32 [n]."""
     top, bottom, left, right = boxes.unbind(1)
-    return (1 - ((bottom - top) * (right - left)).double() / size**2).float()
+    area = (bottom - top) * (right - left)
+    return (1 - area.double() / size**2).float()
 
 
-def paste(images: Tensor, permutation: Tensor, boxes: Tensor) -> Tensor:
+def paste(
+    images: Tensor,
+    permutation: Tensor,
+    boxes: Tensor,
+) -> Tensor:
     """x_cmx = M∘x + (1 − M)∘x[permutation]: a copy of images [B, 3, S, S] with each box filled from the partner.
 
     boxes: [1, 4], one for all images, or [B, 4]; (top, bottom, left, right) on the CPU. The memory format is kept.
     """
     if len(boxes) == 1:
         top, bottom, left, right = boxes[0].tolist()
+        box = (..., slice(top, bottom), slice(left, right))
         mixed = images.clone()
-        mixed[:, :, top:bottom, left:right] = images[:, :, top:bottom, left:right][permutation]
+        mixed[box] = images[box][permutation]
         return mixed
     return torch.where(_within(boxes, images), images[permutation], images)
 
 
-def cut_out(images: Tensor, centres: Tensor, side: int, fill: float) -> Tensor:
+def cut_out(
+    images: Tensor,
+    centres: Tensor,
+    side: int,
+    fill: float,
+) -> Tensor:
     """Images [B, 3, S, S] with a square of 2·⌊side/2⌋ pixels around centres [B, 2] (y, x; integers, CPU) filled.
 
     The square is clipped at the borders (Cutout, DeVries & Taylor 2017).
     """
-    low = (centres - side // 2).clamp(min=0)
-    high = (centres + side // 2).clamp(max=images.shape[-1])
-    return images.masked_fill(
-        _within(torch.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], 1), images), fill
-    )
+    half = side // 2
+    boxes = _box(centres - half, centres + half)
+    return images.masked_fill(_within(boxes, images), fill)
 
 
 def _within(boxes: Tensor, images: Tensor) -> Tensor:
     """Which pixels of images [B, 3, S, S] are in their boxes [B, 4], bool [B, 1, S, S]."""
-    top, bottom, left, right = boxes.to(images.device, non_blocking=True)[:, :, None].unbind(1)
+    boxes = boxes.to(images.device, non_blocking=True)
+    top, bottom, left, right = boxes[:, :, None].unbind(1)  # [B, 1] each
     along = torch.arange(images.shape[-1], device=images.device)
     rows = (along >= top) & (along < bottom)
-    return (rows[:, :, None] & ((along >= left) & (along < right))[:, None, :])[:, None]
+    columns = (along >= left) & (along < right)
+    return (rows[:, :, None] & columns[:, None, :])[:, None]
 
 
-def draw_beta(alpha: float, beta: float, count: int, generator: torch.Generator) -> Tensor:
+def draw_beta(
+    alpha: float,
+    beta: float,
+    count: int,
+    generator: torch.Generator,
+) -> Tensor:
     """`count` draws of Beta(α, β), float64 [count]: X/(X + Y) for X ~ Gamma(α), Y ~ Gamma(β).
 
     torch.distributions.Beta cannot be given a generator.
     """
-    shapes = torch.tensor([alpha, beta], dtype=torch.float64).expand(count, 2).contiguous()
+    shapes = torch.tensor([alpha, beta], dtype=torch.float64).repeat(count, 1)
     gamma = torch._standard_gamma(shapes, generator=generator)
     total = gamma.sum(1)
     # both can underflow to 0 for tiny shapes; the mean replaces an undefined ratio
-    return torch.where(
-        total > 0, gamma[:, 0] / total, torch.full_like(total, alpha / (alpha + beta))
-    )
+    return torch.where(total > 0, gamma[:, 0] / total, alpha / (alpha + beta))

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hexa.runtime.precision import at_least_fp32
+
 
 def info_nce(
     query: Tensor,
@@ -25,32 +27,32 @@ def info_nce(
     positive_included: the positive is among the rows of `negatives`, which then are the whole denominator.
     """
     with torch.autocast(query.device.type, enabled=False):
-        dtype = torch.promote_types(query.dtype, torch.float32)
-        query = query.to(dtype)
-        positive = positive.detach().to(dtype)
-        negatives = negatives.to(dtype)
-        shape = query.shape[:-1]
-        width = query.shape[-1]
+        query = at_least_fp32(query)
         # the queue is overwritten in place after the step, so the backward pass must not need it later than that
-        rest: Tensor = _LogSumExp.apply(query.reshape(-1, width), negatives, temperature).view(
-            shape
-        )
-        own = (query * positive).sum(-1) / temperature
+        rows = query.flatten(0, -2)
+        rest: Tensor = _LogSumExp.apply(rows, negatives.to(query.dtype), temperature)
+        rest = rest.view(query.shape[:-1])
+        own = (query * positive.detach().to(query.dtype)).sum(-1) / temperature
         if extra is not None:
-            rest = torch.logaddexp(rest, (extra.to(dtype) / temperature).logsumexp(-1))
-        return (rest if positive_included else torch.logaddexp(own, rest)) - own
+            scaled = extra.to(query.dtype) / temperature
+            rest = torch.logaddexp(rest, scaled.logsumexp(-1))
+        total = rest if positive_included else torch.logaddexp(own, rest)
+        return total - own
 
 
 def is_nearest(
-    query: Tensor, positive: Tensor, negatives: Tensor, extra: Tensor | None = None
+    query: Tensor,
+    positive: Tensor,
+    negatives: Tensor,
+    extra: Tensor | None = None,
 ) -> Tensor:
     """Whether the positive is more similar to the query than all negatives; bool [...]. Arguments as for `info_nce`."""
     query = query.float()
-    positive = positive.float()
-    negatives = negatives.float()
-    own = (query * positive).sum(-1)
-    nearest = own > (query @ negatives.T).amax(-1)
-    return nearest if extra is None else nearest & (own > extra.amax(-1))
+    own = (query * positive.float()).sum(-1)
+    nearest = own > (query @ negatives.float().T).amax(-1)
+    if extra is not None:
+        nearest &= own > extra.amax(-1)
+    return nearest
 
 
 class _LogSumExp(torch.autograd.Function):
@@ -61,7 +63,12 @@ class _LogSumExp(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, negatives: Tensor, temperature: float) -> Tensor:
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        negatives: Tensor,
+        temperature: float,
+    ) -> Tensor:
         weights = torch.mm(query, negatives.T).sub_(1).div_(temperature).exp_()
         total = weights.sum(1)
         ctx.save_for_backward(weights, total, negatives)
@@ -71,15 +78,16 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         weights, total, negatives = ctx.saved_tensors
-        return (
-            torch.mm(weights, negatives) * (gradients[0] / (total * ctx.temperature))[:, None],
-            None,
-            None,
-        )
+        factor = gradients[0] / (total * ctx.temperature)
+        return torch.mm(weights, negatives) * factor[:, None], None, None
 
 
 def nt_xent(
-    query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor, temperature: float
+    query: Tensor,
+    dictionary: Tensor,
+    own: Tensor,
+    shown: Tensor,
+    temperature: float,
 ) -> Tensor:
     """NT-Xent of views against a dictionary of the W views of a batch, in fp32 (F6, F16).
 
@@ -95,14 +103,22 @@ def nt_xent(
         return scores.logsumexp(-1) - scores.gather(-1, positives).mean(-1)
 
 
-def finds_other_view(query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor) -> Tensor:
+def finds_other_view(
+    query: Tensor,
+    dictionary: Tensor,
+    own: Tensor,
+    shown: Tensor,
+) -> Tensor:
     """True where the most similar row is another view of the query's image, bool [V, B]. Arguments as for `nt_xent`."""
     scores, positives = _dictionary_scores(query, dictionary, own, shown)
     return scores.argmax(-1, keepdim=True).eq(positives).any(-1)
 
 
 def _dictionary_scores(
-    query: Tensor, dictionary: Tensor, own: Tensor, shown: Tensor
+    query: Tensor,
+    dictionary: Tensor,
+    own: Tensor,
+    shown: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Cosines [V, B, W·M], −∞ where excluded, and the indices [V, B, W − 1] of the positives."""
     size = dictionary.shape[1]
@@ -110,7 +126,8 @@ def _dictionary_scores(
     others = torch.arange(len(dictionary) - 1, device=query.device)
     others = others + (others >= views)  # [V, W − 1]: all but the query's own
     with torch.autocast(query.device.type, enabled=False):
-        dtype = torch.promote_types(query.dtype, torch.float32)
-        scores = query.to(dtype) @ dictionary.to(dtype).flatten(0, 1).T
+        query = at_least_fp32(query)
+        scores = query @ dictionary.to(query.dtype).flatten(0, 1).T
     hidden = torch.cat([own[:, None], shown], 1) + views[..., None] * size  # [V, B, 1 + S]
-    return scores.scatter(-1, hidden, -torch.inf), own[:, None] + others[:, None] * size
+    positives = own[:, None] + others[:, None] * size
+    return scores.scatter(-1, hidden, -torch.inf), positives

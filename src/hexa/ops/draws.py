@@ -11,14 +11,8 @@ from hexa.runtime.random import Stream
 
 def partners(count: int, stream: Stream) -> Tensor:
     """Which image each is mixed with: a permutation of the `count` images of this process, on the CPU (D14)."""
-    return torch.randperm(
-        count, generator=stream.child("permutation", processes.rank()).generator()
-    )
-
-
-def reversed_order(count: int) -> Tensor:
-    """The images of this process in reverse order, on the CPU."""
-    return torch.arange(count - 1, -1, -1)
+    generator = stream.child("permutation", processes.rank()).generator()
+    return torch.randperm(count, generator=generator)
 
 
 def uniform_like(crop: Tensor, stream: Stream) -> Tensor:
@@ -33,13 +27,21 @@ def normal_like(crop: Tensor, stream: Stream) -> Tensor:
     return torch.randn(crop.shape, generator=generator, device=crop.device).to(crop.dtype)
 
 
-def integers(count: int, below: int, stream: Stream) -> Tensor:
+def integers(
+    count: int,
+    below: int,
+    stream: Stream,
+) -> Tensor:
     """Numbers 0 … below − 1, int64 [count] on the CPU: functions of the image's place in the batch of all processes."""
     first = processes.rank() * count
     return torch.randint(below, (first + count,), generator=stream.generator())[first:]
 
 
-def uniforms(count: int, numbers: int, stream: Stream) -> Tensor:
+def uniforms(
+    count: int,
+    numbers: int,
+    stream: Stream,
+) -> Tensor:
     """Numbers in [0, 1), [count, numbers] on the CPU: functions of the image's place in the batch of all processes."""
     first = processes.rank() * count
     return torch.rand(first + count, numbers, generator=stream.generator())[first:]

@@ -36,8 +36,10 @@ class Turns(NamedTuple):
 
 
 Range = tuple[float, float]
-UNIFORMS_PER_BOX = 22
+#: Sizes that are tried for a box before the fallback.
 TRIES = 10
+#: Random numbers for a box: an area and a ratio a try, and a position.
+UNIFORMS_PER_BOX = 2 * TRIES + 2
 #: The side of a view from which on sums over the few pixels that it needs are faster on a CPU: three times at 224.
 SPARSE = 64
 
@@ -59,27 +61,37 @@ def random_boxes(
     Returns boxes on the device of `uniforms`.
     """
     uniforms = uniforms.double()
+    # try ten areas and ratios
+    share = scale[0] + (scale[1] - scale[0]) * uniforms[:, :TRIES]
+    area = height * width * share  # [B, 10]
     low = math.log(ratio[0])
     high = math.log(ratio[1])
-    area = height * width * (scale[0] + (scale[1] - scale[0]) * uniforms[:, :TRIES])  # [B, 10]
     aspect = (low + (high - low) * uniforms[:, TRIES : 2 * TRIES]).exp()
     tried_w = (area * aspect).sqrt().round()
     tried_h = (area / aspect).sqrt().round()
     fits = (tried_w > 0) & (tried_w <= width) & (tried_h > 0) & (tried_h <= height)
+    # take the first that fits; torchvision's fallback is the longer side cut to the nearest allowed ratio
     first = fits.int().argmax(1, keepdim=True)  # the first of equal maxima
     any_fits = fits.gather(1, first)[:, 0]
-    # torchvision's fallback: the whole image, its longer side cut to the nearest allowed ratio
-    box_w = tried_w.gather(1, first)[:, 0].where(any_fits, min(width, round(height * ratio[1])))
-    box_h = tried_h.gather(1, first)[:, 0].where(any_fits, min(height, round(width / ratio[0])))
+    widest = min(width, round(height * ratio[1]))
+    highest = min(height, round(width / ratio[0]))
+    box_w = tried_w.gather(1, first)[:, 0].where(any_fits, widest)
+    box_h = tried_h.gather(1, first)[:, 0].where(any_fits, highest)
+    # place it at random, a fallback in the middle
     room_h = height - box_h
     room_w = width - box_w
-    top = torch.where(any_fits, (uniforms[:, -2] * (room_h + 1)).floor(), (room_h / 2).floor())
-    left = torch.where(any_fits, (uniforms[:, -1] * (room_w + 1)).floor(), (room_w / 2).floor())
-    return Boxes(*(value.long() for value in (top, left, box_h, box_w)))
+    top = torch.where(any_fits, uniforms[:, -2] * (room_h + 1), room_h / 2)
+    left = torch.where(any_fits, uniforms[:, -1] * (room_w + 1), room_w / 2)
+    return Boxes(top.long(), left.long(), box_h.long(), box_w.long())
 
 
 def scaled_boxes(
-    uniforms: Tensor, height: int, width: int, size: int, magnification: Range, ratio: Range
+    uniforms: Tensor,
+    height: int,
+    width: int,
+    size: int,
+    magnification: Range,
+    ratio: Range,
 ) -> Boxes:
     """Boxes of size / m pixels, so that m pixels of the view show one of the image: log m uniform in `magnification`.
 
@@ -88,32 +100,37 @@ def scaled_boxes(
     all whole pixels where the box fits. Arguments and result as for `random_boxes`.
     """
     uniforms = uniforms.double()
-    extent = uniforms.new_tensor([[height], [width]])
-    low, high = uniforms.new_tensor(
-        [max(size / min(height, width), bound) for bound in magnification]
-    ).log()
+    least = size / min(height, width)
+    low, high = uniforms.new_tensor([max(least, bound) for bound in magnification]).log()
     side = size * (low + (high - low) * uniforms[:, 0]).neg().exp()
     flat = math.log(ratio[0])
     wide = math.log(ratio[1])
     stretch = (0.5 * (flat + (wide - flat) * uniforms[:, TRIES])).exp()
-    box = (
-        torch.stack((side / stretch, side * stretch)).round().clamp(min=1).minimum(extent)
-    )  # [2, B]
-    return Boxes(
-        *(value.long() for value in (*(uniforms[:, -2:].T * (extent - box + 1)).floor(), *box))
-    )
+    box_h = (side / stretch).round().clamp(1, height)
+    box_w = (side * stretch).round().clamp(1, width)
+    top = uniforms[:, -2] * (height - box_h + 1)
+    left = uniforms[:, -1] * (width - box_w + 1)
+    return Boxes(top.long(), left.long(), box_h.long(), box_w.long())
 
 
-def quarter_turned(flip: Tensor, upside_down: Tensor, quarters: Tensor) -> Turns:
+def quarter_turned(
+    flip: Tensor,
+    upside_down: Tensor,
+    quarters: Tensor,
+) -> Turns:
     """These flips followed by `quarters` (0 to 3, [B]) counter-clockwise quarter turns, as torch.rot90."""
     half = quarters == 2
-    return Turns(
-        flip ^ (quarters == 1) ^ half, upside_down ^ (quarters == 3) ^ half, quarters % 2 == 1
-    )
+    flip = flip ^ (quarters == 1) ^ half
+    upside_down = upside_down ^ (quarters == 3) ^ half
+    return Turns(flip, upside_down, quarters % 2 == 1)
 
 
 def resize_weights(
-    start: Tensor, length: Tensor, extent: int, size: int, flip: Tensor | None
+    start: Tensor,
+    length: Tensor,
+    extent: int,
+    size: int,
+    flip: Tensor | None,
 ) -> Tensor:
     """Per image, the matrix [size, extent] that resizes the pixels [start, start + length) of an axis to `size` pixels.
 
@@ -127,7 +144,11 @@ def resize_weights(
 
 
 def resize_taps(
-    start: Tensor, length: Tensor, extent: int, size: int, flip: Tensor | None
+    start: Tensor,
+    length: Tensor,
+    extent: int,
+    size: int,
+    flip: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The entries of `resize_weights` that are not 0: their columns int64 and values, [B, size, K] each.
 
@@ -135,12 +156,16 @@ def resize_taps(
     """
     center, support = _filters(start, length, size, flip)
     first = (center - support).floor().long()  # [B, size]
-    pixels = first[:, :, None] + torch.arange(math.ceil(2 * max(1, extent / size)) + 1)
+    taps = math.ceil(2 * max(1, extent / size)) + 1
+    pixels = first[:, :, None] + torch.arange(taps)
     return pixels.clamp(0, extent - 1), _triangles(pixels, center, support, start, length)
 
 
 def _filters(
-    start: Tensor, length: Tensor, size: int, flip: Tensor | None
+    start: Tensor,
+    length: Tensor,
+    size: int,
+    flip: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The centres c [B, size] of the filters, and their supports max(s, 1) [B, 1]."""
     out = torch.arange(size, device=start.device, dtype=torch.float32)
@@ -150,18 +175,16 @@ def _filters(
 
 
 def _triangles(
-    pixels: Tensor, center: Tensor, support: Tensor, start: Tensor, length: Tensor
+    pixels: Tensor,
+    center: Tensor,
+    support: Tensor,
+    start: Tensor,
+    length: Tensor,
 ) -> Tensor:
     """The weights [B, size, n] of pixels [n] or [B, size, n]."""
     middle = pixels.to(torch.float32) + 0.5
-    weights = (
-        (middle - center[:, :, None])
-        .abs_()
-        .mul_(support.reciprocal()[:, :, None])
-        .neg_()
-        .add_(1)
-        .clamp_(min=0)
-    )
+    distance = (middle - center[:, :, None]).abs_().mul_(support.reciprocal()[:, :, None])
+    weights = distance.neg_().add_(1).clamp_(min=0)
     begin = start[:, None, None]
     end = (start + length)[:, None, None]
     weights *= (middle > begin) & (middle < end)
@@ -190,40 +213,34 @@ def crop_resize(
     return _mixed(tall.permute(0, 3, 2, 1), *resize_taps(*columns)).permute(0, 2, 3, 1)
 
 
-def _mixed(table: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+def _mixed(
+    table: Tensor,
+    index: Tensor,
+    weights: Tensor,
+) -> Tensor:
     """Σ_k weights[b, i, k] · table[b, index[b, i, k]]: [B, n, …], index and weights [B, m, K] -> [B, m, …]."""
-    (batch, count), (rows, taps) = table.shape[:2], index.shape[1:]
-    index = index + count * torch.arange(batch)[:, None, None]
-    flat = table.reshape(
-        batch * count, -1
-    ).contiguous()  # else one image is summed in another order than several
-    mixed = functional.embedding_bag(
-        index.view(-1, taps), flat, per_sample_weights=weights.view(-1, taps), mode="sum"
-    )
-    return mixed.view(batch, rows, *table.shape[2:])
+    batch, count, *rest = table.shape
+    taps = index.shape[2]
+    bags = (index + count * torch.arange(batch)[:, None, None]).view(-1, taps)
+    # contiguous, or one image would be summed in another order than several
+    flat = table.reshape(batch * count, -1).contiguous()
+    weights = weights.view(-1, taps)
+    mixed = functional.embedding_bag(bags, flat, per_sample_weights=weights, mode="sum")
+    return mixed.view(batch, -1, *rest)
 
 
-def separable(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def separable(
+    images: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+) -> Tensor:
     """rows @ image @ columnsᵀ of each image and channel: [B, C, H, W], rows [B, h, H], columns [B, w, W] -> float32
     [B, C, h, w].
     """
-    (batch, channels, height, width), size = images.shape, rows.shape[1]
+    batch, channels, height, width = images.shape
+    size = rows.shape[1]
     # with channels between height and width, each product is one matrix multiplication per image, without copies
     tall = images.permute(0, 2, 1, 3).to(torch.float32, memory_format=torch.contiguous_format)
     tall = torch.bmm(rows, tall.reshape(batch, height, channels * width))
     out = torch.bmm(tall.view(batch, size * channels, width), columns.transpose(1, 2))
     return out.view(batch, size, channels, columns.shape[1]).permute(0, 2, 1, 3)
-
-
-def shifted(images: Tensor, by: Tensor) -> Tensor:
-    """Images [B, C, H, W] moved down and to the right by whole pixels `by`, int64 [B, 2]; borders are reflected.
-
-    A random crop of the image with reflected padding. Every |by| is less than the side.
-    """
-    parts = []
-    for size, moved in zip(images.shape[2:], by.to(images.device).unbind(1), strict=True):
-        seen = (torch.arange(size, device=images.device) - moved[:, None]).abs()  # [B, size]
-        parts.append(torch.minimum(seen, 2 * (size - 1) - seen))
-    rows, columns = parts
-    image = torch.arange(len(images), device=images.device)[:, None, None]
-    return images.movedim(1, 3)[image, rows[:, :, None], columns[:, None, :]].movedim(3, 1)

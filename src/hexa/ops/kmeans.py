@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -67,12 +67,8 @@ def spherical_kmeans(
 
     Raises ValueError, on all processes, if they have fewer than K valid rows together.
     """
-    if num_clusters < 1 or iterations < 0:
-        raise ValueError(
-            f"need ≥ 1 cluster and ≥ 0 iterations, got {num_clusters} and {iterations}"
-        )
     with torch.autocast(rows.device.type, enabled=False):
-        rows = rows.detach().to(torch.promote_types(rows.dtype, torch.float32)).contiguous()
+        rows = precisions.at_least_fp32(rows.detach()).contiguous()
         shard = _Shard(rows, valid)
         if num_clusters > shard.total:
             raise ValueError(
@@ -95,41 +91,24 @@ def spherical_kmeans(
         return Clusters(centroids, nearest, objective.to(rows.dtype), counts)
 
 
-def memory_bytes(n: int, dim: int, num_clusters: int, *, device: torch.device | str = "cpu") -> int:
-    """An upper bound on the bytes that `spherical_kmeans` allocates for n fp32 rows with `dim` numbers each.
-
-    For each thread of a CPU, a chunk's rows, similarities and their maxima, twice for the product's own copies; eight
-    numbers per row, at most int64 (assignments before and after, cosines, their parts by thread, sorting); and eight
-    arrays of centroids, one of them with a further sum for every 1024 rows.
-    """
-    size = torch.float32.itemsize
-    columns = _columns(num_clusters)
-    kind = torch.device(device).type
-    chunk = _chunk_rows(kind, columns, dim, size) * (
-        torch.get_num_threads() if kind == "cpu" else 1
-    )
-    similarities = 2 * min(n, chunk) * (columns + columns // _WIDTH + _WIDTH + 3 * dim) * size
-    return similarities + n * 8 * torch.int64.itemsize + (8 * columns + n // _PIECE) * dim * size
-
-
 def memory_note(
     held: str,
     vectors: int,
-    rows: int,
     dim: int,
-    num_clusters: Iterable[int],
-    device: torch.device | str,
 ) -> str:
-    """A line for users: the memory of `vectors` of `dim` fp32 numbers, and that of clustering `rows` of them."""
-    clustering = max(memory_bytes(rows, dim, count, device=device) for count in num_clusters)
+    """A line for users: the memory of `vectors` of `dim` fp32 numbers."""
     megabytes = vectors * dim * torch.float32.itemsize / 1e6
-    return f"{held} × {dim} per process, {megabytes:,.1f} MB; clustering takes {clustering / 1e6:,.1f} MB more"
+    return f"{held} × {dim} per process, {megabytes:,.1f} MB"
 
 
 class _Shard:
     """This process's rows, which of them are valid, and their place among the rows of all processes."""
 
-    def __init__(self, rows: Tensor, valid: Tensor | None) -> None:
+    def __init__(
+        self,
+        rows: Tensor,
+        valid: Tensor | None,
+    ) -> None:
         self.rows = rows  # [n, D]
         self.valid = None if valid is None else valid.to(rows.device)  # [n]
         self.count = len(rows) if self.valid is None else int(self.valid.sum())
@@ -138,21 +117,25 @@ class _Shard:
         self.total = sum(counts)
 
 
-def _first_centroids(shard: _Shard, num_clusters: int, generator: torch.Generator) -> Tensor:
+def _first_centroids(
+    shard: _Shard,
+    num_clusters: int,
+    generator: torch.Generator,
+) -> Tensor:
     """[K, D]: distinct random rows of all processes.
 
     The original draws from rank 0's rows alone. Here rank 0 draws from all rows in rank order, so that the start does
     not depend on the number of processes, no rank needs K rows, and every image can be drawn.
     """
     rows = shard.rows
-    device = shard.rows.device
-    drawn = torch.randperm(shard.total, generator=generator, device=generator.device)[
-        :num_clusters
-    ].to(device)
+    order = torch.randperm(shard.total, generator=generator, device=generator.device)
+    drawn = order[:num_clusters].to(rows.device)
     drawn = processes.all_reduce_sum(drawn if processes.is_main() else torch.zeros_like(drawn))
     place = drawn - shard.before
     here = (place >= 0) & (place < shard.count)
-    chosen = place[here] if shard.valid is None else shard.valid.nonzero().squeeze(1)[place[here]]
+    chosen = place[here]
+    if shard.valid is not None:
+        chosen = shard.valid.nonzero().squeeze(1)[chosen]
     centroids = rows.new_zeros(num_clusters, rows.shape[1])
     centroids[here] = rows[chosen]
     return functional.normalize(processes.all_reduce_sum(centroids), dim=1)
@@ -173,16 +156,23 @@ def _columns(num_clusters: int) -> int:
     return -(-num_clusters // _WIDTH) * _WIDTH
 
 
-def _chunk_rows(device: str, columns: int, dim: int, size: int) -> int:
-    """Rows of a chunk, a multiple of 64; they are stored twice, beside their similarities."""
-    return (
-        max(1, _CHUNK_BYTES.get(device, _CHUNK_BYTES["cuda"]) // (64 * (columns + 2 * dim) * size))
-        * 64
-    )
+def _chunk_rows(
+    device: str,
+    columns: int,
+    dim: int,
+    size: int,
+) -> int:
+    """Rows of a chunk, a multiple of 64; they are stored twice, in addition to their similarities."""
+    most = _CHUNK_BYTES.get(device, _CHUNK_BYTES["cuda"])
+    row = (columns + 2 * dim) * size
+    return 64 * max(1, most // (64 * row))
 
 
 def _assign(
-    rows: Tensor, centroids: Tensor, work: torch.dtype, chunk: int | None
+    rows: Tensor,
+    centroids: Tensor,
+    work: torch.dtype,
+    chunk: int | None,
 ) -> tuple[Tensor, Tensor]:
     """E-step: the nearest of centroids [K, D] to each of rows [n, D], int64 [n], and its cosine [n].
 
@@ -191,9 +181,8 @@ def _assign(
     """
     columns = _columns(len(centroids))
     # padded with copies of the last centroid; a copy that wins counts as the last centroid
-    filled = torch.cat(
-        [centroids, centroids[-1:].expand(columns - len(centroids), -1)]
-    )  # [columns, D]
+    padding = centroids[-1:].expand(columns - len(centroids), -1)
+    filled = torch.cat([centroids, padding])  # [columns, D]
     mean = centroids.mean(0)
     offset = filled @ mean  # [columns]
     offset = (offset - offset.mean()).to(work)
@@ -221,7 +210,9 @@ def _assign(
 
 
 def _by_threads(
-    span: Callable[[Tensor], tuple[Tensor, Tensor]], rows: Tensor, size: int
+    span: Callable[[Tensor], tuple[Tensor, Tensor]],
+    rows: Tensor,
+    size: int,
 ) -> tuple[Tensor, Tensor]:
     """span(rows), on a CPU by one thread per core, each working on whole chunks of `size` rows.
 
@@ -236,9 +227,8 @@ def _by_threads(
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             nearest, cosine = zip(*pool.map(span, pieces), strict=True)
     finally:
-        torch.set_num_threads(
-            threads
-        )  # the initializer also changed the default of threads yet to start
+        # the initializer also changed the default of threads yet to start
+        torch.set_num_threads(threads)
     return torch.cat(nearest), torch.cat(cosine)
 
 
@@ -254,25 +244,31 @@ def _row_maximum(score: Tensor) -> tuple[Tensor, Tensor]:
     return value, candidates.argmax(1).mul_(_WIDTH).add_(residue)
 
 
-def _by_cluster(shard: _Shard, nearest: Tensor, num_clusters: int) -> tuple[Tensor, Tensor]:
+def _by_cluster(
+    shard: _Shard,
+    nearest: Tensor,
+    num_clusters: int,
+) -> tuple[Tensor, Tensor]:
     """The valid rows ordered by cluster [count], and where each cluster starts in that order [K + 1]."""
     key = nearest if shard.valid is None else nearest.where(shard.valid, num_clusters)
     ordered, order = key.sort(stable=True)
-    return order[: shard.count], torch.searchsorted(
-        ordered, torch.arange(num_clusters + 1, device=key.device)
-    )
+    every = torch.arange(num_clusters + 1, device=key.device)
+    return order[: shard.count], torch.searchsorted(ordered, every)
 
 
-def _sums(shard: _Shard, nearest: Tensor, num_clusters: int) -> Tensor:
+def _sums(
+    shard: _Shard,
+    nearest: Tensor,
+    num_clusters: int,
+) -> Tensor:
     """M-step: the sum of each cluster's rows of this process, [K, D], added in a fixed order.
 
     `index_add_` adds atomically on a GPU, in any order. A bag of sorted rows is summed by one thread without a sorted
     copy of the rows; large clusters are split into bags of at most 1024.
     """
     order, starts = _by_cluster(shard, nearest, num_clusters)
-    cuts = (
-        torch.cat([starts, torch.arange(0, shard.count, _PIECE, device=order.device)]).sort().values
-    )
+    pieces = torch.arange(0, shard.count, _PIECE, device=order.device)
+    cuts = torch.cat([starts, pieces]).sort().values
     parts = functional.embedding_bag(order, shard.rows, cuts, mode="sum", include_last_offset=True)
     whole = torch.arange(len(parts), device=order.device)
     bags = torch.searchsorted(cuts, starts)

@@ -11,7 +11,6 @@ nothing. One difference: geometric operations always interpolate linearly, where
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ from torch.nn import functional
 
 from hexa.ops import photometric
 
+#: Random numbers for an operation: whether it is applied, which it is, its magnitude, its sign.
 UNIFORMS_PER_OPERATION = 4
 #: How often an operation is applied once it is drawn.
 PROBABILITY = 0.5
@@ -28,9 +28,8 @@ PROBABILITY = 0.5
 HIGHEST = 10.0
 #: The grey that fills what a moved image leaves empty.
 FILL = 128 / 255
+#: The highest grey level.
 _TOP = 255
-#: Most parameters of an operation: those of an affine map.
-_PARAMETERS = 6
 
 
 def invert(images: Tensor) -> Tensor:
@@ -58,36 +57,44 @@ def equalize(images: Tensor) -> Tensor:
     counts.scatter_add_(1, levels, counts.new_ones(()).expand_as(levels))
     brightest = counts.gather(1, levels.amax(1, keepdim=True))
     step = (levels.shape[1] - brightest).div_(_TOP, rounding_mode="floor")  # [3 B, 1]
-    table = (
-        (step // 2 + counts.cumsum(1).sub_(counts))
-        .div_(step.clamp(min=1), rounding_mode="floor")
-        .clamp_(max=_TOP)
-    )
+    below = counts.cumsum(1).sub_(counts)
+    table = (step // 2 + below).div_(step.clamp(min=1), rounding_mode="floor").clamp_(max=_TOP)
     made = table.gather(1, levels).div(_TOP).view_as(images)
-    return torch.where((step > 0).view(*images.shape[:2], 1, 1), made, images)
+    changes = (step > 0).view(*images.shape[:2], 1, 1)
+    return torch.where(changes, made, images)
 
 
-def posterize(images: Tensor, bits: Tensor) -> Tensor:
+def posterize(
+    images: Tensor,
+    bits: Tensor,
+) -> Tensor:
     """Keep the `bits` [B] highest of a level's eight bits, 0 (black) to 8."""
     unit = photometric.per_image(torch.exp2(8 - bits))
     return images.mul(_TOP).round_().div_(unit).floor_().mul_(unit).div_(_TOP)
 
 
-def solarize(images: Tensor, threshold: Tensor) -> Tensor:
+def solarize(
+    images: Tensor,
+    threshold: Tensor,
+) -> Tensor:
     """1 − x from level `threshold` [B] upwards, 0 to 256."""
-    return torch.where(images * _TOP >= photometric.per_image(threshold) - 0.5, 1 - images, images)
+    bright = images * _TOP >= photometric.per_image(threshold) - 0.5
+    return torch.where(bright, 1 - images, images)
 
 
-def solarize_add(images: Tensor, addition: Tensor) -> Tensor:
+def solarize_add(
+    images: Tensor,
+    addition: Tensor,
+) -> Tensor:
     """min(1, x + a) below level 128; a = `addition` [B] in levels."""
-    return torch.where(
-        images * _TOP < 127.5,
-        (images + photometric.per_image(addition / _TOP)).clamp_(max=1),
-        images,
-    )
+    brighter = (images + photometric.per_image(addition / _TOP)).clamp_(max=1)
+    return torch.where(images * _TOP < 127.5, brighter, images)
 
 
-def sharpen(images: Tensor, factor: Tensor) -> Tensor:
+def sharpen(
+    images: Tensor,
+    factor: Tensor,
+) -> Tensor:
     """clip(f · x + (1 − f) · s), s the mean of 3 × 3 pixels with weight 5 in the middle; border pixels are unchanged.
 
     factor: f, [B].
@@ -96,13 +103,16 @@ def sharpen(images: Tensor, factor: Tensor) -> Tensor:
     if min(images.shape[2:]) > 2:
         inner = images[:, :, 1:-1, 1:-1]
         smooth = functional.avg_pool2d(images, 3, 1).mul_(9 / 13).add_(inner, alpha=4 / 13)
-        out[:, :, 1:-1, 1:-1] = torch.lerp(smooth, inner, photometric.per_image(factor)).clamp_(
-            0, 1
-        )
+        sharp = torch.lerp(smooth, inner, photometric.per_image(factor))
+        out[:, :, 1:-1, 1:-1] = sharp.clamp_(0, 1)
     return out
 
 
-def affine(images: Tensor, matrix: Tensor, fill: float = FILL) -> Tensor:
+def affine(
+    images: Tensor,
+    matrix: Tensor,
+    fill: float = FILL,
+) -> Tensor:
     """Pixel q becomes the image's value at A (q, 1), interpolated linearly; `fill` outside of the image.
 
     matrix: A per image, [B, 2, 3], in coordinates (x to the right, y down) in which the image is the square from −1
@@ -127,55 +137,56 @@ def rotation(degrees: Tensor) -> tuple[Tensor | float, ...]:
     return angle.cos(), -angle.sin(), 0.0, angle.sin(), angle.cos(), 0.0
 
 
-class Operation(NamedTuple):
-    """`apply` maps images [n, 3, H, W] and parameters [n, 6] to images.
-
-    `numbers` maps the magnitude over 10, without and with a random sign, both [n], to as many parameters as needed.
-    """
-
-    apply: Callable[[Tensor, Tensor], Tensor]
-    numbers: Callable[[Tensor, Tensor], Tensor]
+Apply = Callable[[Tensor, Tensor], Tensor]
+"""Maps images [n, 3, H, W] and magnitudes [n] from −1 to 1, with a random sign, to images."""
 
 
-def _plain(function: Callable[[Tensor], Tensor]) -> Operation:
-    return Operation(lambda images, _: function(images), lambda strength, _: strength[:, None])
+def _plain(operation: Callable[[Tensor], Tensor]) -> Apply:
+    """An operation without magnitude."""
+    return lambda images, _: operation(images)
 
 
-def _scaled(
-    function: Callable[[Tensor, Tensor], Tensor], value: Callable[[Tensor], Tensor]
-) -> Operation:
-    return Operation(
-        lambda images, numbers: function(images, numbers[:, 0]),
-        lambda strength, _: value(strength)[:, None],
-    )
+def _graded(
+    operation: Apply,
+    most: float,
+) -> Apply:
+    """An operation whose value is an integer of at most `most`."""
+    return lambda images, signed: operation(images, (most * signed.abs()).floor())
 
 
-def _moved(matrix: Callable[[Tensor], tuple[Tensor | float, ...]], most: float) -> Operation:
-    """The affine map whose matrix, row by row, belongs to a value of at most `most` with a random sign."""
-
-    def numbers(_: Tensor, signed: Tensor) -> Tensor:
-        return torch.stack(
-            [torch.as_tensor(entry).expand_as(signed) for entry in matrix(most * signed)], 1
-        )
-
-    return Operation(lambda images, numbers: affine(images, numbers.view(-1, 2, 3)), numbers)
+def _blended(operation: Apply) -> Apply:
+    """An operation whose factor is from 0.1 to 1.9."""
+    return lambda images, signed: operation(images, 0.1 + 1.8 * signed.abs())
 
 
-def _blend(strength: Tensor) -> Tensor:
-    return 0.1 + 1.8 * strength
+def _moved(
+    matrix: Callable[[Tensor], tuple[Tensor | float, ...]],
+    most: float,
+) -> Apply:
+    """The affine map whose matrix, row by row, belongs to a value from −most to most."""
+
+    def move(
+        images: Tensor,
+        signed: Tensor,
+    ) -> Tensor:
+        # numbers become tensors on the device
+        entries = [entry + 0 * signed for entry in matrix(most * signed)]
+        return affine(images, torch.stack(entries, 1).view(-1, 2, 3))
+
+    return move
 
 
-OPERATIONS = {
+OPERATIONS: dict[str, Apply] = {
     "autocontrast": _plain(autocontrast),
     "equalize": _plain(equalize),
     "invert": _plain(invert),
-    "posterize": _scaled(posterize, lambda strength: (4 * strength).floor()),
-    "solarize": _scaled(solarize, lambda strength: (256 * strength).floor()),
-    "solarize-add": _scaled(solarize_add, lambda strength: (110 * strength).floor()),
-    "colour": _scaled(photometric.adjust_saturation, _blend),
-    "contrast": _scaled(photometric.adjust_contrast, _blend),
-    "brightness": _scaled(photometric.adjust_brightness, _blend),
-    "sharpness": _scaled(sharpen, _blend),
+    "posterize": _graded(posterize, 4),
+    "solarize": _graded(solarize, 256),
+    "solarize-add": _graded(solarize_add, 110),
+    "colour": _blended(photometric.adjust_saturation),
+    "contrast": _blended(photometric.adjust_contrast),
+    "brightness": _blended(photometric.adjust_brightness),
+    "sharpness": _blended(sharpen),
     "rotate": _moved(rotation, 30.0),
     # rows to the left by this share of their distance from the upper border, columns up likewise
     "shear-x": _moved(lambda share: (1.0, share, share, 0.0, 1.0, 0.0), 0.3),
@@ -184,26 +195,31 @@ OPERATIONS = {
     "translate-x": _moved(lambda share: (1.0, 0.0, 2 * share, 0.0, 1.0, 0.0), 0.45),
     "translate-y": _moved(lambda share: (1.0, 0.0, 0.0, 0.0, 1.0, 2 * share), 0.45),
 }
-"""All equally likely. Neighbours with the same `apply` (the last five) are applied together."""
+"""The operations by name; all are equally likely."""
 
 
 class DrawnOperations(NamedTuple):
     """One operation per image, on the CPU, sorted by operation.
 
-    rows: the n images that get one. operation: index into OPERATIONS, [n]. numbers: its parameters, [n, 6].
+    rows: the n images that get one. operation: index into OPERATIONS, [n]. signed: magnitudes over 10 with a random
+    sign, [n].
     """
 
     rows: Tensor
     operation: Tensor
-    numbers: Tensor
+    signed: Tensor
 
 
-def plan(uniforms: Tensor, magnitude: float | None, std: float) -> DrawnOperations:
-    """Draw which image gets which operation, and its parameters: one of the fifteen, applied with probability ½.
+def plan(
+    uniforms: Tensor,
+    magnitude: float | None,
+    std: float,
+) -> DrawnOperations:
+    """Draw which image gets which operation, and its magnitude: one of the fifteen, applied with probability ½.
 
     The magnitude is normal with mean `magnitude` and standard deviation `std`, clipped to [0, 10], or without a mean
-    uniform in [0, 10]; geometric ones get a random sign. uniforms: [B, 4] independent numbers in [0, 1) on the CPU,
-    the only source of randomness.
+    uniform in [0, 10]; geometric operations use its random sign. uniforms: [B, 4] independent numbers in [0, 1) on the
+    CPU, the only source of randomness.
     """
     rows = (uniforms[:, 0] < PROBABILITY).nonzero()[:, 0]
     operation = (uniforms[rows, 1] * len(OPERATIONS)).long()
@@ -212,36 +228,35 @@ def plan(uniforms: Tensor, magnitude: float | None, std: float) -> DrawnOperatio
     strength = uniforms[rows, 2]
     if magnitude is not None:
         # randn's numbers would depend on how many are drawn; the smallest uniform above 0 is 2⁻²⁴
-        strength = (magnitude + std * torch.special.ndtri(strength.clamp(min=2**-25))).clamp(
-            0, HIGHEST
-        ) / HIGHEST
+        normal = torch.special.ndtri(strength.clamp(min=2**-25))
+        strength = (magnitude + std * normal).clamp(0, HIGHEST) / HIGHEST
     signed = torch.where(uniforms[rows, 3] < 0.5, -strength, strength)
-    numbers = torch.zeros(len(rows), _PARAMETERS)
-    parts = operation.bincount(minlength=len(OPERATIONS)).tolist()
-    split = (torch.split(values, parts) for values in (numbers, strength, signed))
-    for each, share, unsigned, either in zip(OPERATIONS.values(), *split, strict=True):
-        values = each.numbers(unsigned, either)
-        share[:, : values.shape[1]] = values
-    return DrawnOperations(rows, operation, numbers)
+    return DrawnOperations(rows, operation, signed)
 
 
-def apply(images: Tensor, chosen: DrawnOperations) -> Tensor:
+def apply(
+    images: Tensor,
+    chosen: DrawnOperations,
+) -> Tensor:
     """Apply a plan to its images, [n, 3, H, W] in the order of its rows, without synchronising with the device."""
-    numbers = photometric.to_device(chosen.numbers, images.device)
+    signed = photometric.to_device(chosen.signed, images.device)
+    counts = chosen.operation.bincount(minlength=len(OPERATIONS)).tolist()
     out = torch.empty_like(images)
     start = 0
-    counts = chosen.operation.bincount(minlength=len(OPERATIONS)).tolist()
-    for function, alike in itertools.groupby(
-        zip(OPERATIONS.values(), counts, strict=True), lambda pair: pair[0].apply
-    ):
-        part = slice(start, start + sum(count for _, count in alike))
-        if part.stop > start:
-            out[part] = function(images[part], numbers[part])
-        start = part.stop
+    for operation, count in zip(OPERATIONS.values(), counts, strict=True):
+        if count:
+            part = slice(start, start + count)
+            out[part] = operation(images[part], signed[part])
+            start += count
     return out
 
 
-def augment_(images: Tensor, uniforms: Tensor, magnitude: float | None, std: float = 0.0) -> None:
+def augment_(
+    images: Tensor,
+    uniforms: Tensor,
+    magnitude: float | None,
+    std: float = 0.0,
+) -> None:
     """Apply n operations, one after another, in place to images [B, 3, H, W]. uniforms: [B, n · 4], as for `plan`."""
     for numbers in torch.split(uniforms, UNIFORMS_PER_OPERATION, 1):
         chosen = plan(numbers, magnitude, std)

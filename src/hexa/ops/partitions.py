@@ -8,10 +8,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from hexa.runtime import processes
+
 
 def entropy_share(sizes: Tensor) -> float:
     """−Σ p ln p / ln K of cluster sizes [K]: 1 for clusters of equal size, 0 if one has everything."""
-    return 1.0 if len(sizes) < 2 else _entropy(sizes) / math.log(len(sizes))
+    if len(sizes) < 2:
+        return 1.0
+    return _entropy(sizes) / math.log(len(sizes))
 
 
 def mutual_information(first: Tensor, second: Tensor) -> float:
@@ -24,37 +28,48 @@ def mutual_information(first: Tensor, second: Tensor) -> float:
         return 0.0
     a = first[both].long()
     b = second[both].long()
-    _, counts = torch.unique(a * (int(b.max()) + 1) + b, return_counts=True)
-    joint = _entropy(counts)
-    ours = _entropy(a.bincount())
-    theirs = _entropy(b.bincount())
-    return 1.0 if ours + theirs == 0 else max(0.0, 2 * (ours + theirs - joint) / (ours + theirs))
+    pairs = a * (int(b.max()) + 1) + b
+    joint = _entropy(torch.unique(pairs, return_counts=True)[1])
+    apart = _entropy(a.bincount()) + _entropy(b.bincount())
+    if apart == 0:
+        return 1.0
+    return max(0.0, 2 * (apart - joint) / apart)
 
 
 def health(
-    now: Tensor, before: Tensor, sizes: Sequence[int], labels: Tensor | None
+    now: Tensor,
+    before: Tensor,
+    sizes: Sequence[int],
+    labels: Tensor | None,
 ) -> dict[str, float]:
-    """The health of several clusterings, as means over them (F30).
+    """The health of several clusterings, as means over them (F30); empty on other processes than the main one.
 
     The share of non-empty clusters; the entropy as a share of ln K; normalised mutual information with the previous
     clusters and with the labels, where they exist. now, before: clusters of all images in this epoch and the last,
     [H, N], negative if unassigned. sizes: H numbers of clusters. labels: [N] or None.
     """
+    if not processes.is_main():
+        return {}
     now = now.cpu().long()
     before = before.cpu().long()
-    counts = [row[row >= 0].bincount(minlength=size) for row, size in zip(now, sizes, strict=True)]
-    facts = {
-        "clusters/non_empty": [float((count > 0).double().mean()) for count in counts],
-        "clusters/entropy": [entropy_share(count) for count in counts],
-    }
-    if bool((before >= 0).any()):
-        facts["clusters/nmi_previous"] = [
-            mutual_information(*pair) for pair in zip(now, before, strict=True)
-        ]
-    if labels is not None and labels.ndim == 1 and bool((labels >= 0).any()):
-        facts["clusters/nmi_labels"] = [mutual_information(row, labels) for row in now]
-    return {name: sum(values) / len(values) for name, values in facts.items()}
+    known = labels is not None and labels.ndim == 1 and bool((labels >= 0).any())
+    facts: dict[str, float] = {}
+
+    def note(name: str, value: float) -> None:
+        name = f"clusters/{name}"
+        facts[name] = facts.get(name, 0.0) + value
+
+    for row, previous, size in zip(now, before, sizes, strict=True):
+        counts = row[row >= 0].bincount(minlength=size)
+        note("non_empty", float((counts > 0).double().mean()))
+        note("entropy", entropy_share(counts))
+        if bool((before >= 0).any()):
+            note("nmi_previous", mutual_information(row, previous))
+        if labels is not None and known:
+            note("nmi_labels", mutual_information(row, labels))
+    return {name: total / len(sizes) for name, total in facts.items()}
 
 
 def _entropy(counts: Tensor) -> float:
-    return float(torch.special.entr(counts.double() / counts.sum().clamp_min(1)).sum())
+    share = counts.double() / counts.sum().clamp_min(1)
+    return float(torch.special.entr(share).sum())

@@ -18,12 +18,16 @@ from torch.nn import functional
 
 from hexa.ops.geometry import separable
 
+#: Weights of red, green and blue in the luma.
 LUMA = (0.2989, 0.587, 0.114)
 #: The side of an image from which on a blur is a convolution on a CPU, which is faster where its kernel is small.
 _CONVOLVED = 96
+#: The orders of a colour jitter's four operations.
 ORDERS = tuple(itertools.permutations(range(4)))
-_PLACE = torch.tensor(ORDERS).argsort(1)  # [24, 4]: when each operation comes
-_BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)
+#: The place of each operation in each order, [24, 4].
+_PLACE = torch.tensor(ORDERS).argsort(1)
+#: The number of the hue among brightness, contrast, saturation and hue.
+_HUE = 3
 
 
 def per_image(values: Tensor) -> Tensor:
@@ -52,24 +56,36 @@ def grayscale(images: Tensor) -> Tensor:
     return luma(images).expand_as(images)
 
 
-def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
+def adjust_brightness(
+    images: Tensor,
+    factor: Tensor,
+) -> Tensor:
     """clip(f · x). factor: [B]."""
     return images.mul(per_image(factor)).clamp_(0, 1)
 
 
-def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
+def adjust_contrast(
+    images: Tensor,
+    factor: Tensor,
+) -> Tensor:
     """clip(f · x + (1 − f) · mean of the image's luma). factor: [B]."""
-    return torch.lerp(luma(images).mean((1, 2, 3), keepdim=True), images, per_image(factor)).clamp_(
-        0, 1
-    )
+    level = luma(images).mean((1, 2, 3), keepdim=True)
+    return torch.lerp(level, images, per_image(factor)).clamp_(0, 1)
 
 
-def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
+def adjust_saturation(
+    images: Tensor,
+    factor: Tensor,
+) -> Tensor:
     """clip(f · x + (1 − f) · luma). factor: [B]."""
     return torch.lerp(luma(images), images, per_image(factor)).clamp_(0, 1)
 
 
-def adjust_hue(images: Tensor, shift: Tensor, out: Tensor | None = None) -> Tensor:
+def adjust_hue(
+    images: Tensor,
+    shift: Tensor,
+    out: Tensor | None = None,
+) -> Tensor:
     """Turn the hue by `shift` [B] of the full circle, in [−½, ½]; HSV value and saturation stay.
 
     With V = max, C = max − min, r = (R − min)/C, d = (G − B)/C, the hue in sixths of the circle is
@@ -78,17 +94,14 @@ def adjust_hue(images: Tensor, shift: Tensor, out: Tensor | None = None) -> Tens
     Without comparisons, cases or the saturation this is three times as fast as converting to HSV and back.
     out: where to write, may be `images`.
     """
-    red = images[:, 0]
-    green = images[:, 1]
-    blue = images[:, 2]
+    red, green, blue = images.unbind(1)
     value = torch.maximum(red, green)  # [B, H, W]
     torch.maximum(value, blue, out=value)
     low = torch.minimum(red, green)
     torch.minimum(low, blue, out=low)
     chroma = value - low
-    work = chroma.clamp(
-        min=torch.finfo(images.dtype).tiny
-    ).reciprocal_()  # the hue of grey pixels does not matter
+    # the hue of grey pixels does not matter
+    work = chroma.clamp(min=torch.finfo(images.dtype).tiny).reciprocal_()
     share = torch.sub(red, low, out=low).mul_(work)  # r
     side = (green - blue).mul_(work)  # d
     hue = side.abs().sub_(1)
@@ -117,7 +130,10 @@ class Jitter(NamedTuple):
     hue: Tensor
     order: Tensor
 
-    def select(self, index: Tensor) -> Jitter:
+    def select(
+        self,
+        index: Tensor,
+    ) -> Jitter:
         """The parameters of some of the images."""
         return Jitter(*(value[index] for value in self))
 
@@ -127,7 +143,10 @@ def hue_turn(jitter: Jitter) -> Tensor:
     return _PLACE[jitter.order, _HUE]
 
 
-def color_jitter(images: Tensor, jitter: Jitter) -> Tensor:
+def color_jitter(
+    images: Tensor,
+    jitter: Jitter,
+) -> Tensor:
     """Brightness, contrast, saturation and hue, clipped after each, in a separate order per image (F20).
 
     The first three are all clip(a·x + b·luma(x) + c·mean luma(x)), so three such steps serve the whole batch in any
@@ -138,33 +157,39 @@ def color_jitter(images: Tensor, jitter: Jitter) -> Tensor:
     turns = hue_turn(jitter)
     out = images.clone(memory_format=torch.contiguous_format)
     assert bool((turns.diff() >= 0).all()), "images must be sorted by hue_turn"
+    # the step of each operation among the three that are not hue
     place = _PLACE[jitter.order][:, :_HUE]  # [B, 3]
-    step = place - (place > turns[:, None]).long()  # [B, 3]: when, among the three that are not hue
-    factors = torch.stack((jitter.brightness, jitter.contrast, jitter.saturation), 1)  # [B, 3]
+    step = place - (place > turns[:, None]).long()  # [B, 3]
+    # the coefficients a, b and c of each step; contrast shares with the mean luma, saturation with the luma
     coefficients = torch.zeros(3, 3, len(out))  # [step, (a, b, c), B]
     rows = torch.arange(len(out))
-    for operation, other in ((_BRIGHTNESS, None), (_CONTRAST, 2), (_SATURATION, 1)):
-        coefficients[step[:, operation], 0, rows] = factors[:, operation]
-        if other is not None:
-            coefficients[step[:, operation], other, rows] = 1 - factors[:, operation]
+    coefficients[step[:, 0], 0, rows] = jitter.brightness
+    coefficients[step[:, 1], 0, rows] = jitter.contrast
+    coefficients[step[:, 1], 2, rows] = 1 - jitter.contrast
+    coefficients[step[:, 2], 0, rows] = jitter.saturation
+    coefficients[step[:, 2], 1, rows] = 1 - jitter.saturation
     packed = to_device(torch.cat((coefficients.view(9, -1), jitter.hue[None])), out.device)
     start = 0
     for turn, count in enumerate(turns.bincount(minlength=4).tolist()):
+        # turn the hue of the images whose order says so now
         if count and out.shape[1] == 3:
             part = slice(start, start + count)
             adjust_hue(out[part], packed[9, part], out[part])
             start += count
+        # clip(a·x + b·luma + c·mean luma)
         if turn < 3:
-            own, gray, level = (per_image(packed[3 * turn + i]) for i in range(3))
+            a, b, c = map(per_image, packed[3 * turn : 3 * turn + 3])
             blend = luma(out)
-            offset = blend.mean((1, 2, 3), keepdim=True).mul_(level)
-            torch.addcmul(torch.addcmul(offset, blend, gray, out=blend), out, own, out=out).clamp_(
-                0, 1
-            )
+            offset = blend.mean((1, 2, 3), keepdim=True).mul_(c)
+            torch.addcmul(offset, blend, b, out=blend)
+            torch.addcmul(blend, out, a, out=out).clamp_(0, 1)
     return out
 
 
-def blur_radius(sigma: float, size: int) -> int:
+def blur_radius(
+    sigma: float,
+    size: int,
+) -> int:
     """The radius of a blur kernel: ⌈3 σ⌉ pixels (0.3 % of the weight is beyond), below `size`.
 
     The published σ of at most 2 pixels give 13 taps (F20).
@@ -172,7 +197,11 @@ def blur_radius(sigma: float, size: int) -> int:
     return min(math.ceil(3 * sigma), size - 1)
 
 
-def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
+def gaussian_blur(
+    images: Tensor,
+    sigma: Tensor,
+    radius: int,
+) -> Tensor:
     """Separable Gaussian blur with a standard deviation per image, `sigma` [B] in pixels, and reflected borders.
 
     w_k ∝ exp(−k² / 2σ²), |k| ≤ radius < min(H, W), normalised to sum 1: torchvision's `gaussian_blur` with kernel
@@ -192,7 +221,11 @@ def gaussian_blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
     return separable(images, rows, rows if width == height else _band(kernel, radius, width))
 
 
-def _convolved(images: Tensor, kernel: Tensor, radius: int) -> Tensor:
+def _convolved(
+    images: Tensor,
+    kernel: Tensor,
+    radius: int,
+) -> Tensor:
     """Images [B, C, H, W] with reflected borders, convolved along both axes with kernels [B, 2·radius + 1]."""
     each = kernel.repeat_interleave(images.shape[1], 0)  # [B·C, K]
     planes = functional.pad(images.float(), 4 * (radius,), mode="reflect").flatten(0, 1)[None]
@@ -204,19 +237,24 @@ def _convolved(images: Tensor, kernel: Tensor, radius: int) -> Tensor:
     return wide[:, : images.shape[:2].numel()].view(images.shape)
 
 
-def _band(kernel: Tensor, radius: int, size: int) -> Tensor:
+def _band(
+    kernel: Tensor,
+    radius: int,
+    size: int,
+) -> Tensor:
     """[B, size, size]: row i holds the kernel around i, reflected at the border pixels."""
     at = torch.arange(size, device=kernel.device)
-    seen = (
-        at[None, :, None] + torch.arange(-radius, radius + 1, device=kernel.device)[:, None, None]
-    )  # [K, size, 1]
-    seen = seen.abs()
+    offset = torch.arange(-radius, radius + 1, device=kernel.device)
+    seen = (at[None, :, None] + offset[:, None, None]).abs()  # [K, size, 1]
     seen = torch.minimum(seen, 2 * (size - 1) - seen)
     hits = (seen == at).to(kernel.dtype)  # [K, size, size]
     return (kernel @ hits.view(len(hits), -1)).view(-1, size, size)
 
 
-def solarize(images: Tensor, threshold: float = 0.5) -> Tensor:
+def solarize(
+    images: Tensor,
+    threshold: float = 0.5,
+) -> Tensor:
     """1 − x where x ≥ threshold, else x."""
     return torch.where(images >= threshold, 1 - images, images)
 
@@ -226,7 +264,11 @@ def solarize(images: Tensor, threshold: float = 0.5) -> Tensor:
 STAINS = torch.tensor([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])
 
 
-def stain_jitter(images: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
+def stain_jitter(
+    images: Tensor,
+    factor: Tensor,
+    shift: Tensor,
+) -> Tensor:
     """Change each stain's amount s to a·s + b in RGB images of histological sections.
 
     With optical densities −ln x = s·M, where the rows of M are STAINS, x' = clip(exp(−(a∘s + b)·M)) (Tellez et al.
@@ -239,7 +281,10 @@ def stain_jitter(images: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
     return out.exp_().clamp_(0, 1).view_as(images)
 
 
-def to_device(values: Tensor, device: torch.device) -> Tensor:
+def to_device(
+    values: Tensor,
+    device: torch.device,
+) -> Tensor:
     """Copy to the device without waiting for the copy."""
     pinned = values.pin_memory() if device.type == "cuda" and not values.is_cuda else values
     return pinned.to(device, non_blocking=True)

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from hexa.ops.kmeans import UNASSIGNED
 from hexa.runtime import processes
+from hexa.runtime.precision import at_least_fp32
 
 #: Rows whose distances are in memory at a time.
 _CHUNK = 65536
@@ -27,13 +28,13 @@ def proto_nce(query: Tensor, prototypes: Tensor, concentrations: Tensor, targets
     into the prototypes or −100 for none. Returns [...], 0 without a target. Only the query gets a gradient.
     """
     with torch.autocast(query.device.type, enabled=False):
-        dtype = torch.promote_types(query.dtype, torch.float32)
-        scores = (
-            query.to(dtype).flatten(0, -2)
-            @ (prototypes.detach() / concentrations.detach()[:, None]).to(dtype).T
-        )
+        rows = at_least_fp32(query).flatten(0, -2)
+        scaled = prototypes.detach() / concentrations.detach()[:, None]
         losses = functional.cross_entropy(
-            scores, targets.flatten(), ignore_index=UNASSIGNED, reduction="none"
+            rows @ scaled.to(rows.dtype).T,
+            targets.flatten(),
+            ignore_index=UNASSIGNED,
+            reduction="none",
         )
         return losses.view(targets.shape)
 
@@ -55,9 +56,8 @@ def concentrations(
     """
     count = len(centroids)
     pairs = zip(torch.split(rows, _CHUNK), torch.split(assignments, _CHUNK), strict=True)
-    distances = torch.cat(
-        [torch.linalg.vector_norm(part - centroids[own], dim=1) for part, own in pairs]
-    )
+    parts = [torch.linalg.vector_norm(part - centroids[own], dim=1) for part, own in pairs]
+    distances = torch.cat(parts)
     cluster = assignments.cpu()  # a GPU would add in any order
     total = torch.bincount(cluster, distances.double().cpu(), count).double()
     sizes = torch.bincount(cluster, minlength=count).double()
@@ -94,7 +94,6 @@ def compare(
     first = order.new_zeros(num_prototypes + 1)  # the last entry is for images without a cluster
     first.index_fill_(0, torch.where(everyone >= 0, everyone, num_prototypes), num_prototypes)
     compared = (order + first[:-1]).topk(num_compared).indices
-    place = torch.empty_like(order).index_copy_(
-        0, compared, torch.arange(num_compared, device=own.device)
-    )
+    numbers = torch.arange(num_compared, device=own.device)
+    place = torch.empty_like(order).index_copy_(0, compared, numbers)
     return compared, torch.where(own >= 0, place[own.clamp_min(0)], UNASSIGNED)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hexa.runtime.precision import at_least_fp32
+
 
 def sinkhorn(scores: Tensor, epsilon: float = 0.05, iterations: int = 3) -> Tensor:
     """Codes [B, K] of scores (cosines) [B, K]: rows sum to 1, columns to nearly B / K; in fp32 or better.
@@ -14,10 +16,9 @@ def sinkhorn(scores: Tensor, epsilon: float = 0.05, iterations: int = 3) -> Tens
     Cosines are at most 1, so exp((s − 1) / ε), equal up to a factor that cancels, cannot overflow.
     """
     with torch.autocast(scores.device.type, enabled=False):
-        codes = (
-            scores.to(torch.promote_types(scores.dtype, torch.float32)).sub(1).div_(epsilon).exp_()
-        )
-        tiny = torch.finfo(codes.dtype).tiny  # where all similarities to a prototype underflow
+        codes = at_least_fp32(scores).sub(1).div_(epsilon).exp_()
+        # if all similarities to a prototype underflow
+        tiny = torch.finfo(codes.dtype).tiny
         for _ in range(iterations):
             # the constants K and B of the equation cancel in the next division, and in the codes
             codes /= codes.sum(0, keepdim=True).clamp_min_(tiny)

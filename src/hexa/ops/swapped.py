@@ -8,7 +8,11 @@ from torch import Tensor
 from torch.nn import functional
 
 
-def swapped_prediction(scores: Tensor, codes: Tensor, crops: Sequence[int]) -> Tensor:
+def swapped_prediction(
+    scores: Tensor,
+    codes: Tensor,
+    crops: Sequence[int],
+) -> Tensor:
     """The cross-entropy of codes and predictions over all pairs of a code and another crop.
 
         ℓ_v = V / P · Σ_{c ≠ v} −Σ_k q_ck · log softmax_k(s_v),   P the number of pairs,
@@ -18,11 +22,16 @@ def swapped_prediction(scores: Tensor, codes: Tensor, crops: Sequence[int]) -> T
     """
     views = len(scores)
     pairs = sum(views - (crop < views) for crop in crops)
-    log_share = functional.log_softmax(scores, -1)
-    return -(targets_of_others(codes, crops, views) * log_share).sum(-1) * (views / max(1, pairs))
+    targets = targets_of_others(codes, crops, views)
+    losses = -(targets * functional.log_softmax(scores, -1)).sum(-1)
+    return losses * (views / max(1, pairs))
 
 
-def targets_of_others(codes: Tensor, crops: Sequence[int], views: int) -> Tensor:
+def targets_of_others(
+    codes: Tensor,
+    crops: Sequence[int],
+    views: int,
+) -> Tensor:
     """The sum of the codes [A, B, K] of the other crops, for each of V crops: [V, B, K]."""
     targets = codes.sum(0).repeat(views, 1, 1)
     for own, crop in zip(codes, crops, strict=True):

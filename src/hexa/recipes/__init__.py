@@ -86,8 +86,9 @@ def get(name: str) -> Experiment:
 def check(base: str, known: Collection[str]) -> None:
     """Raise UserError if a name without modifiers is not among the known ones."""
     if base not in known:
-        nearby = _nearest(base, known)
-        raise UserError(f"unknown recipe '{base}'; {nearby} (`hexa recipes` lists all)")
+        raise UserError(
+            f"unknown recipe '{base}'; {_nearest(base, known)} (`hexa recipes` lists all)"
+        )
 
 
 def _nearest(name: str, known: Collection[str]) -> str:
@@ -97,7 +98,9 @@ def _nearest(name: str, known: Collection[str]) -> str:
         return f"did you mean '{plain}+adversarial'?"
     words = [word for word in ("hexa", "adversarial", "cutmix", "robust") if word in name]
     hard = [one for one in known if any(word in one for word in words)]
-    hard += [f"{one}+{word}" for one in known for word in words if word != "hexa"]
+    hard += [
+        f"{one}+{word}" for one in known for word in words if word in ("adversarial", "cutmix")
+    ]
     return nearest(name, hard if words else known)
 
 
@@ -126,13 +129,12 @@ def describe() -> list[dict[str, Any]]:
 def _read(doc: str) -> tuple[str, dict[str, str]]:
     """Summary line, and the paragraphs that begin with Command:, Expected: and Cost:."""
     labelled = re.split(r"^\s*(Command|Expected|Cost): ", doc, flags=re.MULTILINE)
-    facts = {
-        label.lower(): " ".join(text.split("\n\n")[0].split())
-        for label, text in zip(labelled[1::2], labelled[2::2], strict=True)
-    }
-    return " ".join(doc.split("\n\n")[0].split()), {
-        "command": "",
-        "expected": "",
-        "cost": "",
-        **facts,
-    }
+    facts = {"command": "", "expected": "", "cost": ""}
+    for label, text in zip(labelled[1::2], labelled[2::2], strict=True):
+        facts[label.lower()] = _first_paragraph(text)
+    return _first_paragraph(doc), facts
+
+
+def _first_paragraph(text: str) -> str:
+    """The words of the first paragraph, on one line."""
+    return " ".join(text.split("\n\n")[0].split())

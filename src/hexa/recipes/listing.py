@@ -13,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from hexa import recipes
 from hexa.entry_points import added
 from hexa.recipes import RECIPES
 
@@ -52,9 +53,14 @@ def read() -> Listing:
     return Listing(rows, modifiers, complete=len(contents) == len(packages))
 
 
+def names() -> list[str]:
+    """The names of all recipes; they are imported only if a package has no such file."""
+    listed = read()
+    return listed.names if listed.complete else recipes.names()
+
+
 def write() -> None:
     """Write the files of hexa and hexa_paper anew, in a process that has not imported hexa_paper before."""
-    from hexa import recipes
     from hexa.recipes.modifiers import MODIFIERS
 
     own = recipes.import_own()

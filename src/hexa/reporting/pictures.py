@@ -27,7 +27,7 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Gallery:
-    """R rows of K pictures of S × S pixels. Texts and frames are left out by default."""
+    """R rows of K pictures of S × S pixels. Texts are left out by default."""
 
     tiles: Pixels
     """uint8 [R, K, S, S, 3]; mid-grey where a row has fewer pictures."""
@@ -37,8 +37,6 @@ class Gallery:
     """R rows of K texts below the pictures."""
     labels: Sequence[str] = ()
     """R texts at the left."""
-    frames: Sequence[Sequence[str]] = ()
-    """R rows of K colours around the pictures, "" for none; these are drawn, but not stored."""
 
     def draw(self, title: str = "", remark: str = "", *, side: float = 1.15) -> Figure:
         """The gallery as a figure, each picture `side` inches wide."""
@@ -53,8 +51,6 @@ class Gallery:
                 ax.set(xticks=[], yticks=[])
                 ax.spines[:].set_visible(False)
                 ax.imshow(self.tiles[row, column])
-                if self.frames and self.frames[row][column]:
-                    ax.spines[:].set(visible=True, color=self.frames[row][column], linewidth=3)
                 if self.captions:
                     ax.set_xlabel(self.captions[row][column], fontsize=8, color=MUTED, labelpad=2)
                 if self.heads and row == 0:
@@ -84,13 +80,15 @@ class Gallery:
         with np.load(path, allow_pickle=False) as stored:
             tiles, heads, captions, labels = (stored[name] for name in ("tiles", *_TEXTS))
         rows, columns, height, width, channels = tiles.shape
-        shapes = heads.shape in ((0,), (columns,)) and labels.shape in ((0,), (rows,))
-        shapes = (
-            shapes
-            and captions.shape in ((0,), (rows, columns))
-            and height == width
+        fitting = (
+            tiles.dtype == np.uint8
+            and 0 < rows * columns <= _MOST_TILES
+            and height == width > 0
             and channels == 3
+            and heads.shape in ((0,), (columns,))
+            and labels.shape in ((0,), (rows,))
+            and captions.shape in ((0,), (rows, columns))
         )
-        if tiles.dtype != np.uint8 or not shapes or not tiles.size or rows * columns > _MOST_TILES:
+        if not fitting:
             raise ValueError(f"{path}: not a gallery written by hexa")
         return cls(tiles, *(texts.astype(np.str_).tolist() for texts in (heads, captions, labels)))

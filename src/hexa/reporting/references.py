@@ -22,7 +22,10 @@ GROUP = "hexa.references"
 
 def tables(runs: Sequence[Run], names: Sequence[str]) -> list[Table]:
     """Return all tables for the report of these runs."""
-    return [table for module in loaded(GROUP) for table in module.tables(runs, names)]
+    found = []
+    for module in loaded(GROUP):
+        found += module.tables(runs, names)
+    return found
 
 
 def of_result(result: Mapping[str, Any]) -> list[tuple[Table, str]]:

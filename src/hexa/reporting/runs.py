@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -20,8 +19,6 @@ Record = dict[str, Any]
 _MOST_JOURNAL = 512 * 1024**2
 #: Bytes of a journal from which on lines of training are left out.
 _LONG_JOURNAL = 32 * 1024**2
-#: Bytes of a line, at most.
-_LONGEST_LINE = 64 * 1024
 #: Lines from which on other lines are left out, too.
 _MOST_LINES = 50_000
 #: Quantities of a run that are shown, at most.
@@ -114,11 +111,9 @@ class Run:
     @property
     def interruptions(self) -> int:
         """How often its training was stopped and resumed: `seconds` is then a sum over several sessions."""
-        last = max(
-            (line["step"] for line in [*self.train, *self.events] if is_number(line.get("step"))),
-            default=0,
-        )
-        steps = [entry.get("step", 1) for entry in self.resumptions]
+        steps = [entry.get("step") for entry in self.resumptions]
+        lines = [*self.train, *self.events]
+        last = max((line["step"] for line in lines if is_number(line.get("step"))), default=0)
         # a run resumed from its beginning was not interrupted, one at its end trained nothing more
         return sum(is_number(step) and 0 < step < last for step in steps)
 
@@ -126,11 +121,18 @@ class Run:
     def resumptions(self) -> list[Record]:
         """The environments in which it was resumed, each with the step that it was resumed from."""
         entries = self.environment.get("resumed")
-        return (
-            [entry for entry in entries if isinstance(entry, dict)]
-            if isinstance(entries, list)
-            else []
-        )
+        if not isinstance(entries, list):
+            return []
+        return [entry for entry in entries if isinstance(entry, dict)]
+
+    @property
+    def view_sets(self) -> int | None:
+        """The number of passes with views of their own, which later ones repeat; None if all have."""
+        start = self.config.get("start")
+        planned = start.get("view_sets") if isinstance(start, dict) else None
+        made = [event["view_sets"] for event in self.events if "view_sets" in event]
+        sets = made[-1] if made else planned
+        return round(sets) if is_number(sets) else None
 
 
 def read_run(folder: Path | str) -> Run:
@@ -158,7 +160,7 @@ def read_run(folder: Path | str) -> Run:
     read = _Reader(folder, within=folder)
     config_text = read.text("config.yaml", parsing.MOST_YAML)
     lines = read.journal()
-    run = Run(
+    return Run(
         folder,
         config=read.mapping("config.yaml", config_text, parsing.from_yaml),
         config_text=config_text,
@@ -166,7 +168,7 @@ def read_run(folder: Path | str) -> Run:
         train=_by_step(lines, "train"),
         monitor=_by_step(lines, "monitor"),
         epochs=_by_step(lines, "epoch"),
-        warnings=_warnings(lines, read.problems),
+        warnings=_warnings(lines),
         events=[
             line
             for line in lines
@@ -176,11 +178,6 @@ def read_run(folder: Path | str) -> Run:
         adaptation=read.adaptation(),
         problems=read.problems,
     )
-    if len(run.quantities) > MOST_QUANTITIES:
-        read.problems.append(
-            f"metrics.jsonl: {len(run.quantities):,} quantities, of which the first are drawn"
-        )
-    return run
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -252,51 +249,43 @@ class _Reader:
         broken = list[int]()
         every = 1
         with self.telling(name):
-            parsing.check(self.folder / name, _MOST_JOURNAL, within=self.within)
-            with (self.folder / name).open("rb") as file:
-                every = max(1, math.ceil(os.fstat(file.fileno()).st_size / _LONG_JOURNAL))
-                for number, line in enumerate(
-                    iter(lambda: file.readline(_LONGEST_LINE), b""), start=1
-                ):
-                    spare = b'"event": "train"' in line or len(records) > _MOST_LINES
-                    if not line.strip() or (number % every and spare):
-                        continue
-                    with suppress(ValueError):
-                        if isinstance(record := parsing.from_json(line.decode()), dict):
-                            records.append(record)
-                            continue
+            path = self.folder / name
+            every = max(1, math.ceil(path.stat().st_size / _LONG_JOURNAL))
+            lines = parsing.read_lines(path, _MOST_JOURNAL, self.within)
+            for number, (_, fields) in enumerate(lines, start=1):
+                if fields is None:
                     broken.append(number)
+                    continue
+                spare = fields.get("event") == "train" or len(records) > _MOST_LINES
+                if number % every == 0 or not spare:
+                    records.append(fields)
         if every > 1:
             self.problems.append(f"{name} is long: one in {every} of its training lines is shown")
         if broken:
-            self.problems.append(
-                f"{name}: {counted(len(broken), 'broken line')} left out ({some(broken)})"
-            )
+            lost = counted(len(broken), "broken line")
+            self.problems.append(f"{name}: {lost} left out ({some(broken)})")
         return records
 
     def results(self, name: str) -> list[Record]:
         """The evaluations: a list of them, or one alone. A missing file is fine: not every run is evaluated."""
         value = self.parsed(name, self.text(name)) if (self.folder / name).exists() else []
-        entries = value if isinstance(value, list) else [] if value is None else [value]
-        results = [e for e in entries if isinstance(e, dict) and isinstance(e.get("metrics"), dict)]
-        if len(results) < len(entries):
-            self.problems.append(
-                f"{name}: {len(entries) - len(results)} entries without metrics left out"
-            )
-        if len(results) > _MOST_RESULTS:
-            self.problems.append(
-                f"{name}: {len(results):,} results, of which the last {_MOST_RESULTS} are shown"
-            )
-        return [
-            {**e, "metrics": dict(list(e["metrics"].items())[:_MOST_METRICS])}
-            for e in results[-_MOST_RESULTS:]
-        ]
+        entries = value if isinstance(value, list) else [value]
+        kept = []
+        for entry in entries[-_MOST_RESULTS:]:
+            if isinstance(entry, dict) and isinstance(entry.get("metrics"), dict):
+                metrics = list(entry["metrics"].items())[:_MOST_METRICS]
+                kept.append({**entry, "metrics": dict(metrics)})
+        left = len(entries) - len(kept)
+        if left and value is not None:
+            self.problems.append(f"{name}: {left} of {len(entries):,} entries left out")
+        return kept
 
     def adaptation(self) -> Record:
         """Verdict, plan and table of an adaptation that has ended; empty if there is none."""
         name = "adapt.json"
         record = self.mapping(name, self.text(name)) if (self.folder / name).is_file() else {}
-        table, verdict, asked = (record.get(field) for field in ("table", "verdict", "request"))
+        table = record.get("table")
+        verdict = record.get("verdict")
         if not isinstance(verdict, str) or not isinstance(table, dict):
             return {}
         rows = [table.get("header"), *(table.get("rows") or [])][:_MOST_METRICS]
@@ -304,14 +293,12 @@ class _Reader:
             self.problems.append(f"{name}: not the table of an adaptation")
             return {}
         header, *body = [tuple(map(str, row)) for row in rows]
+        lines = [str(line) for part in ("plan", "notes") for line in record.get(part) or []]
         return {
             "verdict": verdict,
             "helped": record.get("kept") == "result",
             "table": Table(header, tuple(body)),
-            "lines": [str(line) for part in ("plan", "notes") for line in record.get(part) or []][
-                :_MOST_METRICS
-            ],
-            "request": asked if isinstance(asked, dict) else {},
+            "lines": lines[:_MOST_METRICS],
             "winner": _winner(record),
         }
 
@@ -334,17 +321,12 @@ def _by_step(lines: list[Record], event: str) -> list[Record]:
     return [kept[step] for step in sorted(kept)]
 
 
-def _warnings(lines: list[Record], problems: list[str]) -> list[Record]:
+def _warnings(lines: list[Record]) -> list[Record]:
     """Each message once, with its first step and how often it was raised; a loss that is NaN or infinite is one too."""
     messages: dict[str, Record] = {}
     for line in lines:
         if line.get("event") in ("warning", "non-finite"):
             message = str(line.get("message", ""))
-            messages.setdefault(
-                message, {"message": message, "step": line.get("step"), "count": 0}
-            )["count"] += 1
-    if len(messages) > _MOST_WARNINGS:
-        problems.append(
-            f"{len(messages):,} warnings, of which the first {_MOST_WARNINGS} are shown"
-        )
+            new = {"message": message, "step": line.get("step"), "count": 0}
+            messages.setdefault(message, new)["count"] += 1
     return list(messages.values())[:_MOST_WARNINGS]

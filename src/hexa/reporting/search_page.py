@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hexa.config import whole_characters
 from hexa.evaluation.search import Found
-from hexa.reporting.rendering import rendered
+from hexa.reporting.rendering import data_uri, rendered
 from hexa.reporting.tables import counted
 from hexa.runtime.files import write_text
 
@@ -75,8 +74,8 @@ def heading(found: Found) -> str:
     return f"{counted(len(found.paths), 'image')}, similarity {found.lowest:.3f} to {found.similarity:.3f}"
 
 
-def data_uri(preview: bytes | None) -> str:
+def source_of(preview: bytes | None) -> str:
     """A JPEG as a source of an <img>; empty for anything else."""
     if preview is None or not preview.startswith(_JPEG):
         return ""
-    return "data:image/jpeg;base64," + base64.b64encode(preview).decode()
+    return data_uri("image/jpeg", preview)

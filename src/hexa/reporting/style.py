@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 import warnings
 from collections.abc import Iterator
@@ -89,21 +90,24 @@ def drawing(
             figure.supxlabel(lines, fontsize=9.0, color=MUTED, x=0.02, ha="left")
 
 
-def save(figure: Figure, path: Path | str) -> Path:
-    """Write a figure as PNG or SVG, by the name's ending, atomically. Raises UserError for another.
-
-    Equal figures give equal files.
-    """
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise UserError(f"{path}: the name must end in {' or '.join(SUFFIXES)}")
-    options: dict[str, Any] = {"format": path.suffix[1:], "dpi": _DPI, "facecolor": "white"}
-    if path.suffix == ".svg":
-        options["metadata"] = {"Date": None}
+def picture(figure: Figure, kind: str) -> bytes:
+    """A figure as png or svg, on white. Equal figures give equal bytes."""
+    options: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {}
     for text in figure.findobj(Text):  # names of files and classes may hold anything
         text.set_text(printable(text.get_text()))
+    file = io.BytesIO()
     with style(), matplotlib.rc_context({"svg.hashsalt": "hexa"}), warnings.catch_warnings():
         # characters that the font lacks are drawn as boxes
         warnings.filterwarnings("ignore", message=r"Glyph \d+ ")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
-        return write_whole(path, lambda file: figure.savefig(file, **options))
+        figure.savefig(file, format=kind, dpi=_DPI, facecolor="white", **options)
+    return file.getvalue()
+
+
+def save(figure: Figure, path: Path | str) -> Path:
+    """Write a figure as PNG or SVG, by the name's ending, atomically. Raises UserError for another."""
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"{path}: the name must end in {' or '.join(SUFFIXES)}")
+    content = picture(figure, path.suffix[1:])
+    return write_whole(path, lambda file: file.write(content))

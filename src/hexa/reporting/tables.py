@@ -131,6 +131,21 @@ def format_duration(seconds: float) -> str:
     return f"{whole} s"
 
 
+def format_passes(passes: float, new: int | None = None) -> str:
+    """How long a training is: passes over the images, and repeats of passes whose views are remembered.
+
+    new: the number of passes with views of their own; None if all have.
+
+    >>> format_passes(12), format_passes(39.7, 7)
+    ('12 passes over the images', '7 passes over the images and 32.7 repeats of their views')
+    """
+    drawn = passes if new is None else min(passes, new)
+    said = f"{round(drawn, 1):g} passes over the images"
+    if drawn == passes:
+        return said
+    return f"{said} and {round(passes - drawn, 1):g} repeats of their views"
+
+
 def text(value: Any) -> str:
     """Any value in words: lists joined, true and false as yes and no, None as "–"."""
     if value is None:

@@ -17,7 +17,6 @@ from hexa.core import Method, Setting
 from hexa.data import Source, draw_part, open_source
 from hexa.data.loading.loaders import PretrainLoader, check_batch_size
 from hexa.data.loading.statistics import measured
-from hexa.data.loading.store import first_image
 from hexa.data.views.config import COLOURED
 from hexa.data.views.making import Views
 from hexa.evaluation.collective import from_main
@@ -119,14 +118,6 @@ def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[st
         if off:
             notes.append(
                 f"images of {network.channels} channels have no colours: without views.{', views.'.join(off)}"
-            )
-    if views.magnification is not None and (image := first_image(source)) is not None:
-        height, width = image.shape[1:]
-        largest = views.magnification[1] * min(height, width)
-        if any(group.size >= largest for group in views.groups):
-            message = f"crops of the first image, {width} × {height} pixels, are all of it"
-            notes.append(
-                f"views.magnification: {message}; give a views.size well below {largest:g}, or views.scale"
             )
     return (override(experiment, changes) if changes else experiment), notes
 

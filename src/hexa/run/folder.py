@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -10,25 +11,21 @@ from pathlib import Path
 from hexa.config import UserError
 from hexa.data.loading.store import UnreadableImages
 from hexa.data.loading.workers import WorkerEnded
-from hexa.data.sources.source import digest
+from hexa.data.sources.fingerprint import digest
+from hexa.run.names import (
+    ADAPTATION as ADAPTATION,
+    BACKBONE as BACKBONE,
+    BEST as BEST,
+    CHECKPOINTS as CHECKPOINTS,
+    CONFIG as CONFIG,
+    LOCK as LOCK,
+)
 from hexa.runtime import checkpoints, parsing, rendezvous
 from hexa.runtime.files import cache_folder, describe, sweep
 from hexa.runtime.lock import locked
 from hexa.training import trackers
 from hexa.training.journal import ENVIRONMENT, METRICS
 
-CONFIG = "config.yaml"
-BACKBONE = "backbone.safetensors"
-REPORT = "report.html"
-CHECKPOINTS = "checkpoints"
-#: The record of `hexa adapt`, which it writes first.
-ADAPTATION = "adapt.json"
-#: The better of the start and the result of an adaptation, for timm.
-WINNER = "winner.safetensors"
-#: The backbone of the epoch that the monitor scored best.
-BEST = "best.safetensors"
-#: Locked by the process that trains into the folder.
-LOCK = ".lock"
 #: Seconds that a killed process may take to be gone.
 PATIENCE = 5.0
 
@@ -106,11 +103,13 @@ def _is_stillborn(folder: Path) -> bool:
         or (folder / CHECKPOINTS).exists()
     ):
         return False
-    journal = folder / METRICS
-    written = journal.read_text(errors="replace") if journal.exists() else ""
-    if '"event": "non-finite"' in written:
+    events = set[object]()
+    if (folder / METRICS).exists():
+        for _, fields in parsing.read_lines(folder / METRICS, sys.maxsize):
+            events.add((fields or {}).get("event"))
+    if "non-finite" in events:
         return True
-    return _noted(folder, "launcher") is not None and '"event": "train"' not in written
+    return "train" not in events and _noted(folder, "launcher") is not None
 
 
 def _noted(folder: Path, name: str) -> object:

@@ -11,7 +11,7 @@ from torch import Tensor
 from hexa.config import ConfigError, UserError
 from hexa.core import Method
 from hexa.data import Source, open_source
-from hexa.data.loading.loaders import evaluation_batches
+from hexa.data.loading.evaluation_stream import evaluation_batches
 from hexa.data.loading.store import describe_problems
 from hexa.data.loading.workers import alike
 from hexa.data.sources.source import Subset

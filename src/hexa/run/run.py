@@ -19,7 +19,7 @@ from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment
 from hexa.reporting import scores
 from hexa.reporting.runs import flatten, read_run
-from hexa.reporting.tables import counted
+from hexa.reporting.tables import format_passes
 from hexa.run.build import (
     Machine,
     backbone_of,
@@ -35,19 +35,9 @@ from hexa.run.build import (
     setting_of,
     settled,
 )
-from hexa.run.folder import (
-    BACKBONE,
-    BEST,
-    CHECKPOINTS,
-    CONFIG,
-    REPORT,
-    is_ours,
-    mine,
-    note,
-    stopping_well,
-    way_on,
-)
+from hexa.run.folder import is_ours, mine, note, stopping_well, way_on
 from hexa.run.monitor import KnnMonitor, without_holdout
+from hexa.run.names import BACKBONE, BEST, CHECKPOINTS, CONFIG, REPORT
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.console import Console
 from hexa.runtime.files import write_whole
@@ -299,15 +289,17 @@ class _Session:
         best = trainer.scoring.best
         kept = best.keeps and best.value is not None  # a resume may have turned it off
         self._save(load_backbone(folder / BEST) if kept else self._backbone(trainer), BACKBONE)
+        sets = {} if trainer.loader.sets is None else {"view_sets": trainer.loader.sets}
         with trainer.journal.looking("collecting the results for the tracker", trainer.step):
             trainer.journal.results = scores.flat(read_run(folder))
-        trainer.journal.write("end", trainer.step)
+        trainer.journal.write("end", trainer.step, **sets)
         if self.experiment.training.report:
             with trainer.journal.looking(f"writing {REPORT}", trainer.step):
                 from hexa.reporting.report import report
-                from hexa.run.visualize import makers
+                from hexa.run.visualize import store_pictures
 
-                report([folder], folder / REPORT, makers(self.experiment.data))
+                trainer.warn(store_pictures(folder, self.experiment.data))
+                report([folder], folder / REPORT)
 
 
 def _headline(
@@ -320,7 +312,7 @@ def _headline(
     )
     where = f"{machine.device.type} {machine.precision}"
     out = f"resumed in {folder}" if resumed else f"into {folder}"
-    length = counted(experiment.epochs, "epoch")
+    length = format_passes(experiment.epochs, experiment.start.view_sets)
     return f"{experiment.recipe}: {experiment.method.name}{hard} on {source!r}, {length}, {where}, {out}"
 
 

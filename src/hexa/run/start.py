@@ -9,9 +9,7 @@ from hexa.nn import backbones
 from hexa.nn.backbones import takes_option
 from hexa.nn.image_size import is_fixed, network_at, rounded
 from hexa.recipes.experiment import Experiment, override
-from hexa.runtime.files import cache_folder
 from hexa.weights import start
-from hexa.weights.pretrained import save_backbone
 
 #: The optimizer of networks with few convolutions, which Muon does not turn.
 _BY_ADAMW = {"optimizer.name": "adamw", "optimizer.learning_rate": 3e-4}
@@ -22,8 +20,7 @@ _BY_STAGE = {"start.layer_decay": 0.75}
 def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> Experiment:
     """The experiment with the network, normalisation and image size of `start.weights`, and their digest recorded.
 
-    given: dotted paths of fields that the user set, which override those of the weights. Code is run only if
-    `start.weights` is among them; the weights that it returns are saved to a file in the cache. Crops of other sizes
+    given: dotted paths of fields that the user set, which override those of the weights. Crops of other sizes
     (multi-crop) keep their proportion to the first ones. A network with few convolutions learns by AdamW where the
     recipe has Muon. A vision transformer, of weights or new, is built for the sizes of the views. An experiment with a
     recorded digest is returned unchanged. Raises UserError for weights that cannot be read or are of another network.
@@ -33,12 +30,6 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
         return experiment
     if config.weights is None:
         return _for_views(experiment, given)
-    if config.weights.startswith("python:") and "start.weights" in given:
-        made = start.made_by_code(config.weights)
-        file = cache_folder() / "starts" / f"{made.content_hash()}.safetensors"
-        return begin_from_weights(
-            override(experiment, {"start.weights": str(save_backbone(made, file))}), given
-        )
     backbone = start.of(config)
     network = backbone.network_config.model_dump(mode="json") | {
         "mean": backbone.mean,
@@ -66,7 +57,7 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
     changes |= {
         "views.size": size,
         "views.extra_crops": crops,
-        "start.sha256": start.digest(config.weights, backbone),
+        "start.sha256": backbone.content_hash(),
     }
     changes |= {
         f"start.{name}": getattr(backbone.preparation, name) for name in ("crop", "interpolation")

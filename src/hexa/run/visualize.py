@@ -6,13 +6,12 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hexa.config import ConfigError, UserError, some
+from hexa.config import ConfigError, UserError, reason, some
 from hexa.core import Batch, Method
 from hexa.data import Source, open_source
 from hexa.data.loading.workers import alike
@@ -26,8 +25,6 @@ from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment
 from hexa.reporting.gallery import gallery
 from hexa.reporting.pictures import Gallery
-from hexa.reporting.report import Makers
-from hexa.reporting.runs import Run, flatten
 from hexa.reporting.style import SIDE, save
 from hexa.run.build import (
     Machine,
@@ -39,12 +36,17 @@ from hexa.run.build import (
     settled,
 )
 from hexa.run.folder import note_of
-from hexa.runtime import checkpoints, paths
+from hexa.run.names import BACKBONE, CHECKPOINTS, CONFIG
+from hexa.runtime import checkpoints, paths, processes
 from hexa.runtime.progress import Progress, silent
 from hexa.runtime.random import Stream
 
+#: Images that are made together: enough for batch statistics like those of training, few enough to be quick.
 _BATCH_SIZE = 64
-"""Images that are made together: enough for batch statistics like those of training, few enough to be quick."""
+#: Images whose clusters a report shows.
+_EMBEDDED = 500
+#: Clusters that a report shows.
+_CLUSTERS = 8
 
 
 def visualize(
@@ -56,7 +58,6 @@ def visualize(
     num_images: int = 8,
     seed: int = 0,
     opens_own: bool = True,
-    problems: list[str] | None = None,
     notes: list[str] | None = None,
     progress: Progress = silent,
 ) -> Path:
@@ -64,18 +65,17 @@ def visualize(
 
     target: a run folder, whose newest checkpoint is taken, or a recipe's name or an experiment, with random weights.
     data: a source; None for the experiment's own. Returns `out`, written atomically.
-    opens_own: see Look.at.
-    gain, num_images, seed, problems: see Look.gallery. notes: takes in sentences on the images. progress: told of
-    stages.
+    opens_own: see Look.at. gain, num_images, seed: see Look.gallery. notes: gets sentences on the images, also on those
+    that cannot be read. progress: told of stages.
     Raises UserError: an unknown target or source, a run without an intact checkpoint, or whose method is in a file that
     has not been imported.
     """
     progress("opening the images", 0, 0)
     look = Look.at(target, data, opens_own)
-    if notes is not None:
-        notes += look.source.notes()
+    notes = [] if notes is None else notes
+    notes += look.source.notes()
     progress("making hard examples", 0, 0)
-    made = look.gallery(num_images, gain=gain, seed=seed, problems=problems)
+    made = look.gallery(num_images, gain=gain, seed=seed, notes=notes)
     progress("drawing", 0, 1)
     return save(made.draw(side=SIDE), out)
 
@@ -108,44 +108,37 @@ class Look:
         opens_own = opens_own or folder is None
         if not opens_own and data is None and not is_known(experiment.data):
             raise own_images(folder, experiment.data)
-        # on whatever device there is, uncompiled, with the hard examples that are trained on and their sources only
-        wanted = needed(experiment.hard_examples)
-        training = experiment.training.model_copy(
-            update={"device": "auto", "compile": False, "num_workers": 0}
-        )
-        kept = {name: config for name, config in experiment.hard_examples.items() if name in wanted}
-        experiment = experiment.model_copy(update={"training": training, "hard_examples": kept})
-        data = None if data == experiment.data else data
-        most = training.max_image_pixels
-        channels = experiment.network.channels
-        source = (
-            open_images(experiment) if data is None else open_source(data, None, most, channels)
-        )
+        experiment = _to_look_at(experiment)
+        if data == experiment.data:
+            data = None
+        if data is None:
+            source = open_images(experiment)
+        else:
+            most = experiment.training.max_image_pixels
+            source = open_source(data, None, most, experiment.network.channels)
         experiment, _ = settled(experiment, source)
         machine = Machine.of(experiment)
+        if folder is None:
+            setting = roomy_setting(experiment, max(len(source), experiment.batch_size))
+            method = build_method(experiment, setting, machine)
+            return cls(experiment, method.train(), machine, source, 0, known=False)
         # what a method reserves follows from the data it was trained on, which may be more than these images
-        own = source if data is None else _own_source(experiment) if opens_own else None
+        trained_on = source
+        if data is not None and opens_own:
+            with suppress(UserError):
+                trained_on = open_images(experiment)
         try:
-            fitting = roomy_setting if folder is None else setting_of
-            setting = fitting(experiment, max(len(own or source), experiment.batch_size))
-            method = build_method(experiment, setting, machine, filled=folder is None)
-            step = _load(method, folder, machine.device) if folder is not None else 0
+            setting = setting_of(experiment, max(len(trained_on), experiment.batch_size))
+            method = build_method(experiment, setting, machine, filled=False)
+            step = _load(method, folder, machine.device)
+        except torch.OutOfMemoryError:
+            raise
         except (ConfigError, RuntimeError) as error:
-            if folder is None or (
-                own is not None and isinstance(error, ConfigError | torch.OutOfMemoryError)
-            ):
-                raise
-            message = f"{folder}: its method remembers every image it was trained on"
-            if not opens_own:
-                raise UserError(f"{message}; give these with --data") from None
-            gone = "cannot be opened" if own is None else f"has other images now ({len(own)})"
-            remedy = f"put it back, or correct 'data' in {folder}/config.yaml"
             raise UserError(
-                f"{message}, and their source '{experiment.data}' {gone}; {remedy}"
+                f"{folder}: its weights do not fit {len(trained_on):,} images ({reason(error)}); give the images that it "
+                "was trained on with --data"
             ) from None
-        return cls(
-            experiment, method.train(), machine, source, step, folder is not None and data is None
-        )
+        return cls(experiment, method.train(), machine, source, step, known=data is None)
 
     def gallery(
         self,
@@ -153,7 +146,7 @@ class Look:
         *,
         gain: float | None = None,
         seed: int = 0,
-        problems: list[str] | None = None,
+        notes: list[str] | None = None,
     ) -> Gallery:
         """The views of `num_images` images and every hard example made of them.
 
@@ -161,10 +154,10 @@ class Look:
         batch are shown.
         gain: magnifies the perturbation around mid-grey; None chooses.
         seed: of the images, their views and their partners.
-        problems: gets a line for each image that could not be read and was passed over.
+        notes: gets a line on images that could not be read and were passed over.
         """
         count = max(num_images, min(self.experiment.batch_size, _BATCH_SIZE))
-        batch = self.batch(count, Stream(seed).child("visualize"), problems=problems)
+        batch = self.batch(count, Stream(seed).child("visualize"), notes=notes)
         return gallery(self.objective(), batch, num_images, gain)
 
     def objective(self, hard_examples: Mapping[str, Mapping[str, Any]] | None = None) -> Objective:
@@ -182,11 +175,11 @@ class Look:
         count: int,
         stream: Stream,
         views: Stream | None = None,
-        problems: list[str] | None = None,
+        notes: list[str] | None = None,
     ) -> Batch:
         """`count` images drawn by the stream, in views of it, or of another stream: the same images again.
 
-        problems: gets a line for each image that cannot be read, for which another stands.
+        notes: gets a line on images that cannot be read, for which others stand.
         """
         recipe = Views(self.experiment.views)
         device = self.machine.device
@@ -196,6 +189,7 @@ class Look:
         numbers = recipe.draw(made, slice(0, count))  # [V, count, P]
         crops: list[list[torch.Tensor]] = []
         index: list[int] = []
+        problems: list[str] = []
         while len(crops) < count:  # a small source repeats
             position = order[len(crops) % len(order)]
             try:
@@ -203,13 +197,13 @@ class Look:
                 index.append(position)
             except DecodeError as error:
                 order.remove(position)
-                if problems is not None:
-                    problems.append(f"{source.paths[position]}: {error}")
+                problems.append(f"{source.paths[position]}: {error}")
                 if not order:
                     message = f"data '{source.name}': none of its images can be read"
-                    raise UserError(
-                        f"{message}; the last was {source.paths[position]} ({error})"
-                    ) from None
+                    raise UserError(f"{message}; the last was {problems[-1]}") from None
+        if problems and notes is not None:
+            skipped = f"{len(problems)} images could not be read and were skipped"
+            notes.append(f"{skipped}: {some(problems, '; ')}")
         stacked = tuple(torch.stack(alike(view)).to(device) for view in zip(*crops, strict=True))
         places = torch.tensor(index, device=device)
         return replace(
@@ -224,8 +218,8 @@ def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | 
     folder = Path(target)
     from hexa.recipes import plugins
 
-    if (folder / "config.yaml").is_file():
-        return plugins.load(folder / "config.yaml"), folder
+    if (folder / CONFIG).is_file():
+        return plugins.load(folder / CONFIG), folder
     if isinstance(target, Path) or folder.is_dir():
         raise UserError(
             f"{target}: not a run folder (config.yaml is missing); give a run or a recipe's name"
@@ -251,16 +245,19 @@ def own_images(run: object, data: str) -> UserError:
     )
 
 
-def _own_source(experiment: Experiment) -> Source | None:
-    with suppress(UserError):
-        return open_images(experiment)
-    return None
+def _to_look_at(experiment: Experiment) -> Experiment:
+    """On any device there is, uncompiled, with the hard examples that are trained on and their sources only."""
+    wanted = needed(experiment.hard_examples)
+    kept = {name: hard for name, hard in experiment.hard_examples.items() if name in wanted}
+    changes = {"device": "auto", "compile": False, "num_workers": 0}
+    training = experiment.training.model_copy(update=changes)
+    return experiment.model_copy(update={"training": training, "hard_examples": kept})
 
 
 def _load(method: Method, folder: Path, device: torch.device) -> int:
     """Load the newest checkpoint; returns its step."""
     problems: list[str] = []
-    newest = checkpoints.newest_good(folder / "checkpoints", problems.append, device)
+    newest = checkpoints.newest_good(folder / CHECKPOINTS, problems.append, device)
     if newest is None:
         reason = f" ({some(problems, '; ')})" if problems else ""
         raise UserError(
@@ -278,26 +275,42 @@ def _load(method: Method, folder: Path, device: torch.device) -> int:
     return step
 
 
-def makers(data: str) -> Makers:
-    """The pictures of a run's report, made of other images or its own: hard examples, and clusters of the features."""
-    return {
-        "gallery": lambda run: Look.at(run.folder, data, opens_own=False).gallery(),
-        "clusters": partial(_clusters, data),
-    }
+def store_pictures(folder: Path, data: str) -> list[str]:
+    """Make the pictures of a run's report of these images: hard examples, and clusters of the features.
+
+    Each is stored in the folder as .npz for the report and as .png to look at. Returns a line on each that cannot be
+    made: a report of the rest is better than none.
+    """
+    if processes.world_size() > 1:
+        return ["pictures are made by a single process; hexa report RUN --data SOURCE adds them"]
+    problems = []
+    for name, make in (("gallery", _hard_examples), ("clusters", _clusters)):
+        try:
+            made = make(folder, data)
+            save(made.draw(side=SIDE), folder / f"{name}.png")
+            made.store(folder / f"{name}.npz")
+        except Exception as error:
+            problems.append(f"no pictures ({name}): {reason(error)}")
+    return problems
 
 
-def _clusters(data: str, run: Run) -> Gallery:
+def _hard_examples(folder: Path, data: str) -> Gallery:
+    return Look.at(folder, data, opens_own=False).gallery()
+
+
+def _clusters(folder: Path, data: str) -> Gallery:
     """At most 500 images, drawn by the run's seed."""
-    from hexa.reporting.plots.neighbours import EmbeddedImages, clusters
+    from hexa.reporting.plots.clusters import EmbeddedImages, clusters
     from hexa.weights.pretrained import load_backbone
 
-    if not (run.folder / "backbone.safetensors").is_file():
-        message = f"{run.folder}: has no backbone.safetensors yet"
-        raise UserError(f"{message}; 'hexa resume {run.folder}' trains it to the end")
-    fields = flatten(run.config)
-    backbone = load_backbone(run.folder)
-    source = open_source(data, None, fields.get("training.max_image_pixels"), len(backbone.mean))
-    embedded = EmbeddedImages.of(backbone, source, limit=500, seed=fields.get("seed", 0))
-    return clusters(
-        embedded, num_clusters=min(8, len(embedded.features)), k=8, seed=fields.get("seed", 0)
-    )
+    if not (folder / BACKBONE).is_file():
+        raise UserError(
+            f"{folder}: has no {BACKBONE} yet; 'hexa resume {folder}' trains it to the end"
+        )
+    experiment = experiments.load(folder / CONFIG)
+    backbone = load_backbone(folder)
+    most = experiment.training.max_image_pixels
+    source = open_source(data, None, most, len(backbone.mean))
+    embedded = EmbeddedImages.of(backbone, source, limit=_EMBEDDED, seed=experiment.seed)
+    number = min(_CLUSTERS, len(embedded.features))
+    return clusters(embedded, num_clusters=number, k=8, seed=experiment.seed)

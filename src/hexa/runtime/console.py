@@ -41,7 +41,9 @@ class Console(RichConsole):
         return super().render_str(printable(text), **options)
 
     def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
+        self,
+        renderable: RenderableType,
+        options: ConsoleOptions | None = None,
     ) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):  # of `Text` too
             yield Segment(text, style, control) if control else Segment(printable(text), style)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from hexa.config import UserError, reason
 MOST_YAML = 256 * 1024
 #: Largest JSON file in bytes; hexa writes a few kB for each evaluation or session.
 MOST_JSON = 16 * 1024**2
+#: Largest line of a JSON-lines file in bytes.
+_MOST_LINE = 64 * 1024
 _DEPTH = 50
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 #: Seconds of the longest duration, a hundred years; plans count steps in 64 bits.
@@ -56,6 +60,24 @@ def read_json(path: Path, remedy: str) -> Any:
         return from_json(read_text(path, MOST_JSON))
     except UserError as error:
         raise UserError(f"{path}: {str(error).removeprefix(f'{path}: ')}; {remedy}") from None
+
+
+def read_lines(
+    path: Path, most: int, within: Path | None = None
+) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    """Each line of a file of JSON objects that is not blank, with its fields; None for a damaged line.
+
+    Raises as `check`.
+    """
+    check(path, most, within)
+    with path.open("rb") as file:
+        while line := file.readline(_MOST_LINE):
+            if not line.strip():
+                continue
+            value = None
+            with suppress(ValueError):
+                value = from_json(line.decode())
+            yield line, value if isinstance(value, dict) else None
 
 
 def read_resource(package: str, file: str) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hexa.config import UserError, reason
 from hexa.runtime.allocator import keep_freed_memory
@@ -32,23 +32,25 @@ def pick_device(name: str = "auto") -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         remedy = "`hexa doctor` says what this machine has, auto or cpu runs anywhere"
         raise UserError(f"device 'cuda' is not available; {remedy}")
-    if device.type == "cuda" and device.index is None:
-        device = torch.device(
-            "cuda", int(os.environ.get("LOCAL_RANK", "0"))
-        )  # one process for each GPU
-    if device.type == "cuda" and device.index >= (count := torch.cuda.device_count()):
-        seen = f"{count} GPUs are seen; start at most {count} processes on a machine"
-        raise UserError(f"device '{device}' is not available: {seen}")
-    if device.type not in ("cpu", "cuda"):
+    if device.type == "cuda":
+        if device.index is None:  # one process for each GPU
+            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        count = torch.cuda.device_count()
+        if device.index >= count:
+            seen = f"{count} GPUs are seen; start at most {count} processes on a machine"
+            raise UserError(f"device '{device}' is not available: {seen}")
+    elif device.type != "cpu":
         try:
             torch.zeros(1, device=device).item()
-        except (
-            Exception
-        ) as error:  # each kind of device fails in its own way: not built in, without data
-            raise UserError(
-                f"device '{name}' cannot be used here ({reason(error)}); use auto, cpu or cuda"
-            ) from None
+        except Exception as error:  # each kind of device fails in its own way
+            problem = f"device '{name}' cannot be used here ({reason(error)})"
+            raise UserError(f"{problem}; use auto, cpu or cuda") from None
     return device
+
+
+def at_least_fp32(tensor: Tensor) -> Tensor:
+    """The tensor in fp32, or as it is in fp64."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def place(network: Network, device: torch.device) -> Network:
@@ -83,19 +85,20 @@ def resolve(
     """
     if precision != "auto":
         return precision
-    trained = learns.modules() if learns is not None and device.type == "cpu" else ()
-    # with a group for each of their channels, as in EfficientNets and MobileNets
-    slow = any(
-        isinstance(module, nn.Conv2d) and module.groups == module.in_channels > 1
-        for module in trained
-    )
-    return "bf16" if has_native_bf16(device) and not slow else "fp32"
+    if not has_native_bf16(device):
+        return "fp32"
+    if learns is not None and device.type == "cpu":
+        for module in learns.modules():
+            # with a group for each of their channels, as in EfficientNets and MobileNets
+            if isinstance(module, nn.Conv2d) and module.groups == module.in_channels > 1:
+                return "fp32"
+    return "bf16"
 
 
 def autocast(
     precision: Literal["fp32", "bf16"], device: torch.device
 ) -> AbstractContextManager[object]:
     """The context in which forward passes run."""
-    return (
-        nullcontext() if precision == "fp32" else torch.autocast(device.type, dtype=torch.bfloat16)
-    )
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)

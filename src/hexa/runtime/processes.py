@@ -59,13 +59,11 @@ def initialize(device: torch.device | None = None) -> None:
             shared, number, size = next(rendezvous("env://"))
         except ValueError as error:
             reason = str(error).rpartition(": ")[2]
-            raise UserError(
-                f"WORLD_SIZE announces several processes, but {reason}; start with torchrun"
-            ) from None
+            problem = f"WORLD_SIZE announces several processes, but {reason}"
+            raise UserError(f"{problem}; start with torchrun") from None
         store = PrefixStore(agree_on_start(shared, number, size), shared)
-        dist.init_process_group(
-            "nccl" if on_gpu else "gloo", store=store, rank=number, world_size=size
-        )
+        backend = "nccl" if on_gpu else "gloo"
+        dist.init_process_group(backend, store=store, rank=number, world_size=size)
 
 
 def shutdown(failed: bool = False) -> None:
@@ -111,17 +109,20 @@ def exchange(what: Any) -> list[Any]:
 
 
 def gather_rows(rows: Tensor) -> list[Tensor]:
-    """`gather` for CPU tensors whose first dimensions may differ; also inside `alone`. Helpers get an empty list."""
+    """The rows of all processes on the main one, in rank order; an empty list on the others. Also inside `alone`.
+
+    The tensors are on the CPU, and their first dimensions may differ.
+    """
     shapes = exchange(tuple(rows.shape))
     if not is_main():
         if len(rows):
-            _together(dist.send, rows.contiguous(), 0)
+            _together(dist.send, rows.contiguous(), 0, _world.patient)
         return []
     parts = [rows]
     for other, shape in enumerate(shapes[1:], 1):
         parts.append(torch.empty(shape, dtype=rows.dtype))
         if shape[0]:
-            _together(dist.recv, parts[-1], other)
+            _together(dist.recv, parts[-1], other, _world.patient)
     return parts
 
 
@@ -203,15 +204,6 @@ class _Gather(torch.autograd.Function):
         return total[rank() * ctx.rows : (rank() + 1) * ctx.rows]
 
 
-def gather(tensor: Tensor) -> list[Tensor]:
-    """The tensors of all processes on the main one, in rank order; an empty list on the others. Equal shapes."""
-    if world_size() == 1:
-        return [tensor]
-    out = [torch.empty_like(tensor) for _ in range(world_size())] if is_main() else None
-    _together(dist.gather, tensor.contiguous(), out)
-    return out or []
-
-
 def all_reduce_max(value: Tensor) -> Tensor:
     """The maximum over all processes, in place."""
     if world_size() > 1:
@@ -249,11 +241,11 @@ def average(tensors: list[Tensor]) -> None:
     """Average tensors of one dtype over all processes, in place and in one reduction."""
     if world_size() == 1 or not tensors:
         return
-    flat = all_reduce_sum(torch.cat([tensor.reshape(-1) for tensor in tensors])).div_(world_size())
-    pieces = torch.split(flat, [tensor.numel() for tensor in tensors])
-    torch._foreach_copy_(
-        tensors, [piece.view(t.shape) for piece, t in zip(pieces, tensors, strict=True)]
-    )
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    mean = all_reduce_sum(flat).div_(world_size())
+    pieces = torch.split(mean, [tensor.numel() for tensor in tensors])
+    shaped = [piece.view_as(tensor) for piece, tensor in zip(pieces, tensors, strict=True)]
+    torch._foreach_copy_(tensors, shaped)
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
@@ -264,16 +256,16 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """
     if world_size() == 1:
         return
-    parameters = [p for p in parameters if p.requires_grad]
-    device = parameters[0].device
-    present = all_reduce_max(
-        torch.tensor([p.grad is not None for p in parameters], dtype=torch.uint8).to(device)
-    )
-    used = [p for p, here in zip(parameters, present.tolist(), strict=True) if here]
-    for p in used:
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-    average([p.grad for p in used if p.grad is not None])
+    learning = [parameter for parameter in parameters if parameter.requires_grad]
+    here = torch.tensor([parameter.grad is not None for parameter in learning], dtype=torch.uint8)
+    anywhere = all_reduce_max(here.to(learning[0].device)).tolist()
+    gradients = []
+    for parameter, used in zip(learning, anywhere, strict=True):
+        if used:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
+    average(gradients)
 
 
 @torch.no_grad()

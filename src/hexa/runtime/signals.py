@@ -1,11 +1,8 @@
-"""Ctrl-C and other signals as a request to finish the step and save; children that end with their parent."""
+"""Ctrl-C and other signals as a request to finish the step and save."""
 
 from __future__ import annotations
 
-import ctypes
-import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +16,6 @@ from hexa.runtime import processes
 
 #: Seconds within which copies of one signal arrive.
 COPIES_SECONDS = 2.0
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Interrupted(Exception):
@@ -35,8 +31,9 @@ class Interrupted(Exception):
         self.run = run
         self.speaks = processes.is_main()
         self.exit_code = 128 + number
-        go_on = f"hexa resume {run}" if run is not None else go_on
-        remedy = f", which is saved; go on with: {go_on}" if go_on is not None else ""
+        if run is not None:
+            go_on = f"hexa resume {run}"
+        remedy = "" if go_on is None else f", which is saved; go on with: {go_on}"
         super().__init__(f"interrupted by {signal.Signals(number).name} at step {step}{remedy}")
 
 
@@ -69,9 +66,10 @@ class Interrupts:
     Other signals after it are ignored, because they arrive several times without anyone being in a hurry: a scheduler
     signals all processes of a job, whose parents pass the signal on, and a closed terminal sends SIGHUP once through
     its shell and once more when the shell ends. Several processes ignore a second Ctrl-C too, since torchrun passes it
-    on. SIGKILL still ends them immediately. While the process `waits`, a second signal after `COPIES_SECONDS` raises Impatient. Handlers need the main thread; elsewhere this does nothing. They only
-    record the signal: the work calls `noticed` after each step. A function that handled SIGUSR1 or SIGUSR2 before, such
-    as submitit's, is called once the work has saved and stopped.
+    on. SIGKILL still ends them immediately. While the process `waits`, a second signal after `COPIES_SECONDS` raises
+    Impatient. Handlers need the main thread; elsewhere this does nothing. They only record the signal: the work calls
+    `noticed` after each step. A function that handled SIGUSR1 or SIGUSR2 before, such as submitit's, is called once the
+    work has saved and stopped.
     """
 
     waits: ClassVar[bool] = False
@@ -103,47 +101,34 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if self.received is not None and Interrupts.waits and now - self._since >= COPIES_SECONDS:
-            raise Impatient
         if self.received is not None:
+            if Interrupts.waits and now - self._since >= COPIES_SECONDS:
+                raise Impatient
             return
         self.received = number
         self._since = now
-        if self._alone and signal.SIGINT in self._before:
+        if not processes.helpers() and signal.SIGINT in self._before:
             signal.signal(signal.SIGINT, self._before.pop(signal.SIGINT))
-
-    @property
-    def _alone(self) -> bool:
-        return (
-            processes.helpers() == 0
-        )  # with any, torchrun passes a scheduler's signal on a second time
 
     def noticed(self) -> int | None:
         """The signal that this process received, if any."""
-        return self._told(self.received)
+        if self.received is not None:
+            self._tell()
+        return self.received
 
     def agreed(self, device: torch.device) -> int | None:
         """The signal that any process received, the same on all of them; a collective."""
         if processes.world_size() == 1:
             return self.noticed()
-        return self._told(
-            int(processes.all_reduce_max(torch.tensor(self.received or 0, device=device))) or None
-        )
-
-    def _told(self, number: int | None) -> int | None:
-        if number is not None and not self._said:
-            self._said = True
-            self._say(
-                "stopping: this step is saved first"
-                + ("; Ctrl-C to stop immediately" if self._alone else "")
-            )
+        number = int(processes.all_reduce_max(torch.tensor(self.received or 0, device=device)))
+        if not number:
+            return None
+        self._tell()
         return number
 
-
-def end_with(parent: int) -> None:
-    """Have Linux send this process SIGTERM once its parent is gone; does nothing on other systems."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it has already gone
-        os.kill(os.getpid(), signal.SIGTERM)
+    def _tell(self) -> None:
+        """Say once that the signal was noticed."""
+        if not self._said:
+            self._said = True
+            hurry = "" if processes.helpers() else "; Ctrl-C to stop immediately"
+            self._say(f"stopping: this step is saved first{hurry}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-import pydantic
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from hexa.config import Config
+from hexa.config import Config, Share
 from hexa.data.sources.decode import MAX_IMAGE_PIXELS
 from hexa.training import trackers
 
@@ -25,28 +25,28 @@ class TrainingConfig(Config):
     deterministic: bool = False
     """Take only deterministic GPU kernels, so that two runs agree bit for bit there too. On a CPU they do so anyway in
     fp32; in bf16 some of its kernels differ from call to call."""
-    num_workers: int | None = pydantic.Field(default=None, ge=0)
+    num_workers: NonNegativeInt | None = None
     """Processes that decode photographs; none: chosen from the number of cores. Sources that fit the memory limit need
     none."""
-    resident_limit_bytes: int = pydantic.Field(default=4 * 1024**3, ge=0)
+    resident_limit_bytes: NonNegativeInt = 4 * 1024**3
     """Sources up to this size, decoded, are kept in the device's memory."""
-    max_corrupt_share: float = pydantic.Field(default=0.01, ge=0, le=1)
+    max_corrupt_share: Share = 0.01
     """The run stops when a larger share of the images cannot be read."""
-    max_image_pixels: int = pydantic.Field(default=MAX_IMAGE_PIXELS, gt=0)
+    max_image_pixels: PositiveInt = MAX_IMAGE_PIXELS
     """Larger images, judged by their header, count as unreadable: a file of some kilobytes can unfold to
     gigabytes. As given, the size from which on Pillow warns; it opens no WebP or TIFF of twice as many."""
-    max_seconds: float | None = pydantic.Field(default=None, gt=0)
+    max_seconds: PositiveFloat | None = None
     """The time for training and scores: as the run goes, its number of steps, and with it the schedule, is fitted to
     what is left of this time at the speed of the last steps. None: `epochs` and `max_steps` say how long it is."""
-    log_every: int = pydantic.Field(default=20, gt=0)
+    log_every: PositiveInt = 20
     """Steps between two lines of metrics."""
-    checkpoint_every: int = pydantic.Field(default=1, gt=0)
+    checkpoint_every: PositiveInt = 1
     """Epochs between two checkpoints; the last epoch always ends with one."""
-    checkpoint_every_steps: int | None = pydantic.Field(default=None, gt=0)
+    checkpoint_every_steps: PositiveInt | None = None
     """Also a checkpoint whenever this number of steps is done; none for epochs only."""
-    keep: int = pydantic.Field(default=2, gt=0)
+    keep: PositiveInt = 2
     """How many checkpoints are kept, the newest ones."""
-    keep_every: int | None = pydantic.Field(default=None, gt=0)
+    keep_every: PositiveInt | None = None
     """Epochs between two further checkpoints, which stay however many are newer; none for no such checkpoints."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""

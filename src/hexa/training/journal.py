@@ -80,11 +80,9 @@ class Journal:
         self._append(json.dumps({key: _plain(value) for key, value in line.items()}) + "\n")
         self._state = _STATES.get(event, self._state)
         if event in METRIC_EVENTS:
-            named = {
-                f"monitor/{name}" if event == "monitor" else name: value
-                for name, value in values.items()
-            }
-            self._tell(lambda tracker: tracker.log(numbers(named), step), step)
+            prefix = "monitor/" if event == "monitor" else ""
+            named = numbers({f"{prefix}{name}": value for name, value in values.items()})
+            self._tell(lambda tracker: tracker.log(named, step), step)
 
     def warn(self, step: int, messages: Iterable[str]) -> None:
         """Write warnings down and show them."""
@@ -98,9 +96,8 @@ class Journal:
         try:
             yield
         except Exception as error:
-            message = (
-                f"{what} failed ({type(error).__name__}: {reason(error)}); the run is not affected"
-            )
+            why = f"{type(error).__name__}: {reason(error)}"
+            message = f"{what} failed ({why}); the run is not affected"
             if message not in self._failures:
                 self._failures.add(message)
                 self.warn(step, [message])
@@ -117,16 +114,15 @@ class Journal:
             raise OSError(error.errno, error.strerror, str(self.folder / METRICS)) from error
 
     def _tell(self, act: Callable[[Tracker], None], step: int) -> None:
-        """Every tracker; one that fails is dropped with a warning, for it must not end a training."""
+        """Call every tracker; one that fails is dropped with a warning, since it must not end a training."""
         for tracker in list(self._trackers):
             try:
                 act(tracker)
             except Exception as error:
                 self._trackers.remove(tracker)
                 why = f"{type(error).__name__}: {reason(error, 300)}"
-                self.warn(
-                    step, [f"{type(tracker).__name__} failed ({why}); the run goes on without it"]
-                )
+                message = f"{type(tracker).__name__} failed ({why}); the run goes on without it"
+                self.warn(step, [message])
 
     def close(self, step: int = 0) -> None:
         """Tell the trackers, whose failures are warnings of `step`, and close the file."""
@@ -144,18 +140,13 @@ def truncate(path: Path, step: int) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
-    parsing.check(path, sys.maxsize)  # a pipe would be read for ever
     kept = []
-    for line in path.read_bytes().splitlines(keepends=True):
-        with suppress(ValueError, RecursionError):
-            fields = json.loads(line)
-            whole = (
-                isinstance(fields, dict)
-                and isinstance(fields.get("step"), int)
-                and line.endswith(b"\n")
-            )
-            if whole and fields["step"] <= (step - 1 if fields.get("event") == "epoch" else step):
-                kept.append((line, fields))
+    for line, fields in parsing.read_lines(path, sys.maxsize):
+        if fields is None or not isinstance(fields.get("step"), int) or not line.endswith(b"\n"):
+            continue
+        last = step - 1 if fields.get("event") == "epoch" else step
+        if fields["step"] <= last:
+            kept.append((line, fields))
     write_whole(path, lambda file: file.writelines(line for line, _ in kept))
     return [fields for _, fields in kept]
 
@@ -178,11 +169,8 @@ def write_environment(
         content["step"] = resumed
         with suppress(ValueError, AttributeError, TypeError):  # a broken file is replaced
             first = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
-            content = {
-                **first,
-                "launcher": content["launcher"],
-                "resumed": [*first.get("resumed", []), content],
-            }
+            sessions = [*first.get("resumed", []), content]
+            content = {**first, "launcher": content["launcher"], "resumed": sessions}
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 

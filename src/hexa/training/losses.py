@@ -27,22 +27,16 @@ class NonFiniteError(ArithmeticError):
         self.step = step
         self.term = term
         self.learning_rate = learning_rate
-        self.checkpoint = checkpoint
         self.what = "the weights are" if term == "weights" else f"the loss of '{term}' is"
-        kept = (
-            f"the last good checkpoint is {checkpoint}"
-            if checkpoint
-            else "no checkpoint was written yet"
-        )
-        remedy = "lower optimizer.learning_rate (of muon other_rate, too) and start anew"
+        kept = "no checkpoint was written yet"
+        if checkpoint:
+            kept = f"the last good checkpoint is {checkpoint}"
+        remedy = "lower optimizer.learning_rate (of muon other_rate, too)"
         if step == 1 and term != "weights":
             kept = "nothing was learned before it, so the learning rate is not the cause"
-            remedy = (
-                "look at the images with hexa visualize, or try --precision fp32, and start anew"
-            )
-        super().__init__(
-            f"step {step}: {self.what} not finite at learning rate {learning_rate:g}; {kept}; {remedy}"
-        )
+            remedy = "look at the images with hexa visualize, or try --precision fp32,"
+        problem = f"{self.what} not finite at learning rate {learning_rate:g}"
+        super().__init__(f"step {step}: {problem}; {kept}; {remedy} and start anew")
 
 
 class LossWindow:
@@ -75,12 +69,11 @@ class LossWindow:
     def means(self) -> dict[str, Tensor]:
         """Names as the journal has them, and the means on the device over the steps that had each."""
         means = self._sums / self._counts.clamp_min(1).to(self._sums.device)
-        found = zip(self._names, self._counts.tolist(), means, strict=True)
-        return {
-            "loss" if name == "total" else f"loss/{name}": mean
-            for name, count, mean in found
-            if count
-        }
+        found = {}
+        for name, count, mean in zip(self._names, self._counts.tolist(), means, strict=True):
+            if count:
+                found["loss" if name == "total" else f"loss/{name}"] = mean
+        return found
 
     def first_non_finite(self) -> tuple[int, str] | None:
         """The first step with a loss that was not finite, on any process, and the term; reads the device."""
@@ -114,7 +107,7 @@ class LossWindow:
 
 @dataclass
 class StepFacts:
-    """What a log step keeps of its terms: nothing at other steps, so that no graph or image outlives its term."""
+    """Statistics of a step for the log; empty at steps that are not logged, so that no image outlives its term."""
 
     wanted: bool
     """Whether this is a log step."""
@@ -129,9 +122,8 @@ class StepFacts:
             return
         if (accuracy := part.accuracy()) is not None:
             self.facts[f"accuracy/{name}"] = accuracy
-        self.facts |= {
-            f"{fact}/{name}": value.detach() for fact, value in part.example.facts.items()
-        }
+        for fact, value in part.example.facts.items():
+            self.facts[f"{fact}/{name}"] = value.detach()
         # a clean part of a few images would always seem to have collapsed
         if self.embedding is None or part.embedding.shape[1] > self.embedding.shape[1]:
             self.embedding = part.method.directions(part.embedding)
@@ -139,27 +131,21 @@ class StepFacts:
     @property
     def directions(self) -> int:
         """The highest effective rank there could be."""
-        return (
-            0
-            if self.embedding is None
-            else min(self.embedding.shape[-1], self.embedding.shape[1] - 1)
-        )
+        if self.embedding is None:
+            return 0
+        _, images, width = self.embedding.shape
+        return min(width, images - 1)
 
     def spread(self) -> dict[str, Tensor]:
-        """How the embedding fills its space; on a GPU this makes the host wait."""
+        """Standard deviation and effective rank of the embedding; waits for a GPU."""
         if self.embedding is None:
             return {}
-        return {
-            "feature_std": feature_std(self.embedding),
-            "effective_rank": effective_rank(self.embedding),
-        }
+        std = feature_std(self.embedding)
+        return {"feature_std": std, "effective_rank": effective_rank(self.embedding)}
 
 
 def is_finite(state: object) -> bool:
     """Whether every floating-point tensor of a nested state is finite; reads the device once."""
-    flags = [
-        one.isfinite().all()
-        for one in tree_leaves(state)
-        if isinstance(one, Tensor) and one.is_floating_point()
-    ]
+    tensors = (leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor))
+    flags = [tensor.isfinite().all() for tensor in tensors if tensor.is_floating_point()]
     return not flags or bool(torch.stack([flag.to(flags[0].device) for flag in flags]).all())

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 
 import pydantic
 import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from hexa.config import Config
@@ -41,29 +42,27 @@ class MonitorConfig(Config):
     """Share of the images, drawn from the seed, that is not trained on, so that the monitor scores on it."""
     keep_best: Literal["knn"] | None = None
     """knn: the backbone of the run is that of the epoch with the highest score; none for the last epoch's."""
-    patience: int | None = pydantic.Field(default=None, gt=0)
+    patience: PositiveInt | None = None
     """Scores in a row without a rise after which the run ends, with keep_best; none never ends it early."""
     until: float | None = pydantic.Field(default=None, gt=0, le=100)
     """Percent of k-NN at which the run ends: arms are then compared by the time it took. Schedules go by `epochs`."""
 
-    knn_every: int = pydantic.Field(default=10, ge=0)
+    knn_every: NonNegativeInt = 10
     """Epochs between two; the last epoch always has one. 0 turns it off."""
-    k: int = pydantic.Field(default=200, gt=0)
+    k: PositiveInt = 200
     """Neighbours that vote, at most; capped by the number of images."""
-    temperature: float = pydantic.Field(default=0.07, gt=0)
+    temperature: PositiveFloat = 0.07
     """T of the votes exp(similarity / T)."""
-    max_images: int = pydantic.Field(default=20000, gt=0)
+    max_images: PositiveInt = 20000
     """Images of each of the two splits, at most, drawn once."""
 
     @pydantic.model_validator(mode="after")
     def _keeps_what_it_measures(self) -> MonitorConfig:
         if self.patience is not None and self.keep_best is None:
-            raise ValueError(
-                "patience needs keep_best, the score that is waited for: give keep_best knn"
-            )
-        for name, value in (("keep_best", self.keep_best), ("until", self.until)):
-            if value is not None and not self.knn_every:
-                raise ValueError(f"{name} needs scores: give knn_every, the epochs between two")
+            raise ValueError("patience needs a score that is waited for: give keep_best knn")
+        if not self.knn_every and (self.keep_best or self.until):
+            name = "keep_best" if self.keep_best else "until"
+            raise ValueError(f"{name} needs scores: give knn_every, the epochs between two")
         return self
 
 
@@ -104,16 +103,12 @@ class Best:
     @property
     def state(self) -> dict[str, object]:
         """What a checkpoint must hold."""
-        return {
-            "value": self.value,
-            "step": self.step,
-            "waited": self.waited,
-            "reached": self.reached,
-        }
+        return {name: getattr(self, name) for name in ("value", "step", "waited", "reached")}
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
-        self.value, self.step, self.waited, self.reached = (state[name] for name in self.state)
+        for name in self.state:
+            setattr(self, name, state[name])
 
     def judge(self, percent: float, step: int) -> bool:
         """Remember an accuracy in percent, and its step, if it is the highest; True if its weights are to be kept."""
@@ -174,19 +169,13 @@ class Watch:
     @property
     def state(self) -> dict[str, object]:
         """What a checkpoint must hold."""
-        return {
-            "given": sorted(self.given),
-            "accuracy": self.accuracy,
-            "stuck": self.stuck,
-            "attacks": self.attacks,
-        }
+        return {**vars(self), "given": sorted(self.given)}
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
+        for name in ("accuracy", "stuck", "attacks"):
+            setattr(self, name, state[name])
         self.given = set(state["given"])
-        self.accuracy = state["accuracy"]
-        self.stuck = state["stuck"]
-        self.attacks = state["attacks"]
 
     def train(self, line: Mapping[str, float], directions: int) -> list[str]:
         """Warnings about a line of training metrics; an effective rank could be as high as `directions`.

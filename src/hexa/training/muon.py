@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hexa.runtime.precision import at_least_fp32
+
 #: Coefficients of the Newton–Schulz iteration, chosen by Jordan et al. for speed; singular values end in about
 #: [0.7, 1.2] instead of at 1.
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -30,49 +32,53 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, groups: list[dict[str, Any]], lr: float, weight_decay: float, momentum: float
+        self,
+        groups: list[dict[str, Any]],
+        lr: float,
+        weight_decay: float,
+        momentum: float,
     ) -> None:
-        super().__init__(
-            groups,
-            {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "orthogonal": False},
-        )
+        defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
+        super().__init__(groups, {**defaults, "orthogonal": False})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Change the parameters that have a gradient."""
         for group in self.param_groups:
-            rate = group["lr"]
-            momentum = group["momentum"]
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not parameters:
                 continue
-            gradients: list[Any] = [parameter.grad for parameter in parameters]
+            gradients: Any = [parameter.grad for parameter in parameters]
             if not group["orthogonal"]:
-                gradients = list(
-                    torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
-                )
+                gradients = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
+            # v ← μ·v + g
             for parameter in parameters:
                 if "velocity" not in self.state[parameter]:
                     self.state[parameter]["velocity"] = torch.zeros_like(parameter)
             velocities = [self.state[parameter]["velocity"] for parameter in parameters]
-            torch._foreach_mul_(velocities, momentum)
+            torch._foreach_mul_(velocities, group["momentum"])
             torch._foreach_add_(velocities, gradients)
-            if not group["orthogonal"]:
-                torch._foreach_add_(parameters, velocities, alpha=-rate)
-                continue
-            ahead = torch._foreach_add(gradients, velocities, alpha=momentum)
-            found = orthogonalised(
-                [kernel.flatten(1) for kernel in ahead], together=parameters[0].is_cuda
-            )
-            turns = [
-                turn.view_as(parameter) for turn, parameter in zip(found, parameters, strict=True)
-            ]
-            norms = torch._foreach_norm(parameters)
-            torch._foreach_mul_(
-                turns, torch._foreach_div(torch._foreach_mul(norms, rate), _norms(turns))
-            )
-            torch._foreach_sub_(parameters, turns)
-            torch._foreach_mul_(parameters, torch._foreach_div(norms, _norms(parameters)))
+            if group["orthogonal"]:
+                ahead = torch._foreach_add(gradients, velocities, alpha=group["momentum"])
+                _turn(parameters, ahead, group["lr"])
+            else:
+                torch._foreach_add_(parameters, velocities, alpha=-group["lr"])
+
+
+def _turn(
+    kernels: list[Tensor],
+    ahead: Sequence[Tensor],
+    angle: float,
+) -> None:
+    """Turn convolutions by an angle against their orthogonalised momentum, in place; their norms stay."""
+    matrices = [kernel.flatten(1) for kernel in ahead]
+    found = orthogonalised(matrices, together=kernels[0].is_cuda)
+    turns = [turn.view_as(kernel) for turn, kernel in zip(found, kernels, strict=True)]
+    norms = torch._foreach_norm(kernels)
+    lengths = torch._foreach_mul(norms, angle)
+    torch._foreach_mul_(turns, torch._foreach_div(lengths, _norms(turns)))
+    torch._foreach_sub_(kernels, turns)
+    torch._foreach_mul_(kernels, torch._foreach_div(norms, _norms(kernels)))
 
 
 def _norms(tensors: list[Tensor]) -> tuple[Tensor, ...]:
@@ -86,22 +92,28 @@ def orthogonalised(matrices: Sequence[Tensor], together: bool = False) -> list[T
     of the smaller side squared, and P·X in the end: half the cost for the wide matrices of convolutions.
     together: multiply matrices of one size in one batch, since a GPU would wait for many small products to be launched.
     """
-    wide = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in matrices]
+    wide = list(map(at_least_fp32, matrices))
     wide = [x.T if len(x) > x.shape[1] else x for x in torch._foreach_div(wide, _norms(wide))]
     grams = [x @ x.T for x in wide]
+    factors = _factors_together(grams) if together else list(map(_factor, grams))
+    made = []
+    for given, x, factor in zip(matrices, wide, factors, strict=True):
+        y = factor @ x
+        is_tall = len(given) > given.shape[1]
+        made.append((y.T if is_tall else y).to(given.dtype))
+    return made
+
+
+def _factors_together(grams: list[Tensor]) -> list[Tensor]:
+    """`_factor` of each matrix; those of one size and type in one batch."""
     places = defaultdict[Any, list[int]](list)
     for place, gram in enumerate(grams):
-        places[(len(gram), gram.dtype, gram.device) if together else place].append(place)
+        places[len(gram), gram.dtype, gram.device].append(place)
     factors = dict[int, Tensor]()
     for alike in places.values():
-        some = [grams[place] for place in alike]
-        factors |= zip(
-            alike, _factor(torch.stack(some)) if together else [_factor(some[0])], strict=True
-        )
-    made = [factors[place] @ x for place, x in enumerate(wide)]
-    return [
-        (y.T if len(x) > x.shape[1] else y).to(x.dtype) for x, y in zip(matrices, made, strict=True)
-    ]
+        stacked = torch.stack([grams[place] for place in alike])
+        factors |= zip(alike, _factor(stacked), strict=True)
+    return [factors[place] for place in range(len(grams))]
 
 
 def _factor(gram: Tensor) -> Tensor:

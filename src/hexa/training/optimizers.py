@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import pydantic
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import nn
 
 from hexa.config import Config
@@ -26,22 +27,22 @@ class OptimizerConfig(Config):
     the same, but batch-norms and biases neither scaled nor decayed (F6). adamw: decoupled decay, not of
     batch-norms and biases, β (0.9, 0.999). muon: convolutions turn along orthogonalised momentum, all else is as by
     sgd, at `other_rate`."""
-    learning_rate: float = pydantic.Field(default=0.03, gt=0)
+    learning_rate: PositiveFloat = 0.03
     """The rate at `base_batch_size`, or at any batch size if that is not given; of muon the angle in radians by which a
     step turns a convolution."""
-    base_batch_size: int | None = pydantic.Field(default=None, gt=0)
+    base_batch_size: PositiveInt | None = None
     """Scale the rate linearly: learning_rate · batch_size / base_batch_size. none: not scaled."""
     momentum: float = pydantic.Field(default=0.9, ge=0, lt=1)
     """μ."""
-    weight_decay: float = pydantic.Field(default=1e-4, ge=0)
+    weight_decay: NonNegativeFloat = 1e-4
     """λ; sgd and larc: on every parameter, as MoCo does: batch-norms and biases too (F10). muon: no convolution."""
-    other_rate: float = pydantic.Field(default=0.03, gt=0)
+    other_rate: PositiveFloat = 0.03
     """muon only: the rate of all that is not a convolution. Schedule and batch size scale it as `learning_rate`."""
-    trust: float = pydantic.Field(default=0.001, gt=0)
+    trust: PositiveFloat = 0.001
     """larc and lars only: the trust coefficient."""
-    max_gradient_norm: float | None = pydantic.Field(default=None, gt=0)
+    max_gradient_norm: PositiveFloat | None = None
     """Scale the gradient of each parameter tensor down to this norm where it is longer (DINO); none leaves it."""
-    final_weight_decay: float | None = pydantic.Field(default=None, ge=0)
+    final_weight_decay: NonNegativeFloat | None = None
     """Where weight decay goes by half a cosine over the run (DINO); none keeps it."""
     nesterov: bool = False
     """Look one step of momentum ahead."""
@@ -92,26 +93,27 @@ def build(
     rate = config.learning_rate
     if config.base_batch_size is not None:
         rate = rate * batch_size / config.base_batch_size
-    groups: dict[tuple[bool, bool, bool, Pace], list[nn.Parameter]] = {}
+    groups: dict[tuple[bool, bool, bool, Pace], dict[str, Any]] = {}
     for parameter in parameters:
-        if parameter.requires_grad:
-            spared = config.name in _SPARE_VECTORS and parameter.ndim <= 1
-            turns = muon and parameter.ndim == 4  # not the positions and tokens of a ViT
-            pace = paces.get(parameter, Pace())
-            if muon and not turns:
-                pace = pace._replace(rate=pace.rate * config.other_rate / config.learning_rate)
-            groups.setdefault((id(parameter) not in fixed, spared, turns, pace), []).append(
-                parameter
-            )
-    described = [
-        {"params": members, "scheduled": scheduled, "decayed": not spared}
-        | ({"rate": pace.rate} if pace.rate != 1 else {})
-        | ({"from_epoch": pace.from_epoch} if pace.from_epoch else {})
-        | ({"weight_decay": 0.0} if spared else {})
-        | ({"orthogonal": True} if turns else {})
-        for (scheduled, spared, turns, pace), members in groups.items()
-    ]
-    return _made(described, config, lr=rate, weight_decay=config.weight_decay)
+        if not parameter.requires_grad:
+            continue
+        scheduled = id(parameter) not in fixed
+        spared = config.name in _SPARE_VECTORS and parameter.ndim <= 1
+        turns = muon and parameter.ndim == 4  # not the positions and tokens of a ViT
+        pace = paces.get(parameter, Pace())
+        if muon and not turns:
+            pace = pace._replace(rate=pace.rate * config.other_rate / config.learning_rate)
+        group: dict[str, Any] = {"params": [], "scheduled": scheduled, "decayed": not spared}
+        if pace.rate != 1:
+            group["rate"] = pace.rate
+        if pace.from_epoch:
+            group["from_epoch"] = pace.from_epoch
+        if spared:
+            group["weight_decay"] = 0.0
+        if turns:
+            group["orthogonal"] = True
+        groups.setdefault((scheduled, spared, turns, pace), group)["params"].append(parameter)
+    return _made(list(groups.values()), config, lr=rate, weight_decay=config.weight_decay)
 
 
 def _made(

@@ -34,19 +34,18 @@ def one_step_and_many(objective: Objective, batch: Batch) -> dict[str, tuple[flo
     Buffers that the passes move, such as running statistics, are put back.
     """
     method = objective.method
+    crops = tuple(crop[:_IMAGES] for crop in batch.crops)
+    some = replace(batch, crops=crops, index=batch.index[:_IMAGES])
     found = {}
-    some = replace(
-        batch, crops=tuple(crop[:_IMAGES] for crop in batch.crops), index=batch.index[:_IMAGES]
-    )
     for name, hard in objective.present(batch.step).items():
-        judge = hard.judge() if hard.weight and hard.source == STD else None
-        if judge is None:
+        judge = hard.judge()
+        if judge is None or not hard.weight or hard.source != STD:
             continue
+        both = {"one": hard, "many": judge}
+        attacks = Objective(method, both, autocast=objective.score.autocast)
         with unchanged(method):
-            made = Objective(
-                method, {"one": hard, "many": judge}, autocast=objective.score.autocast
-            ).examples(some)
+            made = attacks.examples(some)
             with torch.no_grad():
-                one, many = (float(made[n].score_at(made[n].crops).mean()) for n in ("one", "many"))
-        found[name] = one, many
+                losses = {n: float(made[n].score_at(made[n].crops).mean()) for n in both}
+        found[name] = losses["one"], losses["many"]
     return found

@@ -6,8 +6,9 @@ import math
 from typing import Literal
 
 import pydantic
+from pydantic import NonNegativeFloat, PositiveFloat
 
-from hexa.config import Config, ConfigError
+from hexa.config import Config, ConfigError, PositiveShare
 
 
 class ScheduleConfig(Config):
@@ -17,17 +18,17 @@ class ScheduleConfig(Config):
     """cosine falls along half a cosine; steps multiplies by `gamma` at each milestone; constant stays."""
     per: Literal["epoch", "step"] = "epoch"
     """How often cosine moves: once an epoch (MoCo) or at every step (SwAV)."""
-    final_share: float = pydantic.Field(default=0.0, ge=0)
+    final_share: NonNegativeFloat = 0.0
     """Where cosine ends, as a share of the learning rate (SwAV: 0.001)."""
     milestones: tuple[int, ...] = (120, 160)
     """steps only: the epochs at which the rate falls (MoCo v1)."""
-    gamma: float = pydantic.Field(default=0.1, gt=0)
+    gamma: PositiveFloat = 0.1
     """steps only: the factor of each fall."""
-    warmup_epochs: float = pydantic.Field(default=0.0, ge=0)
+    warmup_epochs: NonNegativeFloat = 0.0
     """Epochs of linear warm-up, at every step, before the schedule proper."""
-    warmup_at_most: float = pydantic.Field(default=1.0, gt=0, le=1)
+    warmup_at_most: PositiveShare = 1.0
     """The largest share of the run that warm-up may take, so that a shortened run keeps room for the rest."""
-    warmup_start_share: float = pydantic.Field(default=0.0, ge=0)
+    warmup_start_share: NonNegativeFloat = 0.0
     """Where the warm-up starts, as a share of the learning rate (SwAV: 0.3 / 4.8)."""
 
     @pydantic.field_validator("milestones")

@@ -18,9 +18,9 @@ def prepared(batch: Batch, channels_last: bool) -> Batch:
     torch.manual_seed(batch.stream.child("layers", processes.rank()).integer())
     if not channels_last or batch.crops[0].ndim != 4:  # tokens have no channels to move
         return batch
+    layout = torch.channels_last
     return replace(
-        batch,
-        crops=tuple(crop.contiguous(memory_format=torch.channels_last) for crop in batch.crops),
+        batch, crops=tuple(crop.contiguous(memory_format=layout) for crop in batch.crops)
     )
 
 
@@ -38,11 +38,16 @@ def step(
     seen: called with each term after its backward. ready: called when all gradients are there and its
     weights have not changed yet; may raise.
     """
+    # let the parameters learn that do so in this epoch
     optimizer.thaw(number // optimizer.steps_per_epoch)
+    # back-propagate one term after another: clean, adversarial, cut-mixed …; each frees its graph before the next is built
     for term in objective.losses(batch):
-        term.loss.backward()  # type: ignore[no-untyped-call]  # frees the graph before the next term is built
+        term.loss.backward()  # type: ignore[no-untyped-call]
         seen(term)
+    # average the gradients over all processes, once
     processes.average_gradients(optimizer.parameters)
     ready()
+    # set the rates of this step, update the weights, drop the gradients
     optimizer.step(number)
+    # let the method remember the step: momentum twin, queue, bank, prototypes
     objective.commit(batch)

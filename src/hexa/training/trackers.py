@@ -70,8 +70,12 @@ def _problem(message: str) -> ConfigError:
 
 def numbers(values: Mapping[str, object]) -> dict[str, float]:
     """Those of the values that are finite numbers."""
-    given = ((name, value) for name, value in values.items() if type(value) in (int, float))
-    return {name: float(value) for name, value in given if math.isfinite(value)}  # type: ignore[arg-type]
+    found = {}
+    for name, value in values.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and math.isfinite(value):  # type: ignore[arg-type]
+            found[name] = float(value)  # type: ignore[arg-type]
+    return found
 
 
 class Wandb:
@@ -81,10 +85,15 @@ class Wandb:
         import wandb
 
         self.identity = known or secrets.token_hex(4)
-        names = {"project": os.environ.get("WANDB_PROJECT", "hexa"), "name": folder.resolve().name}
-        settings = wandb.Settings(console="off")  # the terminal is the progress bar's
-        again: Any = {"id": self.identity, "resume": "allow", "dir": str(folder)}
-        self._run = wandb.init(**names, **again, config=dict(fields), settings=settings)
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "hexa"),
+            name=folder.resolve().name,
+            id=self.identity,
+            resume="allow",
+            dir=str(folder),
+            config=dict(fields),
+            settings=wandb.Settings(console="off"),  # the terminal is the progress bar's
+        )
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         self._run.log(dict(values), step=step)
@@ -114,16 +123,13 @@ class TensorBoard:
 
         if self._file is None:
             self._folder.mkdir(exist_ok=True)
-            name = (
-                f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
-            )
+            begin = int(time.time())
+            name = f"events.out.tfevents.{begin:010d}.{socket.gethostname()}.{os.getpid()}"
             self._file = (self._folder / name).open("ab", buffering=0)
             self._write(file_version="brain.Event:2")
             self._write(step=self._step + 1, session_log=SessionLog(status=SessionLog.START))
-        summary = Summary(
-            value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        )
-        self._write(step=step, summary=summary)
+        shown = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._write(step=step, summary=Summary(value=shown))
 
     def finish(self, state: State, results: Mapping[str, float]) -> None:
         if self._file is not None:
@@ -133,4 +139,5 @@ class TensorBoard:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
 
-        RecordWriter(self._file).write(Event(wall_time=time.time(), **fields).SerializeToString())
+        event = Event(wall_time=time.time(), **fields)
+        RecordWriter(self._file).write(event.SerializeToString())

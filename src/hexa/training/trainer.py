@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -19,7 +17,7 @@ from hexa.data.loading.loaders import PretrainLoader
 from hexa.objective import Objective, Term
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.signals import Interrupted, Interrupts
-from hexa.training.clock import Clock
+from hexa.training.clock import Clock, TimeLimit
 from hexa.training.config import TrainingConfig
 from hexa.training.journal import Journal
 from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finite
@@ -54,9 +52,9 @@ class Trainer:
     fingerprint: str = ""
     """A hash of all that decides the trajectory; a checkpoint with another one is refused."""
     scoring: Scoring = field(default_factory=Scoring)
-    """What the frozen features are worth, and which weights to keep; by default never measured."""
+    """When the frozen features are scored, and which weights are kept; by default never."""
     watch: Watch = field(default_factory=lambda: Watch(None, None))
-    """Says what the metrics mean, such as a collapse."""
+    """Warns about collapse and other bad signs in the metrics."""
     step: int = field(default=0, init=False)
     """Finished steps."""
     seconds: float = field(default=0.0, init=False)
@@ -64,14 +62,13 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.steps_per_epoch = self.loader.steps_per_epoch
-        self.window = LossWindow(self.objective.weights(), self.device)
-        self._interrupts = Interrupts(self.journal.reporter.say)
-        self.saved_step = -1
-        self._ended: int | None = None
-        self._lap = (0, 0.0)
-        self._looked = 0.0
-        self._problems: set[str] = set()
+        self.window = LossWindow(self.objective.plan().weights, self.device)
         self.clock = Clock(lambda: self.loader.wait_seconds)
+        self.saved_step = -1
+        self._interrupts = Interrupts(self.journal.reporter.say)
+        self._ended: int | None = None
+        self._score_seconds = 0.0
+        self._problems: set[str] = set()
 
     @property
     def epoch(self) -> float:
@@ -85,30 +82,48 @@ class Trainer:
 
     @torch.enable_grad()
     def run(self) -> None:
-        """Train to the end from wherever the state stands, also where the caller has turned gradients off."""
+        """Train to the end from wherever the state stands, also if the caller has turned gradients off."""
         method = self.objective.method
-        self.journal.reporter.begin(self.total_steps, self.step)
-        with closing(self.journal.reporter), self._interrupts:
-            self.clock.start(self.seconds)
-            self._lap = (self.step, self.clock.total)
-            self._first = self.step
-            self._monitor_if_due(self.journal.there)
-            self._end_if_due(self.journal.there)
+        reporter = self.journal.reporter
+        reporter.begin(self.total_steps, self.step)
+        with closing(reporter), self._interrupts:
+            self._begin()
             while self.step < self.total_steps:
+                # let the method prepare the epoch: cluster, for instance
                 epoch, start = divmod(self.step, self.steps_per_epoch)
                 method.train()
                 if start == 0:
                     self._start_epoch(epoch)
                 for batch in self.loader.epoch(epoch, start):
+                    # back-propagate every term, update the weights, let the method remember the step
                     self._train_step(prepared(batch, self.config.channels_last))
-                    self._after_step()
+                    # fit the number of steps to the time, if it is limited
+                    self._fit_to_time()
+                    reporter.step(self.step, self.total_steps)
+                    # save first, then score the features
+                    self._save_if_due()
+                    self._monitor_if_due()
+                    # stop at a good score, or if asked to
+                    self._end_if_due()
+                    self._stop_if_asked()
                     if self.step == self.total_steps:
                         break
                 self._list_problems()
                 self._compare_attacks(batch)
 
+    def _begin(self) -> None:
+        """Start the clock, and make up for what was due when the run was stopped."""
+        self.clock.start(self.seconds)
+        self._first = self.step
+        self._limit: TimeLimit | None = None
+        if self.config.max_seconds is not None:
+            limit = self.config.max_seconds
+            self._limit = TimeLimit(limit, self.clock, self.optimizer, self.step)
+        self._monitor_if_due(self.journal.there)
+        self._end_if_due(self.journal.there)
+
     def _start_epoch(self, epoch: int) -> None:
-        """What the method does between epochs; its time counts as training.
+        """Call the method between two epochs; its time counts as training.
 
         A pass over the data may take long: a process that is alone saves its state first, and stops in the middle if
         it is asked to. Several, which may see different numbers of batches there, stop after the next step.
@@ -131,102 +146,31 @@ class Trainer:
             self.warn(self.watch.epoch(facts))
 
     def _train_step(self, batch: Batch) -> None:
-        facts = StepFacts(
-            wanted=(self.step + 1) % self.config.log_every == 0 or self.step + 1 == self.total_steps
-        )
-        for name in self.objective.setting_in(self.step):
-            self.journal.reporter.say(f"epoch {self.epoch:g}: {name} sets in")
+        """Take a step, and log it if it is due."""
+        done = self.step + 1
+        logs = done % self.config.log_every == 0 or done == self.total_steps
+        facts = StepFacts(wanted=logs)
+        for name in self.objective.starting(self.step):
+            self.journal.reporter.say(f"epoch {self.epoch:g}: {name} starts")
         losses: dict[str, Tensor] = {}
-        terms: list[Tensor] = []
+        total = torch.zeros((), device=self.device)
 
         def seen(term: Term) -> None:
-            terms.append(term.loss.detach())
+            total.add_(term.loss.detach())
             for name, part in term.parts.items():
                 losses[name] = part.loss
                 facts.look(name, part)
 
         def ready() -> None:
-            self.window.add(losses, sum(terms, torch.zeros((), device=self.device)), self.step + 1)
-            terms.clear()
-            if (
-                self.device.type == "cpu"
-            ):  # on a CPU the check is free: stop before the weights are touched
+            self.window.add(losses, total, done)
+            if self.device.type == "cpu":  # there the check is free: stop before weights change
                 self._raise_if_not_finite()
 
         step(self.objective, self.optimizer, batch, self.step, seen=seen, ready=ready)
-        self.step += 1
-        if facts.wanted:
+        self.step = done
+        if logs:
             self._raise_if_not_finite()
             self._log(facts)
-
-    def _after_step(self) -> None:
-        """Whatever is due after a step: a checkpoint first, the monitor, and stopping when asked to."""
-        # a collective answer is asked for now and then on a GPU, where it makes the host wait
-        asks = processes.world_size() == 1 or self.device.type == "cpu" or self.step % 10 == 0
-        if asks and self.config.max_seconds is not None:
-            self._fit(self.config.max_seconds)
-        epoch, rest = divmod(self.step, self.steps_per_epoch)
-        self.journal.reporter.step(self.step, self.total_steps)
-        steps = self.config.checkpoint_every_steps
-        every = [self.config.checkpoint_every, *filter(None, [self.config.keep_every])]
-        due = self.step == self.total_steps or (
-            rest == 0 and any(epoch % epochs == 0 for epochs in every)
-        )
-        if due or (steps and self.step % steps == 0):
-            self.save()
-        self._monitor_if_due()
-        self._end_if_due()
-        stop = (
-            self._interrupts.agreed(self.device) if asks and self.step != self.total_steps else None
-        )
-        if stop is not None:
-            self.save()
-            self.journal.write("interrupted", self.step)
-            raise Interrupted(stop, self.step, self.folder)
-
-    def _fit(self, limit: float) -> None:
-        """Set the number of steps to what `limit` seconds leave time for, pauses included; when they are over, end.
-
-        The speed is that of the last quarter of an epoch in which everything learned that is to learn. The scores that
-        are still to come take as long as the last one. Where steps have become so slow that hardly any time would be
-        left to repeat views, fewer epochs have views of their own.
-        """
-        total = self.total_steps
-        now = self.clock.total
-        sets = self.loader.sets
-        left = limit - now - self.clock.pauses
-        steps = self.step - self._lap[0]
-        self.journal.reporter.end = time.monotonic() + left
-        if left <= 0:
-            total = min(total, self.step)
-        elif steps >= max(1, self.steps_per_epoch // 4):
-            each = max(now - self._lap[1], 1e-9) / steps
-            per_epoch = self.steps_per_epoch
-            drawn = (sets or 0) * per_epoch
-            warm = self._lap[0] > self._first  # the first steps start the workers
-            if warm and (sets or 0) > 2 and (drawn - self.step) * each > 0.9 * left:
-                sets = max(
-                    2,
-                    math.ceil(self.step / per_epoch),
-                    int((self.step + 0.7 * left / each) / per_epoch),
-                )
-                drawn = sets * per_epoch
-                self.journal.reporter.say(
-                    f"steps are slow: {sets} passes have views of their own, others repeat these"
-                )
-            # steps that repeat views are much faster than those before
-            known = self._lap[0] >= drawn or (warm and (drawn - self.step) * each > left)
-            thaws = self.optimizer.thaws_after((self.step - 1) // self.steps_per_epoch)
-            if known and not thaws and self.step < total:
-                epochs = (total - self.step) / self.steps_per_epoch
-                # half of the time at most: the first score decodes its images, too
-                left -= min(
-                    left / 2, self._looked * math.ceil(epochs / (self.scoring.every or math.inf))
-                )
-                total = self.step + max(0, int(left / each))
-            self._lap = self.step, now
-        self.optimizer.total_steps = processes.of_main(total, self.device)
-        self.loader.sets = sets and processes.of_main(sets, self.device)
 
     def _log(self, seen: StepFacts) -> None:
         """One line of metrics: losses as means since the last one, all else of this step. Here the device is read.
@@ -237,21 +181,49 @@ class Trainer:
         values = torch.stack([value.to(self.device, torch.float32) for value in facts.values()])
         read = processes.all_gather(values[None]).mean(0).tolist()
         seconds, waited = self.clock.lap()
+        seconds = max(seconds, 1e-9)
+        # some steps of the window may be of an earlier session
+        steps = min(self.window.count, self.step - self._first)
         line = {
             "epoch": self.epoch,
             "seconds": self.clock.total,
             **dict(zip(facts, read, strict=True)),
+            "learning_rate": self.optimizer.learning_rate(self.step - 1),
+            "images_per_second": steps * self.loader.batch_size / seconds,
+            "data_wait": waited / seconds,
         }
-        line["learning_rate"] = self.optimizer.learning_rate(self.step - 1)
-        steps = min(
-            self.window.count, self.step - self._first
-        )  # some of the window may be of an earlier session
-        line["images_per_second"] = steps * self.loader.batch_size / max(seconds, 1e-9)
-        line["data_wait"] = waited / max(seconds, 1e-9)
         self.window.clear()
         self.journal.write("train", self.step, **line)
         self.journal.reporter.metrics(self.step, line)
         self.warn(self.watch.train(line, seen.directions))
+
+    @property
+    def _may_agree(self) -> bool:
+        """True if processes may ask each other; on a GPU that makes the host wait, so only now and then."""
+        return processes.world_size() == 1 or self.device.type == "cpu" or self.step % 10 == 0
+
+    def _fit_to_time(self) -> None:
+        """Adjust the number of steps to the time limit; the same on all processes."""
+        if self._limit and self._may_agree:
+            reporter = self.journal.reporter
+            total, sets = self._limit.fitted(
+                self.step, self.loader.sets, self._score_seconds, self.scoring.every
+            )
+            reporter.end = self._limit.end
+            if sets != self.loader.sets:
+                reporter.say(f"steps are slow: {sets} passes have new views, others repeat them")
+            self.optimizer.total_steps = processes.of_main(total, self.device)
+            self.loader.sets = sets and processes.of_main(sets, self.device)
+
+    def _save_if_due(self) -> None:
+        """Save at the end, after the epochs that are due, and after the steps that are due."""
+        config = self.config
+        epoch, rest = divmod(self.step, self.steps_per_epoch)
+        intervals = [config.checkpoint_every, config.keep_every or config.checkpoint_every]
+        due = rest == 0 and any(epoch % epochs == 0 for epochs in intervals)
+        steps = config.checkpoint_every_steps
+        if due or self.step == self.total_steps or (steps and self.step % steps == 0):
+            self.save()
 
     def _monitor_if_due(self, there: Sequence[Mapping[str, Any]] = ()) -> None:
         """Run the monitor at its epochs and at the end; its time does not count as training.
@@ -259,44 +231,38 @@ class Trainer:
         A run that continues from a step that is monitored begins with it: it may have been stopped after it had saved.
         there: what the journal has of this step; if a monitor is among it, only watch and scoring are told again.
         """
-        epoch, rest = divmod(self.step, self.steps_per_epoch)
         every = self.scoring.every
-        at_end = self.step == self.total_steps
-        if (
-            self.scoring.monitor is None
-            or not self.step
-            or not every
-            or ((rest or epoch % every) and not at_end)
-        ):
+        if self.scoring.monitor is None or not every or not self.step:
+            return
+        if self.step % (every * self.steps_per_epoch) and self.step != self.total_steps:
             return
         began = self.clock.pauses
         with self.clock.paused():
             if processes.is_main():
-                known = next((line for line in there if line["event"] == "monitor"), None)
-                if known is None:
-                    self._run_monitor(self.scoring.monitor)
+                known = [line["knn"] for line in there if line["event"] == "monitor"]
+                if known:
+                    self._judge(known[0])
                 else:
-                    self._judge(known["knn"])
+                    self._run_monitor(self.scoring.monitor)
             processes.barrier()
-        self._looked = self.clock.pauses - began
+        self._score_seconds = self.clock.pauses - began
 
     def _run_monitor(self, monitor: Monitor) -> None:
+        """Score the features; a monitor that fails is a warning."""
         percent = None
         with self.journal.looking("the k-NN monitor", self.step), processes.alone():
             percent = monitor(lambda message: self.warn([message]))
         self.objective.method.train()
         if percent is None:
             return
-        self.warn(
-            self._judge(percent)
-        )  # first: where there is a line of the monitor, there are its warnings
-        self.journal.write(
-            "monitor", self.step, epoch=self.epoch, seconds=self.clock.total, knn=percent
-        )
+        # warn first: if there is a line of the monitor, there are its warnings
+        self.warn(self._judge(percent))
+        facts = {"epoch": self.epoch, "seconds": self.clock.total, "knn": percent}
+        self.journal.write("monitor", self.step, **facts)
         self.journal.reporter.say(f"epoch {self.epoch:g}: knn {percent:.2f} %")
 
     def _judge(self, percent: float) -> list[str]:
-        """Keep the weights if they are the best so far; what the watch has to say of the score."""
+        """Keep the weights if they are the best so far; returns what the watch has to say of the score."""
         if self.scoring.best.judge(percent, self.step):
             self.scoring.keep()
         return self.watch.knn(percent)
@@ -313,19 +279,30 @@ class Trainer:
                 self.journal.reporter.say(f"epoch {self.epoch:g}: the run ends here, {why}")
             self._ended = self.step
 
+    def _stop_if_asked(self) -> None:
+        """Save and raise Interrupted if a signal has asked any process to stop."""
+        if self.step == self.total_steps or not self._may_agree:
+            return
+        number = self._interrupts.agreed(self.device)
+        if number is not None:
+            self.save()
+            self.journal.write("interrupted", self.step)
+            raise Interrupted(number, self.step, self.folder)
+
     def warn(self, messages: Iterable[str]) -> None:
         """Write warnings down and show them."""
         self.journal.warn(self.step, messages)
 
     def _list_problems(self) -> None:
-        """Images that could not be read, at the end of the epoch in which they were met."""
-        if new := [problem for problem in self.loader.problems if problem not in self._problems]:
+        """List the images that could not be read, at the end of the epoch in which they were met."""
+        new = [problem for problem in self.loader.problems if problem not in self._problems]
+        if new:
             self._problems.update(new)
-            self.warn(
-                [
-                    f"{len(new)} of the images could not be read, and others replace them: {some(new, '; ', 10)}"
-                ]
+            listed = some(new, "; ", 10)
+            message = (
+                f"{len(new)} of the images could not be read, and others replace them: {listed}"
             )
+            self.warn([message])
 
     def _compare_attacks(self, batch: Batch) -> None:
         """At the end of an epoch, warn of attacks that its last batch resists while it falls to stronger ones."""
@@ -339,12 +316,9 @@ class Trainer:
             raise self._non_finite(*bad)
 
     def _non_finite(self, step: int, term: str) -> NonFiniteError:
-        good = (
-            checkpoints.checkpoints(self.folder / "checkpoints") if self.folder is not None else []
-        )
-        error = NonFiniteError(
-            step, term, self.optimizer.learning_rate(step - 1), good[-1] if good else None
-        )
+        good = checkpoints.checkpoints(self.folder / "checkpoints") if self.folder else []
+        rate = self.optimizer.learning_rate(step - 1)
+        error = NonFiniteError(step, term, rate, good[-1] if good else None)
         self.journal.write("non-finite", step, message=str(error))
         return error
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Unpack, cast
@@ -20,8 +19,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.files import by_plain_name, write_whole
 from hexa.runtime.progress import Progress, silent
 from hexa.runtime.random import Stream
-from hexa.weights import arrays, onnx_file
-from hexa.weights.layouts import LAYOUTS, names
+from hexa.weights import onnx_file
 from hexa.weights.preparation import Given
 from hexa.weights.pretrained import Backbone, load_backbone, serialized
 
@@ -29,11 +27,13 @@ from hexa.weights.pretrained import Backbone, load_backbone, serialized
 TOLERANCE = 1e-5
 #: The same for onnxruntime, which fuses operations and adds in another order.
 ONNX_TOLERANCE = 1e-4
-TARGETS = ("timm", "torchvision", "safetensors", "detectron2", "onnx")
-#: What the names of files for these targets, and of no others but .safetensors, end in.
-SUFFIXES = {"safetensors": ".safetensors", "detectron2": ".pkl", "onnx": ".onnx"}
-#: A batch-norm's count of batches.
-_COUNTER = "num_batches_tracked"
+#: What an export is for, and what the name of its file ends in.
+TARGETS = {
+    "timm": ".safetensors",
+    "torchvision": ".safetensors",
+    "safetensors": ".safetensors",
+    "onnx": ".onnx",
+}
 
 
 def export(
@@ -47,13 +47,11 @@ def export(
     """Write the backbone for `to`, load the file strictly into the plain network, and compare features.
 
     timm: the state of timm.create_model(NAME, num_classes=0) · torchvision: of torchvision.models.NAME with fc =
-    Identity · safetensors: our own file · detectron2: a .pkl of arrays with its names, for its ResNets with the stride
-    in the 3×3 convolutions · onnx: a graph from pixels in [0, 1] to features (`onnx_file.write`), compared with
-    onnxruntime. A file named .safetensors has metadata on how to rebuild the network and how to normalise; any other
-    name gives torch's own format, for plain networks only. A network with the small-image stem is loaded into the plain
-    one with that stem; small-resnet into our own class; two streams fit safetensors and onnx alone. given: mean, std,
-    size, crop or interpolation instead of the backbone's own, for files with metadata. Raises UserError; then an
-    existing file is unchanged, and no new one left.
+    Identity · safetensors: our own file · onnx: a graph from pixels in [0, 1] to features (`onnx_file.write`), compared with
+    onnxruntime. A .safetensors file has metadata on how to rebuild the network and how to normalise. A network with the
+    small-image stem is loaded into the plain one with that stem; small-resnet into our own class; two streams fit
+    safetensors and onnx alone. given: mean, std, size, crop or interpolation instead of the backbone's own. Raises
+    UserError; then an existing file is unchanged, and no new one left.
 
     Returns target, network (how to build it), tensors, largest_difference of features, bytes, and load: a line of
     Python that reads the file. progress: told of the stages.
@@ -64,12 +62,8 @@ def export(
     backbone = load_backbone(run, **given)
     config = backbone.network_config
     if config.name == "pixels" or (config.name == "python" and to != "onnx"):
-        raise UserError(
-            f"{run}: not a network that hexa can build; export a run or a file of weights"
-        )
-    if config.name == "small-resnet" and out.suffix not in (".safetensors", ".onnx"):
-        problem = "no other library has small-resnet, so the file must describe it"
-        raise UserError(f"--to {to}: {problem}: name it .safetensors")
+        problem = "not a network that hexa can build"
+        raise UserError(f"{run}: {problem}; export a run or a file of weights")
     network = _plain(config, to)  # raises before anything is written
     report: dict[str, Any] = {"target": to, "network": describe_network(config)}
 
@@ -79,30 +73,29 @@ def export(
         allowed = TOLERANCE
         progress(f"writing the network for {to}", 0, 0)
         if network is None:
-            report["tensors"], allowed = onnx_file.write(backbone, temporary), ONNX_TOLERANCE
+            allowed = ONNX_TOLERANCE
+            report["tensors"] = onnx_file.write(backbone, temporary)
             progress("computing features with onnxruntime", 0, 0)
             difference = largest_difference(backbone, partial(onnx_file.features, temporary))
         else:
-            _write(backbone, file, out.suffix)
+            file.write(serialized(backbone))
+            file.flush()
             # into a new network, so that nothing in memory is compared with itself
-            network.load_state_dict(_read(temporary, network.state_dict(), out.suffix), strict=True)
+            network.load_state_dict(_read(temporary), strict=True)
             report["tensors"] = len(network.state_dict())
-            difference = largest_difference(
-                backbone, nn.Sequential(backbone.normalize, network.cpu().eval())
-            )
+            whole = nn.Sequential(backbone.normalize, network.cpu().eval())
+            difference = largest_difference(backbone, whole)
         if not difference <= allowed:
-            raise UserError(
-                f"--to {to}: features differ by {difference:g} after loading back; no file was written"
-            )
+            problem = f"features differ by {difference:g} after loading back"
+            raise UserError(f"--to {to}: {problem}; no file was written")
         report["largest_difference"] = difference
 
     write_whole(out, written)
     if "note" in backbone.info:
         report["note"] = backbone.info["note"]
     if backbone.preparation.crop < 1 and to != "onnx":
-        report["crop"] = (
-            f"hexa takes square images of at most {backbone.image_size} px whole; others do with --crop 1"
-        )
+        whole = f"hexa takes square images of at most {backbone.image_size} px whole"
+        report["crop"] = f"{whole}; others do with --crop 1"
     return report | {"bytes": out.stat().st_size, "load": how_to_load(backbone, to, out)}
 
 
@@ -112,14 +105,16 @@ def _check_names(to: str, out: Path) -> None:
         raise UserError(f"--to {to}: unknown target; {nearest(to, TARGETS)}")
     if out.is_dir():
         raise UserError(f"{out}: is a folder; give the name of a file")
-    if to in SUFFIXES and out.suffix != SUFFIXES[to]:
-        raise UserError(f"{out}: the name of a file for {to} must end in {SUFFIXES[to]}")
-    if to not in SUFFIXES and out.suffix in (".pkl", ".onnx"):
-        raise UserError(
-            f"{out}: a name that ends in {out.suffix} is not for --to {to}; give another one"
-        )
+    if out.suffix != TARGETS[to]:
+        raise UserError(f"{out}: the name of a file for {to} must end in {TARGETS[to]}")
     if to == "onnx":
         onnx_file.check_packages()
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """The file as others read it."""
+    with by_plain_name(path) as name:
+        return safetensors.torch.load_file(name)
 
 
 def describe_network(config: NetworkConfig) -> str:
@@ -129,25 +124,30 @@ def describe_network(config: NetworkConfig) -> str:
         return f"two streams, of L and of a and b, each {each} of 1 or 2 channels"
     if config.name == "small-resnet":
         channels = f", channels={config.channels}" if config.channels != 3 else ""
-        channels += ", stem='cosine'" if config.stem == "cosine" else ""
-        return f"hexa.nn.backbones.SmallResNet({config.widths}, stem_stride={config.stem_stride}{channels})"
-    options = _options(config)
-    name = f"timm.create_model('{config.name}', num_classes=0{options})" if options else config.name
+        stem = ", stem='cosine'" if config.stem == "cosine" else ""
+        sizes = f"{config.widths}, stem_stride={config.stem_stride}"
+        return f"hexa.nn.backbones.SmallResNet({sizes}{channels}{stem})"
+    name = _created(config) if _options(config) else config.name
     if not config.small_stem:
         return name
     padding = config.options.get("stem_padding", 1)
     return f"{name} with a 3×3 stem of stride 1, padding {padding}, and no max-pool"
 
 
+def _created(config: NetworkConfig, more: str = "") -> str:
+    """The call that builds a network of timm, as text."""
+    return f"timm.create_model({config.name!r}, num_classes=0{_options(config)}{more})"
+
+
 def _options(config: NetworkConfig) -> str:
     """Further arguments of timm.create_model, as text."""
     given = config.options | ({} if config.channels == 3 else {"in_chans": config.channels})
     given.pop("stem_padding", None)
-    text = ""
-    if "norm_eps" in given:
-        layer = f"functools.partial(timm.layers.LayerNorm, eps={given.pop('norm_eps')!r})"
-        text = f", norm_layer={layer}"
-    return "".join(f", {name}={value!r}" for name, value in given.items()) + text
+    eps = given.pop("norm_eps", None)
+    texts = [f", {name}={value!r}" for name, value in given.items()]
+    if eps is not None:
+        texts.append(f", norm_layer=functools.partial(timm.layers.LayerNorm, eps={eps!r})")
+    return "".join(texts)
 
 
 def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
@@ -161,28 +161,23 @@ def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
     if to == "onnx":
         session = f"import onnxruntime; session = onnxruntime.InferenceSession({file})"
         return f"{session}  # input: {onnx_file.described(backbone)}"
-    if to == "detectron2":
-        return f"cfg.MODEL.WEIGHTS = {file}"
     if to == "safetensors" or config.name == "small-resnet":
         return f"import hexa; network = hexa.load_backbone({file}).network"
     if to == "timm" and not config.small_stem and config.channels == 3:
         # as a file without classifier, or timm would look for its thousand classes
-        overlay = f"pretrained=True, pretrained_cfg_overlay=dict(file={file}, num_classes=0{_preparation(backbone)})"
-        modules = "functools, timm" if "norm_eps" in config.options else "timm"
-        return f"import {modules}; network = timm.create_model({config.name!r}, num_classes=0{_options(config)}, {overlay})"
-    made = f"timm.create_model({config.name!r}, num_classes=0{_options(config)})"
+        overlay = f"dict(file={file}, num_classes=0{_preparation(backbone)})"
+        made = _created(config, f", pretrained=True, pretrained_cfg_overlay={overlay}")
+        return f"import functools, timm; network = {made}"
+    made = _created(config)
     if to == "torchvision":
         made = f"torchvision.models.{config.name}(); network.fc = torch.nn.Identity()"
     if config.small_stem:
         padding = config.options.get("stem_padding", 1)
         size = f"{config.channels}, network.conv1.out_channels, 3, padding={padding}, bias=False"
         made += f"; network.maxpool = torch.nn.Identity(); network.conv1 = torch.nn.Conv2d({size})"
-    module = "torch"
-    read = f"torch.load({file}, weights_only=True)"
-    if out.suffix == ".safetensors":
-        module = "torch, safetensors.torch"
-        read = f"safetensors.torch.load_file({file})"
-    return f"import {to}, {module}; network = {made}; network.load_state_dict({read})"
+    read = f"safetensors.torch.load_file({file})"
+    modules = f"functools, torch, safetensors.torch, {to}"
+    return f"import {modules}; network = {made}; network.load_state_dict({read})"
 
 
 def _preparation(backbone: Backbone) -> str:
@@ -191,13 +186,14 @@ def _preparation(backbone: Backbone) -> str:
     timm 1.0.29 would read the files of some ViTs as JAX weights (`custom_load`).
     """
     own = backbone.preparation
-    size = backbone.image_size
     given = {
-        "input_size": (3, size, size),
+        "input_size": (3, own.size, own.size),
         "crop_pct": own.crop,
         "interpolation": own.interpolation,
+        "mean": own.mean,
+        "std": own.std,
+        "custom_load": False,
     }
-    given |= {"mean": own.mean, "std": own.std, "custom_load": False}
     theirs = {"custom_load": False} | cast(Any, backbone.network).pretrained_cfg
     theirs |= timm.data.resolve_model_data_config(backbone.network)
     return "".join(f", {name}={value!r}" for name, value in given.items() if theirs[name] != value)
@@ -220,68 +216,22 @@ def largest_difference(backbone: Backbone, other: Callable[[Tensor], Tensor]) ->
     return float((features - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
 
 
-def _write(backbone: Backbone, file: BinaryIO, suffix: str) -> None:
-    state = {
-        name: value.detach().cpu().contiguous()
-        for name, value in backbone.network.state_dict().items()
-    }
-    if suffix == ".safetensors":
-        file.write(serialized(backbone))
-    elif suffix == ".pkl":
-        theirs = names(LAYOUTS["Detectron2"], state)
-        named = {
-            theirs[name]: value.numpy()
-            for name, value in state.items()
-            if not name.endswith(_COUNTER)
-        }
-        # by its own matching, names need not be complete
-        pickle.dump({"model": named, "__author__": "hexa", "matching_heuristics": True}, file)
-    else:
-        torch.save(state, file)
-    file.flush()
-
-
-def _read(path: Path, own: Mapping[str, Tensor], suffix: str) -> dict[str, Tensor]:
-    """The file as others read it: torch.load or safetensors' own load_file (.pkl: by our own reader).
-
-    own: the state of the network, for the counts of batches that Detectron2 does not store.
-    """
-    if suffix == ".safetensors":
-        with by_plain_name(path) as name:
-            return safetensors.torch.load_file(name)
-    if suffix != ".pkl":
-        return cast(dict[str, Tensor], torch.load(path, weights_only=True))
-    ours = {theirs: name for name, theirs in names(LAYOUTS["Detectron2"], own).items()}
-    state = {
-        ours.get(name, name): arrays.tensor(value)
-        for name, value in arrays.read(path)["model"].items()
-    }
-    return {name: value for name, value in own.items() if name.endswith(_COUNTER)} | state
-
-
 def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
     """The network that a file for `to` must load into; None for onnx. Raises UserError if there is none."""
     if to in ("safetensors", "onnx"):
         return None if to == "onnx" else backbones.build(config)
     if config.streams != "one":
-        raise UserError(
-            f"--to {to}: no other library has networks of two streams; export --to safetensors or onnx"
-        )
+        problem = "no other library has networks of two streams"
+        raise UserError(f"--to {to}: {problem}; export --to safetensors or onnx")
     if config.channels != 3 and to != "timm":
         problem = f"its networks take 3 channels, this one {config.channels}"
         raise UserError(f"--to {to}: {problem}; export --to timm or onnx")
     if config.name == "small-resnet" or to == "timm":
         return backbones.build(config)
-    if to == "detectron2" and (config.small_stem or not config.name.startswith("res")):
-        raise UserError(
-            f"--to detectron2: it has no network '{describe_network(config)}', only ResNets and ResNeXts"
-        )
-    if config.options.keys() - {"stem_padding"} or (
-        config.name not in torchvision.models.list_models()
-    ):
-        raise UserError(
-            f"--to {to}: it has no network '{config.name}'; export --to timm or safetensors"
-        )
+    is_known = config.name in torchvision.models.list_models()
+    if not is_known or config.options.keys() - {"stem_padding"}:
+        problem = f"it has no network '{config.name}'"
+        raise UserError(f"--to {to}: {problem}; export --to timm or safetensors")
     network = cast(nn.Module, torchvision.models.get_model(config.name, weights=None))
     if not isinstance(network, torchvision.models.ResNet):
         raise UserError(f"--to {to}: its '{config.name}' has other tensor names; export --to timm")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,12 @@ from hexa.config import UserError, some
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.weights.files import State
+from hexa.weights.parts import below
 
 #: Types of stored weights.
 _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 #: Parts of the names of momentum twins, which have the same keys as the encoder.
-_TWINS = ("key", "encoder_k", "momentum", "teacher", "target", "ema")
+_TWINS = {"key", "encoder_k", "momentum", "teacher", "target", "ema"}
 
 
 def find_backbone(
@@ -29,38 +30,30 @@ def find_backbone(
     """
     own = network.state_dict()
     first = next(iter(own))
-    prefixes = [
-        key.removesuffix(first) for key in state if key == first or key.endswith("." + first)
-    ]
-    whole = {
-        prefix: prefix.split(".")
-        for prefix in prefixes
-        if all(prefix + key in state for key in own)
+    words = {
+        key.removesuffix(first): f".{key}".split(".")
+        for key in state
+        if f".{key}".endswith(f".{first}")
     }
+    whole = [prefix for prefix in words if all(prefix + key in state for key in own)]
     if not whole:
-        raise UserError(
-            f"{where}: does not have the network in config.yaml; one of the two has been changed"
-        )
-    taught = [prefix for prefix, parts in whole.items() if "teacher" in parts]
-    if not taught or not any("student" in parts for parts in whole.values()):
-        taught = [
-            prefix for prefix, parts in whole.items() if not any(word in parts for word in _TWINS)
-        ]
-    chosen = [*taught, *whole][0]
-    found = {
-        key.removeprefix(chosen): value for key, value in state.items() if key.startswith(chosen)
+        problem = "does not have the network in config.yaml; one of the two has been changed"
+        raise UserError(f"{where}: {problem}")
+    has_student = any("student" in words[prefix] for prefix in whole)
+    unwanted = {
+        prefix: "teacher" not in words[prefix] if has_student else bool(_TWINS & {*words[prefix]})
+        for prefix in whole
     }
-    mark = f".{branch}."
-    of_branch = {
-        key.replace(mark, "."): value
-        for key, value in found.items()
-        if mark in key and branch != "main"
-    }
-    if branch != "main" and not of_branch.keys() & found.keys():
-        raise UserError(
-            f"{where}: its backbone has no batch-norms '{branch}'; give the branch main"
-        )
-    return found | {key: value for key, value in of_branch.items() if key in found}, owner(chosen)
+    chosen = min(whole, key=unwanted.__getitem__)
+    found = below(state, chosen)
+    if branch != "main":
+        mark = f".{branch}."
+        plain = {key.replace(mark, "."): value for key, value in found.items() if mark in key}
+        if not plain.keys() & found.keys():
+            problem = f"its backbone has no batch-norms '{branch}'; give the branch main"
+            raise UserError(f"{where}: {problem}")
+        found |= {key: value for key, value in plain.items() if key in found}
+    return found, owner(chosen)
 
 
 def owner(path: str) -> str:
@@ -69,41 +62,30 @@ def owner(path: str) -> str:
     return parts[-2] if len(parts) > 1 else "encoder"
 
 
-def filled(
-    config: NetworkConfig,
-    state: State,
-    where: str,
-    remedy: str,
-    check: Callable[[State], None] = lambda used: None,
-) -> nn.Module:
+def filled(config: NetworkConfig, state: State, where: str, remedy: str = "") -> nn.Module:
     """The network with a backbone's state; every key must match, or UserError lists those that do not.
 
     Exceptions: further batch-norm sets (`bn1.aux.weight` beside `bn1.weight`) are dropped, and the counter
-    `num_batches_tracked`, which old files lack, stays 0. remedy: what to do about tensors that do not match. check:
-    raises for unusable tensors.
+    `num_batches_tracked`, which old files lack, stays 0. remedy: what to do about tensors that do not match.
     """
-    pixels = config.name == "pixels"
-    outline = nn.Flatten() if pixels else outlined(config, where)
+    outline = outlined(config, where)
     own = outline.state_dict()
     plain = own_branch(state, own)
-    if problem := misfit(own, plain):
-        raise UserError(
-            f"{where}: not the state of this network: {problem}{remedy and f'; {remedy}'}"
-        )
-    check(plain)
+    problem = misfit(own, plain)
+    if problem:
+        said = f"{problem}; {remedy}" if remedy else problem
+        raise UserError(f"{where}: not the state of this network: {said}")
     learnt = {name for name, _ in outline.named_parameters()}
     for key, value in plain.items():
         if own[key].is_floating_point() and value.dtype not in _REAL:
             kind = str(value.dtype).removeprefix("torch.")
-            raise UserError(
-                f"{where}: {key} has type {kind}; weights must be floats of 16 bits or more"
-            )
+            must = "weights must be floats of 16 bits or more"
+            raise UserError(f"{where}: {key} has type {kind}; {must}")
         # masks may be infinite
-        if (
-            key in learnt or key.endswith(("running_mean", "running_var"))
-        ) and not value.isfinite().all():
+        is_number = key in learnt or key.endswith(("running_mean", "running_var"))
+        if is_number and not value.isfinite().all():
             raise UserError(f"{where}: {key} has values that are not finite; use an earlier file")
-    network = nn.Flatten() if pixels else backbones.build(config)
+    network = backbones.build(config)
     network.load_state_dict(network.state_dict() | plain, strict=True)
     return network
 
@@ -118,13 +100,18 @@ def outlined(config: NetworkConfig, where: str) -> nn.Module:
 
 def misfit(own: State, state: State) -> str:
     """Which keys a state lacks, has in excess, or has with another shape than a network's own; empty if it fits."""
-    shapes = [k for k in own if k in state and state[k].shape != own[k].shape]
+    shapes = [
+        f"{key} ({list(state[key].shape)}, not {list(value.shape)})"
+        for key, value in own.items()
+        if key in state and state[key].shape != value.shape
+    ]
+    lacking = own.keys() - state.keys()
     problems = {
-        "it lacks": [k for k in own if k not in state and not k.endswith("num_batches_tracked")],
-        "unknown keys are": [k for k in state if k not in own],
-        "of another shape are": [
-            f"{k} ({list(state[k].shape)}, not {list(own[k].shape)})" for k in shapes
+        "it lacks": [
+            key for key in own if key in lacking and not key.endswith("num_batches_tracked")
         ],
+        "unknown keys are": [key for key in state if key not in own],
+        "of another shape are": shapes,
     }
     return "; ".join(f"{problem} {some(keys)}" for problem, keys in problems.items() if keys)
 

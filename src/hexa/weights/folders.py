@@ -18,7 +18,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.runtime import parsing
 from hexa.weights import files
 from hexa.weights.files import Weights
-from hexa.weights.layouts import WIDTHS
+from hexa.weights.layouts import TABLE, WIDTHS
 from hexa.weights.metadata import described
 from hexa.weights.preparation import Preparation, assumed, of_timm, of_timms_values
 
@@ -32,29 +32,17 @@ _WEIGHTS = (
     *("open_clip_model.safetensors", "open_clip_pytorch_model.bin"),
 )
 _MOST_SHARDS = 1000
+#: Suffixes of other files of weights, of which a folder may have one.
+_SUFFIXES = (".safetensors", ".bin", ".pth")
 #: timm's networks of each `model_type` of transformers: W is the word of the width, P the patch in pixels. The first
 #: that exists is taken, with options for what differs.
-_NETWORKS = {
-    "dinov2": ("vit_W_patchP_dinov2", "vit_small_patch14_dinov2"),
-    "dinov2 gated": ("vit_giant_patch14_dinov2",),
-    "dinov2_with_registers": ("vit_W_patchP_reg4_dinov2", "vit_small_patch14_reg4_dinov2"),
-    "dinov2_with_registers gated": ("vit_giant_patch14_reg4_dinov2",),
-    "dinov3_vit": ("vit_W_patchP_dinov3", "vit_small_patch16_dinov3"),
-    "dinov3_vit gated": ("vit_W_plus_patchP_dinov3", "vit_small_plus_patch16_dinov3"),
-    "vit": ("vit_W_patchP_224", "vit_tiny_patch16_224"),
-    "clip_vision_model": ("vit_W_patchP_clip_224", "vit_base_patch32_clip_224"),
-}
-_ALIKE = {"vit_mae": "vit", "vit_msn": "vit", "clip": "clip_vision_model"}
-#: Activations of transformers by timm's name.
-_ACTIVATIONS = {
-    **{"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"},
-    **{"gelu_fast": "gelu_tanh", "quick_gelu": "quick_gelu", "silu": "silu", "relu": "relu"},
-}
-#: Fields of OpenCLIP's vision_cfg that hexa knows, or that do not change features.
-_VISION = {
-    *("layers", "width", "head_width", "mlp_ratio", "patch_size", "image_size", "ls_init_value"),
-    *("patch_dropout", "no_ln_pre", "output_tokens"),
-}
+_NETWORKS: dict[str, list[str]] = TABLE["transformers"]
+#: Values of `model_type` with the networks of another one.
+_ALIKE: dict[str, str] = TABLE["alike"]
+#: timm's names of activations by those of transformers.
+_ACTIVATIONS: dict[str, str] = TABLE["activations"]
+#: Fields of OpenCLIP's vision_cfg that hexa knows, or that do not change features, and their usual values.
+_VISION: dict[str, Any] = TABLE["open_clip"]
 #: Pillow's numbers of interpolations.
 _RESAMPLE = {2: "bilinear", 3: "bicubic"}
 
@@ -80,13 +68,12 @@ def names_network(path: Path) -> bool:
     return "architecture" in fields or "model_type" in fields or (path.parent / OPEN_CLIP).is_file()
 
 
-def read(folder: Path, named: bool = False, file: Path | None = None) -> Folder:
+def read(folder: Path, named: bool = False) -> Folder:
     """The weights in a folder, and what its files say of the network and the preparation of images.
 
-    named: the user names the network, so that config.json is not asked for it. file: the weights, if there are several.
-    Raises UserError.
+    named: the user names the network, so that config.json is not asked for it. Raises UserError.
     """
-    weights = _weights(folder) if file is None else files.read(file)
+    weights = _weights(folder)
     fields = _json(folder / CONFIG)
     if "architecture" in fields:
         with described(str(folder / CONFIG), "not a config of timm"):
@@ -120,26 +107,25 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _weights(folder: Path) -> Weights:
     """The tensors of the folder's file of weights, or of all files that its index lists."""
-    for name in _WEIGHTS:
-        path = folder / name
-        if not path.is_file():
-            continue
-        if path.suffix != ".json":
-            return replace(files.read(path), where=str(folder))
-        listed = _json(path).get("weight_map")
-        shards = sorted(set(listed.values())) if isinstance(listed, dict) else []
-        plain = [one for one in shards if isinstance(one, str) and Path(one).name == one]
-        if not shards or len(plain) < len(shards) or len(shards) > _MOST_SHARDS:
-            raise UserError(f"{path}: has no weight_map of files in this folder; copy it again")
-        missing = [one for one in plain if not (folder / one).is_file()]
-        if missing:
-            raise UserError(f"{folder}: lacks {some(missing)}, which {name} lists; copy it again")
-        return files.read_all([folder / one for one in plain], str(folder))
-    others = [*folder.glob("*.safetensors"), *folder.glob("*.bin"), *folder.glob("*.pth")]
-    if len(others) == 1:
+    name = next((name for name in _WEIGHTS if (folder / name).is_file()), None)
+    if name is None:
+        others = [path for suffix in _SUFFIXES for path in folder.glob(f"*{suffix}")]
+        if len(others) != 1:
+            problem = f"no {_WEIGHTS[0]} or {_WEIGHTS[2]}"
+            raise UserError(f"{folder}: has {problem}; give the file of weights, FILE#NETWORK")
         return replace(files.read(others[0]), where=str(folder))
-    problem = f"no {_WEIGHTS[0]} or {_WEIGHTS[2]}"
-    raise UserError(f"{folder}: has {problem}; give the file of weights, FILE#NETWORK")
+    path = folder / name
+    if path.suffix != ".json":
+        return replace(files.read(path), where=str(folder))
+    listed = _json(path).get("weight_map")
+    shards = sorted(set(listed.values())) if isinstance(listed, dict) else []
+    are_plain = all(isinstance(one, str) and Path(one).name == one for one in shards)
+    if not 0 < len(shards) <= _MOST_SHARDS or not are_plain:
+        raise UserError(f"{path}: has no weight_map of files in this folder; copy it again")
+    missing = [one for one in shards if not (folder / one).is_file()]
+    if missing:
+        raise UserError(f"{folder}: lacks {some(missing)}, which {name} lists; copy it again")
+    return files.read_all([folder / one for one in shards], str(folder))
 
 
 # -- timm --------------------------------------------------------------------------------------------------------------
@@ -149,9 +135,8 @@ def _of_timm(fields: Mapping[str, Any], path: Path) -> tuple[NetworkConfig, Prep
     """The network of a timm hub folder, as timm.create_model('local-dir:FOLDER', num_classes=0) builds it."""
     name = str(fields["architecture"])
     if name not in timm.list_models():
-        raise UserError(
-            f"{path}: timm has no network '{name}'; {nearest(name, timm.list_models())}"
-        )
+        near = nearest(name, timm.list_models())
+        raise UserError(f"{path}: timm has no network '{name}'; {near}")
     cfg = dict(fields.get("pretrained_cfg") or fields)
     options = dict(fields.get("model_args") or {})
     if cfg.get("global_pool"):
@@ -162,12 +147,10 @@ def _of_timm(fields: Mapping[str, Any], path: Path) -> tuple[NetworkConfig, Prep
     for ignored in ("num_classes", "drop_rate", "drop_path_rate", "proj_drop_rate"):
         options.pop(ignored, None)
     channels = options.pop("in_chans", 3)
-    side = options.get("img_size")
-    if isinstance(side, list) and len(set(side)) == 1:
-        options["img_size"] = side[0]
+    if "img_size" in options:
+        options["img_size"] = _side(options["img_size"], path)
     config = NetworkConfig(name=name, channels=channels, options=_needed(name, options))
-    preparation = of_timms_values(cfg, str(path))
-    return config, preparation
+    return config, of_timms_values(cfg, str(path))
 
 
 def _needed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,7 +171,7 @@ def _of_transformers(fields: Mapping[str, Any], path: Path) -> NetworkConfig | N
     kind = str(fields["model_type"])
     kind = _ALIKE.get(kind, kind)
     if kind == "resnet":
-        for name, usual in (("downsample_in_bottleneck", False), ("hidden_act", "relu")):
+        for name, usual in TABLE["resnet"].items():
             if fields.get(name, usual) != usual:
                 raise UserError(f"{path}: timm has no ResNet with {name}={fields[name]}")
         return None
@@ -200,7 +183,6 @@ def _of_transformers(fields: Mapping[str, Any], path: Path) -> NetworkConfig | N
         remedy = f"if timm has this network, name it: {path.parent}#NETWORK"
         raise UserError(f"{path}: model_type '{kind}' is not known; known: {known()}; {remedy}")
     width = int(fields["hidden_size"])
-    heads = int(fields["num_attention_heads"])
     hidden = fields.get("intermediate_size")
     if hidden is None:
         hidden = int(width * fields.get("mlp_ratio", 4))
@@ -213,21 +195,13 @@ def _of_transformers(fields: Mapping[str, Any], path: Path) -> NetworkConfig | N
     if kind == "dinov3_vit" and activation != ("silu" if gated else "gelu"):
         layers = "gated layers" if gated else "layers"
         raise UserError(f"{path}: timm's DINOv3 has no {layers} with hidden_act '{activation}'")
-    wanted: dict[str, Any] = {
-        "embed_dim": width,
-        "depth": int(fields["num_hidden_layers"]),
-        "num_heads": heads,
-        "patch_size": _side(fields.get("patch_size", 16), path),
-        "img_size": _side(fields.get("image_size", 224), path),
-        "hidden": int(hidden),
-        "norm_eps": float(fields.get("layer_norm_eps", 1e-6)),
-        "registers": int(fields.get("num_register_tokens", 0)),
-        "rope_temperature": float(fields.get("rope_theta", 100)),
-        "act_layer": "gelu" if gated else _ACTIVATIONS[activation],
-        "qkv_bias": bool(fields.get("qkv_bias", True)),
-    }
-    channels = int(fields.get("num_channels", 3))
-    return _with_options(_NETWORKS[key], wanted, channels)
+    values = {**TABLE["defaults"], **fields}
+    wanted = {ours: values[theirs] for ours, theirs in TABLE["fields"].items()}
+    wanted["patch_size"] = _side(values["patch_size"], path)
+    wanted["img_size"] = _side(values["image_size"], path)
+    wanted["hidden"] = int(hidden)
+    wanted["act_layer"] = "gelu" if gated else _ACTIVATIONS[activation]
+    return _with_options(_NETWORKS[key], wanted, int(values["num_channels"]))
 
 
 def known() -> str:
@@ -243,9 +217,7 @@ def _side(value: Any, path: Path) -> int:
     return int(sides.pop())
 
 
-def _with_options(
-    names: tuple[str, ...], wanted: Mapping[str, Any], channels: int = 3
-) -> NetworkConfig:
+def _with_options(names: list[str], wanted: Mapping[str, Any], channels: int = 3) -> NetworkConfig:
     """The first of these networks that timm has, with options for what is wanted otherwise."""
     word = WIDTHS.get(wanted["embed_dim"], "?")
     patch = str(wanted["patch_size"])
@@ -290,36 +262,37 @@ def _with_options(
 def _of_open_clip(fields: Mapping[str, Any], path: Path) -> NetworkConfig:
     """The vision transformer of an open_clip_config.json."""
     model = fields["model_cfg"]
-    vision = {
-        key: value for key, value in model["vision_cfg"].items() if value not in (None, False)
-    }
-    odd = sorted(vision.keys() - _VISION)
-    if odd or isinstance(vision.get("layers"), list) or vision.get("no_ln_pre"):
-        what = some(odd or ["layers of a ResNet" if not vision.get("no_ln_pre") else "no_ln_pre"])
+    given = {key: value for key, value in model["vision_cfg"].items() if value not in (None, False)}
+    odd = sorted(given.keys() - _VISION.keys())
+    if isinstance(given.get("layers"), list):
+        odd.append("layers of a ResNet")
+    if odd:
+        what = some(odd)
         raise UserError(f"{path}: a tower with {what}; name timm's: {path.parent}#NETWORK")
-    width = int(vision.get("width", 768))
+    vision = _VISION | given
     wanted: dict[str, Any] = {
-        "embed_dim": width,
-        "depth": int(vision.get("layers", 12)),
-        "num_heads": width // int(vision.get("head_width", 64)),
-        "patch_size": _side(vision.get("patch_size", 16), path),
-        "img_size": _side(vision.get("image_size", 224), path),
-        "hidden": int(width * vision.get("mlp_ratio", 4)),
+        "embed_dim": int(vision["width"]),
+        "depth": int(vision["layers"]),
+        "num_heads": int(vision["width"]) // int(vision["head_width"]),
+        "patch_size": _side(vision["patch_size"], path),
+        "img_size": _side(vision["image_size"], path),
+        "hidden": int(vision["width"] * vision["mlp_ratio"]),
         "act_layer": "quick_gelu" if model.get("quick_gelu") else "gelu",
-        "init_values": vision.get("ls_init_value"),
+        "init_values": vision["ls_init_value"],
     }
     return _with_options(_NETWORKS["clip_vision_model"], wanted)
 
 
 def _open_clips_processor(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an image processor of transformers for OpenCLIP's preprocess_cfg."""
-    cfg = fields.get("preprocess_cfg") or {}
-    found = {"image_mean": cfg.get("mean"), "image_std": cfg.get("std")}
-    found["resample"] = 2 if cfg.get("interpolation") == "bilinear" else 3
-    found["size"] = cfg.get("size")
+    given = fields.get("preprocess_cfg") or {}
     of_clip = of_timm("vit_base_patch32_clip_224.openai")
-    usual = {"image_mean": list(of_clip.mean), "image_std": list(of_clip.std)}
-    return usual | {key: value for key, value in found.items() if value is not None}
+    return {
+        "image_mean": given.get("mean") or of_clip.mean,
+        "image_std": given.get("std") or of_clip.std,
+        "resample": 2 if given.get("interpolation") == "bilinear" else 3,
+        "size": given.get("size"),
+    }
 
 
 # -- preparation of images ---------------------------------------------------------------------------------------------
@@ -332,14 +305,15 @@ def _of_processor(fields: Mapping[str, Any], path: Path) -> Preparation:
         values |= {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
     elif fields.get("image_mean") is not None and fields.get("image_std") is not None:
         values |= {"mean": fields["image_mean"], "std": fields["image_std"]}
-    if (resample := fields.get("resample")) is not None:
-        values["interpolation"] = _RESAMPLE.get(resample, "bicubic")
+    if fields.get("resample") is not None:
+        values["interpolation"] = _RESAMPLE.get(fields["resample"], "bicubic")
     shorter = _pixels(fields.get("size"))
     crop = _pixels(fields.get("crop_size")) if fields.get("do_center_crop", True) else None
     size = crop or shorter
+    share = fields.get("crop_pct")
     if crop and shorter and crop <= shorter:
         values["crop"] = crop / shorter
-    elif isinstance(share := fields.get("crop_pct"), int | float):
+    elif isinstance(share, int | float):
         values["crop"] = share
     elif size:
         values["crop"] = 1.0

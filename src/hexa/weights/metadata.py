@@ -17,11 +17,14 @@ from torch import Tensor
 from hexa.config import ConfigError, UserError, reason
 from hexa.nn.backbones import NetworkConfig
 from hexa.runtime import parsing
+from hexa.weights.files import Unreadable, Weights
 from hexa.weights.preparation import CROP, NAMES, Preparation
 
 if TYPE_CHECKING:
     from hexa.weights.pretrained import Backbone
 
+#: The only key of a file's metadata.
+KEY = "hexa"
 #: Longest text that is copied from a file into results.
 _LONGEST = 300
 
@@ -38,42 +41,38 @@ def content_hash(state: Mapping[str, Tensor]) -> str:
 
 
 def metadata_of(backbone: Backbone) -> dict[str, str]:
-    """The metadata of a backbone's file. content: a hash of its tensors, to detect damage."""
-    return {
-        "format": "hexa backbone 1",
-        "network": backbone.network_config.model_dump_json(),
-        "mean": json.dumps(backbone.mean),
-        "std": json.dumps(backbone.std),
-        "image_size": str(backbone.image_size),
-        "crop": json.dumps(backbone.preparation.crop),
-        "interpolation": backbone.preparation.interpolation,
-        "origins": json.dumps(backbone.preparation.origins),
-        "info": json.dumps({name: v for name, v in backbone.info.items() if name != "note"}),
+    """The metadata of a backbone's file, JSON under one key. content: a hash of its tensors, to detect damage.
+
+    safetensors writes several keys in random order; equal backbones give equal files.
+    """
+    fields = {
+        "format": "hexa backbone 2",
+        "network": backbone.network_config.model_dump(mode="json"),
+        **backbone.preparation.values(),
+        "origins": backbone.preparation.origins,
+        "info": {name: value for name, value in backbone.info.items() if name != "note"},
         "content": backbone.content_hash(),
     }
+    return {KEY: json.dumps(fields)}
 
 
 Description = tuple[NetworkConfig, Preparation, dict[str, Any]]
 """A network, how images are prepared for it, and further facts (recipe, encoder, step …)."""
 
 
-def of_metadata(metadata: Mapping[str, str], where: str) -> Description:
-    """What a file's metadata describe; older files lack some. Raises UserError."""
-    with described(where, "its metadata does not say how to build the network"):
-        origins = {
-            name: str(origin)
-            for name, origin in _plain(metadata.get("origins", "{}")).items()
-            if name in NAMES
-        }
-        mean, std, size = (json.loads(metadata[name]) for name in ("mean", "std", "image_size"))
-        crop = json.loads(metadata.get("crop", str(CROP)))
-        interpolation = metadata.get("interpolation", "bilinear")
-        network = NetworkConfig.model_validate_json(metadata["network"])
-        return (
-            network,
-            Preparation(mean, std, size, crop, interpolation, origins),
-            _plain(metadata["info"]),
-        )
+def of_metadata(weights: Weights) -> Description:
+    """What the metadata of hexa's own file describe. Raises UserError, Unreadable if the tensors are others."""
+    with described(weights.where, "its metadata does not say how to build the network"):
+        fields = parsing.from_json(weights.metadata[KEY])
+        network = NetworkConfig.model_validate(fields["network"])
+        values = {name: fields[name] for name in NAMES}
+        preparation = Preparation(**values, origins=_plain(fields["origins"]))
+        info = _plain(fields["info"])
+        content = fields["content"]
+    if content != content_hash(weights.state):
+        problem = "its tensors do not match their checksum in the file"
+        raise Unreadable(f"{weights.where}: damaged: {problem}")
+    return network, preparation, info
 
 
 def of_config(path: Path) -> Description:
@@ -101,30 +100,16 @@ def described(where: str, what: str) -> Iterator[None]:
         if isinstance(error, UserError) and str(error).startswith(f"{where}: "):
             raise
         problem = ConfigError.of(error) if isinstance(error, pydantic.ValidationError) else error
-        raise UserError(
-            f"{where}: {what} ({'it lacks ' * isinstance(error, KeyError)}{reason(problem)})"
-        ) from None
+        said = f"it lacks {error}" if isinstance(error, KeyError) else reason(problem)
+        raise UserError(f"{where}: {what} ({said})") from None
 
 
-def ordered(content: bytes) -> bytes:
-    """A safetensors file with its metadata sorted, so that equal backbones give equal files.
-
-    safetensors writes them in random order. A file begins with the length of its header in eight bytes, and the header,
-    JSON padded with spaces to a multiple of eight; offsets of tensors count from its end.
-    """
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    written = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    written += b" " * (-len(written) % 8)
-    return len(written).to_bytes(8, "little") + written + content[end:]
-
-
-def _plain(text: str) -> dict[str, Any]:
+def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The short texts and finite numbers of a JSON object, which results and tables can show."""
-    return {
-        name: value
-        for name, value in dict(json.loads(text)).items()
-        if (isinstance(value, str) and len(value) <= _LONGEST and value.isprintable())
-        or (isinstance(value, int | float) and math.isfinite(value))
-    }
+
+    def is_shown(value: object) -> bool:
+        if isinstance(value, str):
+            return len(value) <= _LONGEST and value.isprintable()
+        return isinstance(value, int | float) and math.isfinite(value)
+
+    return {name: value for name, value in dict(fields).items() if is_shown(value)}

@@ -38,9 +38,8 @@ def write(backbone: Backbone, path: Path) -> int:
     size = backbone.image_size
     channels = len(backbone.mean)
     if sum(value.nbytes for value in backbone.state_dict().values()) > _LARGEST:
-        raise UserError(
-            "--to onnx: an ONNX file has at most 2 GiB, and this network is larger; export --to timm"
-        )
+        problem = "an ONNX file has at most 2 GiB, and this network is larger"
+        raise UserError(f"--to onnx: {problem}; export --to timm")
     try:
         with warnings.catch_warnings(), _plain_attention(backbone):
             warnings.simplefilter("ignore")
@@ -53,19 +52,15 @@ def write(backbone: Backbone, path: Path) -> int:
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
-        said = reason(error.__cause__ or error, 200)
-        raise UserError(
-            f"--to onnx: torch cannot export {backbone.network_config.name} ({said})"
-        ) from None
+        problem = reason(error.__cause__ or error, 200)
+        name = backbone.network_config.name
+        raise UserError(f"--to onnx: torch cannot export {name} ({problem})") from None
     assert program is not None
-    colours = "RGB, pixels " if channels == 3 else "pixels "
-    program.model.metadata_props.update(
-        metadata_of(backbone)
-        | {
-            "input": f"{INPUT}: float32 [batch, {channels}, {size}, {size}], {colours}in 0 ... 1; normalised inside",
-            "output": f"{OUTPUT}: float32 [batch, {backbone.num_features}]",
-        }
-    )
+    said = {
+        "input": described(backbone),
+        "output": f"{OUTPUT} [N, {backbone.num_features}], float32",
+    }
+    program.model.metadata_props.update(metadata_of(backbone) | said)
     program.save(path)
     return len(program.model.graph.initializers)
 

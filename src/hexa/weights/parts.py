@@ -57,6 +57,10 @@ class Part(NamedTuple):
         text = any(word.startswith("visual") for word in self.words) and _TEXT.fullmatch(first)
         return bool(text or _BESIDE.fullmatch(first))
 
+    def tensor(self, plain: str) -> Tensor | None:
+        """The tensor with this name in timm or torchvision."""
+        return self.state.get(names(LAYOUTS[self.layout], [plain])[plain])
+
     def has(self, pattern: re.Pattern[str]) -> bool:
         """True if a word of the path matches."""
         return any(pattern.fullmatch(word) for word in self.words)
@@ -104,13 +108,9 @@ def find(weights: Weights, own: State) -> list[Part]:
 
 def _prefixes(key: str, known: Collection[str]) -> Iterator[str]:
     """Each path before the rest of a key that is a known name."""
-    start = 0
-    while True:
-        if key[start:] in known:
-            yield key[:start]
-        start = key.find(".", start) + 1
-        if not start:
-            return
+    for dot in re.finditer(r"^|\.", key):
+        if key[dot.end() :] in known:
+            yield key[: dot.end()]
 
 
 def below(state: State, prefix: str) -> dict[str, Tensor]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
+import numpy as np
 import timm
 import timm.data
 
@@ -54,19 +55,15 @@ class Preparation:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", mean_of(self.mean))
         object.__setattr__(self, "std", std_of(self.std, len(self.mean)))
-        if (
-            not _is_number(self.size)
-            or self.size != int(self.size)
-            or not 1 <= self.size <= LARGEST
-        ):
+        whole = _is_number(self.size) and self.size == int(self.size)
+        if not whole or not 1 <= self.size <= LARGEST:
             raise UserError(f"size must be an integer from 1 to {LARGEST}, got {self.size!r}")
         object.__setattr__(self, "size", int(self.size))
         if not _is_number(self.crop) or not 0.1 <= self.crop <= 1:
             raise UserError(f"crop must be a share of the image from 0.1 to 1, got {self.crop!r}")
         if self.interpolation not in INTERPOLATIONS:
-            raise UserError(
-                f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got {self.interpolation!r}"
-            )
+            known = ", ".join(INTERPOLATIONS)
+            raise UserError(f"interpolation must be one of {known}, got {self.interpolation!r}")
         object.__setattr__(self, "origins", {name: self.origins.get(name, OWN) for name in NAMES})
 
     def values(self) -> dict[str, Any]:
@@ -79,27 +76,20 @@ class Preparation:
 
     def said(self) -> str | None:
         """A sentence on the values and their origins, for readers of results; None if all are from a hexa file."""
+        if set(self.origins.values()) == {OWN}:
+            return None
         parts = []
         for origin in dict.fromkeys(self.origins.values()):
-            values = ", ".join(
-                f"{name} {shown(self.values()[name])}"
-                for name in NAMES
+            values = [
+                f"{name} {shown(value)}"
+                for name, value in self.values().items()
                 if self.origins[name] == origin
-            )
-            hint = (
-                ": the file does not say; --mean, --std and --size set others"
-                if origin == ASSUMED
-                else ""
-            )
-            parts.append(f"{values} ({origin}{hint})")
-        whole = (
-            f"; square images of at most {self.size} px are taken whole" if self.crop < 1 else ""
-        )
-        return (
-            None
-            if set(self.origins.values()) == {OWN}
-            else f"images are prepared with {'; '.join(parts)}{whole}"
-        )
+            ]
+            hint = ": the file does not say; --mean, --std and --size set others"
+            parts.append(f"{', '.join(values)} ({origin}{hint if origin == ASSUMED else ''})")
+        if self.crop < 1:
+            parts.append(f"square images of at most {self.size} px are taken whole")
+        return f"images are prepared with {'; '.join(parts)}"
 
     def changed(self, given: Given) -> tuple[Preparation, dict[str, list[Any]]]:
         """The preparation with a user's values, and {name: [before, after]} of those that changed."""
@@ -123,9 +113,8 @@ def assumed(size: int = 224) -> Preparation:
 
 def published(whose: str, std: Channels = IMAGENET_STD) -> Preparation:
     """The values in the published code of `whose` (F1, F21)."""
-    return Preparation(
-        IMAGENET_MEAN, std, 224, origins=dict.fromkeys(NAMES, f"published with {whose}")
-    )
+    origins = dict.fromkeys(NAMES, f"published with {whose}")
+    return Preparation(IMAGENET_MEAN, std, 224, origins=origins)
 
 
 def of_timm(name: str) -> Preparation:
@@ -150,25 +139,19 @@ def of_timms_values(config: Mapping[str, Any], origin: str) -> Preparation:
     )
 
 
-def _read(name: str, value: object, channels: int) -> Any:
+def _read(name: str, value: Any, channels: int) -> Any:
     """A value as a user gives it: for mean and std also one number for all channels, or text such as 0.5,0.5,0.5."""
     if name == "interpolation":
         return value
     check = {"mean": mean_of, "std": std_of}.get(name)
-    parts = value.strip("[]() ").split(",") if check and isinstance(value, str) else value
     try:
-        if isinstance(value, bool):
-            raise TypeError
         if check is None:
-            return float(cast(Any, value)) if name == "crop" else int(cast(Any, value))
-        numbers = [
-            float(part)
-            for part in ([parts] if isinstance(parts, int | float) else cast(Any, parts))
-        ]
+            return float(value) if name == "crop" else int(value)
+        parts = value.strip("[]() ").split(",") if isinstance(value, str) else value
+        numbers = np.atleast_1d(np.asarray(parts, dtype=float)).tolist()
     except (TypeError, ValueError, OverflowError):
-        if check is None:
-            raise UserError(f"{name} must be a number, got {value!r}") from None
-        return check(value, channels)  # which says what is expected
+        what = "a number" if check is None else "numbers"
+        raise UserError(f"{name} must be {what}, got {value!r}") from None
     return check(numbers * channels if len(numbers) == 1 else numbers, channels)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Unpack, cast
@@ -24,17 +25,18 @@ from hexa.weights import files, folders, timm_weights
 from hexa.weights.external import external
 from hexa.weights.files import State, Unreadable, Weights
 from hexa.weights.fitting import filled, find_backbone, outlined
-from hexa.weights.foreign import check_periods, foreign_state
+from hexa.weights.foreign import foreign_state
 from hexa.weights.metadata import (
+    KEY,
     content_hash,
     described,
     metadata_of,
     of_config,
     of_metadata,
-    ordered,
 )
 from hexa.weights.parts import below
 from hexa.weights.preparation import Given, Preparation, of_timm
+from hexa.weights.variants import check_periods
 
 WEIGHTS = "backbone.safetensors"
 
@@ -147,11 +149,13 @@ def save_backbone(backbone: Backbone, path: Path | str) -> Path:
 
 def serialized(backbone: Backbone) -> bytes:
     """The content of a backbone's safetensors file."""
-    state = {
-        name: value.detach().cpu().contiguous()
-        for name, value in backbone.network.state_dict().items()
-    }
-    return ordered(safetensors.torch.save(state, metadata_of(backbone)))
+    return safetensors.torch.save(tensors_of(backbone), metadata_of(backbone))
+
+
+def tensors_of(backbone: Backbone) -> dict[str, Tensor]:
+    """The state of a backbone's network on the CPU, as files store it."""
+    state = backbone.network.state_dict()
+    return {name: value.detach().cpu().contiguous() for name, value in state.items()}
 
 
 def load_backbone(
@@ -184,17 +188,15 @@ def load_backbone(
 
 def _loaded(text: str, seed: int, branch: str) -> Backbone:
     kind, _, name = text.partition(":")
-    named = {
+    named: dict[str, Callable[[], Backbone]] = {
         "random": lambda: _random(name, seed),
         "pixels": lambda: _pixels(name),
         "timm": lambda: _timm(timm_weights.current(name)),
+        "python": lambda: _external(text),
     }
-    named["python"] = lambda: _external(text)
-    if kind in named and branch != "main":
-        raise UserError(
-            f"{text}: batch-norms '{branch}' are kept only in the checkpoints of a run; give its folder"
-        )
     if kind in named:
+        if branch != "main":
+            raise _no_branch(text, branch)
         return named[kind]()
     path, network = paths.weights(text)
     network = network and timm_weights.current(network)
@@ -214,7 +216,7 @@ def _of_folder(folder: Path, branch: str, name: str | None) -> Backbone:
             raise UserError(f"{folder}#{name}: a run describes its network; leave out #{name}")
         return _of_run(folder, branch)
     if branch != "main":
-        raise UserError(f"{folder}: has no batch-norms '{branch}'; give the folder of a run")
+        raise _no_branch(str(folder), branch)
     found = folders.read(folder, named=name is not None)
     return _foreign(found.weights, name, found.config, found.preparation)
 
@@ -239,40 +241,33 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
     """The backbone in a file: hexa's own, whose metadata describe the network, the checkpoint of a run, whose
     config.yaml does, or one of `layouts.LAYOUTS`.
     """
-    weights = files.read(path)
-    where = str(path)
     run = path.absolute().parent.parent
     of_run = path.absolute().parent.name == "checkpoints" and (run / "config.yaml").is_file()
     if branch != "main" and not of_run:
-        raise UserError(
-            f"{path}: batch-norms '{branch}' are kept only in the checkpoints of a run; give its folder"
-        )
-    state: State = weights.state
-    if "network" in weights.metadata:
-        config, preparation, info = of_metadata(weights.metadata, where)
-        if weights.metadata.get("content") not in (
-            None,
-            content_hash(state),
-        ):  # older files lack it
-            raise Unreadable(
-                f"{path}: damaged: its tensors do not match their checksum in the file"
-            )
+        raise _no_branch(str(path), branch)
+    weights = files.read(path)
+    if KEY in weights.metadata:
+        config, preparation, info = of_metadata(weights)
+        state: State = weights.state
     elif of_run:
         config, preparation, info = of_config(run / "config.yaml")
-        if any(key.startswith("method.") for key in state):
-            state = below(state, "method.")
-        state, encoder = find_backbone(
-            state, outlined(config, f"{run / 'config.yaml'}"), where, branch
-        )
+        network = outlined(config, f"{run / 'config.yaml'}")
+        state = below(weights.state, "method.") or weights.state
+        state, encoder = find_backbone(state, network, str(path), branch)
+        weights.check(state)
         info |= {"encoder": encoder, "branch": branch, "checkpoint": path.name}
         step = path.stem.removeprefix("step-")
         info |= {"step": int(step)} if step.isdecimal() else {}
+    elif name is None and folders.names_network(path):
+        return _of_folder(path.parent, branch, None)
     else:
-        if name is None and folders.names_network(path):
-            beside = folders.read(path.parent, file=path)
-            return _foreign(weights, None, beside.config, beside.preparation)
         return _foreign(weights, name)
-    return Backbone(filled(config, state, where, "", weights.check), preparation, config, info)
+    return Backbone(filled(config, state, str(path)), preparation, config, info)
+
+
+def _no_branch(spec: str, branch: str) -> UserError:
+    problem = f"batch-norms '{branch}' are kept only in the checkpoints of a run"
+    return UserError(f"{spec}: {problem}; give its folder")
 
 
 def _foreign(
@@ -286,7 +281,7 @@ def _foreign(
     info = {"encoder": found.prefix.rstrip(".") or "state dict"}
     if found.notes:
         info["note"] = "; ".join(found.notes)
-    network = filled(found.config, found.state, weights.where, "")
+    network = filled(found.config, found.state, weights.where)
     check_periods(network, weights)
     return Backbone(network, found.preparation, found.config, info)
 
@@ -303,16 +298,12 @@ def _random(name: str, seed: int) -> Backbone:
     if timms in timm.list_models() or timms in timm.list_pretrained():
         # images are prepared as for timm:NAME, to be comparable
         return _drawn(NetworkConfig(name=timms.partition(".")[0]), of_timm(timms), seed)
-    widths = name.removeprefix("small-resnet-").split("-")
-    if not name.startswith("small-resnet-") or not all(width.isdecimal() for width in widths):
-        remedy = nearest(name, timm.list_models())
-        raise UserError(
-            f"random:{name}: neither a run folder, a timm network nor small-resnet-16-32-64; {remedy}"
-        )
+    if not re.fullmatch(r"small-resnet(-\d+)+", name, re.ASCII):
+        known = "neither a run folder, a timm network nor small-resnet-16-32-64"
+        raise UserError(f"random:{name}: {known}; {nearest(name, timm.list_models())}")
     with described(f"random:{name}", "not a network"):
-        return random_backbone(
-            NetworkConfig(name="small-resnet", widths=tuple(map(int, widths))), 32, seed
-        )
+        widths = tuple(int(width) for width in name.split("-")[2:])
+        return random_backbone(NetworkConfig(name="small-resnet", widths=widths), 32, seed)
 
 
 def random_backbone(config: NetworkConfig, image_size: int, seed: int = 0) -> Backbone:
@@ -350,11 +341,9 @@ def describe(backbone: Backbone) -> dict[str, Any]:
     """The description of a backbone in results: hash, network, encoder, branch, step, and preparation of images."""
     preparation = backbone.preparation
     return {
-        **{
-            "encoder": "encoder",
-            "branch": "main",
-            **backbone.info,
-        },  # first, so that a file cannot override the rest
+        "encoder": "encoder",
+        "branch": "main",
+        **backbone.info,  # before the rest, which a file cannot override
         "hash": backbone.content_hash(),
         "network": backbone.network_config.name,
         "num_features": backbone.num_features,

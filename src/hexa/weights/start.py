@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import pydantic
@@ -18,13 +16,9 @@ from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.encoder import Encoder
 from hexa.nn.image_size import resampled
-from hexa.nn.two_streams import TwoStreams
-from hexa.weights.external import external
-from hexa.weights.files import Weights
 from hexa.weights.fitting import filled
-from hexa.weights.foreign import foreign_state
-from hexa.weights.preparation import CROP, DECLARED, Given, of_timm
-from hexa.weights.pretrained import WEIGHTS, Backbone, load_backbone
+from hexa.weights.preparation import CROP
+from hexa.weights.pretrained import Backbone, load_backbone
 
 #: Backbones that `read_once` keeps, by name; None outside of it.
 _READ: ContextVar[dict[str, Backbone] | None] = ContextVar("read", default=None)
@@ -34,12 +28,11 @@ class StartConfig(Config):
     """Initial weights of the backbone, and how they are trained further. The head begins with random weights."""
 
     weights: str | None = None
-    """A run folder, a file in any layout that `hexa evaluate` reads, or timm:NAME; none draws weights from the seed. On
-    the command line also python:MODULE:CALLABLE, whose weights are saved to a file, which is then recorded here. Their
-    network, normalisation and image size are used unless given."""
+    """A run folder, a file in any layout that `hexa evaluate` reads, or timm:NAME; none draws weights from the seed.
+    Their network, normalisation and image size are used unless given."""
     sha256: str | None = None
-    """SHA-256 of the weights' file (of their tensors if they are not a file), recorded when the run begins; other
-    weights with the same name are then refused."""
+    """The first digits of the SHA-256 of the weights' names and values, recorded when the run begins; other weights with
+    the same name are then refused."""
     crop: float = pydantic.Field(default=CROP, ge=0.1, le=1)
     """The share of the shorter side that the centre crop of evaluated images takes. That of the weights is recorded
     unless given."""
@@ -77,33 +70,17 @@ class StartConfig(Config):
         return self.weights is not None and self.batch_norm == "keep"
 
 
-def digest(weights: str, backbone: Backbone) -> str:
-    """`StartConfig.sha256` of the weights that `backbone` was read from."""
-    path = Path(weights)
-    if not path.exists() and "#" in path.name:
-        path = Path(weights.rpartition("#")[0])
-    if path.is_dir():
-        path = path / WEIGHTS
-    if path.is_file():
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    return backbone.content_hash()
-
-
 def read(weights: str, field: str = "start.weights") -> Backbone:
     """The initial backbone. Raises UserError unless these are weights of a network that can be built again.
 
     field: the field of an experiment that names them.
     """
-    if weights.startswith("python:"):  # first, since a config.yaml from elsewhere must not run code
-        remedy = (
-            f"use --start {weights}" if field == "start.weights" else "give a file of its weights"
-        )
-        raise UserError(f"{field}: {weights} is code, which a file must not name; {remedy}")
+    if weights.startswith("python:"):  # a config.yaml from elsewhere must not run code
+        remedy = "save the state_dict of its network, and give FILE#NETWORK"
+        raise UserError(f"{field}: {weights} is code, which is not run here; {remedy}")
     if weights.startswith("pixels:"):
-        raise UserError(
-            f"{field}: {weights} has no weights; give a run, a file of weights or timm:NAME"
-        )
+        remedy = "give a run, a file of weights or timm:NAME"
+        raise UserError(f"{field}: {weights} has no weights; {remedy}")
     kept = _READ.get()
     if kept is None or field != "start.weights":  # a method owns its teacher
         return load_backbone(weights)
@@ -127,39 +104,11 @@ def read_once() -> Iterator[None]:
         _READ.reset(before)
 
 
-def made_by_code(spec: str) -> Backbone:
-    """The network that `python:MODULE:CALLABLE` returns, as a timm network that can be built again without that code.
-
-    spec: as the user typed it; the code is run. The network declares which timm network it is (`pretrained_cfg`), or is
-    a ResNet with torchvision's names, or the user adds #NETWORK. Its tensors must be the same, except for a classifier.
-    Raises UserError.
-    """
-    call, _, name = spec.partition("#")
-    made = external(call)
-    network: Any = made.network
-    architecture = (getattr(network, "pretrained_cfg", None) or {}).get("architecture")
-    if architecture and not name:
-        network.reset_classifier(0)
-        config = NetworkConfig(name=architecture)
-        preparation = of_timm(architecture)
-        state = network.state_dict()
-    else:
-        found = foreign_state(Weights(call, network.state_dict()), name or None)
-        config = found.config
-        preparation = found.preparation
-        state = found.state
-    own = made.preparation
-    declared = {key: value for key, value in own.values().items() if own.origins[key] == DECLARED}
-    preparation, _ = preparation.changed(cast(Given, declared))
-    plain = filled(config, state, spec, f"it must be as timm builds {config.name} by its name")
-    return Backbone(plain.eval(), preparation, config, {"encoder": spec})
-
-
 def unchanged(config: StartConfig) -> Backbone:
     """The start. Raises UserError if it is not the one that the experiment began with."""
     assert config.weights is not None
     backbone = of(config)
-    sha256 = digest(config.weights, backbone)
+    sha256 = backbone.content_hash()
     if config.sha256 not in (None, sha256):
         problem = f"has changed since this experiment began (SHA-256 {sha256}, not {config.sha256})"
         remedy = "restore it, or begin a new experiment with --start"
@@ -218,10 +167,10 @@ def stages(network: Any) -> dict[str, int]:
 
     Two streams have their stages in common. Raises UserError for a network that does not define its stages.
     """
-    if isinstance(network, TwoStreams):
+    if streams := getattr(network, "streams", None):
         return {
             f"{name}.{key}": n
-            for name, stream in network.named_children()
+            for name, stream in streams.items()
             for key, n in stages(stream).items()
         }
     try:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import urllib.error
 import urllib.request
 from pathlib import Path, PurePosixPath
-from typing import cast
+from typing import Any
 
 import huggingface_hub
 import timm
@@ -34,22 +33,21 @@ def load(name: str) -> nn.Module:
         raise UserError(f"timm:{name}: timm has no such model; {nearest(name, timm.list_models())}")
     config = timm.models.get_pretrained_cfg(name)
     overlay = None
-    hub = huggingface_hub.constants.ENDPOINT
     try:
-        # timm would retry for 47 seconds
-        if config is not None and not _answers(
-            address := str(hub if config.hf_hub_id else config.url or "")
-        ):
-            overlay = {"file": _stored(config, f"no answer from {address}")}
-        return cast(
-            nn.Module,
-            timm.create_model(name, pretrained=True, num_classes=0, pretrained_cfg_overlay=overlay),
+        if config is not None:
+            hub = huggingface_hub.constants.ENDPOINT
+            address = str(hub if config.hf_hub_id else config.url or "")
+            if not _answers(address):  # timm would retry for 47 seconds
+                overlay = {"file": _stored(config, f"no answer from {address}")}
+        network: nn.Module = timm.create_model(
+            name, pretrained=True, num_classes=0, pretrained_cfg_overlay=overlay
         )
     except Exception as error:
         plain = name.partition(".")[0]
         problem = f"its weights are not cached here and cannot be downloaded ({reason(error)})"
         remedy = f"give a file of weights, FILE#{plain}, or random:{plain} for an untrained network"
         raise UserError(f"timm:{name}: {problem}; {remedy}") from None
+    return network
 
 
 def _stored(config: timm.models.PretrainedCfg, otherwise: str) -> str:
@@ -58,18 +56,13 @@ def _stored(config: timm.models.PretrainedCfg, otherwise: str) -> str:
     Raises FileNotFoundError with the words `otherwise` if there is none.
     """
     repository, _, revision = (config.hf_hub_id or "").partition("@")
-    cached = huggingface_hub.try_to_load_from_cache
-    names = (
-        (config.hf_hub_filename,)
-        if config.hf_hub_filename
-        else ("model.safetensors", "pytorch_model.bin")
-    )
-    paths = [cached(repository, one, revision=revision or None) for one in names if repository]
-    paths += (
-        []
-        if repository
-        else [Path(torch.hub.get_dir(), "checkpoints", PurePosixPath(config.url or "/").name)]
-    )
+    if repository:
+        usual = ("model.safetensors", "pytorch_model.bin")
+        names = (config.hf_hub_filename,) if config.hf_hub_filename else usual
+        cached = huggingface_hub.try_to_load_from_cache
+        paths: list[Any] = [cached(repository, one, revision=revision or None) for one in names]
+    else:
+        paths = [Path(torch.hub.get_dir(), "checkpoints", PurePosixPath(config.url or "/").name)]
     for path in paths:
         if isinstance(path, str | Path) and Path(path).is_file():
             return str(path)
@@ -77,28 +70,14 @@ def _stored(config: timm.models.PretrainedCfg, otherwise: str) -> str:
 
 
 def _answers(address: str) -> bool:
-    """Whether a server answers anything within PATIENCE; asked in a thread, since resolving a name may hang.
-
-    True in the hub's offline mode, which needs no server.
-    """
+    """True if a server answers anything within PATIENCE, and in the hub's offline mode, which needs no server."""
     if huggingface_hub.constants.HF_HUB_OFFLINE or not address.startswith("http"):
         return True
-    answered = threading.Event()
-
-    def ask() -> None:
-        try:
-            urllib.request.urlopen(
-                urllib.request.Request(address, method="HEAD"), timeout=PATIENCE
-            ).close()
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # an HTTPError is an answer; certificates are left to timm
-            if not isinstance(error, urllib.error.HTTPError) and "SSL" not in str(error):
-                return
-        answered.set()
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(PATIENCE + 1)
-    return answered.is_set()
+    request = urllib.request.Request(address, method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=PATIENCE).close()
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError) as error:
+        return "SSL" in str(error)  # certificates are left to timm
+    return True

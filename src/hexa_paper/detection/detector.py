@@ -18,10 +18,10 @@ from torchvision.ops import FeaturePyramidNetwork, roi_align
 
 from hexa.config import UserError
 from hexa.evaluation.protocol import Resolved
-from hexa.nn.feature_maps import NetworkPart, parts
 from hexa.runtime import precision as precisions
 from hexa.weights.pretrained import Backbone
 from hexa_paper.detection.options import DetectOptions
+from hexa_paper.detection.parts import NetworkPart, parts
 
 Maps = OrderedDict[str, Tensor]
 Objects = dict[str, Tensor]

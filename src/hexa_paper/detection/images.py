@@ -11,11 +11,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
+from hexa.config import UserError, some
 from hexa.data.loading.store import readable
 from hexa.data.loading.workers import Problems, epoch_order
-from hexa.data.sources import decode as decoding
-from hexa.data.sources.source import Boxes, Source, digest
+from hexa.data.sources.decode import DecodeError
+from hexa.data.sources.fingerprint import digest
+from hexa.data.sources.source import Source, Subset
+from hexa.data.sources.voc import VOCSource
 from hexa.runtime.random import Stream
+from hexa_paper.detection.boxes import Boxes, read
 from hexa_paper.detection.detector import Objects
 
 
@@ -43,9 +47,33 @@ class Joined(Source):
         source, position = self.places[index]
         return source.decode(position)
 
-    def boxes(self, index: int) -> Boxes | None:
-        source, position = self.places[index]
-        return source.boxes(position)
+
+def _annotation(source: Source, index: int) -> Path:
+    """The annotation file of an image. Raises UserError if the source is not VOC."""
+    if isinstance(source, Subset):
+        return _annotation(source.source, int(source.rows[index]))
+    if isinstance(source, Joined):
+        return _annotation(*source.places[index])
+    if isinstance(source, VOCSource):
+        return source.root / f"Annotations/{Path(source.paths[index]).stem}.xml"
+    raise UserError(f"data '{source.name}': has no boxes; detection needs voc:PATH/VOCdevkit")
+
+
+def boxes_of(source: Source) -> list[Boxes]:
+    """The objects of every image. Raises UserError if the source has no boxes or some annotations cannot be read."""
+    files = [_annotation(source, index) for index in range(len(source))]
+    objects = []
+    problems = []
+    for file in files:
+        try:
+            objects.append(read(file, source.class_names or []))
+        except UserError as error:
+            problems.append(str(error))
+    if problems:
+        listed = f"{len(problems)} annotations cannot be read: {some(problems, '; ')}"
+        remedy = "repair them, or remove their images from the lists in ImageSets/Main"
+        raise UserError(f"{source!r}: {listed}; {remedy}")
+    return objects
 
 
 def batches(wide: Sequence[bool], batch_size: int, count: int, stream: Stream) -> Tensor:
@@ -121,7 +149,7 @@ class TestImages(Dataset[tuple[int, Tensor | None, tuple[int, int], str]]):
     def __getitem__(self, index: int) -> tuple[int, Tensor | None, tuple[int, int], str]:
         try:
             image = self.source.decode(index)
-        except decoding.DecodeError as error:
+        except DecodeError as error:
             return index, None, (0, 0), str(error)
         return (
             index,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import pydantic
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from hexa.config import Config
 from hexa.evaluation.protocol import Positive
@@ -18,41 +19,41 @@ class DetectOptions(Config):
     """c4: boxes from the maps before the last halving, the rest of the network is the box head; fpn: a pyramid."""
     frozen: bool = False
     """The backbone stays as it is, its batch-norms too."""
-    iterations: int | None = pydantic.Field(default=24_000, gt=0)
+    iterations: PositiveInt | None = 24_000
     """Steps of training; the rate is ×0.1 at the shares `decay_at` of them; none if `epochs` says how long."""
-    epochs: float | None = pydantic.Field(default=None, gt=0)
+    epochs: PositiveFloat | None = None
     """The length as passes over the training images instead."""
-    batch_size: int = pydantic.Field(default=16, gt=0)
+    batch_size: PositiveInt = 16
     """Images a step."""
-    learning_rate: float = pydantic.Field(default=0.02, gt=0)
+    learning_rate: PositiveFloat = 0.02
     """For `batch_size` images; it is not scaled with them."""
-    warmup_iterations: int = pydantic.Field(default=100, ge=0)
+    warmup_iterations: NonNegativeInt = 100
     """Steps over which the rate rises from a thousandth."""
     decay_at: Positive[float] = (18_000 / 24_000, 22_000 / 24_000)
     """Shares of the iterations, from each of which on the rate is ×0.1."""
-    weight_decay: float = pydantic.Field(default=1e-4, ge=0)
+    weight_decay: NonNegativeFloat = 1e-4
     """For all weights but those of normalisations."""
-    clip_norm: float | None = pydantic.Field(default=None, gt=0)
+    clip_norm: PositiveFloat | None = None
     """The largest norm of all gradients; the published rates are for ResNets, whose maps are smaller than others'."""
     shorter_side: Positive[int] = pydantic.Field(default=tuple(range(480, 801, 32)), min_length=1)
     """Pixels of a training image's shorter side, one of these at random."""
-    test_shorter_side: int = pydantic.Field(default=800, gt=0)
+    test_shorter_side: PositiveInt = 800
     """Pixels of a test image's shorter side."""
-    longest_side: int = pydantic.Field(default=1333, gt=0)
+    longest_side: PositiveInt = 1333
     """No image is larger."""
     anchor_sizes: Positive[float] = pydantic.Field(default=(32, 64, 128, 256, 512), min_length=1)
     """Pixels, each at three ratios; on small images take smaller ones."""
-    regions: int = pydantic.Field(default=512, gt=0)
+    regions: PositiveInt = 512
     """Regions of a training image that the box head learns from."""
-    test_proposals: int = pydantic.Field(default=1000, gt=0)
+    test_proposals: PositiveInt = 1000
     """Regions of a test image that the box head sees."""
-    precise_bn: int = pydantic.Field(default=200, ge=0)
+    precise_bn: NonNegativeInt = 200
     """Training batches that the final statistics of batch-norms are taken from; 0 keeps the running ones."""
     with_2012: bool = True
     """Train on VOC2012's trainval too, where it lies beside VOC2007."""
     ap: Literal["area", "eleven_point"] = "eleven_point"
     """The rule of VOC2007, as published, or that of later years."""
-    save_every: int = pydantic.Field(default=500, gt=0)
+    save_every: PositiveInt = 500
     """Steps after which the state is saved; the same command continues from there."""
 
     def rate(self, iteration: int) -> float:

@@ -8,13 +8,13 @@ import numpy as np
 from torch.nn import functional as F
 from torchvision.ops import box_iou
 
-from hexa.data.sources.source import Boxes
 from hexa.evaluation.average_precision import (
     Values,
     eleven_point,
     interpolated_area,
     precision_recall,
 )
+from hexa_paper.detection.boxes import Boxes
 from hexa_paper.detection.detector import Objects
 
 #: IoU 0.50, 0.55, …, 0.95.
@@ -35,9 +35,9 @@ def precisions(
     otherwise; difficult objects need not be found. As in Detectron2's evaluator coordinates are rounded to 0.1 pixel
     and scores to 0.001; unlike there, boxes of equal scores are counted together, so that their order decides nothing.
     """
-    return np.array(
-        [_of_class(detected, truth, label, RULES[rule]) for label in range(num_classes)]
-    )
+    chosen = RULES[rule]
+    of_classes = [_of_class(detected, truth, label, chosen) for label in range(num_classes)]
+    return np.array(of_classes)
 
 
 def _of_class(
@@ -49,10 +49,12 @@ def _of_class(
         here = boxes.labels == label
         chosen = objects["labels"] == label + 1
         found = objects["boxes"][chosen].double().round(decimals=1)
+        overlaps = box_iou(found, boxes.boxes[here].double())
         # a last column, so that an image without an object of this class has one that nothing overlaps
-        overlap = F.pad(box_iou(found, boxes.boxes[here].double()), (0, 1)).numpy()
+        overlap = F.pad(overlaps, (0, 1)).numpy()
         score = objects["scores"][chosen].double().numpy().round(3)
-        parts.append((score, overlap.max(1), len(difficult) + overlap.argmax(1)))
+        owner = len(difficult) + overlap.argmax(1)
+        parts.append((score, overlap.max(1), owner))
         difficult += boxes.difficult[here].tolist()
     is_difficult = np.array([*difficult, False])
     num_sought = int((~is_difficult[:-1]).sum())
@@ -66,8 +68,11 @@ def _of_class(
     values = []
     for threshold in OVERLAPS:
         counts = (overlap <= threshold) | ~is_difficult[owner]
-        hits = np.flatnonzero((overlap > threshold) & counts)
+        overlapping = overlap > threshold
+        hits = np.flatnonzero(overlapping & counts)
+        _, first = np.unique(owner[hits], return_index=True)
         right = np.zeros(len(score), dtype=np.bool_)
-        right[hits[np.unique(owner[hits], return_index=True)[1]]] = True
-        values.append(rule(*precision_recall(score[counts], right[counts], num_sought)))
+        right[hits[first]] = True
+        curve = precision_recall(score[counts], right[counts], num_sought)
+        values.append(rule(*curve))
     return values

@@ -11,7 +11,7 @@ import torch
 
 from hexa.data import Source
 from hexa.data.loading.workers import Items, choose_workers
-from hexa.data.sources.source import digest
+from hexa.data.sources.fingerprint import digest
 from hexa.evaluation.protocol import Task
 from hexa.runtime import checkpoints
 from hexa.runtime.files import describe, sweep
@@ -23,8 +23,6 @@ from hexa.runtime.signals import Interrupted, Interrupts
 Take = Callable[[Any], tuple[str, int, int]]
 #: What is kept.
 Content = dict[str, Any]
-#: How the folder of what was found in test images begins, below that of the detector.
-SEEN = "seen-"
 
 
 class State:
@@ -64,19 +62,20 @@ class State:
         data: Any,
         numbers: range,
         take: Take,
-        content: Callable[[], Content],
-        due: Collection[int],
+        content: Callable[[], Content] | None = None,
+        due: Collection[int] = (),
     ) -> None:
         """Pass data[number] for each of `numbers` to `take`, which returns the progress to report.
 
-        content: what to keep after as many steps as `due` names, and after a signal. Raises Interrupted after a signal.
+        content: makes what is kept after as many steps as `due` names, and after a signal; None keeps what there is.
+        Raises Interrupted after a signal.
         """
         items = Items(data, numbers, task.device, choose_workers(task.num_workers, task.device))
         with closing(items), Interrupts(say) as interrupts:
             for number in numbers:
                 said = take(next(items))
                 stop = interrupts.noticed()
-                if number + 1 in due or stop:
+                if content is not None and (number + 1 in due or stop):
                     self.save(number + 1, content())
                 if stop:
                     raise self.interrupted(stop, number + 1)
@@ -90,11 +89,10 @@ class State:
         """Remove it, since nobody needs it once there is a result. Files that are not its own stay."""
         if self._home is None:
             return
-        for folder in (*self._home.glob(f"{SEEN}*"), self._home):
-            with suppress(OSError):
-                for path in checkpoints.checkpoints(folder):
-                    path.unlink(missing_ok=True)
-                folder.rmdir()
+        with suppress(OSError):
+            for path in checkpoints.checkpoints(self._home):
+                path.unlink(missing_ok=True)
+            self._home.rmdir()
 
 
 @contextmanager

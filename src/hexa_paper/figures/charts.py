@@ -7,11 +7,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
-from scipy import stats
 
 from hexa.reporting.style import COLOURS, INK, MARKERS, MUTED, drawing
 from hexa.reporting.tables import format_number, mean_and_std, mean_std
@@ -32,12 +30,14 @@ def bars(
     groups: for each arm its values, in percent; below the first line of an arm's name stands the rest of it. The axis
     does not begin at zero, which the dashed line at the first bar makes up for: arms are compared with it.
     """
-    width = max(3.4, 1.2 + 0.86 * max(len(group) for group in groups.values()))
-    with drawing(len(groups), title, remark, width=width, height=3.9, share_y=len(groups) > 1) as (
-        figure,
-        axes,
-    ):
-        limits = _limits([values for group in groups.values() for values in group.values()])
+    count = len(groups)
+    most = max(len(group) for group in groups.values())
+    needed = 1.2 + 0.86 * most
+    width = max(3.4, needed)
+    drawn = drawing(count, title, remark, width=width, height=3.9, share_y=count > 1)
+    every = [values for group in groups.values() for values in group.values()]
+    limits = _limits(every)
+    with drawn as (figure, axes):
         for ax, (name, group) in zip(axes, groups.items(), strict=True):
             _bars(ax, group)
             ax.set_title(name, loc="left")
@@ -49,7 +49,8 @@ def bars(
 def _reach(values: Values) -> float:
     """How far above and below their mean something is drawn."""
     mean, std = mean_and_std(values)
-    return max(std or 0.0, *(abs(value - mean) for value in values))
+    distances = [abs(value - mean) for value in values]
+    return max(std or 0.0, *distances)
 
 
 def _limits(every: Sequence[Values]) -> tuple[float, float]:
@@ -57,20 +58,27 @@ def _limits(every: Sequence[Values]) -> tuple[float, float]:
     ends = [(statistics.fmean(values), _reach(values)) for values in every]
     low = min(mean - reach for mean, reach in ends)
     high = max(mean + reach for mean, reach in ends)
-    margin = max(0.12 * (high - low), 0.5)
-    return max(0.0, low - 3 * margin), high + 1.6 * margin
+    span = high - low
+    margin = max(0.12 * span, 0.5)
+    bottom = max(0.0, low - 3 * margin)
+    top = high + 1.6 * margin
+    return bottom, top
 
 
 def _bars(ax: Axes, group: Mapping[str, Values]) -> None:
     places = range(len(group))
     means = [statistics.fmean(values) for values in group.values()]
-    ax.bar(places, means, 0.66, color=[COLOURS[n % len(COLOURS)] for n in places], alpha=0.85)
+    colours = [COLOURS[place % len(COLOURS)] for place in places]
+    ax.bar(places, means, 0.66, color=colours, alpha=0.85)
     ax.axhline(means[0], color=MUTED, linewidth=0.9, linestyle=_DASHED)
     for place, mean, values in zip(places, means, group.values(), strict=True):
         if len(values) > 1:
-            ax.errorbar(place, mean, mean_and_std(values)[1], color=INK, capsize=4, linewidth=1.3)
-            ax.plot([place + 0.2] * len(values), values, "o", color=INK, markersize=2.6, alpha=0.7)
-        _above(ax, mean_std(values), place, mean + _reach(values), 4)
+            _, std = mean_and_std(values)
+            ax.errorbar(place, mean, std, color=INK, capsize=4, linewidth=1.3)
+            right = [place + 0.2] * len(values)
+            ax.plot(right, values, "o", color=INK, markersize=2.6, alpha=0.7)
+        top = mean + _reach(values)
+        _above(ax, mean_std(values), place, top, 4)
     ax.set_xticks(list(places), list(map(_broken, group)), fontsize=8)
     ax.tick_params(axis="x", length=0)
     ax.grid(True, axis="y")
@@ -78,9 +86,8 @@ def _bars(ax: Axes, group: Mapping[str, Values]) -> None:
 
 
 def _above(ax: Axes, text: str, x: float, y: float, points: float) -> None:
-    ax.annotate(
-        text, (x, y), xytext=(0, points), textcoords="offset points", ha="center", fontsize=8
-    )
+    place: Any = {"xy": (x, y), "xytext": (0, points), "textcoords": "offset points"}
+    ax.annotate(text, ha="center", fontsize=8, **place)
 
 
 def _broken(name: str) -> str:
@@ -88,10 +95,12 @@ def _broken(name: str) -> str:
     name, *rest = name.split("\n")
     lines = [""]
     for part in re.split(r"(?=[+ ])", name):
-        if lines[-1] and len(lines[-1] + part) > 10:
+        longer = lines[-1] + part
+        if lines[-1] and len(longer) > 10:
             lines.append("")
         lines[-1] += part
-    return "\n".join([*(line.strip() for line in lines), *rest])
+    first = [line.strip() for line in lines]
+    return "\n".join([*first, *rest])
 
 
 def curves(
@@ -106,21 +115,19 @@ def curves(
 
     groups: for each arm its values, one a seed, by x. doubling: log x axis.
     """
-    with drawing(len(groups), title, remark, width=4.4, height=3.5, share_y=len(groups) > 1) as (
-        figure,
-        axes,
-    ):
+    count = len(groups)
+    drawn = drawing(count, title, remark, width=4.4, height=3.5, share_y=count > 1)
+    with drawn as (figure, axes):
         for ax, (x_label, group) in zip(axes, groups.items(), strict=True):
             for number, (name, points) in enumerate(group.items()):
-                means, stds = zip(*map(mean_and_std, points.values()), strict=True)
-                errors = [std or 0.0 for std in stds] if any(stds) else None
-                look: Any = {
-                    "color": COLOURS[number % len(COLOURS)],
-                    "marker": MARKERS[number % len(MARKERS)],
-                }
-                ax.errorbar(
-                    list(points), means, errors, capsize=3, elinewidth=1.1, label=name, **look
-                )
+                found = [mean_and_std(values) for values in points.values()]
+                means = [mean for mean, _ in found]
+                stds = [std or 0.0 for _, std in found]
+                errors = stds if any(stds) else None
+                colour = COLOURS[number % len(COLOURS)]
+                marker = MARKERS[number % len(MARKERS)]
+                look: Any = {"color": colour, "marker": marker, "label": name}
+                ax.errorbar(list(points), means, errors, capsize=3, elinewidth=1.1, **look)
             ax.set_xlabel(x_label)
             ax.grid(True, axis="y")
             ax.margins(x=0.06, y=0.1)
@@ -128,98 +135,8 @@ def curves(
                 places = sorted({x for points in group.values() for x in points})
                 ax.set_xscale("log", base=2)
                 ax.xaxis.set_minor_locator(NullLocator())
-                ax.set_xticks(places, [format_number(place) for place in places])
+                labels = [format_number(place) for place in places]
+                ax.set_xticks(places, labels)
         axes[0].set_ylabel(y_label)
         axes[0].legend(loc="best")
-    return figure
-
-
-def attack_grid(
-    cells: Cells, *, label: str, baseline: Values = (), title: str = "", remark: str = ""
-) -> Figure:
-    """A cell for each (ε, η) in grey levels with mean ± std over its values, shaded by the mean, in percent.
-
-    baseline: the values without an attack, told in the title of the panel.
-    """
-    radii = sorted({epsilon for epsilon, _ in cells})
-    steps = sorted({step for _, step in cells})
-    means = np.full((len(steps), len(radii)), np.nan)
-    for (epsilon, step), values in cells.items():
-        means[steps.index(step), radii.index(epsilon)] = statistics.fmean(values)
-    low = np.nanmin(means)
-    high = np.nanmax(means)
-    with drawing(
-        1, title, remark, width=2.2 + 1.35 * len(radii), height=2.0 + 0.95 * len(steps)
-    ) as (figure, (ax,)):
-        shown = ax.imshow(means, cmap="cividis", origin="lower", aspect="auto")
-        for (epsilon, step), values in cells.items():
-            row = steps.index(step)
-            column = radii.index(epsilon)
-            dark = high == low or (means[row, column] - low) / (high - low) < 0.55
-            ax.text(
-                column,
-                row,
-                mean_std(values),
-                ha="center",
-                va="center",
-                color="white" if dark else INK,
-            )
-        ax.set_xticks(range(len(radii)), [f"{radius:g}" for radius in radii])
-        ax.set_yticks(range(len(steps)), [f"{step:g}" for step in steps])
-        ax.set(xlabel="radius ε (grey levels of 255)", ylabel="step η (grey levels of 255)")
-        ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
-        if baseline:
-            ax.set_title(f"without an attack: {mean_std(baseline)}", loc="left", fontsize=10)
-        figure.colorbar(shown, ax=ax, label=label)
-    return figure
-
-
-def beta_study(
-    scores: Cells, *, label: str, baseline: Values = (), title: str = "", remark: str = ""
-) -> Figure:
-    """Left the densities, right mean ± std of each in the same colour, and without mixing as a dashed line.
-
-    scores: percent, a value for each seed, by (α, β).
-    """
-    share = np.linspace(0.002, 0.998, 400)
-    dashes = ("-", (0, (5, 2)), (0, (2, 1.5)))
-    with drawing(2, title, remark, width=4.8, height=3.6) as (figure, (left, right)):
-        for number, ((alpha, beta), values) in enumerate(scores.items()):
-            colour = COLOURS[number % len(COLOURS)]
-            mean, std = mean_and_std(values)
-            density = stats.beta.pdf(share, alpha, beta)
-            name = f"({alpha:g}, {beta:g})"
-            left.plot(
-                share,
-                density,
-                color=colour,
-                linestyle=dashes[number % len(dashes)],
-                label=f"Beta{name}",
-            )
-            right.errorbar(number, mean, std, color=colour, marker="o", capsize=4, markersize=7)
-            _above(right, mean_std(values), number, mean + (std or 0.0), 7)
-        left.set(
-            xlabel="area kept by the original image, λ", ylabel="probability density", xlim=(0, 1)
-        )
-        left.legend(loc="upper left", ncols=2, handlelength=1.8, columnspacing=1.0)
-        left.set_ylim(0, 1.45 * left.get_ylim()[1])  # room for the legend
-        if baseline:
-            right.axhline(statistics.fmean(baseline), color=MUTED, linewidth=1.1, linestyle=_DASHED)
-            place: dict[str, Any] = {
-                "xy": (1, statistics.fmean(baseline)),
-                "xycoords": ("axes fraction", "data"),
-            }
-            words: dict[str, Any] = {
-                "xytext": (-2, 4),
-                "textcoords": "offset points",
-                "ha": "right",
-                "fontsize": 8.5,
-            }
-            right.annotate(f"no mixing: {mean_std(baseline)}", **place, **words)
-        right.set_xticks(range(len(scores)), [f"({alpha:g}, {beta:g})" for alpha, beta in scores])
-        right.set(xlabel="(α, β)", ylabel=label)
-        right.margins(x=0.1, y=0.2)
-        for ax in (left, right):
-            ax.grid(True, axis="y")
     return figure

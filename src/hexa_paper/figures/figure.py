@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from hexa.config import UserError, nearest
 from hexa.data import open_source
 from hexa.reporting.pictures import Gallery
-from hexa.reporting.plots.neighbours import EmbeddedImages, class_of, clusters, nearest_neighbours
-from hexa.reporting.style import SIDE, save
+from hexa.reporting.plots.clusters import EmbeddedImages, class_of, clusters
+from hexa.reporting.style import save
 from hexa.run.visualize import Look, is_known, own_images
 from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
@@ -20,15 +20,10 @@ from hexa_paper.figures.view_space import embed_views, view_space
 
 Target = Path | str | Backbone
 
-#: Figures of views, which need a method: a run, or a recipe with random weights.
-OF_VIEWS = ("hard-examples", "view-space")
+#: The figure of views, which needs a method: a run, or a recipe with random weights.
+VIEW_SPACE = "view-space"
 #: Figures of features, which any backbone gives: the function that makes the gallery, and what to say under it.
 OF_FEATURES: dict[str, tuple[Callable[..., Gallery], str, str]] = {
-    "neighbours": (
-        nearest_neighbours,
-        "Cosine similarity of the features below each neighbour.",
-        "Frames: blue for the query's class, orange for another; the backbone never saw a label.",
-    ),
     "clusters": (
         clusters,
         "Spherical k-means on the features of {:,} images; the most typical first.",
@@ -49,38 +44,22 @@ def figure(
 ) -> Path:
     """Write a figure as PNG or SVG, by the ending of `out`, and return its path.
 
-    kind: hard-examples or view-space of a run's folder or a recipe's name; neighbours or clusters of any backbone.
+    kind: view-space of a run's folder or a recipe's name; clusters of any backbone.
     data: a source; None for the run's own images. opens_own: see Look.at. progress: told of stages. Raises UserError.
     """
-    if kind in OF_VIEWS:
-        if isinstance(target, Backbone):
-            raise UserError(
-                f"{kind} is a figure of a method; give a run or a recipe, or take neighbours or clusters"
-            )
-        look = partial(Look.at, target, data, opens_own)
-        return save(_of_views(kind, target, look, seed, progress), out)
     if kind in OF_FEATURES:
         return save(_of_features(kind, target, data, opens_own, seed, progress), out)
-    raise UserError(f"unknown figure '{kind}'; {nearest(kind, [*OF_VIEWS, *OF_FEATURES])}")
-
-
-def _of_views(
-    kind: str, target: Path | str, open_look: Callable[[], Look], seed: int, progress: Progress
-) -> Figure:
+    if kind != VIEW_SPACE:
+        raise UserError(f"unknown figure '{kind}'; {nearest(kind, [VIEW_SPACE, *OF_FEATURES])}")
+    if isinstance(target, Backbone):
+        remedy = "give a run or a recipe, or take clusters"
+        raise UserError(f"{kind} is a figure of a method; {remedy}")
     progress("opening the images", 0, 0)
-    look = open_look()
+    look = Look.at(target, data, opens_own)
     progress("making views of them", 0, 0)
     length = f"step {look.step:,}" if look.step else "random weights"
-    title = (
-        f"{kind.replace('-', ' ')}: {Path(target).name} on {short_name(look.source.name)}, {length}"
-    )
-    if kind == "view-space":
-        return view_space(embed_views(look, seed=seed), title=title)
-    remark = (
-        "Below a view: its loss through the batch-norms it is trained through; |δ|, the mean change in grey levels; λ, "
-        "the area kept by the original image."
-    )
-    return look.gallery(6, seed=seed).draw(title, remark, side=SIDE)
+    title = f"view space: {Path(target).name} on {short_name(look.source.name)}, {length}"
+    return save(view_space(embed_views(look, seed=seed), title=title), out)
 
 
 def _of_features(

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import pydantic
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from hexa.config import ConfigError
@@ -24,7 +24,7 @@ class CMCConfig(MemoryConfig):
 
     name: Literal["cmc"] = "cmc"
     num_views: ClassVar = (1, 1, "CMC compares the lightness of a view with its colour")
-    num_negatives: int = pydantic.Field(default=16384, gt=0)
+    num_negatives: PositiveInt = 16384
     """nce only: random images per step, n, shared by the images of the step."""
 
     def check(self, setting: Setting) -> None:

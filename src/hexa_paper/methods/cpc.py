@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from hexa.config import ConfigError
@@ -26,21 +27,21 @@ class CPCConfig(EncoderConfig):
 
     name: Literal["cpc"] = "cpc"
     num_views: ClassVar = (1, 1, "CPC predicts patches of a view from others of the same view")
-    patch: int = pydantic.Field(default=80, gt=0)
+    patch: PositiveInt = 80
     """Side of a patch in pixels."""
-    stride: int = pydantic.Field(default=36, gt=0)
+    stride: PositiveInt = 36
     """Pixels from one patch to the next; less than `patch`, so that they overlap."""
     ahead: tuple[pydantic.PositiveInt, ...] = pydantic.Field(
         default=(3,), min_length=1, max_length=16
     )
     """How many rows below the context the predicted patches are, one linear head for each."""
-    dim: int = pydantic.Field(default=64, gt=0)
+    dim: PositiveInt = 64
     """Width in which predictions and patches are compared, D."""
-    hidden: int = pydantic.Field(default=256, gt=0)
+    hidden: PositiveInt = 256
     """Width inside the layers of the context network."""
     layers: int = pydantic.Field(default=5, gt=0, le=64)
     """Layers of the context network, each of which sees one more row above."""
-    scale: float = pydantic.Field(default=0.1, gt=0)
+    scale: PositiveFloat = 0.1
     """What products of predictions and patches are multiplied by."""
 
     def grid(self, size: int) -> int:
@@ -50,12 +51,12 @@ class CPCConfig(EncoderConfig):
     def check(self, setting: Setting) -> None:
         super().check(setting)
         if setting.view_size is not None and self.grid(setting.view_size) <= max(self.ahead):
-            needed = self.patch + max(self.ahead) * self.stride
-            lacking = f"a patch of {self.patch} pixels {max(self.ahead)} rows below another"
+            farthest = max(self.ahead)
+            needed = self.patch + farthest * self.stride
+            lacking = f"a patch of {self.patch} pixels {farthest} rows below another"
             remedy = f"use a views.size of at least {needed}, or smaller patches (method.patch, method.stride)"
-            raise ConfigError(
-                [("views.size", f"views of {setting.view_size} pixels lack {lacking}; {remedy}")]
-            )
+            message = f"views of {setting.view_size} pixels lack {lacking}; {remedy}"
+            raise ConfigError([("views.size", message)])
 
 
 class ContextLayer(nn.Module):
@@ -64,9 +65,13 @@ class ContextLayer(nn.Module):
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            *(nn.Conv2d(width, hidden, 1), nn.ReLU()),
-            *(nn.Conv2d(hidden, hidden, (1, 3), padding=(0, 1)), nn.ZeroPad2d((0, 0, 1, 0))),
-            *(nn.Conv2d(hidden, hidden, (2, 1)), nn.ReLU(), nn.Conv2d(hidden, width, 1)),
+            nn.Conv2d(width, hidden, 1),
+            nn.ReLU(),
+            nn.Conv2d(hidden, hidden, (1, 3), padding=(0, 1)),
+            nn.ZeroPad2d((0, 0, 1, 0)),
+            nn.Conv2d(hidden, hidden, (2, 1)),
+            nn.ReLU(),
+            nn.Conv2d(hidden, width, 1),
         )
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -81,19 +86,16 @@ class PatchHead(nn.Module):
 
     def __init__(self, width: int, config: CPCConfig) -> None:
         super().__init__()
-        self.context = nn.Sequential(
-            *(ContextLayer(width, config.hidden) for _ in range(config.layers)), nn.ReLU()
-        )
+        layers = [ContextLayer(width, config.hidden) for _ in range(config.layers)]
+        self.context = nn.Sequential(*layers, nn.ReLU())
         self.patches = nn.Conv2d(width, config.dim, 1)
         self.predictions = nn.ModuleList(nn.Conv2d(width, config.dim, 1) for _ in config.ahead)
         self.scale = config.scale
 
     def forward(self, features: Tensor) -> Tensor:
         context = self.context(features)
-        return torch.stack(
-            [self.patches(features), *(self.scale * below(context) for below in self.predictions)],
-            1,
-        )
+        predicted = [self.scale * below(context) for below in self.predictions]
+        return torch.stack([self.patches(features), *predicted], 1)
 
 
 class CPC(Method[SimCLRLabels], config=CPCConfig):
@@ -113,12 +115,13 @@ class CPC(Method[SimCLRLabels], config=CPCConfig):
     def __init__(self, config: CPCConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder.branched(
-            backbone, PatchHead(num_features(backbone), config), setting, config.bn_groups
-        )
-        grid = 0 if setting.view_size is None else config.grid(setting.view_size)
+        head = PatchHead(num_features(backbone), config)
+        self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
         #: All patches of a batch equally likely.
-        self.chance_loss = math.log(setting.batch_size * grid**2) if grid else None
+        self.chance_loss = None
+        if setting.view_size is not None:
+            count = config.grid(setting.view_size) ** 2
+            self.chance_loss = math.log(setting.batch_size * count)
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
         """Patches and predictions of each image, one behind the other: [1, B, (1 + K)·D·G²]."""
@@ -126,50 +129,59 @@ class CPC(Method[SimCLRLabels], config=CPCConfig):
         patches = tiles.patches(view, self.config.patch, self.config.stride)
         with use_branch(self.encoder, branch, len(view)):
             features = self.encoder.features(patches.flatten(0, 2))
-            maps: Tensor = self.encoder.head(features.view(*patches.shape[:3], -1).movedim(-1, 1))
+            of_places = features.view(*patches.shape[:3], -1)
+            maps: Tensor = self.encoder.head(of_places.movedim(-1, 1))
         return maps.flatten(1)[None]
 
     def _parts(self, embedding: Tensor) -> tuple[Tensor, Tensor]:
         """Patches [V, B, D, G, G] and predictions [V, B, K, D, G, G] of an embedding."""
         groups = 1 + len(self.config.ahead)
         dim = self.config.dim
-        grid = math.isqrt(embedding.shape[-1] // (groups * dim))
+        area = embedding.shape[-1] // (groups * dim)
+        grid = math.isqrt(area)
         parts = embedding.view(*embedding.shape[:2], groups, dim, grid, grid)
         return parts[:, :, 0], parts[:, :, 1:]
 
     def directions(self, embedding: Tensor) -> Tensor:
         """The mean patch of each image."""
-        return unit(self._parts(embedding)[0].mean((-1, -2)))
+        patches, _ = self._parts(embedding)
+        return unit(patches.mean((-1, -2)))
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> SimCLRLabels:
         assert embedding is not None, "the patches are those of the clean embedding"
         own = torch.arange(batch.rows.start, batch.rows.stop, device=embedding.device)
-        patches = processes.all_gather(self._parts(embedding)[0][0].detach())
-        return SimCLRLabels(patches, own, own.new_empty(len(own), 0))
+        patches, _ = self._parts(embedding)
+        everywhere = processes.all_gather(patches[0].detach())
+        nothing = own.new_empty(len(own), 0)
+        return SimCLRLabels(everywhere, own, nothing)
 
     def clean_loss(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
-        patches = processes.all_gather_with_gradient(self._parts(embedding)[0][0].contiguous())
+        patches, _ = self._parts(embedding)
+        everywhere = processes.all_gather_with_gradient(patches[0].contiguous())
         count = embedding.shape[1]  # a hard example may be made of a part of the batch
-        own = processes.rank() * count + torch.arange(count, device=embedding.device)
-        return self.loss(embedding, replace(labels, dictionary=patches, own=own))
+        places = torch.arange(count, device=embedding.device)
+        own = processes.rank() * count + places
+        labels = replace(labels, dictionary=everywhere, own=own)
+        return self.loss(embedding, labels)
 
     def loss(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
-        return self._over_the_grid(embedding, labels)[0]
+        losses, _ = self._over_the_grid(embedding, labels)
+        return losses
 
     def correct(self, embedding: Tensor, labels: SimCLRLabels) -> Tensor:
         """The share of the predictions of which their own patch is the nearest, [V, B]."""
-        return self._over_the_grid(embedding, labels)[1]
+        _, hits = self._over_the_grid(embedding, labels)
+        return hits
 
     def _over_the_grid(self, embedding: Tensor, labels: SimCLRLabels) -> tuple[Tensor, Tensor]:
         """Means over the predicted patches of loss and hits, [V, B] each."""
-        pairs = [
-            patch_nce(below, labels.dictionary, ahead, labels.own, labels.shown)
-            for below, ahead in zip(
-                self._parts(embedding)[1].unbind(2), self.config.ahead, strict=True
-            )
-        ]
-        losses, hits = (
-            torch.cat([value.flatten(-2) for value in values], -1)
-            for values in zip(*pairs, strict=True)
-        )
-        return losses.mean(-1), hits.to(losses.dtype).mean(-1)
+        _, predictions = self._parts(embedding)
+        losses = []
+        hits = []
+        for below, ahead in zip(predictions.unbind(2), self.config.ahead, strict=True):
+            loss, hit = patch_nce(below, labels.dictionary, ahead, labels.own, labels.shown)
+            losses.append(loss.flatten(-2))
+            hits.append(hit.flatten(-2))
+        every_loss = torch.cat(losses, -1)
+        every_hit = torch.cat(hits, -1).to(every_loss.dtype)
+        return every_loss.mean(-1), every_hit.mean(-1)

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -24,13 +25,13 @@ from hexa_paper.ops.contrastive import nce
 class MemoryConfig(EncoderConfig):
     """The fields of a method that tells an image from all others by a memory of them."""
 
-    dim: int = pydantic.Field(default=128, gt=0)
+    dim: PositiveInt = 128
     """Width of the embedding, D."""
     objective: Literal["nce", "softmax"] = "nce"
     """nce: against random images; softmax: against all of them, for small data (published for CIFAR)."""
-    num_negatives: int = pydantic.Field(default=4096, gt=0)
+    num_negatives: PositiveInt = 4096
     """nce only: random images per step, n, shared by the images of the step."""
-    temperature: float = pydantic.Field(default=0.07, gt=0)
+    temperature: PositiveFloat = 0.07
     """τ; 0.1 at CIFAR size."""
     bank_momentum: float = pydantic.Field(default=0.5, ge=0, lt=1)
     """μ of the memory."""

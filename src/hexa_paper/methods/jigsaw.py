@@ -6,6 +6,7 @@ import math
 from typing import ClassVar, Literal
 
 import pydantic
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from hexa.config import Config, ConfigError
@@ -59,7 +60,7 @@ class JigsawConfig(EncoderConfig):
     """How a view becomes a puzzle."""
     num_permutations: int = pydantic.Field(default=2000, gt=1)
     """Orders to tell apart; a grid of 2 has 24 in all."""
-    hidden: int = pydantic.Field(default=1000, gt=0)
+    hidden: PositiveInt = 1000
     """Width of the layer that every tile goes through before all are joined."""
 
     def check(self, setting: Setting) -> None:

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import pydantic
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from hexa.core import Batch, Branch, Method, Setting
@@ -30,7 +31,7 @@ class PIRLConfig(MemoryConfig):
     objective: Literal["nce", "softmax"] = "nce"
     """nce: noise-contrastive estimation, as published; softmax: InfoNCE over the own memory and the negatives, which
     needs fewer epochs."""
-    num_negatives: int = pydantic.Field(default=32000, gt=0)
+    num_negatives: PositiveInt = 32000
     """Random images per step, n, shared by the images of the step."""
 
 
@@ -45,17 +46,16 @@ class PIRL(InstDisc, config=PIRLConfig):
         Method.__init__(self)  # not InstDisc's, which has one head
         self.config: PIRLConfig = config
         #: For the softmax; NCE's depends on more.
-        self.chance_loss = (
-            math.log1p(config.num_negatives) if config.objective == "softmax" else None
-        )
+        self.chance_loss = None
+        if config.objective == "softmax":
+            self.chance_loss = math.log1p(config.num_negatives)
         width = num_features(backbone)
         grid = config.puzzle.grid
-        self.encoder = Encoder.branched(
-            backbone, nn.Linear(width, config.dim), setting, config.bn_groups
-        )
-        self.puzzle_head = TileHead(
-            grid, nn.Linear(width, config.dim), nn.Linear(grid**2 * config.dim, config.dim)
-        )
+        head = nn.Linear(width, config.dim)
+        self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
+        each = nn.Linear(width, config.dim)
+        joined = nn.Linear(grid**2 * config.dim, config.dim)
+        self.puzzle_head = TileHead(grid, each, joined)
         self.bank = Memory(config, setting.data_size, setting.seed, drawn=True)
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
@@ -63,12 +63,18 @@ class PIRL(InstDisc, config=PIRLConfig):
         return view, self.config.puzzle.shuffled(other, batch)
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        puzzles = (self.puzzle_head.embed(puzzle, self.encoder, branch) for puzzle in crops[1:])
-        return torch.stack([self.encoder.embed(crops[:1], branch)[0], *puzzles])
+        (view,) = self.encoder.embed(crops[:1], branch)
+        embedded = [view]
+        for puzzle in crops[1:]:
+            one = self.puzzle_head.embed(puzzle, self.encoder, branch)
+            embedded.append(one)
+        return torch.stack(embedded)
 
     def loss(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
         losses = self.bank.loss(embedding, labels)
         share = self.config.puzzle_weight
         # the mean over two anchors halves what the weights should not
-        weights = torch.tensor([2 * (1 - share), 2 * share])[: len(losses), None]
-        return losses * weights.to(losses.device, losses.dtype, non_blocking=True)
+        shares = [2 * (1 - share), 2 * share]
+        weights = torch.tensor(shares)[: len(losses), None]
+        moved = weights.to(losses.device, losses.dtype, non_blocking=True)
+        return losses * moved

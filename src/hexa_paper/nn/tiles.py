@@ -26,9 +26,13 @@ class TileHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         rows = self.each(features)
-        return cast(Tensor, self.joined(rows.view(-1, self.grid**2 * rows.shape[1])))
+        width = self.grid**2 * rows.shape[1]
+        joined = self.joined(rows.view(-1, width))
+        return cast(Tensor, joined)
 
     def embed(self, puzzle: Tensor, encoder: Encoder, through: Branch) -> Tensor:
         """Puzzles [B, C, S, S] -> unit vectors [B, D], each tile through the encoder's backbone by itself."""
+        tiles = puzzles.cut(puzzle, self.grid)
         with use_branch(encoder, through, len(puzzle)):
-            return unit(self(encoder.features(puzzles.cut(puzzle, self.grid))))
+            features = encoder.features(tiles)
+            return unit(self(features))

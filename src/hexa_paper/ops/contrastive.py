@@ -24,25 +24,29 @@ def patch_nce(
     grid = targets.shape[-1]
     with torch.autocast(predictions.device.type, enabled=False):
         dtype = torch.promote_types(predictions.dtype, torch.float32)
-        query = (
-            predictions[..., : grid - ahead, :].flatten(-2).mT.to(dtype)
-        )  # [..., B, (G − k)·G, D]
-        scores = (
-            query @ targets.to(dtype).movedim(1, -1).flatten(0, 2).T
-        )  # [..., B, (G − k)·G, M·G²]
-        place = ahead * grid + torch.arange((grid - ahead) * grid, device=own.device)
-        patch = (own[:, None] * grid**2 + place)[..., None].expand(*scores.shape[:-1], 1)
+        upper = predictions[..., : grid - ahead, :]
+        query = upper.flatten(-2).mT.to(dtype)  # [..., B, (G − k)·G, D]
+        keys = targets.to(dtype).movedim(1, -1).flatten(0, 2)  # [M·G², D]
+        scores = query @ keys.T  # [..., B, (G − k)·G, M·G²]
+        below = torch.arange((grid - ahead) * grid, device=own.device)
+        place = ahead * grid + below
+        leading = scores.shape[:-1]
+        area = grid**2
+        patch = own[:, None] * area + place
+        patch = patch[..., None].expand(*leading, 1)
         positive = scores.gather(-1, patch)
-        hidden = (shown[:, None] * grid**2 + place[:, None]).expand(*scores.shape[:-1], -1)
-        # an image that is mixed with itself hides nothing of it
-        scores = (
-            scores.scatter(-1, hidden, -torch.inf).scatter(-1, patch, positive)
-            if shown.shape[1]
-            else scores
-        )
-        losses = scores.logsumexp(-1) - positive.squeeze(-1)
-        hits = scores.argmax(-1) == patch.squeeze(-1)
-    shape = (*losses.shape[:-1], grid - ahead, grid)
+        hidden = shown[:, None] * area + place[:, None]
+        hidden = hidden.expand(*leading, -1)
+        if shown.shape[1]:
+            scores = scores.scatter(-1, hidden, -torch.inf)
+            # an image that is mixed with itself hides nothing of it
+            scores = scores.scatter(-1, patch, positive)
+        total = scores.logsumexp(-1)
+        losses = total - positive.squeeze(-1)
+        likeliest = scores.argmax(-1)
+        hits = likeliest == patch.squeeze(-1)
+    rows = grid - ahead
+    shape = (*losses.shape[:-1], rows, grid)
     return losses.view(shape), hits.view(shape)
 
 
@@ -62,5 +66,9 @@ def nce(
         noise = noise.to(dtype)
         # log(h / (1 − h)) = m·q/τ − log Z − log(n/N)
         shift = math.log(partition) + math.log(len(noise) / size)
-        attraction = functional.softplus(shift - (query * positive).sum(-1) / temperature)
-        return attraction + functional.softplus(query @ noise.T / temperature - shift).sum(-1)
+        product = (query * positive).sum(-1)
+        own = product / temperature
+        others = query @ noise.T / temperature
+        attraction = functional.softplus(shift - own)
+        repulsion = functional.softplus(others - shift)
+        return attraction + repulsion.sum(-1)

@@ -19,14 +19,20 @@ def mosaic(images: Tensor, order: Tensor, offsets: Tensor, tile: int) -> Tensor:
     batch, channels, size = images.shape[:3]
     grid = math.isqrt(order.shape[1])
     cell = size // grid
-    corners = (
-        torch.stack((order // grid, order % grid), -1) * cell + (offsets * (cell - tile + 1)).long()
-    )  # [B, G², 2]
-    along = corners[..., None] + torch.arange(tile, device=images.device)  # [B, G², 2, t]
-    places = along[:, :, 0, :, None] * size + along[:, :, 1, None, :]  # [B, G², t, t]
-    pixels = images.flatten(2).gather(2, places.view(batch, 1, -1).expand(-1, channels, -1))
+    cells = torch.stack((order // grid, order % grid), -1)  # [B, G², 2]
+    within = (offsets * (cell - tile + 1)).long()
+    corners = cells * cell + within
+    steps = torch.arange(tile, device=images.device)
+    begins = corners[..., None]
+    along = begins + steps  # [B, G², 2, t]
+    rows = along[:, :, 0, :, None]
+    columns = along[:, :, 1, None, :]
+    places = rows * size + columns  # [B, G², t, t]
+    of_channels = places.view(batch, 1, -1).expand(-1, channels, -1)
+    pixels = images.flatten(2).gather(2, of_channels)
     tiles = pixels.view(batch, channels, grid, grid, tile, tile)
-    return tiles.transpose(3, 4).reshape(batch, channels, grid * tile, grid * tile)
+    side = grid * tile
+    return tiles.transpose(3, 4).reshape(batch, channels, side, side)
 
 
 def cut(mosaics: Tensor, grid: int) -> Tensor:
@@ -34,7 +40,8 @@ def cut(mosaics: Tensor, grid: int) -> Tensor:
     batch, channels, size = mosaics.shape[:3]
     tile = size // grid
     cells = mosaics.view(batch, channels, grid, tile, grid, tile)
-    return cells.permute(0, 2, 4, 1, 3, 5).reshape(batch * grid * grid, channels, tile, tile)
+    first = cells.permute(0, 2, 4, 1, 3, 5)
+    return first.reshape(batch * grid * grid, channels, tile, tile)
 
 
 def patches(images: Tensor, side: int, stride: int) -> Tensor:
@@ -42,7 +49,9 @@ def patches(images: Tensor, side: int, stride: int) -> Tensor:
 
     G = (S − side) / stride + 1, rounded down: what is left at the right and below is in no patch. Differentiable.
     """
-    return images.unfold(2, side, stride).unfold(3, side, stride).permute(0, 2, 3, 1, 4, 5)
+    rows = images.unfold(2, side, stride)
+    cells = rows.unfold(3, side, stride)
+    return cells.permute(0, 2, 3, 1, 4, 5)
 
 
 def permutations(
@@ -55,16 +64,19 @@ def permutations(
     """
     possible = math.factorial(length)
     if count > possible:
-        raise ValueError(
-            f"{length} tiles have only {possible} permutations, got count {count}; use at most {possible}"
-        )
+        known = f"{length} tiles have only {possible} permutations"
+        raise ValueError(f"{known}, got count {count}; use at most {possible}")
     if possible <= 10 * count:
         every = torch.tensor(list(itertools.permutations(range(length))))
-        return every[torch.randperm(possible, generator=generator)[:count]]
-    chosen = torch.randperm(length, generator=generator)[None]
+        drawn = torch.randperm(possible, generator=generator)
+        return every[drawn[:count]]
+    first = torch.randperm(length, generator=generator)
+    chosen = first[None]
     while len(chosen) < count:
-        offered = torch.rand(candidates, length, generator=generator).argsort(1)
-        nearest = (offered[:, None] != chosen).sum(-1).amin(1)
+        drawn = torch.rand(candidates, length, generator=generator)
+        offered = drawn.argsort(1)
+        distances = (offered[:, None] != chosen).sum(-1)
+        nearest = distances.amin(1)
         best = int(nearest.argmax())
         if nearest[best] > 0:
             chosen = torch.cat([chosen, offered[best : best + 1]])

@@ -26,13 +26,14 @@ import numpy as np
 from hexa.config import UserError, some
 from hexa.data import Source
 from hexa.data.sources.source import Subset
-from hexa.data.sources.voc import VOCSource
-from hexa.data.sources.voc_boxes import boxes_of, fingerprint_of_boxes
+from hexa.data.sources.voc import LISTS, VOCSource
 from hexa.evaluation.average_precision import Values
 from hexa.evaluation.protocol import Outcome, Protocol, Task, named_changes
+from hexa.runtime import paths
 from hexa.runtime.random import Stream, global_draws
+from hexa_paper.detection.boxes import fingerprint_of_boxes
 from hexa_paper.detection.detector import Detector
-from hexa_paper.detection.images import Joined, TrainingBatches, batches
+from hexa_paper.detection.images import Joined, TrainingBatches, batches, boxes_of
 from hexa_paper.detection.options import DetectOptions
 from hexa_paper.detection.precision import OVERLAPS, RULES, precisions
 from hexa_paper.detection.scoring import find
@@ -136,7 +137,7 @@ def _training_images(fit: Source, options: DetectOptions) -> tuple[Source, bool]
         and isinstance(base, VOCSource)
         and base.root.name == "VOC2007"
     ):
-        later = base.of_year(2012, "trainval")
+        later = _trainval_of_2012(base)
         if later is not None:
             if later.class_names != base.class_names:
                 raise UserError(
@@ -144,6 +145,17 @@ def _training_images(fit: Source, options: DetectOptions) -> tuple[Source, bool]
                 )
             return Joined([fit, later]), True
     return fit, False
+
+
+def _trainval_of_2012(base: VOCSource) -> VOCSource | None:
+    """The images of VOC2012 in the same VOCdevkit; None if there are none."""
+    root = base.root.with_name("VOC2012")
+    if not (root / LISTS).is_dir():
+        return None
+    links = ",links=follow" if paths.parts(base.name).follows_links else ""
+    source = VOCSource(str(root), "trainval", f"voc:{root}{links}")
+    source.max_image_pixels = base.max_image_pixels
+    return source
 
 
 def _metrics(table: Values) -> dict[str, float]:

@@ -14,7 +14,7 @@ from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.sources.source import Labels, Subset
 from hexa.data.views.making import Views, ViewsConfig
 from hexa.evaluation.protocol import Task
-from hexa.ops import draws, geometry
+from hexa.ops import draws
 from hexa.ops.photometric import to_device
 from hexa.runtime.random import Stream
 
@@ -79,9 +79,23 @@ class Batches:
     def _moved(self, crops: Tensor, stream: Stream) -> Tensor:
         most = int(SHIFT * self.size)
         by = draws.uniforms(len(crops), 2, stream).mul(2 * most + 1).long() - most
-        return geometry.shifted(crops, by).contiguous(memory_format=torch.channels_last)
+        return shifted(crops, by).contiguous(memory_format=torch.channels_last)
 
     def close(self) -> None:
         """End the workers, if there are any."""
         for loader in self._loaders:
             loader.close()
+
+
+def shifted(images: Tensor, by: Tensor) -> Tensor:
+    """Images [B, C, H, W] moved down and to the right by whole pixels `by`, int64 [B, 2]; borders are reflected.
+
+    A random crop of the image with reflected padding. Every |by| is less than the side.
+    """
+    places = []
+    for size, moved in zip(images.shape[2:], by.to(images.device).unbind(1), strict=True):
+        seen = (torch.arange(size, device=images.device) - moved[:, None]).abs()  # [B, size]
+        places.append(torch.minimum(seen, 2 * (size - 1) - seen))
+    rows, columns = places
+    image = torch.arange(len(images), device=images.device)[:, None, None]
+    return images.movedim(1, 3)[image, rows[:, :, None], columns[:, None, :]].movedim(3, 1)

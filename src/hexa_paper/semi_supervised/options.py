@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 import pydantic
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from hexa.config import Config, choose
 from hexa.core import HardExample
@@ -45,42 +46,42 @@ class SemiSupervisedOptions(Config):
 
     percent: float = pydantic.Field(default=10.0, gt=0, le=100)
     """Share of the labels that is used, a part of every class, drawn from the seed."""
-    labels: int | None = pydantic.Field(default=None, gt=0)
+    labels: PositiveInt | None = None
     """How many labels are used instead, in all and of every class equally many, drawn from the seed: 40 of CIFAR-10."""
     list_file: str | None = None
     """File with the names of the labelled images instead, one per line (SimCLR's lists for ImageNet)."""
-    draws: int = pydantic.Field(default=1, gt=0)
+    draws: PositiveInt = 1
     """Trainings, each with other labels; the scores are means, with the standard deviation and a 95 % interval."""
     learner: Literal["supervised", "pseudo-label", "vat", "s4l", "uda", "fixmatch"] = "supervised"
     """supervised looks at the labelled images alone; all others also at the rest, whose labels they don't see."""
     rates_of: Literal["hexa", "swav"] = "hexa"
     """Whose rates to take; a classifier on about 1 % of the labels learns faster than on 10 %."""
-    trunk_rate: float | None = pydantic.Field(default=None, gt=0)
+    trunk_rate: PositiveFloat | None = None
     """Learning rate of the network; none is as published for the share of labels."""
-    head_rate: float | None = pydantic.Field(default=None, gt=0)
+    head_rate: PositiveFloat | None = None
     """Learning rate of the classifier; none is as published for the share of labels."""
-    epochs: int = pydantic.Field(default=20, gt=0)
+    epochs: PositiveInt = 20
     """Passes over the labelled images; rates are ×0.2 at 60 % and 80 % of them (12 and 16 of 20)."""
     batch_size: int = pydantic.Field(default=256, gt=1)
     """Images per step."""
-    weight_decay: float = pydantic.Field(default=5e-4, ge=0)
+    weight_decay: NonNegativeFloat = 5e-4
     """For network and classifier; of other learners than supervised not of batch-norms and biases."""
-    score_every: int = pydantic.Field(default=1, gt=0)
+    score_every: PositiveInt = 1
     """Epochs between two scorings; top1 is the best of them."""
-    steps: int = pydantic.Field(default=2**20, gt=0)
+    steps: PositiveInt = 2**20
     """Of a learner other than supervised, like all that follows: length of the training. The default is published, and
     takes days on a GPU."""
     labelled_batch: int = pydantic.Field(default=64, gt=1)
     """Labelled images per step."""
-    ratio: int | None = pydantic.Field(default=None, gt=0)
+    ratio: PositiveInt | None = None
     """μ: unlabelled images per step for each labelled one; none is as published: 7 for uda and fixmatch, else 1."""
-    learning_rate: float = pydantic.Field(default=0.03, gt=0)
+    learning_rate: PositiveFloat = 0.03
     """η of SGD with Nesterov momentum 0.9; at step k of K it is η·cos(7πk / 16K)."""
     threshold: float | None = pydantic.Field(default=None, ge=0, le=1)
     """τ: an unlabelled image counts if its weak view has a class of this probability; none is as published."""
-    temperature: float | None = pydantic.Field(default=None, ge=0)
+    temperature: NonNegativeFloat | None = None
     """T: pseudo-labels are softmax(z / T), at 0 the most likely class; none is as published (uda: 0.4)."""
-    unlabelled_weight: float = pydantic.Field(default=1.0, ge=0)
+    unlabelled_weight: NonNegativeFloat = 1.0
     """λ_u: weight of what unlabelled images teach; of s4l that of the rotations."""
     mirrored: bool = True
     """Mirror weak views in half of the cases; leave that out where it changes the class (characters)."""

@@ -18,7 +18,7 @@ from PIL import Image
 
 from hexa.config import UserError
 from hexa.data import ArraySource, Source, open_source
-from hexa.data.loading.loaders import evaluation_batches
+from hexa.data.loading.evaluation_stream import evaluation_batches
 from hexa.data.loading.workers import WorkerEnded
 from hexa.data.views.config import ViewsConfig
 from hexa.data.views.crops import cut_crops

@@ -1,8 +1,7 @@
-"""Mean and standard deviation of a source: the numbers, what is passed over, and what is kept."""
+"""Mean and standard deviation of a source: the numbers, and what is passed over."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -42,21 +41,6 @@ def test_of_any_number_of_channels_and_of_many_images_some(monkeypatch: pytest.M
     chosen = images[::30].double().transpose(0, 1).flatten(1) / 255
     np.testing.assert_allclose(mean, chosen.mean(1), rtol=1e-3)
     np.testing.assert_allclose(std, chosen.std(1, correction=0), rtol=1e-3)
-
-
-def test_what_is_kept_is_not_trusted(tmp_path: Path) -> None:
-    root = _folder(tmp_path / "images")
-    first = statistics.measured(open_source(f"folder:{root}"))
-    (kept,) = Path(os.environ["HEXA_CACHE"], "statistics").iterdir()
-    for mean, std in (
-        ("[1]", "[1]"),
-        ('["x"]', "1"),
-        ("[NaN, 0, 0]", "[1, 1, 1]"),
-        ("[]", ""),
-        ("", ""),
-    ):
-        kept.write_text(f'{{"mean": {mean}, "std": {std}}}' if std else mean)
-        assert statistics.measured(open_source(f"folder:{root}")) == first
 
 
 def test_unreadable_images_are_passed_over(tmp_path: Path) -> None:

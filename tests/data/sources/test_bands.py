@@ -16,8 +16,7 @@ import torch
 from PIL import Image
 
 from hexa.data import open_source
-from hexa.data.sources import bands
-from hexa.data.sources.decode import DecodeError
+from hexa.data.sources.decode import DecodeError, decode
 from hexa.ops.photometric import unit
 from tests.data.image_files import png, saved
 from tests.pickles import Calls
@@ -42,7 +41,7 @@ def _values(shape: tuple[int, ...], dtype: str) -> Any:
 @pytest.mark.parametrize("shape", [(5, 7), (5, 7, 1), (5, 7, 4)])
 def test_arrays_are_read_exactly(shape: tuple[int, ...], dtype: str, order: str) -> None:
     values = np.asarray(_values(shape, dtype), order=order)
-    made = bands.decode(_npy(values), channels=1 if len(shape) == 2 else shape[2])
+    made = decode(_npy(values), channels=1 if len(shape) == 2 else shape[2])
     expected = values.reshape(5, 7, -1).transpose(2, 0, 1)
     assert made.is_contiguous()
     assert made.dtype == {"u1": torch.uint8, "u2": torch.uint16}.get(
@@ -55,7 +54,7 @@ def test_arrays_are_read_exactly(shape: tuple[int, ...], dtype: str, order: str)
 
 def test_grey_is_repeated_where_rgb_is_wanted() -> None:
     values = _values((5, 7), "uint16")
-    made = bands.decode(_npy(values))
+    made = decode(_npy(values))
     assert made.shape == (3, 5, 7)
     np.testing.assert_array_equal(made[1].numpy(), values)
 
@@ -65,18 +64,18 @@ def test_one_channel_is_grey_of_all_its_bits() -> None:
     colour = Image.fromarray(_values((9, 8, 3), "uint8"))
     for kind in ("png", "tiff"):
         np.testing.assert_array_equal(
-            bands.decode(saved(Image.fromarray(wide), kind), channels=1)[0].numpy(), wide
+            decode(saved(Image.fromarray(wide), kind), channels=1)[0].numpy(), wide
         )
     np.testing.assert_array_equal(
-        bands.decode(saved(colour, "png"), channels=1)[0].numpy(), np.asarray(colour.convert("L"))
+        decode(saved(colour, "png"), channels=1)[0].numpy(), np.asarray(colour.convert("L"))
     )
     fractions = _values((9, 8), "float32")
     np.testing.assert_array_equal(
-        bands.decode(saved(Image.fromarray(fractions), "tiff"), channels=1)[0], fractions
+        decode(saved(Image.fromarray(fractions), "tiff"), channels=1)[0], fractions
     )
     rgba = Image.fromarray(_values((9, 8, 4), "uint8"))
     np.testing.assert_array_equal(
-        bands.decode(saved(rgba, "png"), channels=4).permute(1, 2, 0), np.asarray(rgba)
+        decode(saved(rgba, "png"), channels=4).permute(1, 2, 0), np.asarray(rgba)
     )
 
 
@@ -123,7 +122,7 @@ REFUSED = {
 def test_what_is_no_image_is_refused_in_one_line(name: str) -> None:
     data, reason = REFUSED[name]
     with one_line(reason, DecodeError):
-        bands.decode(data, channels=4 if name == "bands first" else 1)
+        decode(data, channels=4 if name == "bands first" else 1)
 
 
 # -- TIFF -------------------------------------------------------------------------------------------------------------
@@ -157,7 +156,7 @@ def test_bands_of_tiff_are_read_exactly(layout: str, dtype: str, compression: st
         "photometric": "minisblack",
     } | LAYOUTS[layout]
     data = _tiff(planes if layout in ("separate", "pages") else values, **options)
-    np.testing.assert_array_equal(bands.decode(data, channels=5).numpy(), planes)
+    np.testing.assert_array_equal(decode(data, channels=5).numpy(), planes)
 
 
 def test_a_strip_that_unfolds_is_refused() -> None:
@@ -177,7 +176,7 @@ def test_a_strip_that_unfolds_is_refused() -> None:
             "<H" if tag.dtype == 3 else "<I", min(value, 65535) if tag.dtype == 3 else value
         )
     with pytest.raises(DecodeError):
-        bands.decode(bytes(changed), channels=4)
+        decode(bytes(changed), channels=4)
 
 
 def _grey(values: Any, dtype: str) -> bytes:
@@ -193,7 +192,7 @@ def test_floats_and_32_bits_have_one_scale_for_all_images(channels: int) -> None
             ("float32", floats, 1),
             ("int32", np.round(floats * 65535), 65535),
         ):
-            pixels = unit(bands.decode(_grey(values, dtype), channels=channels))
+            pixels = unit(decode(_grey(values, dtype), channels=channels))
             expected = torch.from_numpy(values.astype(np.float64) / scale).expand(channels, -1, -1)
             # three channels have 8 bits
             torch.testing.assert_close(
@@ -213,7 +212,7 @@ def test_a_tiff_without_some_of_its_strips_is_truncated(layout: str, channels: i
         _tiff(stored.squeeze(), photometric="rgb" if channels == 3 else "minisblack", **options)
     )
     np.testing.assert_array_equal(
-        bands.decode(bytes(data), channels=channels).permute(1, 2, 0).numpy(), values
+        decode(bytes(data), channels=channels).permute(1, 2, 0).numpy(), values
     )
     (at,) = struct.unpack_from(
         "<I", data, 4
@@ -224,7 +223,7 @@ def test_a_tiff_without_some_of_its_strips_is_truncated(layout: str, channels: i
         if tag in (273, 279, 324, 325):  # offsets and lengths of strips and tiles
             struct.pack_into("<I", data, entry + 4, count - 1)
     with pytest.raises(DecodeError, match="the TIFF is truncated: strips or tiles are missing"):
-        bands.decode(bytes(data), channels=channels)
+        decode(bytes(data), channels=channels)
 
 
 def _twelve_bits(bands_of: int = 1) -> Any:

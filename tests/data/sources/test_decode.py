@@ -12,7 +12,8 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from hexa.data.sources import decode as decoding
-from hexa.data.sources.decode import DecodeError, decode, decode_with_pil, jpeg_size
+from hexa.data.sources.decode import DecodeError, decode
+from hexa.data.sources.pil import jpeg_size, quiet
 from tests.data.image_files import (
     PNG_KINDS,
     chunk,
@@ -24,6 +25,13 @@ from tests.data.image_files import (
     png_values,
     saved,
 )
+
+
+def decode_with_pil(data: bytes) -> Tensor:
+    """The image where torchvision has no decoder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding, "decode_image", None)
+        return decode(data)
 
 
 def _gradient(height: int = 40, width: int = 56) -> Image.Image:
@@ -85,7 +93,7 @@ def test_exif_orientation(kind: str, orientation: int) -> None:
 @pytest.mark.parametrize("shrink", [2, 4, 8])
 def test_a_shrunken_jpeg_is_the_image_at_that_share_of_its_size(shrink: int) -> None:
     picture = _gradient(401, 563)
-    made = decode_with_pil(saved(picture, "JPEG", quality=95), shrink)
+    made = decode(saved(picture, "JPEG", quality=95), shrink=shrink)
     assert made.shape[1:] == (-(-401 // shrink), -(-563 // shrink))
     _assert_near(
         made, _tensor(picture.resize((made.shape[2], made.shape[1]), Image.Resampling.BOX)), 8
@@ -122,7 +130,7 @@ def test_more_pixels_than_the_limit_are_refused(name: str) -> None:
         decode(data, height * width - 1)
     if name.startswith("JPEG"):
         with pytest.raises(DecodeError, match="more than the limit"):
-            decode_with_pil(data, 2, height * width - 1)
+            decode(data, height * width - 1, shrink=2)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +140,7 @@ def test_more_pixels_than_the_limit_are_refused(name: str) -> None:
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 def test_garbage_instead_of_exif_does_no_harm(kind: str, exif_bytes: bytes) -> None:
     data = saved(photograph(), kind, exif=exif_bytes)
-    with decoding.quiet():
+    with quiet():
         assert torch.equal(decode(data), decode(saved(photograph(), kind)))
         assert torch.equal(decode_with_pil(data), decode_with_pil(saved(photograph(), kind)))
 

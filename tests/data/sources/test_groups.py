@@ -51,10 +51,9 @@ NAMES = FIVE.paths
     "text",
     [
         "path,group\n{0},a\n{1},b\n{3},a\n{2},\n",
-        "{0},a,further\n{1},b,columns\n{3},a,x\n",
         'Group,"Path"\r\na,{0}\r\na,{3}\r\nb,{1}\r\n\r\n',
-        "\ufefffile,patient\n{0},a\n{0},a\n{3},a\n",
-        '"{0}","a, and ""more"""\n{3},"a, and ""more"""\n',
+        "\ufeffpath,more,group\n{0},x,a\n{0},y,a\n{3},,a\n",
+        'path,group\n"{0}","a, and ""more"""\n{3},"a, and ""more"""\n',
     ],
 )
 def test_csv_files_as_they_are_written(tmp_path: Path, text: str) -> None:
@@ -66,14 +65,15 @@ def test_csv_files_as_they_are_written(tmp_path: Path, text: str) -> None:
     ("text", "words"),
     [
         (
-            "{0},a\nelse.png,a\nother.png,b\n",
-            r"2 of 3 rows name images that are not in .*, such as 'else\.png'; write names like 'five/",
+            "path,group\n{0},a\nelse.png,a\nother.png,b\n",
+            r"2 rows name images that are not in .*, such as 'else\.png'; write names like 'five/",
         ),
         (
-            "{0},a\n{1},a\n{0},b\n",
+            "path,group\n{0},a\n{1},a\n{0},b\n",
             "'five/train/000000' is both in group 'a' and in 'b'; give each image one group",
         ),
-        ("{0};a\n{1};a\n", "row 1 has only 1 column; give path and group"),
+        ("{0},a\n{1},a\n", "its first row must name the columns path and group"),
+        ("path,group\n{0};a\n", "row 2 has only 1 of 2 columns; give path and group"),
         (b"\xff\xfe{\x000", r"is not UTF-8 \(.*\); save it as CSV in UTF-8"),
         (b"x" * (1 << 20), "is not CSV .it has a line of 65,536 characters or more"),
         ('"' + "\n" * 200_000, "is not CSV .field larger than field limit"),
@@ -92,22 +92,24 @@ def test_what_is_no_table_of_these_images_is_one_line(
 def test_what_is_no_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, words in (
-        (str(tmp_path), "is a folder; give a CSV file"),
-        (str(tmp_path / "pipe"), "is not a regular file"),
+        (str(tmp_path), "is not a file"),
+        (str(tmp_path / "pipe"), "is not a file"),
         (str(tmp_path / "none.csv"), r"No such file.*; give FILE\.csv, column:NAME or key:NAME"),
         ("\0", "cannot be read"),
         ("column:patient", "data 'five': has no column 'patient': parquet sources have columns"),
     ):
         refused(words, name, FIVE)
     monkeypatch.setattr(groups, "_MOST_BYTES", 10)
-    refused("20 bytes; at most 10 are read", csv(tmp_path, "x" * 20), FIVE)
+    refused("20 bytes, at most 10 are read", csv(tmp_path, "x" * 20), FIVE)
 
 
 def test_names_that_several_images_have_need_metadata(tmp_path: Path) -> None:
     source = ArraySource(torch.zeros(3, 3, 2, 2, dtype=torch.uint8))
     source.paths = ["x.png", "x.png", "y.png"]
     refused(
-        r"several images of .* are called 'x\.png'", csv(tmp_path, "y.png,a\nx.png,a\n"), source
+        r"several images of .* are called 'x\.png'",
+        csv(tmp_path, "path,group\ny.png,a\nx.png,a\n"),
+        source,
     )
 
 
@@ -172,8 +174,7 @@ def test_a_key_of_webdataset(tmp_path: Path) -> None:
 
 def test_a_part_of_a_source_is_told_what_the_whole_is(tmp_path: Path) -> None:
     """As where the monitor holds images out: a table of all of them still serves."""
-    path = csv(
-        tmp_path, "".join(f"{name},{group}\n" for name, group in zip(NAMES, "abaab", strict=True))
-    )
+    rows = [f"{name},{group}\n" for name, group in zip(NAMES, "abaab", strict=True)]
+    path = csv(tmp_path, "path,group\n" + "".join(rows))
     part = Subset(FIVE, np.array([4, 2, 1]))
     assert together(groups_of(path, part)) == [{0, 2}, {1}, {0, 2}]

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from hexa.data import open_source
-from hexa.data.sources import decode as decoding, jpeg_xl, kinds
+from hexa.data.sources import jpeg_xl, kinds, pil
 from hexa.data.sources.decode import DecodeError, decode
 from hexa.data.sources.groups import groups_of
 from tests.data.image_files import every_format, exif, photograph, saved
@@ -99,7 +99,7 @@ def test_a_jpeg_xl_of_many_pixels_is_refused_before_it_is_decoded(
 ) -> None:
     """A header of eight bytes that claims 2 ** 30 rows."""
     claim = 0 | 3 << 1 | (2**30 - 1) << 3 | 1 << 33
-    monkeypatch.setattr(decoding, "_reader", lambda kind: lambda file: pytest.fail("decoded"))
+    monkeypatch.setattr(pil, "_reader", lambda kind: lambda file: pytest.fail("decoded"))
     with pytest.raises(DecodeError, match="1073741824 × 1073741824 pixels"):
         decode(b"\xff\x0a" + claim.to_bytes(8, "little"))
     for broken in (

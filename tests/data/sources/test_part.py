@@ -77,5 +77,5 @@ def test_an_image_of_a_part_is_that_of_the_source(tmp_path: Path) -> None:
         "drawn": {"images": 7, "of": 20, "seed": 0},
     }
     assert part.fingerprint != draw_part(source, 7, 1).fingerprint
-    assert "7 of the 20 images" in part.part_note
-    assert "evenly from its classes (seed 0)" in part.part_note
+    assert "7 of the 20 images" in part.notes()[0]
+    assert "evenly from its classes (seed 0)" in part.notes()[0]

@@ -12,9 +12,10 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
 from torchvision.ops import roi_align
 
-from hexa.data.sources.source import ArraySource, Boxes
+from hexa.data.sources.source import ArraySource
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import load_backbone
+from hexa_paper.detection.boxes import Boxes
 from hexa_paper.detection.detector import AlignedRegions, Anchors, Detector
 from hexa_paper.detection.images import TrainingBatches, scaled
 from hexa_paper.detection.options import DetectOptions

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from hexa.data.sources.source import Boxes
+from hexa_paper.detection.boxes import Boxes
 from hexa_paper.detection.detector import Objects
 from hexa_paper.detection.precision import OVERLAPS, precisions
 from tests.evaluation.test_average_precision import areas

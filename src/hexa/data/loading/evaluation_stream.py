@@ -15,9 +15,10 @@ from torch.utils.data import Dataset
 
 from hexa.data.loading.store import check_problems, first_image
 from hexa.data.loading.workers import Items, Problems, alike, choose_workers
-from hexa.data.sources import decode as decoding
+from hexa.data.sources.decode import DecodeError
 from hexa.data.sources.source import ArraySource, Source
 from hexa.data.views.evaluation import EvaluationTransform
+from hexa.ops.photometric import to_device
 
 #: Bytes of decoded images that are transformed together at most.
 _TOGETHER = 2**22
@@ -61,7 +62,7 @@ class _EvaluationPlan(Dataset[tuple[Made, Problems, dict[int, Any]]]):
         for position in self.positions[number * self.batch_size : (number + 1) * self.batch_size]:
             try:
                 image = self.source.decode(position)
-            except decoding.DecodeError as error:
+            except DecodeError as error:
                 problems.append((position, str(error)))
                 continue
             if self.see is not None:
@@ -115,3 +116,33 @@ def evaluation_stream(
             if look is not None:
                 look.found.update(seen)
             yield from batch
+
+
+def evaluation_batches(
+    source: Source,
+    transform: EvaluationTransform,
+    batch_size: int = 256,
+    device: torch.device | str = "cpu",
+    num_workers: int | None = None,
+    problems: dict[int, str] | None = None,
+    tolerance: float = 0.01,
+    share: tuple[int, int] = (0, 1),
+    look: Look | None = None,
+) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
+    """All images once, in order: (images float [B, C, S, S] in [0, 1], labels int64 [B] or None, positions int64 [B]).
+
+    Images and labels are on `device`, positions on the CPU. Unreadable images are left out and entered in `problems`;
+    if their share exceeds `tolerance`, UserError lists them. share: (r, n) gives only every n-th batch, starting at
+    batch r, so that n processes share the work. look: what else to keep of the images.
+    """
+    problems = {} if problems is None else problems
+    target = torch.device(device)
+    labels = None if source.labels is None else torch.from_numpy(source.labels)
+    how = (target, num_workers, problems, tolerance)
+    for images, index in evaluation_stream(
+        source, transform, batch_size, *how, share=share, look=look
+    ):
+        chosen = None if labels is None else to_device(labels[index], target)
+        # one pass over the pixels, into the memory layout that networks prefer
+        pixels = to_device(images, target).to(torch.float32, memory_format=torch.channels_last)
+        yield pixels.div_(255) if images.dtype == torch.uint8 else pixels, chosen, index

@@ -13,7 +13,7 @@ from torch import Tensor
 from hexa.config import ConfigError
 from hexa.core.batch import Batch
 from hexa.data.loading import store as stores, workers
-from hexa.data.loading.evaluation_stream import Look, evaluation_stream
+from hexa.data.loading.evaluation_stream import evaluation_stream
 from hexa.data.sources.source import Source
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views
@@ -251,33 +251,3 @@ class EpochPasses:
             return
         how = (loader.device, loader._num_workers, loader._problems, loader.tolerance, share)
         yield from evaluation_stream(loader.source, transform, batch_size, *how)
-
-
-def evaluation_batches(
-    source: Source,
-    transform: EvaluationTransform,
-    batch_size: int = 256,
-    device: torch.device | str = "cpu",
-    num_workers: int | None = None,
-    problems: dict[int, str] | None = None,
-    tolerance: float = 0.01,
-    share: tuple[int, int] = (0, 1),
-    look: Look | None = None,
-) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
-    """All images once, in order: (images float [B, C, S, S] in [0, 1], labels int64 [B] or None, positions int64 [B]).
-
-    Images and labels are on `device`, positions on the CPU. Unreadable images are left out and entered in `problems`;
-    if their share exceeds `tolerance`, UserError lists them. share: (r, n) gives only every n-th batch, starting at
-    batch r, so that n processes share the work. look: what else to keep of the images.
-    """
-    problems = {} if problems is None else problems
-    target = torch.device(device)
-    labels = None if source.labels is None else torch.from_numpy(source.labels)
-    how = (target, num_workers, problems, tolerance)
-    for images, index in evaluation_stream(
-        source, transform, batch_size, *how, share=share, look=look
-    ):
-        chosen = None if labels is None else to_device(labels[index], target)
-        # one pass over the pixels, into the memory layout that networks prefer
-        pixels = to_device(images, target).to(torch.float32, memory_format=torch.channels_last)
-        yield pixels.div_(255) if images.dtype == torch.uint8 else pixels, chosen, index

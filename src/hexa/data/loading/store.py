@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError, some
-from hexa.data.sources import decode as decoding
+from hexa.data.sources.decode import DecodeError
+from hexa.data.sources.pil import quiet
 from hexa.data.sources.source import ArraySource, Source
 from hexa.ops.photometric import unit
 from hexa.runtime.cores import usable_cores
@@ -37,12 +38,10 @@ class ImageStore:
     def __init__(self, images: Tensor, problems: Mapping[int, str]) -> None:
         self.images = images
         self.problems = dict(problems)
-        readable = torch.tensor(
-            [position for position in range(len(images)) if position not in self.problems]
-        )
-        self.stand_in = readable[
-            torch.searchsorted(readable, torch.arange(len(images))) % len(readable)
-        ]
+        every = range(len(images))
+        readable = torch.tensor([place for place in every if place not in self.problems])
+        following = torch.searchsorted(readable, torch.arange(len(images)))
+        self.stand_in = readable[following % len(readable)]
 
     def take(self, index: Tensor) -> Tensor:
         """The images at `index` (on the device), [B, C, H, W]: uint8, or float in [0, 1]."""
@@ -59,16 +58,12 @@ class ImageStore:
 
         tolerance: if a larger share of the images is unreadable, UserError lists them.
         """
-        if isinstance(source, ArraySource):
-            return (
-                cls(source.images.to(device), {}) if source.images.nbytes <= limit_bytes else None
-            )
         first = first_image(source)
-        if (
-            first is None
-            or max(first.shape[1:]) > _LONGEST_SIDE
-            or first.nbytes * len(source) > limit_bytes
-        ):
+        if first is None or first.nbytes * len(source) > limit_bytes:
+            return None
+        if isinstance(source, ArraySource):
+            return cls(source.images.to(device), {})
+        if max(first.shape[1:]) > _LONGEST_SIDE:
             return None
         images = torch.zeros((len(source), *first.shape), dtype=first.dtype)
         problems: dict[int, str] = {}
@@ -77,7 +72,7 @@ class ImageStore:
             for index in range(start, min(start + _BLOCK, len(source))):
                 try:
                     image = source.decode(index)
-                except decoding.DecodeError as error:
+                except DecodeError as error:
                     problems[index] = str(error)
                     continue
                 if (image.shape, image.dtype) != (images.shape[1:], images.dtype):
@@ -87,7 +82,7 @@ class ImageStore:
 
         pool = ThreadPoolExecutor(available_cores())
         try:
-            with decoding.quiet():
+            with quiet():
                 for of_one_size in pool.map(block, range(0, len(source), _BLOCK)):
                     if not of_one_size:
                         return None
@@ -117,12 +112,11 @@ def readable(
     for position in ((wanted + offset) % len(source) for offset in range(tried)):
         try:
             return position, read(position)
-        except decoding.DecodeError as error:
+        except DecodeError as error:
             problems.append((position, str(error)))
             first = first or f"{source.paths[position]}: {error}"
-    raise UnreadableImages(
-        f"data '{source.name}': {tried} images in a row cannot be read, the first is {first}"
-    )
+    many = f"{tried} images in a row cannot be read"
+    raise UnreadableImages(f"data '{source.name}': {many}, the first is {first}")
 
 
 def check_problems(
@@ -132,19 +126,19 @@ def check_problems(
     unreadable; one is allowed unless that is 0.
     """
     problems.update(new)
-    if len(problems) > (max(1.0, tolerance * len(source)) if tolerance > 0 else 0):
-        listed = some(describe_problems(source, problems, len(problems)), "; ")
-        many = f"{len(problems)} of {len(source)} images cannot be read, more than {100 * tolerance:g} %"
-        raised = f"raise --training.max_corrupt_share above {len(problems) / len(source):.2g}"
+    count = len(problems)
+    if count > (max(1.0, tolerance * len(source)) if tolerance > 0 else 0):
+        listed = some(describe_problems(source, problems, count), "; ")
+        many = f"{count} of {len(source)} images cannot be read, more than {100 * tolerance:g} %"
+        raised = f"raise --training.max_corrupt_share above {count / len(source):.2g}"
         remedy = f"remove them, or, in training, {raised}"
         raise UnreadableImages(f"data '{source.title}': {many}: {listed}; {remedy}")
 
 
 def describe_problems(source: Source, problems: Mapping[int, str], most: int = 1000) -> list[str]:
     """A line for each unreadable image, up to a limit."""
-    lines = [
-        f"{source.paths[index]}: {reason}" for index, reason in sorted(problems.items())[:most]
-    ]
+    listed = sorted(problems.items())[:most]
+    lines = [f"{source.paths[index]}: {reason}" for index, reason in listed]
     return [*lines, "…"] if len(problems) > most else lines
 
 

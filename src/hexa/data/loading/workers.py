@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy.typing import NDArray
@@ -24,14 +24,15 @@ from torch.utils.data import DataLoader, Dataset
 
 from hexa.config import UserError, reason
 from hexa.data.loading.store import available_cores, readable
-from hexa.data.sources import decode as decoding
+from hexa.data.sources.pil import quiet
 from hexa.data.sources.source import Source
-from hexa.data.views.crops import cut_crops
-from hexa.data.views.making import Views
 from hexa.ops.photometric import unit
 from hexa.runtime.output import say
 from hexa.runtime.random import Stream
 from hexa.runtime.signals import Impatient, Interrupts, stops
+
+if TYPE_CHECKING:
+    from hexa.data.views.making import Views
 
 #: Images a worker handles at a time, so that several workers share a batch and little shared memory is used.
 PART = 32
@@ -42,11 +43,9 @@ Problems = list[tuple[int, str]]
 def alike(images: Iterable[Tensor]) -> list[Tensor]:
     """Images of one dtype: unchanged if all are uint8, otherwise floats in [0, 1]."""
     listed = list(images)
-    return (
-        listed
-        if all(image.dtype == torch.uint8 for image in listed)
-        else [unit(image) for image in listed]
-    )
+    if all(image.dtype == torch.uint8 for image in listed):
+        return listed
+    return [unit(image) for image in listed]
 
 
 def choose_workers(num_workers: int | None, device: torch.device) -> int:
@@ -82,6 +81,8 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
 
         Crops are uint8 if all images are, otherwise float in [0, 1].
         """
+        from hexa.data.views.crops import cut_crops  # an evaluation cuts none
+
         number, part = key
         first = self.rows.start + part * PART
         rows = slice(first, min(first + PART, self.rows.stop))
@@ -133,9 +134,8 @@ class CropStream:
         """This process's share of step `number`: crops on the device, positions of the images, what was unreadable."""
         if self._items is None or number != self._next:
             self.close()
-            parts = range(
-                self.plan.parts
-            )  # the clean-up of the workers refers to the keys, which must not refer to us
+            # the clean-up of the workers refers to the keys, which must not refer to us
+            parts = range(self.plan.parts)
             steps = itertools.count(number) if self.stop is None else range(number, self.stop)
             keys = ((step, part) for step in steps for part in parts)
             self._items = Items(self.plan, keys, self.device, self.num_workers)
@@ -143,18 +143,11 @@ class CropStream:
             *(next(self._items) for _ in range(self.plan.parts)), strict=True
         )
         self._next = number + 1
-        index = torch.cat(index_of)
-        crops = []
-        for pieces in map(alike, zip(*crops_of, strict=True)):
-            view = torch.empty(
-                (len(index), *pieces[0].shape[1:]), dtype=pieces[0].dtype, device=self.device
-            )
-            for place, piece in zip(
-                torch.split(view, [len(piece) for piece in pieces]), pieces, strict=True
-            ):
-                place.copy_(piece, non_blocking=True)
-            crops.append(view)
-        return crops, index, list(itertools.chain(*problems_of))
+        crops = [
+            torch.cat([piece.to(self.device, non_blocking=True) for piece in alike(pieces)])
+            for pieces in zip(*crops_of, strict=True)
+        ]
+        return crops, torch.cat(index_of), list(itertools.chain(*problems_of))
 
     def close(self) -> None:
         """End the workers."""
@@ -178,10 +171,10 @@ class Items(Iterator[Any]):
         try:
             context.Lock()  # a file of /dev/shm, which may be read-only or missing
         except OSError as error:
-            say(
-                f"worker processes cannot start ({reason(error)}; in a container, check /dev/shm); "
-                "this process decodes the images, more slowly"
+            problem = (
+                f"worker processes cannot start ({reason(error)}; in a container, check /dev/shm)"
             )
+            say(f"{problem}; this process decodes the images, more slowly")
             return
         loader: Any = DataLoader(
             _Guarded(dataset),
@@ -205,9 +198,8 @@ class Items(Iterator[Any]):
             if signal.getsignal(signal.SIGCHLD) is not handler:
                 # torch's handler raises in the middle of anything; we notice a dead worker when we wait for it
                 signal.signal(signal.SIGCHLD, handler)
-        self.close = weakref.finalize(
-            self, _end_workers, self._items
-        )  # runs when the interpreter exits, too
+        # runs when the interpreter exits, too
+        self.close = weakref.finalize(self, _end_workers, self._items)
 
     def __next__(self) -> Any:
         Interrupts.waits = not isinstance(self._items, map)
@@ -217,21 +209,17 @@ class Items(Iterator[Any]):
             raise WorkerEnded(
                 "a second signal ended the wait for a worker process that decodes images"
             ) from None
-        except (
-            RuntimeError,
-            ConnectionError,
-            EOFError,
-        ) as error:  # the latter: it ended while it sent a batch
-            said = " ".join(str(error).split())
+        # the last two: it ended while it sent a batch
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            said = " ".join(str(error).split()) or type(error).__name__
             here = isinstance(self._items, map)
             died = "DataLoader worker" in said if isinstance(error, RuntimeError) else not here
             if not died or said.startswith("Caught "):  # the data set's own error
                 raise
-            ended = f"a worker process that decodes images ended ({said or type(error).__name__})"
-            raise WorkerEnded(
-                f"{ended}; use no workers (--training.num_workers 0 or --num-workers 0), or give "
-                "the machine more memory (a container: docker run --shm-size=2g)"
-            ) from None
+            fewer = "use no workers (--training.num_workers 0 or --num-workers 0)"
+            more = "give the machine more memory (a container: docker run --shm-size=2g)"
+            ended = f"a worker process that decodes images ended ({said})"
+            raise WorkerEnded(f"{ended}; {fewer}, or {more}") from None
         finally:
             Interrupts.waits = False
         if isinstance(item, UserError):
@@ -256,7 +244,7 @@ class _Guarded(Dataset[Any]):
 
     def __getitem__(self, key: Any) -> Any:
         try:
-            with decoding.quiet():
+            with quiet():
                 return self.dataset[key]
         except UserError as error:
             return error
@@ -286,18 +274,16 @@ def _reduced(tensor: Tensor) -> tuple[Any, ...]:
     return tuple(reduce_tensor(tensor))  # type: ignore[no-untyped-call]
 
 
+@functools.cache
+def _note_pipe() -> None:
+    slow = "shared memory (/dev/shm) is full, so workers hand images over more slowly"
+    say(f"{slow}; in a container, docker run --shm-size=2g makes room")
+
+
 def _from_pipe(values: NDArray[Any]) -> Tensor:
     """A tensor that did not fit into shared memory, in the process that receives it, which says so once."""
     _note_pipe()
     return torch.from_numpy(values)
-
-
-@functools.cache
-def _note_pipe() -> None:
-    say(
-        "shared memory (/dev/shm) is full, so workers hand images over more slowly; in a "
-        "container, docker run --shm-size=2g makes room"
-    )
 
 
 def _unchanged(item: Any) -> Any:

@@ -14,8 +14,9 @@ import numpy as np
 
 from hexa.config import UserError, some
 from hexa.data.sources import kinds
-from hexa.data.sources.decode import beginning, why_left_out
-from hexa.data.sources.source import SPLIT_NAMES, Labels, Source, by_split, listed
+from hexa.data.sources.limits import read
+from hexa.data.sources.source import Labels, Source
+from hexa.data.sources.splits import SPLIT_NAMES, by_split
 from hexa.runtime import paths
 
 
@@ -33,44 +34,22 @@ class FolderSource(Source):
             raise UserError(f"data '{spec}': no such folder; give the path of a folder")
         root = paths.folder(spec, paths.location(argument))
         inside = paths.Inside(spec, root)
-        names = _folders(root)
-        splits = [name for name in names if name.lower() in SPLIT_NAMES]
-        others = [name for name in names if name not in splits]
-        if len(splits) > 1 and (
-            others := [name for name in others if any(_image_files(root / name, Counter(), inside))]
-        ):
-            has = f"folders named as splits ({some(splits)}) and others ({some(others)})"
-            remedy = f"move the others, or give one folder, such as {root / splits[0]}"
-            raise UserError(f"data '{spec}': {root} has {has}; {remedy}")
-        are_splits = bool(splits) and not others
-        folders = (
-            {key: root / name for key, name in by_split(splits).items()}
-            if are_splits
-            else {"train": root}
-        )
+        folders = _splits(root, inside, spec)
         self.root = self._open_split(spec, split, folders)
         self._home = f"{self.root}{os.sep}"
         self.left_out = Counter()
         self.paths = sorted(_image_files(self.root, self.left_out, inside))
-        if not self.paths:
-            where = f"{self.root} or its sub-folders"
-            told = f"; left out: {listed(self.left_out)}" if self.left_out else ""
-            raise UserError(
-                f"data '{spec}': no images in {where}{told}; hexa reads {', '.join(kinds.ALL)}"
-            )
+        where = f"{self.root} or its sub-folders"
+        self._check_not_empty(where, f"; hexa reads {', '.join(kinds.ALL)}")
         self._identify()
-        tops = [
-            paths.composed(path.split("/", 1)[0]) if "/" in path else None for path in self.paths
-        ]
-        classes = {top for top in tops if top is not None}
-        if None not in tops and len(classes) > 1:
-            if are_splits:
-                classes.update(
-                    paths.composed(name) for folder in folders.values() for name in _folders(folder)
-                )
-            names = sorted(classes)
-            number = {name: label for label, name in enumerate(names)}
-            self._take_labels(np.array([number[top] for top in tops if top is not None]), names)
+        tops = [paths.composed(path.split("/")[0]) for path in self.paths if "/" in path]
+        classes = set(tops)
+        if len(tops) == len(self.paths) and len(classes) > 1:
+            if self.root != root:  # classes are numbered alike in all splits
+                names = (name for folder in folders.values() for name in _folders(folder))
+                classes.update(map(paths.composed, names))
+            number = {name: label for label, name in enumerate(sorted(classes))}
+            self._take_labels(np.array([number[top] for top in tops]), sorted(classes))
 
     def groups(self) -> Labels | None:
         parts = [tuple(path.split("/")[:-1]) for path in self.paths]
@@ -79,6 +58,22 @@ class FolderSource(Source):
             return self.grouped
         names = [part[1] if len(part) > 1 else f"/{row}" for row, part in enumerate(parts)]
         return np.unique(names, return_inverse=True)[1]
+
+
+def _splits(root: Path, inside: paths.Inside, spec: str) -> dict[str, Path]:
+    """{split: its folder}; everything is `train` unless all sub-folders with images are called like splits."""
+    names = _folders(root)
+    splits = [name for name in names if name.lower() in SPLIT_NAMES]
+    others = [name for name in names if name not in splits]
+    if len(splits) > 1:
+        others = [name for name in others if any(_image_files(root / name, Counter(), inside))]
+        if others:
+            has = f"folders named as splits ({some(splits)}) and others ({some(others)})"
+            remedy = f"move the others, or give one folder, such as {root / splits[0]}"
+            raise UserError(f"data '{spec}': {root} has {has}; {remedy}")
+    if not splits or others:
+        return {"train": root}
+    return {split: root / name for split, name in by_split(splits).items()}
 
 
 def _folders(root: Path) -> list[str]:
@@ -116,12 +111,14 @@ def _image_files(root: Path, left_out: Counter[str], inside: paths.Inside) -> It
                     pending.append(f"{prefix}{entry.name}/")
                 elif kind == "other":
                     left_out["special"] += 1
-                elif (reason := why_left_out(entry.name, partial(beginning, entry.path))) is None:
+                else:
+                    reason = kinds.why_left_out(entry.name, partial(read, entry.path))
+                    if reason is not None:
+                        left_out[reason] += 1
+                        continue
                     if entry.is_symlink():
                         inside.check([entry.path], "a link")
                     yield f"{prefix}{entry.name}"
-                else:
-                    left_out[reason] += 1
 
 
 def _is_hidden(name: str) -> bool:

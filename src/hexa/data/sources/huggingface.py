@@ -14,17 +14,23 @@ import pyarrow.compute as pc
 import yaml
 
 from hexa.config import UserError, nearest, some
-from hexa.data.sources import decode as decoding, labels
+from hexa.data.sources import labels
+from hexa.data.sources.fingerprint import digest, sample
+from hexa.data.sources.limits import DecodeError, read
 from hexa.data.sources.parquet import half_of_memory, unpacked
-from hexa.data.sources.source import Source, by_split, digest, location, reported, sample
+from hexa.data.sources.source import Source, reported
+from hexa.data.sources.splits import by_split
 from hexa.runtime import parsing
 from hexa.runtime.packages import import_extra
-from hexa.runtime.paths import Inside
+from hexa.runtime.paths import Inside, location
 
 #: Rows read together for names and sizes; `datasets` may copy their images.
 _ROWS = 1000
-#: Files that `save_to_disk` writes, for several splits and for one.
-_SAVED = ("dataset_dict.json", "state.json")
+#: Files that `save_to_disk` writes: the splits, and the state of one.
+_SPLITS = "dataset_dict.json"
+_STATE = "state.json"
+#: Files in which a folder may say of what files it consists.
+_CARDS = ("README.md", ".huggingface.yaml")
 #: What to do about a line of a card that names a file outside the data set.
 _REMOVE_IT = (
     "only files inside the folder are read; remove that line, or give the images with folder:PATH"
@@ -49,7 +55,7 @@ class HuggingFaceSource(Source):
         remedy = "give a folder that `datasets` can read" if path.exists() else other
         with reported(f"data '{spec}': cannot be read", f"; {remedy}"):
             inside = _inside(path, spec)
-            self._open(_load(name, config, spec, inside), named, split, inside)
+            self._open(_load(name, config, inside), named, split, inside)
 
     def _open(
         self,
@@ -58,20 +64,20 @@ class HuggingFaceSource(Source):
         split: str | None,
         inside: Inside,
     ) -> None:
-        if not tables:
-            raise UserError(f"data '{self.name}': has no splits")
-        features = next(iter(tables.values())).features
+        import datasets
+
+        features = next(iter(tables.values())).features if tables else {}
         image, label, self.unfit_labels = _columns(features, named, self.name)
         table = tables[self._open_split(self.name, split, _splits(tables, label))]
         if not len(table):
             raise UserError(f"data '{self.name}': its split {self.split} has no images")
         # files are memory-mapped and read by lengths that they contain: a damaged one would crash the process
-        table.select_columns([c for c in (image, label) if c in table.column_names]).data.validate(
-            full=True
-        )
+        used = [column for column in (image, label) if column in table.column_names]
+        table.select_columns(used).data.validate(full=True)
         # the image column as two columns, IMAGE.bytes and IMAGE.path
-        undecoded = import_extra("datasets", "hf", self.name).Image(decode=False)
+        undecoded = datasets.Image(decode=False)
         self._images = table.select_columns([image]).cast_column(image, undecoded).flatten()
+        self._column = image
         names, sizes, single = _names_and_sizes(self._images, image)
         _check_files(inside, single, "a row")
         home = inside.places[0]
@@ -79,49 +85,36 @@ class HuggingFaceSource(Source):
             _relative(name, home) or f"{self.split}/{number:08d}"
             for number, name in enumerate(names)
         ]
-        self._column = image
-        if label is not None and label in table.column_names:
-            self._read_labels(tables, table, label)
+        if label is not None and label in used:
+            rest = [other for other in tables.values() if other is not table]
+            class_names = getattr(table.features[label], "names", None)
+            own = _column_of([table], label)
+            self._number_labels(f"column '{label}'", own, _column_of(rest, label), class_names)
         known = b"" if self.labels is None else self.labels.tobytes()
-        self.fingerprint = digest(
-            *self.paths, sizes.tobytes(), known, samples=sample(len(self), self.encoded)
-        )
+        contents = sample(len(self), self.encoded)
+        self.fingerprint = digest(*self.paths, sizes.tobytes(), known, samples=contents)
         self._read_from = [*(file["filename"] for file in table.cache_files), *single]
-
-    def _read_labels(self, tables: Mapping[str, Any], table: Any, column: str) -> None:
-        parts = self._column_of([table], column)
-        rest = self._column_of((other for other in tables.values() if other is not table), column)
-        names = getattr(table.features[column], "names", None)
-        self._number_labels(f"column '{column}'", parts, rest, names)
-
-    def _column_of(self, tables: Iterable[Any], column: str) -> Iterator[Any]:
-        for table in tables:
-            if column in table.column_names:
-                yield table.select_columns([column]).with_format("arrow")[:].column(column)
 
     def encoded(self, index: int) -> bytes:
         row = self._images[index]
         if row[f"{self._column}.bytes"] is not None:
             return bytes(row[f"{self._column}.bytes"])
         if row[f"{self._column}.path"] is None:
-            raise decoding.DecodeError("no bytes in this row")
-        return decoding.read(Path(row[f"{self._column}.path"]))
+            raise DecodeError("no bytes in this row")
+        return read(row[f"{self._column}.path"])
 
 
 def _parse(argument: str, spec: str) -> tuple[str, str | None, dict[str, str]]:
     """NAME, CONFIG and {"image" or "label": column}."""
     place, *choices = re.split(r",(\w+)=", argument)  # ? and & mean something to the shell
     named = dict(zip(choices[::2], choices[1::2], strict=True))
-    for key in named:
-        if key not in ("image", "label"):
-            raise UserError(
-                f"data '{spec}': ,{key}= is not a kind of column; {nearest(key, ('image', 'label'))}"
-            )
+    for key in named.keys() - {"image", "label"}:
+        near = nearest(key, ("image", "label"))
+        raise UserError(f"data '{spec}': ,{key}= is not a kind of column; {near}")
     name, _, config = (place, "", "") if location(place).exists() else place.partition(":")
     if not name:
-        raise UserError(
-            f"data '{spec}': name a data set of the hub or a folder: hf:NAME, hf:NAME:CONFIG or hf:PATH"
-        )
+        remedy = "name a data set of the hub or a folder: hf:NAME, hf:NAME:CONFIG or hf:PATH"
+        raise UserError(f"data '{spec}': {remedy}")
     return name, config or None, named
 
 
@@ -138,9 +131,8 @@ def _check_files(inside: Inside, files: list[str], whose: str) -> None:
     """Raise UserError, naming the file, unless all are inside."""
     for file in files:
         if "://" in file:
-            raise UserError(
-                f"data '{inside.spec}': {whose} names {file}, an address; only files are read"
-            )
+            named = f"{whose} names {file}, an address"
+            raise UserError(f"data '{inside.spec}': {named}; only files are read")
     inside.check(files, whose)
 
 
@@ -151,50 +143,36 @@ def _check_card(path: Path, spec: str) -> None:
     """
     from huggingface_hub import DatasetCard
 
-    cards: dict[str, Any] = {}
-    if (path / "README.md").is_file():
-        cards["README.md"] = DatasetCard.load(path / "README.md").data.to_dict()
-    if (path / ".huggingface.yaml").is_file():
-        cards[".huggingface.yaml"] = (
-            yaml.safe_load((path / ".huggingface.yaml").read_text(encoding="utf-8")) or {}
-        )
-    for file, card in cards.items():
-        for config in (config for config in card.get("configs") or () if isinstance(config, dict)):
-            for named in _texts([config.get("data_files"), config.get("data_dir")]):
-                if (
-                    urlparse(named).scheme
-                    or "::" in named
-                    or os.path.isabs(named)
-                    or ".." in Path(named).parts
-                ):
-                    raise UserError(f"data '{spec}': {file} names '{named}'; {_REMOVE_IT}")
+    for name in _CARDS:
+        file = path / name
+        if not file.is_file():
+            continue
+        if file.suffix == ".md":
+            card = DatasetCard.load(file).data.to_dict()
+        else:
+            card = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        configs = [config for config in card.get("configs") or () if isinstance(config, dict)]
+        for named in _texts([[one.get("data_files"), one.get("data_dir")] for one in configs]):
+            is_address = urlparse(named).scheme or "::" in named
+            if is_address or os.path.isabs(named) or ".." in Path(named).parts:
+                raise UserError(f"data '{spec}': {name} names '{named}'; {_REMOVE_IT}")
 
 
 def _check_saved(path: Path, inside: Inside) -> None:
     """Raise UserError where the files that `save_to_disk` left name others outside, before any is opened."""
     folders = [path]
-    if (path / _SAVED[0]).is_file():
-        splits = [
-            str(split)
-            for split in parsing.from_json((path / _SAVED[0]).read_text(encoding="utf-8"))["splits"]
-        ]
-        folders = [path / split for split in splits]
+    if (path / _SPLITS).is_file():
+        splits = parsing.read_json(path / _SPLITS, "save the data set again")["splits"]
+        folders = [path / str(split) for split in splits]
         inside.check((f"{folder}/" for folder in folders), "the folder")
     for folder in folders:
-        state = parsing.from_json(
-            _regular(folder / _SAVED[1], inside.spec).read_text(encoding="utf-8")
-        )
+        state = parsing.read_json(folder / _STATE, "save the data set again")
         files = [folder / str(file["filename"]) for file in state["_data_files"]]
         inside.check(map(str, files), "the folder")
         for file in files:
-            _regular(file, inside.spec)
-
-
-def _regular(file: Path, spec: str) -> Path:
-    """The file; UserError unless it is a regular one: a pipe would be waited for."""
-    if not file.is_file():
-        raise UserError(f"data '{spec}': {file} is not a regular file; save the data set again")
-    return file
+            if not file.is_file():  # a pipe would be waited for
+                problem = f"{file} is not a regular file; save the data set again"
+                raise UserError(f"data '{inside.spec}': {problem}")
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -205,33 +183,38 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
 
 
-def _load(name: str, config: str | None, spec: str, inside: Inside) -> Mapping[str, Any]:
+def _load(name: str, config: str | None, inside: Inside) -> Mapping[str, Any]:
     """{split: table}, with the split names of the data set."""
-    datasets = import_extra("datasets", "hf", f"data '{spec}'")
+    import datasets
+
     path = location(name)
-    saved = any((path / file).is_file() for file in _SAVED)
-    if saved:
+    if any((path / file).is_file() for file in (_SPLITS, _STATE)):
         _check_saved(path, inside)
         loaded = datasets.load_from_disk(str(path))
     elif path.exists():
-        _check_card(path, spec)
-        builder = datasets.load_dataset_builder(str(path), config)
-        files = [file for split in (builder.config.data_files or {}).values() for file in split]
-        _check_files(inside, files, "the folder")
-        if not os.path.exists(builder.cache_dir):  # else unpacked before
-            for file in (Path(file) for file in files if file.endswith(".parquet")):
-                remedy = "write it as several smaller files"
-                for _ in unpacked([file], None, half_of_memory(), f"data '{spec}'", remedy):
-                    pass
-        builder.download_and_prepare()
-        loaded = builder.as_dataset()
+        loaded = _built(path, config, inside)
     else:
         loaded = datasets.load_dataset(name, config)
-    tables = loaded if isinstance(loaded, Mapping) else {str(loaded.split or "train"): loaded}
-    if saved:
-        for table in tables.values():
-            inside.check((file["filename"] for file in table.cache_files), "the folder")
-    return tables
+    return loaded if isinstance(loaded, Mapping) else {str(loaded.split or "train"): loaded}
+
+
+def _built(path: Path, config: str | None, inside: Inside) -> Any:
+    """What `datasets` reads in a folder of Parquet files or images, their size checked before it unpacks them."""
+    import datasets
+
+    _check_card(path, inside.spec)
+    builder = datasets.load_dataset_builder(str(path), config)
+    files = [file for split in (builder.config.data_files or {}).values() for file in split]
+    _check_files(inside, files, "the folder")
+    if not os.path.exists(builder.cache_dir):  # else unpacked before
+        tables = [Path(file) for file in files if file.endswith(".parquet")]
+        for table in tables:
+            remedy = "write it as several smaller files"
+            parts = unpacked([table], None, half_of_memory(), f"data '{inside.spec}'", remedy)
+            for _ in parts:
+                pass
+    builder.download_and_prepare()
+    return builder.as_dataset()
 
 
 def _columns(features: Any, named: Mapping[str, str], spec: str) -> tuple[str, str | None, str]:
@@ -241,32 +224,31 @@ def _columns(features: Any, named: Mapping[str, str], spec: str) -> tuple[str, s
     for column in named.values():
         if column not in features:
             raise UserError(f"data '{spec}': has no column '{column}'; {nearest(column, features)}")
-    images = [column for column, feature in features.items() if isinstance(feature, datasets.Image)]
-    classes = [
-        column for column, feature in features.items() if isinstance(feature, datasets.ClassLabel)
-    ]
-    types = {field.name: field.type for field in features.arrow_schema}
-    found, unfit = (None, "") if classes else labels.column_of(types)
-    image = named.get("image")
-    label = named.get("label")
-    if image is not None and image not in images:
-        raise UserError(
-            f"data '{spec}': the column '{image}' has no images; columns with images: {some(images)}"
-        )
-    if label is not None and not labels.are_classes(types[label]):
-        raise UserError(
-            f"data '{spec}': the column '{label}' has {features[label]}, not one class per image"
-        )
+    images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
     if not images:
         raise UserError(f"data '{spec}': no column of type Image; its columns: {some(features)}")
-    for kind, chosen, candidates in (("image", image, images), ("label", label, classes)):
-        if chosen is None and len(candidates) > 1:
-            example = f"{spec},{kind}={candidates[0]}"
-            several = f"each of {some(candidates)} could be the {kind} column"
-            raise UserError(f"data '{spec}': {several}; choose one, for example {example}")
+    image = named.get("image") or _only("image", images, spec)
+    if image not in images:
+        problem = f"the column '{image}' has no images; columns with images: {some(images)}"
+        raise UserError(f"data '{spec}': {problem}")
+    types = {field.name: field.type for field in features.arrow_schema}
+    classes = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
+    label = named.get("label")
+    if label is not None and not labels.are_classes(types[label]):
+        problem = f"the column '{label}' has {features[label]}, not one class per image"
+        raise UserError(f"data '{spec}': {problem}")
     if label is None and not classes:
-        return image or images[0], found, unfit
-    return image or images[0], label or classes[0], ""
+        return image, *labels.column_of(types)
+    return image, label or _only("label", classes, spec), ""
+
+
+def _only(kind: str, candidates: list[str], spec: str) -> str:
+    """The only candidate. Raises UserError if there are several."""
+    if len(candidates) > 1:
+        several = f"each of {some(candidates)} could be the {kind} column"
+        example = f"{spec},{kind}={candidates[0]}"
+        raise UserError(f"data '{spec}': {several}; choose one, for example {example}")
+    return candidates[0]
 
 
 def _splits(tables: Mapping[str, Any], label: str | None) -> dict[str, str]:
@@ -274,11 +256,16 @@ def _splits(tables: Mapping[str, Any], label: str | None) -> dict[str, str]:
     names = by_split(tables)
     if {"test", "val"} <= set(names) and label is not None:
         test = tables[names["test"]]
-        if label not in test.column_names or all(
-            value in (-1, None) for value in test.unique(label)
-        ):
-            names["unlabeled"], names["test"] = names["test"], names.pop("val")
+        if label not in test.column_names or set(test.unique(label)) <= {-1, None}:
+            names["unlabeled"] = names["test"]
+            names["test"] = names.pop("val")
     return names
+
+
+def _column_of(tables: Iterable[Any], column: str) -> Iterator[Any]:
+    for table in tables:
+        if column in table.column_names:
+            yield table.select_columns([column]).with_format("arrow")[:].column(column)
 
 
 def _names_and_sizes(images: Any, image: str) -> tuple[list[str | None], Any, list[str]]:
@@ -287,10 +274,11 @@ def _names_and_sizes(images: Any, image: str) -> tuple[list[str | None], Any, li
     sizes = []
     single = []
     for part in images.with_format("arrow").iter(batch_size=_ROWS):
-        column = part.column(f"{image}.path")
-        names += column.to_pylist()
-        single += column.filter(part.column(f"{image}.bytes").is_null()).drop_null().to_pylist()
-        sizes.append(pc.binary_length(part.column(f"{image}.bytes")).fill_null(0).to_numpy())
+        paths = part.column(f"{image}.path")
+        contents = part.column(f"{image}.bytes")
+        names += paths.to_pylist()
+        single += paths.filter(contents.is_null()).drop_null().to_pylist()
+        sizes.append(pc.binary_length(contents).fill_null(0).to_numpy())
     return names, np.concatenate(sizes).astype(np.int64), single
 
 

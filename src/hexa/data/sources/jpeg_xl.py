@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import struct
-from contextlib import suppress
 from typing import NamedTuple
+
+from hexa.data.sources.limits import DecodeError
 
 _CODESTREAM = b"\xff\x0a"
 #: Boxes that may precede the codestream in a container.
 _MOST_BOXES = 100
+#: Bytes of the codestream that hold the size of the image.
+_HEADER_BYTES = 16
 #: Bits of the four ways to write a side, and widths as shares of the height.
 _SIDE_BITS = (9, 13, 18, 30)
 _RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
@@ -22,16 +25,18 @@ class Header(NamedTuple):
     turned: bool
 
 
-def header_of(data: bytes) -> Header | None:
-    """The header of a JPEG XL file, a bare codestream or in a container; None if it is damaged."""
-    with suppress(struct.error, IndexError):
+def header_of(data: bytes) -> Header:
+    """The header of a JPEG XL file, a bare codestream or in a container. Raises DecodeError if it is damaged."""
+    try:
         start = _codestream(data)
-        if start is not None and data[start : start + 2] == _CODESTREAM:
-            return _read(_Bits(data[start + 2 : start + 18]))
-    return None
+        if data[start : start + 2] != _CODESTREAM:
+            raise IndexError
+        return _read(_Bits(data[start + 2 : start + 2 + _HEADER_BYTES]))
+    except (struct.error, IndexError):
+        raise DecodeError("cannot be read as JPEG XL: its header is broken") from None
 
 
-def _codestream(data: bytes) -> int | None:
+def _codestream(data: bytes) -> int:
     """Return the offset of the codestream: 0, or that of the first box that holds a part of it."""
     if data.startswith(_CODESTREAM):
         return 0
@@ -47,9 +52,9 @@ def _codestream(data: bytes) -> int | None:
         if kind == b"jxlp":
             return begin + 4
         if size < 8:
-            return None
+            break
         at += size
-    return None
+    raise IndexError
 
 
 class _Bits:
@@ -63,7 +68,7 @@ class _Bits:
         self._left -= count
         if self._left < 0:
             raise IndexError
-        taken = self._value & ((1 << count) - 1)
+        taken = self._value % (1 << count)
         self._value >>= count
         return taken
 

@@ -1,45 +1,30 @@
-"""Decides by the first bytes of a file whether it is an image, and of which kind."""
+"""Decides by the name and the first bytes of a file whether it is an image, and of which kind."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import re
+from collections.abc import Callable
 
+from hexa.data.sources.limits import DecodeError
 from hexa.runtime.packages import install_extra
+from hexa.runtime.parsing import read_resource
 
+_TABLE = read_resource("hexa.data.sources", "kinds.yaml")
 #: Bytes at the beginning of a file that `kind_of` needs.
 HEAD = 256
-
-#: How files of each kind begin: as few bytes as tell them from a text that begins alike by chance.
-_BEGINNINGS = {
-    "JPEG": rb"\xff\xd8\xff",
-    "PNG": rb"\x89PNG\r\n\x1a\n",
-    "GIF": rb"GIF8[79]a",
-    "TIFF": rb"II[*+]\0|MM\0[*+]",
-    "WebP": rb"RIFF....WEBP",
-    "BMP": rb"BM.{12}[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0",
-    "PPM": rb"P[1-6f]\s+(?:#[^\n]*\n\s*)*-?\d",
-    "JPEG 2000": rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n",
-    "JPEG XL": rb"\xff\x0a|\0\0\0\x0cJXL \r\n\x87\n",
-    "NPY": rb"\x93NUMPY",
-}
-_ANY = re.compile(b"|".join(b"(%b)" % one for one in _BEGINNINGS.values()), re.DOTALL)
-#: Brands of ISO media files. A file of the brands mif1 and msf1 alone may be of either kind; HEIC is more frequent.
-_AVIF = {b"avif", b"avis"}
-_HEIC = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
+#: Suffixes that are taken at their word: such a file is an image, or a broken one. All other files are looked into.
+EXTENSIONS = frozenset(_TABLE["images"])
 #: Kinds that need an extra: its name, and the module that reads them.
-EXTRAS = {"HEIC": ("heic", "pillow_heif"), "JPEG XL": ("jxl", "pillow_jxl")}
+EXTRAS: dict[str, list[str]] = _TABLE["extras"]
 #: All kinds, for messages.
-ALL = (*_BEGINNINGS, "AVIF", "HEIC")
-#: Camera raw files begin like a TIFF, whose first image is a thumbnail.
-RAW = frozenset(
-    f".{suffix}"
-    for suffix in (
-        *("3fr", "arw", "cr2", "dcr", "dng", "erf", "iiq", "kdc"),
-        *("mef", "mos", "nef", "nrw", "pef", "sr2", "srf", "srw"),
-    )
-)
+ALL: tuple[str, ...] = (*_TABLE["beginnings"], *_TABLE["brands"])
+#: What follows the last point of a name is a suffix up to this length.
+_LONGEST_SUFFIX = 16
+_BEGINNINGS = [f"({one})".encode() for one in _TABLE["beginnings"].values()]
+_ANY = re.compile(b"|".join(_BEGINNINGS), re.DOTALL)
 
 
 def kind_of(data: bytes) -> str | None:
@@ -53,11 +38,10 @@ def kind_of(data: bytes) -> str | None:
 
 
 def _media_kind(data: bytes) -> str | None:
+    """The kind of an ISO media file, whose brands follow at every fourth byte."""
     end = min(int.from_bytes(data[:4], "big"), HEAD)
-    brands = {data[8:12], *(data[at : at + 4] for at in range(16, end, 4))}
-    if brands & _AVIF:
-        return "AVIF"
-    return "HEIC" if brands & _HEIC else None
+    brands = {data[at : at + 4].decode("latin-1") for at in (8, *range(16, end, 4))}
+    return next((kind for kind, names in _TABLE["brands"].items() if brands & {*names}), None)
 
 
 @functools.cache
@@ -67,3 +51,27 @@ def missing_extra(kind: str) -> str | None:
         return None
     extra, module = EXTRAS[kind]
     return None if importlib.util.find_spec(module) else install_extra(extra)
+
+
+def why_left_out(name: str, read_first: Callable[[int], bytes]) -> str | None:
+    """None if a file is an image; otherwise what it is counted as, such as its suffix, perhaps with a remedy.
+
+    The content decides, unless the suffix is one of `EXTENSIONS` or that of a text beside an image: to open a million
+    files would take minutes.
+    read_first: returns as many bytes of the file's beginning as it is told to; may raise DecodeError.
+    """
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix in EXTENSIONS:
+        return None
+    if suffix in _TABLE["texts"]:
+        return suffix
+    if not 1 < len(suffix) <= _LONGEST_SUFFIX:
+        suffix = ""
+    try:
+        kind = kind_of(read_first(HEAD))
+    except DecodeError:
+        return "unreadable"
+    if kind is None or (kind == "TIFF" and suffix in _TABLE["raw"]):
+        return suffix or "without suffix"
+    command = missing_extra(kind)
+    return None if command is None else f"{suffix or kind} ({command})"

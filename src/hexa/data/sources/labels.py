@@ -70,16 +70,21 @@ def numbered(
     NotClasses.
     """
     own = _plain_with_labels(columns)
-    if _TEXT not in _types(own):
-        names = ["False", "True"] if pa.bool_() in _types(own) else None
-        _check_alike(own)
-        parts = [column.drop_null().cast(pa.int64()).to_numpy() for column in own]
-        return np.concatenate([np.zeros(0, np.int64), *parts]), names
-    every = [*own, *_plain_with_labels(others)]
-    _check_alike(every)
-    names = sorted({name for column in every for name in _names(column)})
+    kind = _only_type(own)
+    parts = [np.zeros(0, np.int64)]
+    if kind != _TEXT:
+        parts += [column.drop_null().cast(pa.int64()).to_numpy() for column in own]
+        return np.concatenate(parts), ["False", "True"] if kind == pa.bool_() else None
+    rest = _plain_with_labels(others)
+    _only_type([*own, *rest])
+    words = [_words(column) for column in (*own, *rest)]
+    used = {entries[place] for entries, places in words for place in np.unique(places)}
+    names = sorted(name for name in used if name is not None)
     number = {name: place for place, name in enumerate(names)}
-    return np.concatenate([_numbers(column, number) for column in own]), names
+    for entries, places in words[: len(own)]:
+        numbers = [-1 if name is None else number.get(name, -1) for name in entries]
+        parts.append(np.array(numbers, np.int64)[places])
+    return np.concatenate(parts), names
 
 
 def _plain_with_labels(columns: Iterable[Any]) -> list[Any]:
@@ -107,34 +112,20 @@ def _plain(column: Any) -> Any:
         raise NotClasses(f"{kind} that is not text" if is_text else f"{kind} too large") from None
 
 
-def _types(columns: Iterable[Any]) -> set[Any]:
-    return {column.type for column in columns}
-
-
-def _check_alike(columns: Sequence[Any]) -> None:
-    types = _types(columns)
+def _only_type(columns: Sequence[Any]) -> Any:
+    """The type of these columns; None if there are none. Raises NotClasses for several."""
+    types = {column.type for column in columns}
     if len(types) > 1:
         words = sorted("text" if kind == _TEXT else str(kind) for kind in types)
         raise NotClasses(" in one file and ".join(words) + " in another")
+    return next(iter(types), None)
 
 
-def _names(column: Any) -> Iterable[str]:
-    """The names that occur in a column of text."""
-    every = _composed(column.dictionary)
-    used = (every[place] for place in column.indices.drop_null().unique().to_pylist())
-    return (name for name in used if name is not None)
-
-
-def _numbers(column: Any, number: dict[str, int]) -> Numbers:
-    """The numbers of the labels of a column of text that are not null."""
-    entries = _composed(column.dictionary)
-    of_entry = [-1 if name is None else number.get(name, -1) for name in entries]
-    places: Numbers = column.indices.drop_null().to_numpy()
-    return np.array(of_entry, np.int64)[places]
-
-
-def _composed(dictionary: Any) -> list[str | None]:
-    return [None if name is None else composed(name) for name in dictionary.to_pylist()]
+def _words(column: Any) -> tuple[list[str | None], Numbers]:
+    """The dictionary of a column of text, and the places in it of the labels that are not null."""
+    entries = column.dictionary.to_pylist()
+    normal = [None if name is None else composed(name) for name in entries]
+    return normal, column.indices.drop_null().to_numpy()
 
 
 def _is_text(kind: Any) -> bool:

@@ -14,7 +14,8 @@ from hexa.data.sources import torchvision_sets
 from hexa.data.sources.folder import FolderSource
 from hexa.data.sources.huggingface import HuggingFaceSource
 from hexa.data.sources.parquet import ParquetSource
-from hexa.data.sources.source import ArraySource, Source, choose_split
+from hexa.data.sources.source import ArraySource, Source
+from hexa.data.sources.splits import choose_split
 from hexa.data.sources.voc import VOCSource
 from hexa.data.sources.webdataset import WebDatasetSource
 from hexa.runtime import paths
@@ -26,27 +27,19 @@ def digits(argument: str, split: str | None, spec: str) -> Source:
     from sklearn.model_selection import train_test_split
 
     if argument:
-        raise UserError(
-            f"data '{spec}': digits come with scikit-learn and take no path; write digits"
-        )
-    split = choose_split(spec, split, ("train", "test"))
+        problem = "digits come with scikit-learn and take no path; write digits"
+        raise UserError(f"data '{spec}': {problem}")
+    splits = ("train", "test")
+    split = choose_split(spec, split, splits)
     images, labels = load_digits(return_X_y=True)
-    chosen = train_test_split(
-        np.arange(len(labels)), test_size=450, stratify=labels, random_state=0
-    )[split == "test"]
-    grey = torch.from_numpy((images[chosen] * (255 / 16)).round().astype(np.uint8)).view(
-        -1, 1, 8, 8
-    )
+    parts = train_test_split(np.arange(len(labels)), test_size=450, stratify=labels, random_state=0)
+    chosen = parts[splits.index(split)]
+    levels = (images[chosen] * (255 / 16)).round().astype(np.uint8)
+    grey = torch.from_numpy(levels).view(-1, 1, 8, 8)
     colour = grey.expand(-1, 3, -1, -1).contiguous()
     names = [str(digit) for digit in range(10)]
-    return ArraySource(
-        colour,
-        labels[chosen].astype(np.int64),
-        names,
-        name=spec,
-        split=split,
-        splits=("train", "test"),
-    )
+    numbers = labels[chosen].astype(np.int64)
+    return ArraySource(colour, numbers, names, name=spec, split=split, splits=splits)
 
 
 #: Source names and what builds them from (what follows the colon, the split or None, the whole name for messages).
@@ -76,13 +69,11 @@ def open_source(
         raise UserError(f"data {spec!r}: a name cannot contain a zero byte")
     name, body, max_value, named, follows_links = paths.parts(spec)
     if named == "":
-        raise UserError(
-            f"data '{spec}': a split is missing after '#'; write, for example, {name}#train"
-        )
+        remedy = f"write, for example, {name}#train"
+        raise UserError(f"data '{spec}': a split is missing after '#'; {remedy}")
     kind, _, argument = body.partition(":")
-    if kind not in SOURCES and (
-        os.path.exists(paths.location(body)) or (os.path.sep in body and ":" not in body)
-    ):
+    is_path = os.path.sep in body and ":" not in body
+    if kind not in SOURCES and (is_path or os.path.exists(paths.location(body))):
         kind = "folder"
         argument = body
         name = f"folder:{name}"
@@ -90,31 +81,25 @@ def open_source(
         near = nearest(kind, {*SOURCES, *(folder.name for folder in Path().glob("*/"))})
         raise UserError(f"data '{spec}': no such folder, and not a known source; {near}")
     # options of an evaluation may arrive from the command line as any type
-    if max_image_pixels is not None and not (
-        isinstance(max_image_pixels, int) and max_image_pixels > 0
-    ):
-        raise UserError(f"max_image_pixels must be an integer > 0, got {max_image_pixels}")
+    most = max_image_pixels
+    if most is not None and not (isinstance(most, int) and most > 0):
+        raise UserError(f"max_image_pixels must be an integer > 0, got {most}")
     try:
         source = SOURCES[kind](argument, named or split, name)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        raise UserError(
-            f"data '{spec}': cannot be read: {where}{error.strerror or error}"
-        ) from None
-    if max_value is not None and isinstance(source, ArraySource):
-        raise UserError(f"data '{spec}': its images have 8 bits; leave out max_value")
-    if follows_links and isinstance(source, ArraySource):
-        raise UserError(f"data '{spec}': its images are not files; leave out links")
+        problem = f"{where}{error.strerror or error}"
+        raise UserError(f"data '{spec}': cannot be read: {problem}") from None
+    if isinstance(source, ArraySource):
+        if max_value is not None:
+            raise UserError(f"data '{spec}': its images have 8 bits; leave out max_value")
+        if follows_links:
+            raise UserError(f"data '{spec}': its images are not files; leave out links")
+        if channels != source.channels:
+            mismatch = f"{source.channels} channels, but the network takes {channels}"
+            remedy = "set network.channels, or give other images"
+            raise UserError(f"data '{spec}': its images have {mismatch}; {remedy}")
     source.max_value = max_value
-    if max_image_pixels is not None:
-        source.max_image_pixels = max_image_pixels
-    if channels != source.channels:
-        if isinstance(source, ArraySource):
-            mismatch = (
-                f"its images have {source.channels} channels, but the network takes {channels}"
-            )
-            raise UserError(
-                f"data '{spec}': {mismatch}; set network.channels, or give other images"
-            )
-        source.channels = channels
+    source.max_image_pixels = most or source.max_image_pixels
+    source.channels = channels
     return source

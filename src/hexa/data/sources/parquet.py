@@ -14,21 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hexa.config import UserError, nearest, some
-from hexa.data.sources import decode as decoding
+from hexa.data.sources import limits
+from hexa.data.sources.fingerprint import digest, sample
 from hexa.data.sources.kinds import kind_of
 from hexa.data.sources.labels import column_of
-from hexa.data.sources.source import (
-    SPLIT_NAMES,
-    Source,
-    by_split,
-    digest,
-    files_by_prefix,
-    location,
-    reported,
-    sample,
-)
+from hexa.data.sources.source import Source, reported
+from hexa.data.sources.splits import SPLIT_NAMES, files_by_prefix, files_by_split
 from hexa.runtime.memory import usable_memory
-from hexa.runtime.paths import Inside
+from hexa.runtime.paths import Inside, location
 
 #: Rows that are unpacked together.
 _ROWS = 16
@@ -52,20 +45,18 @@ class ParquetSource(Source):
     _read_from: list[Path]
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
-        option = (
-            None
-            if location(argument).exists()
-            else re.fullmatch(r"(.*),bytes=(\d{1,18})", argument)
-        )
-        if option is not None:
+        self._most = half_of_memory()
+        self._held = pa.total_allocated_bytes()
+        option = re.fullmatch(r"(.*),bytes=(\d{1,18})", argument)
+        if option is not None and not location(argument).exists():
             argument = option[1]
-        self._most = int(option[2]) if option else half_of_memory()
-        self._held = 0 if option else pa.total_allocated_bytes()
+            self._most = int(option[2])
+            self._held = 0
         root = location(argument)
         if not argument or not root.exists():
             where = f": {root}" if argument else ""
             raise UserError(f"data '{spec}': no such file or folder{where}; write parquet:PATH")
-        self._example = f"parquet:{argument},bytes={2 * self._most}"
+        self._remedy = f"allow more with parquet:{argument},bytes={2 * self._most}"
         files = _files(root, spec)
         inside = Inside(spec, root)
         for of_split in files.values():
@@ -76,34 +67,27 @@ class ParquetSource(Source):
             types = {field.name: field.type for field in schema}
             image = self._image_column(types)
             label, self.unfit_labels = column_of(types)
-            table = self._table([image])
+            column = self._whole(image)
             footers = [pq.read_metadata(file) for file in self._read_from]
-        if not len(table):
-            raise UserError(f"data '{spec}': no images in {self._read_from[0]}")
-        chunks = table.column(image).chunks
-        in_struct = pa.types.is_struct(types[image])
+        is_struct = pa.types.is_struct(types[image])
         self._bytes = pa.chunked_array(
-            [chunk.field("bytes") if in_struct else chunk for chunk in chunks]
+            [chunk.field("bytes") if is_struct else chunk for chunk in column.chunks]
         )
-        names = [name for chunk in chunks for name in _names(chunk)]
+        names = [name for chunk in column.chunks for name in _names(chunk)]
         self.paths = [name or f"{self.split}/{number:08d}" for number, name in enumerate(names)]
+        self._check_not_empty(str(self._read_from[0]))
         if label is not None:
             rest = [file for name in files if name != self.split for file in files[name]]
-            with reported(f"data '{spec}': cannot read the column '{label}'"):
-                self._number_labels(
-                    f"column '{label}'",
-                    self._columns(label, self._read_from),
-                    self._columns(label, rest),
-                    class_names(schema, label),
-                )
-        sizes = [chunk.nbytes for chunk in self._bytes.chunks]
+            own = self._columns(label, self._read_from)
+            others = self._columns(label, rest)
+            what = f"column '{label}'"
+            with reported(f"data '{spec}': cannot read the {what}"):
+                self._number_labels(what, own, others, class_names(schema, label))
+        size = sum(chunk.nbytes for chunk in self._bytes.chunks)
         stamps = [str(_stamp(footer)) for footer in footers]
+        contents = itertools.chain(sample(len(self), self.encoded), [b"\0"])
         self.fingerprint = digest(
-            str(len(table)),
-            str(sum(sizes)),
-            *stamps,
-            samples=itertools.chain(sample(len(self), self.encoded), [b"\0"]),
-            separator=b"",
+            str(len(self)), str(size), *stamps, samples=contents, separator=b""
         )
 
     def _image_column(self, types: Mapping[str, Any]) -> str:
@@ -112,19 +96,13 @@ class ParquetSource(Source):
         Raises UserError if there is none.
         """
         structs = [name for name, kind in types.items() if _holds_files(kind)]
-        candidates = [*structs, *(name for name, kind in types.items() if _is_binary(kind))]
-        for name in candidates:
-            if len(structs) == 1 or self._has_images(name):
-                return name
-        if structs:
+        binaries = [name for name, kind in types.items() if _is_binary(kind)]
+        if len(structs) == 1:
             return structs[0]
-        lists = [name for name, kind in types.items() if _is_list_of_files(kind)]
-        if lists:
-            wrong = f"the column '{lists[0]}' holds lists of images"
-            raise UserError(
-                f"data '{self.name}': {wrong}; store one image a row, as explode of pandas does"
-            )
-        expected = "bytes of image files, or a struct with a binary field 'bytes'"
+        of_images = [name for name in (*structs, *binaries) if self._has_images(name)]
+        if of_images or structs:
+            return (of_images or structs)[0]
+        expected = "bytes of image files, or a struct with a binary field 'bytes', one image a row"
         held = some((f"{name} ({kind})" for name, kind in types.items()), most=20)
         raise UserError(f"data '{self.name}': no image column ({expected}); its columns: {held}")
 
@@ -139,61 +117,52 @@ class ParquetSource(Source):
         return False
 
     def _columns(self, name: str, files: Iterable[Path]) -> Iterator[Any]:
-        """The column called `name` of each of these files that has it, in parts."""
+        """The column called `name` of each of these files that has it, in validated parts."""
         for file in files:
             if name in pq.read_schema(file).names:
-                for part in self._parts([file], [name]):
+                what = f"data '{self.name}'"
+                for part in unpacked([file], [name], self._most, what, self._remedy, self._held):
                     part.validate(full=True)
                     yield part.column(name)
 
-    def _parts(self, files: list[Path], columns: list[str]) -> Iterator[Any]:
-        remedy = f"allow more with {self._example}"
-        return unpacked(files, columns, self._most, f"data '{self.name}'", remedy, self._held)
-
-    def _table(self, columns: list[str]) -> Any:
-        """These columns of all files of the split, validated. Raises whatever pyarrow raises on damaged files."""
+    def _whole(self, name: str) -> Any:
+        """A column of all files of the split. Raises whatever pyarrow raises on damaged files."""
+        what = f"data '{self.name}'"
+        parts = unpacked(self._read_from, [name], self._most, what, self._remedy, self._held)
         # permissive: files may mix 32-bit and 64-bit numbers, or short and long offsets
-        parts = self._parts(self._read_from, columns)
         table = pa.concat_tables(parts, promote_options="permissive")
         table.validate(full=True)
-        return table
+        return table.column(name)
 
     def metadata(self, kind: str, name: str) -> list[str | None]:
         if kind != "column":
             return super().metadata(kind, name)
         with reported(f"data '{self.name}': the column '{name}' cannot be read as numbers or text"):
-            if name not in (columns := pq.read_schema(self._read_from[0]).names):
-                raise UserError(
-                    f"data '{self.name}': has no column '{name}'; {nearest(name, columns)}"
-                )
-            values: list[str | None] = (
-                self._table([name]).column(name).cast(pa.string()).to_pylist()
-            )
+            columns = pq.read_schema(self._read_from[0]).names
+            if name not in columns:
+                near = nearest(name, columns)
+                raise UserError(f"data '{self.name}': has no column '{name}'; {near}")
+            values: list[str | None] = self._whole(name).cast(pa.string()).to_pylist()
         return values
 
     def encoded(self, index: int) -> bytes:
         data = self._bytes[index].as_py()
         if data is None:
-            raise decoding.DecodeError("no bytes in this row")
-        if len(data) > decoding.MOST_BYTES:
-            raise decoding.DecodeError(decoding.too_large(len(data)))
+            raise limits.DecodeError("no bytes in this row")
+        limits.check_bytes(len(data))
         return bytes(data)
 
 
 def _files(root: Path, spec: str) -> dict[str, list[Path]]:
     """{split: its files}. Raises UserError if there are none."""
-    files = (
-        [root]
-        if root.is_file()
-        else sorted(file for file in root.rglob("*.parquet") if file.is_file())
-    )
+    if root.is_file():
+        known = set(files_by_prefix([root])) & set(SPLIT_NAMES)
+        return files_by_split([root]) if known else {"train": [root]}
+    files = sorted(file for file in root.rglob("*.parquet") if file.is_file())
     if not files:
         expected = "train.parquet, or train-00000-of-00001.parquet and so on"
         raise UserError(f"data '{spec}': no .parquet files in {root}; expected {expected}")
-    groups = files_by_prefix(files)
-    if root.is_file() and not set(groups) & set(SPLIT_NAMES):
-        return {"train": files}
-    return {split: groups[name] for split, name in by_split(groups).items()}
+    return files_by_split(files)
 
 
 def _names(chunk: Any) -> list[str | None]:
@@ -238,27 +207,21 @@ def unpacked(
         empty = empty if columns is None else empty.select(columns)
         yield empty
         for number in range(file.num_row_groups):
-            first = next(file.iter_batches(1, row_groups=[number], columns=columns), None)
+            first = next(file.iter_batches(1, row_groups=[number], columns=columns), empty)
             said = file.metadata.row_group(number).total_byte_size
-            rows = (
-                _ROWS
-                if max(said, _ROWS * (first.nbytes if first is not None else 0)) <= _LARGE
-                else 1
-            )
+            rows = 1 if max(said, _ROWS * first.nbytes) > _LARGE else _ROWS
             batches: list[Any] = []
             unjoined = 0
             for batch in file.iter_batches(rows, row_groups=[number], columns=columns):
                 left -= batch.nbytes
                 if left < 0:
                     taken = f" in addition to {held:,} that are in use" if held > most // 10 else ""
-                    raise UserError(
-                        f"{what}: {path} unpacks to more than {most:,} bytes, the limit{taken}; {remedy}"
-                    )
+                    limit = f"unpacks to more than {most:,} bytes, the limit{taken}"
+                    raise UserError(f"{what}: {path} {limit}; {remedy}")
                 if batches and unjoined + batch.nbytes > _JOINED:
-                    joined = pa.Table.from_batches(batches, empty.schema).combine_chunks()
+                    yield pa.Table.from_batches(batches, empty.schema).combine_chunks()
                     batches = []
                     unjoined = 0
-                    yield joined
                 batches.append(batch)
                 unjoined += batch.nbytes
             yield pa.Table.from_batches(batches, empty.schema).combine_chunks()
@@ -281,11 +244,6 @@ def _holds_files(column: Any) -> bool:
     if not pa.types.is_struct(column) or column.get_field_index("bytes") < 0:
         return False
     return _is_binary(column.field("bytes").type)
-
-
-def _is_list_of_files(column: Any) -> bool:
-    is_list = pa.types.is_list(column) or pa.types.is_large_list(column)
-    return is_list and (_holds_files(column.value_type) or _is_binary(column.value_type))
 
 
 def _is_binary(kind: Any) -> bool:

@@ -1,10 +1,9 @@
-"""The base of all sources of images, and what they share: splits by name, labels, fingerprints."""
+"""The base of all sources of images, images in memory, and parts of a source."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -14,26 +13,39 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.config import UserError, reason, some
-from hexa.data.sources import bands, decode as decoding, kinds
+from hexa.data.sources.decode import MAX_IMAGE_PIXELS, DecodeError, decode, largest
+from hexa.data.sources.fingerprint import SAMPLED_BYTES, digest, sample, stamp
 from hexa.data.sources.labels import NotClasses, not_classes, numbered
-from hexa.runtime.paths import composed, location as location
+from hexa.data.sources.limits import read
+from hexa.data.sources.splits import choose_split
+from hexa.runtime.paths import composed
 from hexa.runtime.random import Stream
 
 Labels = NDArray[np.int64]
 Part = TypeVar("Part")
 
-
-class Boxes(NamedTuple):
-    """The objects of one image.
-
-    boxes: float32 [n, 4], x0, y0, x1, y1 in pixels from the upper left corner, so that x1 − x0 is the width. labels:
-    int64 [n], indices into the source's class_names. difficult: bool [n]. size: (height, width) of the image in pixels.
-    """
-
-    boxes: Tensor
-    labels: Tensor
-    difficult: Tensor
-    size: tuple[int, int]
+#: Labels must be below this, or below the number of images: scores are kept for every class up to the highest, so a
+#: damaged label would fill the memory.
+_MOST_CLASSES = 100_000
+#: Kinds of files that are left out and named.
+_MOST_KINDS = 20
+#: What a part has in common with its source.
+_OF_PARTS = (
+    "name",
+    "split",
+    "_splits",
+    "class_names",
+    "uniform_size",
+    "max_image_pixels",
+    "channels",
+    "max_value",
+    "unlabelled",
+    "drawn",
+)
+#: Images whose largest value is looked for.
+_LOOKED_AT = 32
+#: The value from which on 16-bit images are bright enough.
+_DARK = 2**14
 
 
 class Drawn(NamedTuple):
@@ -42,28 +54,6 @@ class Drawn(NamedTuple):
     images: int
     of: int
     seed: int
-
-
-_SPLITS = {
-    "train": ("train", "training"),
-    "test": ("test", "testing"),
-    "val": ("val", "valid", "validation"),
-    "unlabeled": ("unlabeled", "unlabelled"),
-}
-# Common names of splits, and ours. A validation split serves as `test` if there is no test split.
-SPLIT_NAMES = {name: split for split, names in _SPLITS.items() for name in names}
-
-#: Labels must be below this, or below the number of images: scores are kept for every class up to the highest, so a
-#: damaged label would fill the memory.
-_MOST_CLASSES = 100_000
-#: Kinds of files that are left out and named.
-_MOST_KINDS = 20
-#: Images whose largest value is looked for.
-_LOOKED_AT = 32
-#: The value from which on 16-bit images are bright enough.
-_DARK = 2**14
-#: Bytes of each sampled file that go into a fingerprint: whole photographs, the beginnings of scans of gigabytes.
-SAMPLED_BYTES = 4 << 20
 
 
 class Source:
@@ -91,7 +81,7 @@ class Source:
     names, sizes and a sample of the contents."""
     uniform_size: tuple[int, int] | None = None
     """(H, W) if all images are known to have it."""
-    max_image_pixels: int = decoding.MAX_IMAGE_PIXELS
+    max_image_pixels: int = MAX_IMAGE_PIXELS
     """Larger images are unreadable."""
     channels: int = 3
     """Channels of every image; images with another number are unreadable."""
@@ -122,47 +112,57 @@ class Source:
             notes.append(self.counted(broken))
         if self.unfit_labels:
             notes.append(f"{self.title}: no labels are used: {self.unfit_labels}")
-        if largest := self._largest():
-            white = 2 ** largest.bit_length() - 1
-            dark = f"the largest value of these 16-bit images is {largest:,} of 65,535"
+        brightest = self._brightest()
+        if brightest < _DARK:
+            white = 2 ** brightest.bit_length() - 1
+            dark = f"the largest value of these 16-bit images is {brightest:,} of 65,535"
             remedy = f"if {white:,} is white, give {self.name},max_value={white}"
             notes.append(f"{self.title}: {dark}, so they come out nearly black; {remedy}")
         return notes
 
     def _own_notes(self) -> list[str]:
         """What a part says, too: how it was drawn, and how many of its images are in no group."""
-        alone = (
-            f"--groups has no group for {self.ungrouped:,} of {len(self):,} images of {self.title}"
-        )
-        remark = f"{alone}; each of them counts as a group of its own" if self.ungrouped else ""
-        return [note for note in (self.part_note, remark) if note]
+        notes = []
+        if self.drawn is not None and self.drawn.images != self.drawn.of:
+            asked, count, seed = self.drawn
+            evenly = "" if self.classes is None else " evenly from its classes"
+            drawn = f"{asked:,} of the {count:,} images of {self.title} were drawn{evenly} (seed {seed})"
+            fewer = f"{self.title} has only {count:,} images: all are used, not {asked:,}"
+            notes.append(fewer if asked > count else drawn)
+        if self.ungrouped:
+            alone = f"--groups has no group for {self.ungrouped:,} of {len(self):,} images"
+            notes.append(f"{alone} of {self.title}; each of them counts as a group of its own")
+        return notes
 
-    def _largest(self) -> int:
-        """The largest value in a sample of 16-bit images if it leaves two bits or more unused, otherwise 0."""
-        if self.max_value is not None:
-            return 0
-        largest = 0
-        for index in range(0, len(self), max(1, len(self) // _LOOKED_AT)):
-            with suppress(decoding.DecodeError):
-                if self._home:  # reads a photograph only in part
-                    first = decoding.read(self._home + self.paths[index], kinds.HEAD)
-                    if not bands.may_be_deep(first):
-                        continue
-                data = self.encoded(index)
-                found = None if data is None else bands.largest(data, self.max_image_pixels)
-                largest = max(largest, found or 0)
-        return largest if largest < _DARK else 0
+    def _brightest(self) -> int:
+        """The largest value in a sample of 16-bit images; `_DARK` if there are none or the user said what is white."""
+        found = 0
+        every = max(1, len(self) // _LOOKED_AT)
+        for index in range(0, len(self) if self.max_value is None else 0, every):
+            with suppress(DecodeError):
+                found = max(found, largest(self.encoded(index) or b"", self.max_image_pixels))
+        return found or _DARK
 
     def counted(self, broken: int = 0) -> str:
         """The sentence that counts the images, without the broken ones, and everything that is left out."""
-        left_out = {**({"broken": broken} if broken else {}), **self.left_out}
-        told = f"; left out: {listed(left_out)}" if left_out else ""
-        return f"{self.title}: {len(self) - broken:,} images{told}"
+        return f"{self.title}: {len(self) - broken:,} images{self._others(broken)}"
+
+    def _others(self, broken: int = 0) -> str:
+        """What is left out: broken images first, then the most frequent kinds of files."""
+        kinds = sorted(self.left_out.items(), key=lambda item: (-item[1], item[0]))
+        counts = [("broken", broken), *kinds] if broken else kinds
+        told = some((f"{count:,} {what}" for what, count in counts), most=_MOST_KINDS)
+        return f"; left out: {told}" if counts else ""
+
+    def _check_not_empty(self, where: str, remedy: str = "") -> None:
+        """Raise UserError if there are no images in `where`."""
+        if not self.paths:
+            raise UserError(f"data '{self.name}': no images in {where}{self._others()}{remedy}")
 
     @property
     def title(self) -> str:
         """The name, with the split if there are several."""
-        return f"{self.name}{f'#{self.split}' * (len(self._splits) > 1)}"
+        return f"{self.name}#{self.split}" if len(self._splits) > 1 else self.name
 
     @property
     def classes(self) -> Labels | None:
@@ -176,32 +176,20 @@ class Source:
         part = {} if self.drawn is None else {"drawn": self.drawn._asdict()}
         return {**facts, "fingerprint": self.fingerprint, **part}
 
-    @property
-    def part_note(self) -> str:
-        """A sentence on the part that was asked for; empty if none was, or if it is the whole source."""
-        if self.drawn is None or self.drawn.images == self.drawn.of:
-            return ""
-        asked, of, seed = self.drawn
-        if asked > of:
-            return f"{self.title} has only {of:,} images: all are used, not {asked:,}"
-        evenly = "" if self.classes is None else " evenly from its classes"
-        where = f"of the {of:,} images of {self.title}"
-        return f"{asked:,} {where} were drawn{evenly} (seed {seed})"
-
     def splits(self) -> list[str]:
         """All splits of the source."""
         return self._splits
 
     def decode(self, index: int) -> Tensor:
-        """Image `index` as uint8 [3, H, W], or as `hexa.data.sources.bands.decode` describes. Raises DecodeError."""
+        """Image `index` as uint8 [3, H, W], or as `hexa.data.sources.decode.decode` describes. Raises DecodeError."""
         data = self.encoded(index)
         if data is None:
             raise NotImplementedError("a source defines `encoded` or `decode`")
-        return bands.decode(data, self.max_image_pixels, self.channels, self.max_value)
+        return decode(data, self.max_image_pixels, self.channels, self.max_value)
 
     def encoded(self, index: int) -> bytes | None:
         """The bytes of the image's file, or None if images are not stored as files. Raises DecodeError."""
-        return decoding.read(self._home + self.paths[index]) if self._home else None
+        return read(self._home + self.paths[index]) if self._home else None
 
     def files(self) -> Iterable[str | Path]:
         """Every file that images are read from; none if all images are in memory and in the fingerprint."""
@@ -221,20 +209,15 @@ class Source:
         Raises UserError if there is no such column or key.
         """
         where = "parquet sources have columns, webdatasets have keys in their .json"
-        raise UserError(
-            f"data '{self.name}': has no {kind} '{name}': {where}; use those, or a CSV file of path,group"
-        )
+        remedy = "use those, or a CSV file of path,group"
+        raise UserError(f"data '{self.name}': has no {kind} '{name}': {where}; {remedy}")
 
     def version(self) -> str:
         """A digest of the fingerprint and the sizes and times of all files, for caches on this machine.
 
         Asks for the status of every file: about three seconds for a million on a local disk.
         """
-        return digest(self.fingerprint, *map(_stamp, self.files()))
-
-    def boxes(self, index: int) -> Boxes | None:
-        """The objects in the image, or None if the source does not know them. Raises UserError."""
-        return None
+        return digest(self.fingerprint, *map(stamp, self.files()))
 
     def _open_split(self, spec: str, split: str | None, parts: Mapping[str, Part]) -> Part:
         """Set the name and the split, the first if None; returns its part. Raises UserError for an unknown split."""
@@ -247,11 +230,10 @@ class Source:
         """Set the fingerprint of a source whose images are single files."""
         files = list(self.files())
         # over a network, asking for the sizes of a million files would take minutes
-        sizes = [_stamp(file).partition(" ")[0] for file in files[:: max(1, len(files) // 10_000)]]
-        listed = digest(*self.paths, *sizes, *parts)
-        self.fingerprint = digest(
-            listed, samples=sample(len(files), lambda row: decoding.read(files[row], SAMPLED_BYTES))
-        )
+        some_files = files[:: max(1, len(files) // 10_000)]
+        sizes = [stamp(file).partition(" ")[0] for file in some_files]
+        contents = sample(len(files), lambda row: read(files[row], SAMPLED_BYTES))
+        self.fingerprint = digest(digest(*self.paths, *sizes, *parts), samples=contents)
 
     def _number_labels(
         self,
@@ -282,9 +264,8 @@ class Source:
         if highest >= most:
             where = f" ({self.paths[int(numbers.argmax())]})" if len(numbers) == len(self) else ""
             wrong = f"the label {highest}{where} is not a class number from 0 to {most - 1}"
-            raise UserError(
-                f"data '{self.name}': {wrong}; number the classes from 0, or remove the labels"
-            )
+            remedy = "number the classes from 0, or remove the labels"
+            raise UserError(f"data '{self.name}': {wrong}; {remedy}")
         known = int((numbers >= 0).sum())
         self.labels = numbers.astype(np.int64) if known == len(self) else None
         self.unlabelled = len(self) - known if known else 0
@@ -317,11 +298,10 @@ class ArraySource(Source):
         self.paths = [f"{name}/{split}/{number:06d}" for number in range(len(images))]
         if labels is not None and labels.ndim == 1:
             self._take_labels(labels, class_names)
-        self.channels, *size = images.shape[1:]
-        self.uniform_size = (size[0], size[1])
-        self.fingerprint = digest(
-            images.numpy().tobytes(), b"" if self.labels is None else self.labels.tobytes()
-        )
+        _, self.channels, height, width = images.shape
+        self.uniform_size = (height, width)
+        known = b"" if self.labels is None else self.labels.tobytes()
+        self.fingerprint = digest(images.numpy().tobytes(), known)
 
     def decode(self, index: int) -> Tensor:
         return self.images[index]
@@ -333,26 +313,18 @@ class Subset(Source):
     def __init__(self, source: Source, rows: Labels) -> None:
         self.source = source
         self.rows = rows
-        self.name = source.name
-        self.split = source.split
-        self._splits = source.splits()
-        self.class_names = source.class_names
+        for name in _OF_PARTS:
+            setattr(self, name, getattr(source, name))
         self.labels = None if source.labels is None else source.labels[rows]
         self.paths = [source.paths[row] for row in rows]
-        self.uniform_size = source.uniform_size
-        self.max_image_pixels = source.max_image_pixels
-        self.channels = source.channels
-        self.max_value = source.max_value
-        self.unlabelled = source.unlabelled
-        self.drawn = source.drawn
-        self.fingerprint = hashlib.sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()[
-            :16
-        ]
+        whole = hashlib.sha256(source.fingerprint.encode() + rows.tobytes())
+        self.fingerprint = whole.hexdigest()[:16]
 
     def notes(self, broken: int = 0) -> list[str]:
-        own = self._own_notes()
-        unread = f"{broken:,} of these {len(self):,} images cannot be read"
-        return list(dict.fromkeys([*own, *([unread] if broken else []), *self.source.notes()]))
+        notes = self._own_notes()
+        if broken:
+            notes.append(f"{broken:,} of these {len(self):,} images cannot be read")
+        return list(dict.fromkeys([*notes, *self.source.notes()]))
 
     def files(self) -> Iterable[str | Path]:
         files = list(self.source.files())
@@ -370,9 +342,6 @@ class Subset(Source):
 
     def encoded(self, index: int) -> bytes | None:
         return self.source.encoded(int(self.rows[index]))
-
-    def boxes(self, index: int) -> Boxes | None:
-        return self.source.boxes(int(self.rows[index]))
 
 
 def draw_part(source: Source, images: int | None, seed: int) -> Source:
@@ -392,53 +361,13 @@ def draw_part(source: Source, images: int | None, seed: int) -> Source:
         # the first of every class in the drawn order, then the second of every class, and so on
         labels = source.classes[order]
         by_class = labels.argsort(kind="stable")
+        ordered = labels[by_class]
         place = np.empty_like(order)
-        place[by_class] = np.arange(len(order)) - np.searchsorted(
-            labels[by_class], labels[by_class]
-        )
+        place[by_class] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
         order = order[place.argsort(kind="stable")]
     part = Subset(source, np.sort(order[:images])) if images < len(source) else source
     part.drawn = Drawn(images, len(source), seed)
     return part
-
-
-def choose_split(spec: str, split: str | None, splits: Iterable[str]) -> str:
-    """`split`, or the first of `splits` if None. Raises UserError if it is not one of them."""
-    known = list(splits)
-    if not known:
-        raise UserError(f"data '{spec}': has no splits")
-    if split is not None and split not in known:
-        raise UserError(f"data '{spec}': no split '{split}'; its splits: {some(known)}")
-    return split or known[0]
-
-
-def by_split(names: Iterable[str]) -> dict[str, str]:
-    """{split: name} with train and test first. Raises UserError if two names mean the same split."""
-    names_of: dict[str, str] = {}
-    for name in names:
-        if (other := names_of.setdefault(SPLIT_NAMES.get(name.lower(), name), name)) != name:
-            raise UserError(
-                f"'{other}' and '{name}' are both names of one split; rename or move one of them"
-            )
-    if "val" in names_of and "test" not in names_of:
-        names_of["test"] = names_of.pop("val")
-    return dict(
-        sorted(names_of.items(), key=lambda item: (item[0] != "train", item[0] != "test", item[0]))
-    )
-
-
-def files_by_prefix(files: Iterable[Path]) -> dict[str, list[Path]]:
-    """Group files by what precedes the first "." or "-" of their names: train-00000-of-00002.parquet is `train`."""
-    groups: dict[str, list[Path]] = {}
-    for file in files:
-        groups.setdefault(file.name.split(".")[0].split("-")[0], []).append(file)
-    return groups
-
-
-def listed(left_out: Mapping[str, int]) -> str:
-    """What was left out, in words: broken images first, then the most frequent."""
-    counts = sorted(left_out.items(), key=lambda item: (item[0] != "broken", -item[1], item[0]))
-    return some((f"{count:,} {what}" for what, count in counts), most=_MOST_KINDS)
 
 
 @contextmanager
@@ -452,35 +381,3 @@ def reported(failure: str, remedy: str = "") -> Iterator[None]:
         raise UserError(
             f"{failure}: {reason(error, 300) or type(error).__name__}{remedy}"
         ) from None
-
-
-def sample(count: int, read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """The contents of about a hundred of `count` images, evenly spread, for a fingerprint."""
-    for index in range(0, count, max(1, count // 100)):
-        try:
-            yield read(index)
-        except decoding.DecodeError as error:
-            yield str(error).encode(errors="replace")
-
-
-def _stamp(file: str | Path) -> str:
-    """Size and times of a file. The ctime reveals a file that was replaced by one with an old date."""
-    with suppress(OSError):
-        status = os.stat(file)
-        return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
-    return "absent"
-
-
-def digest(*parts: bytes | str, samples: Iterable[bytes] = (), separator: bytes = b"\0") -> str:
-    """Sixteen hexadecimal digits of the SHA-256 of these parts.
-
-    samples: large parts that follow, of which only one is in memory at a time; each ends with the separator.
-    """
-    hashed = hashlib.sha256()
-    for part in parts:
-        hashed.update(part.encode(errors="surrogateescape") if isinstance(part, str) else part)
-        hashed.update(b"\0")
-    for content in samples:
-        hashed.update(content)
-        hashed.update(separator)
-    return hashed.hexdigest()[:16]

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from hexa.config import UserError, reason
-from hexa.data.sources import decode as decoding
-from hexa.data.sources.source import ArraySource, Labels, Source, choose_split, location, reported
+from hexa.data.sources.limits import read
+from hexa.data.sources.source import ArraySource, Labels, Source, reported
+from hexa.data.sources.splits import choose_split
 from hexa.runtime.files import cache_folder
 from hexa.runtime.parsing import read_resource
-from hexa.runtime.paths import Inside
+from hexa.runtime.paths import Inside, location
 
 Build = Callable[[str, str | None, str], Source]
 #: {split: arguments of torchvision's constructor}
@@ -70,7 +71,7 @@ class PhotographSource(Source):
         self._identify(b"" if self.labels is None else self.labels.tobytes())
 
     def encoded(self, index: int) -> bytes:
-        return decoding.read(self._read_from[index])
+        return read(self._read_from[index])
 
 
 def builders() -> dict[str, Build]:

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from hexa.config import UserError, some
-from hexa.data.sources import decode as decoding, voc_boxes
-from hexa.data.sources.source import Boxes, Labels, Source, location
-from hexa.runtime.paths import Inside, parts
+from hexa.data.sources.limits import DecodeError, read
+from hexa.data.sources.source import Labels, Source
+from hexa.runtime.paths import Inside, location
 
 #: Where a year's folder has its lists: files CLASS_LIST.txt with image names and 1, 0 or −1.
-_LISTS = Path("ImageSets", "Main")
+LISTS = Path("ImageSets", "Main")
 _LABELS = (-1, 0, 1)
 
 
@@ -39,35 +39,20 @@ class VOCSource(Source):
             )
         self._identify(self.labels.tobytes())
 
-    def boxes(self, index: int) -> Boxes:
-        return voc_boxes.read(
-            self.root / f"Annotations/{Path(self.paths[index]).stem}.xml", self.class_names or []
-        )
-
-    def of_year(self, year: int, split: str) -> VOCSource | None:
-        """A split of another year in the same VOCdevkit; None if there is no such year."""
-        root = self.root.with_name(f"VOC{year}")
-        if not (root / _LISTS).is_dir():
-            return None
-        links = ",links=follow" if parts(self.name).follows_links else ""
-        source = VOCSource(str(root), split, f"voc:{root}{links}")
-        source.max_image_pixels = self.max_image_pixels
-        return source
-
 
 def year_folder(argument: str, spec: str) -> Path:
     """The folder of one year. Raises UserError if there is none."""
     path = location(argument)
     for root in (path, path / "VOC2007", path / "VOCdevkit" / "VOC2007"):
-        if argument and (root / _LISTS).is_dir():
+        if argument and (root / LISTS).is_dir():
             return root
-    where = f": neither {path} nor its VOC2007 contains {_LISTS}" if argument else ""
+    where = f": neither {path} nor its VOC2007 contains {LISTS}" if argument else ""
     raise UserError(f"data '{spec}': no VOC data{where}; write voc:PATH/VOCdevkit")
 
 
 def _lists(root: Path) -> dict[str, str]:
     """{split: name of its list}."""
-    names = {path.stem.rpartition("_")[2] for path in (root / _LISTS).glob("*_*.txt")}
+    names = {path.stem.rpartition("_")[2] for path in (root / LISTS).glob("*_*.txt")}
     published = ("trainval", "test") if {"trainval", "test"} <= names else ("train", "val")
     lists = dict(zip(("train", "test"), published, strict=True)) | {
         "trainval": "trainval",
@@ -78,16 +63,14 @@ def _lists(root: Path) -> dict[str, str]:
 
 def _read(root: Path, list_name: str, spec: str) -> tuple[list[str], list[str], Labels]:
     """Class names in alphabetical order, image names, and labels [N, C]."""
-    files = sorted((root / _LISTS).glob(f"*_{list_name}.txt"))
+    files = sorted((root / LISTS).glob(f"*_{list_name}.txt"))
     columns: list[list[int]] = []
     names: list[str] = []
     for file in files:
         try:
-            rows = [
-                line.split() for line in decoding.read(file).decode().splitlines() if line.strip()
-            ]
+            rows = [line.split() for line in read(file).decode().splitlines() if line.strip()]
             columns.append([_LABELS[_LABELS.index(int(row[1]))] for row in rows])
-        except (IndexError, ValueError, decoding.DecodeError):
+        except (IndexError, ValueError, DecodeError):
             raise UserError(
                 f"data '{spec}': {file} is not a list of image names, each with 1, 0 or -1"
             ) from None
@@ -99,7 +82,7 @@ def _read(root: Path, list_name: str, spec: str) -> tuple[list[str], list[str], 
         names = listed
     if not names:
         raise UserError(
-            f"data '{spec}': the lists *_{list_name}.txt in {root / _LISTS} name no images"
+            f"data '{spec}': the lists *_{list_name}.txt in {root / LISTS} name no images"
         )
     return (
         [file.stem.rpartition("_")[0] for file in files],

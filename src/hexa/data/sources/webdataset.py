@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import glob
 import io
-import itertools
 import json
-import math
 import os
 import re
 import tarfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from hexa.config import UserError, reason
-from hexa.data.sources import decode as decoding
+from hexa.config import UserError
+from hexa.data.sources import kinds, limits
+from hexa.data.sources.fingerprint import SAMPLED_BYTES, digest, sample
 from hexa.data.sources.labels import of_values
-from hexa.data.sources.source import (
-    SAMPLED_BYTES,
-    Source,
-    by_split,
-    digest,
-    files_by_prefix,
-    listed,
-    location,
-    sample,
-)
-from hexa.runtime.paths import Inside
+from hexa.data.sources.source import Source, reported
+from hexa.data.sources.splits import files_by_prefix, files_by_split
+from hexa.runtime.paths import Inside, location
 
 Value = TypeVar("Value")
 _RANGE = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
@@ -57,39 +48,32 @@ class WebDatasetSource(Source):
     place in the shard, in any order. Nothing is ever unpacked.
     """
 
+    _read_from: list[Path]
+
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
         shards = _shards(argument, spec)
         Inside(spec, _root(argument)).check(map(str, shards), "the folder")
-        named = files_by_prefix(shards)
         # shards that all have the same prefix, whatever it is, are the split `train`
-        groups = (
-            {s: named[name] for s, name in by_split(named).items()}
-            if len(named) > 1
-            else {"train": shards}
-        )
-        self._read_from = shards = self._open_split(spec, split, groups)
-        self._places: list[tuple[Path, Member]] = []
-        left_out = Counter[str]()
-        found: list[object] = []
-        for shard in shards:
-            for member, label in _index(shard, spec, _label, left_out):
-                self._places.append((shard, member))
-                found.append(label)
-        self.left_out = left_out
+        is_one = len(files_by_prefix(shards)) == 1
+        groups = {"train": shards} if is_one else files_by_split(shards)
+        self._read_from = self._open_split(spec, split, groups)
+        self.left_out = Counter()
+        found = list(_read(self._read_from, spec, _label, self.left_out))
+        self._places = [(shard, member) for shard, member, _ in found]
         self.paths = [f"{shard.name}/{member.name}" for shard, member in self._places]
-        if not self.paths:
-            told = f"; left out: {listed(left_out)}" if left_out else ""
-            raise UserError(f"data '{spec}': no images in {shards[0]}{told}")
+        self._check_not_empty(str(self._read_from[0]))
+
+        def labels(shards: list[Path]) -> Iterator[Any]:
+            yield of_values([label for _, _, label in _read(shards, spec, _label, Counter())])
+
         rest = [shard for name, group in groups.items() if name != self.split for shard in group]
-        # generators: those of the other splits are read only if labels are text
-        own = (of_values(labels) for labels in (found,))
-        others = (of_values(_labels(group, spec)) for group in (rest,))
-        self._number_labels("label in .cls or .json", own, others)
+        own = (of_values(values) for values in ([label for _, _, label in found],))
+        # the other splits are read only if labels are text
+        self._number_labels("label in .cls or .json", own, labels(rest))
         sizes = [str(member.size) for _, member in self._places]
-        names = digest(*self.paths, *sizes, b"" if self.labels is None else self.labels.tobytes())
-        self.fingerprint = digest(
-            names, samples=sample(len(self), lambda index: self.encoded(index, SAMPLED_BYTES))
-        )
+        known = b"" if self.labels is None else self.labels.tobytes()
+        contents = sample(len(self), lambda index: self.encoded(index, SAMPLED_BYTES))
+        self.fingerprint = digest(digest(*self.paths, *sizes, known), samples=contents)
 
     def metadata(self, kind: str, name: str) -> list[str | None]:
         if kind != "key":
@@ -100,29 +84,24 @@ class WebDatasetSource(Source):
             value = fields.get(name) if isinstance(fields, dict) else None
             return str(value) if isinstance(value, str | int | float) else None
 
-        texts = [
-            text
-            for shard in self.files()
-            for _, text in _index(Path(shard), self.name, text_of, Counter())
-        ]
+        found = _read(self._read_from, self.name, text_of, Counter())
+        texts = [text for _, _, text in found]
         if all(text is None for text in texts):
-            raise UserError(
-                f"data '{self.name}': none of its .json files has a text or number '{name}'"
-            )
+            problem = f"none of its .json files has a text or number '{name}'"
+            raise UserError(f"data '{self.name}': {problem}")
         return texts
 
-    def encoded(self, index: int, first: int = decoding.MOST_BYTES) -> bytes:
+    def encoded(self, index: int, first: int = limits.MOST_BYTES) -> bytes:
         shard, member = self._places[index]
         if member.problem is not None:
-            raise decoding.DecodeError(member.problem)
-        if member.size > decoding.MOST_BYTES:
-            raise decoding.DecodeError(decoding.too_large(member.size))
+            raise limits.DecodeError(member.problem)
+        limits.check_bytes(member.size)
         try:
             with shard.open("rb") as file:
                 file.seek(member.offset)
                 return file.read(min(member.size, first))
         except OSError as error:
-            raise decoding.DecodeError(error.strerror or str(error)) from None
+            raise limits.DecodeError(error.strerror or str(error)) from None
 
 
 def _root(argument: str) -> Path:
@@ -138,94 +117,89 @@ def _shards(argument: str, spec: str) -> list[Path]:
     """The files of a folder, of a pattern with * or {000..127}, or a single file, in order."""
     if argument and location(argument).is_dir():
         argument = f"{argument}/*.tar"
-    pieces = _RANGE.split(argument)  # text, first, last, text …
-    choices = [[text] for text in pieces[::3]]
-    ranges = list(zip(pieces[1::3], pieces[2::3], strict=True))
-    if (count := math.prod(int(last) + 1 - int(first) for first, last in ranges)) > _MOST_SHARDS:
-        raise UserError(
-            f"data '{spec}': the pattern expands to {count:,} shards; at most {_MOST_SHARDS:,} are read"
-        )
-    numbers = [
-        [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
-        for first, last in ranges
-    ]
-    parts = [
-        part
-        for pair in itertools.zip_longest(choices, numbers)
-        for part in pair
-        if part is not None
-    ]
-    patterns = ["".join(combination) for combination in itertools.product(*parts)]
-    shards = [
-        Path(path)
-        for pattern in patterns
-        for path in sorted(glob.glob(os.path.expanduser(pattern)))
-    ]
-    if not argument or not shards:
+    patterns = _expanded(os.path.expanduser(argument), spec)
+    shards = [Path(path) for pattern in patterns for path in sorted(glob.glob(pattern))]
+    if not shards:
         example = "webdataset:PATH/train-{0000..0127}.tar"
         raise UserError(f"data '{spec}': no such shards; write webdataset:FOLDER or {example}")
     return shards
 
 
-def _index(
-    shard: Path, spec: str, read: Callable[[bytes, str], Value | None], left_out: Counter[str]
-) -> list[tuple[Member, Value | None]]:
-    """Every image of a shard, with read(content, "cls" or "json") of the .cls or .json file of its sample.
+def _expanded(pattern: str, spec: str) -> list[str]:
+    """The patterns that a pattern with ranges stands for. Raises UserError for too many."""
+    found = _RANGE.search(pattern)
+    if found is None:
+        return [pattern]
+    ends = _expanded(pattern[found.end() :], spec)
+    first, last = found.groups()
+    numbers = range(int(first), int(last) + 1)
+    if (numbers.stop - numbers.start) * len(ends) > _MOST_SHARDS:
+        problem = f"the pattern expands to more than {_MOST_SHARDS:,} shards"
+        raise UserError(f"data '{spec}': {problem}; give a shorter range")
+    begin = pattern[: found.start()]
+    return [f"{begin}{n:0{len(first)}}{end}" for n in numbers for end in ends]
+
+
+def _read(
+    shards: list[Path],
+    spec: str,
+    read: Callable[[bytes, str], Value | None],
+    left_out: Counter[str],
+) -> Iterator[tuple[Path, Member, Value | None]]:
+    """Every image of these shards with its shard, and read(content, "cls" or "json") of its sample's .cls or .json.
 
     If no member of a sample has the suffix of an image, one whose content is that of an image is taken. left_out:
-    counts the members of samples without an image by suffix. Raises UserError for anything but a complete tar file, and
+    counts the members of samples without an image by suffix. Raises UserError for anything but complete tar files, and
     for two images of one key.
     """
-    images: dict[str, list[Member]] = {}
-    others: dict[str, list[tuple[str | None, Member]]] = {}
-    values: dict[str, Value] = {}
-    if not shard.is_file():
-        raise UserError(f"data '{spec}': {shard} is not a file")
-    try:
-        with _Headers(io.FileIO(shard)) as file, tarfile.open(fileobj=file, mode="r:") as archive:
-            for member in _members(archive, file):
-                folder, _, base = member.name.rpartition("/")
-                stem, _, kind = base.partition(".")
-                key = f"{folder}/{stem}"
-                whole = member.isreg() and member.sparse is None
-                place = Member(member.name, member.offset_data, member.size)
-                if f".{kind.lower()}" in decoding.EXTENSIONS and not member.isdir():
-                    problem = None if whole else "stored in the tar file as a link or a sparse file"
-                    images.setdefault(key, []).append(place._replace(problem=problem))
-                elif kind in ("cls", "json") and whole:
-                    value = read(file.at(member.offset_data, member.size), kind)
-                    values |= {} if value is None else {key: value}
-                elif whole:
-                    first = partial(_first, file, member)
-                    others.setdefault(key, []).append((decoding.why_left_out(base, first), place))
-    # damaged headers make tarfile raise all of these
-    except (
-        tarfile.TarError,
-        OSError,
-        ValueError,
-        LookupError,
-        OverflowError,
-        RecursionError,
-        MemoryError,
-    ) as error:
-        words = reason(error) or type(error).__name__
-        raise UserError(
-            f"data '{spec}': {shard} is not a complete, uncompressed tar file ({words})"
-        ) from None
-    for key, members in others.items():
-        if key not in images:
-            images[key] = [place for why, place in members if why is None]
-            left_out.update(why for why, _ in members if why is not None)
-    images = {key: members for key, members in images.items() if members}
-    for key, (one, *more) in images.items():
-        if more:
-            both = (
-                f"{one.name} and {more[0].name} are images of one sample, {key.removeprefix('/')}"
-            )
-            raise UserError(
-                f"data '{spec}': {shard}: {both}; each sample has one image: rename or remove the other"
-            )
-    return [(members[0], values.get(key)) for key, members in images.items()]
+    for shard in shards:
+        if not shard.is_file():
+            raise UserError(f"data '{spec}': {shard} is not a file")
+        with reported(f"data '{spec}': {shard} is not a complete, uncompressed tar file"):
+            samples = _index(shard, read)
+        # first those whose suffixes say that they are images
+        for key, found in sorted(samples.items(), key=lambda item: not item[1].images):
+            images = found.images or [place for why, place in found.others if why is None]
+            if not found.images:
+                left_out.update(why for why, _ in found.others if why is not None)
+            if len(images) > 1:
+                names = f"{images[0].name} and {images[1].name}"
+                both = f"{names} are images of one sample, {key.removeprefix('/')}"
+                remedy = "each sample has one image: rename or remove the other"
+                raise UserError(f"data '{spec}': {shard}: {both}; {remedy}")
+            yield from ((shard, image, found.value) for image in images)
+
+
+class _Sample(Generic[Value]):
+    """The members of one key: images, others with why they are left out, and what was read of .cls or .json."""
+
+    def __init__(self) -> None:
+        self.images: list[Member] = []
+        self.others: list[tuple[str | None, Member]] = []
+        self.value: Value | None = None
+
+
+def _index(shard: Path, read: Callable[[bytes, str], Value | None]) -> dict[str, _Sample[Value]]:
+    """The samples of a shard by key. Raises whatever `tarfile` raises on damaged headers."""
+    samples: defaultdict[str, _Sample[Value]] = defaultdict(_Sample)
+    with _Headers(io.FileIO(shard)) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+        for member in _members(archive, file):
+            folder, _, base = member.name.rpartition("/")
+            stem, _, kind = base.partition(".")
+            key = f"{folder}/{stem}"
+            whole = member.isreg() and member.sparse is None
+            place = Member(member.name, member.offset_data, member.size)
+            if f".{kind.lower()}" in kinds.EXTENSIONS and not member.isdir():
+                problem = None if whole else "stored in the tar file as a link or a sparse file"
+                samples[key].images.append(place._replace(problem=problem))
+            elif kind in ("cls", "json") and whole:
+                value = read(file.at(member.offset_data, member.size), kind)
+                if value is not None:
+                    samples[key].value = value
+            elif whole:
+                why = kinds.why_left_out(base, partial(_first, file, member))
+                samples[key].others.append((why, place))
+    return samples
 
 
 def _first(file: _Headers, member: tarfile.TarInfo, count: int) -> bytes:
@@ -271,11 +245,6 @@ def _label(content: bytes, kind: str) -> object:
     with suppress(UnicodeDecodeError):
         return content.decode().strip() or None
     return content
-
-
-def _labels(shards: list[Path], spec: str) -> list[object]:
-    """The labels of all images of these shards."""
-    return [label for shard in shards for _, label in _index(shard, spec, _label, Counter())]
 
 
 def _json(content: bytes) -> Any:

@@ -142,17 +142,10 @@ class ViewsConfig(Config):
     @property
     def groups(self) -> tuple[Group, ...]:
         """All groups in the order of the views: the first, then extra_crops."""
-        own = (
-            self.size,
-            self.scale,
-            self.blur_probability,
-            self.solarize_probability,
-        )
+        own = (self.size, self.scale, self.blur_probability, self.solarize_probability)
         first = Group(self.num_views, *own)
-        return (
-            first,
-            *(replace(first, **group.model_dump(exclude_none=True)) for group in self.extra_crops),
-        )
+        others = [group.model_dump(exclude_none=True) for group in self.extra_crops]
+        return (first, *(replace(first, **fields) for fields in others))
 
     @property
     def total_views(self) -> int:
@@ -167,20 +160,16 @@ class ViewsConfig(Config):
         fields = {name: entry for name, entry in value.items() if name != "recipe"}
         name = value["recipe"]
         if name not in RECIPES:
-            raise ConfigError(
-                [("recipe", f"unknown recipe '{name}'; {nearest(str(name), RECIPES)}")]
-            )
-        if fields.get("based_on") in RECIPES:
-            before = {name: field.default for name, field in cls.model_fields.items()} | RECIPES[
-                fields["based_on"]
-            ]
-            kept = {"size"} - set(RECIPES[name])  # a recipe without a size leaves it unchanged
-            changed = (
-                key
+            raise _refused("recipe", f"unknown recipe '{name}'; {nearest(str(name), RECIPES)}")
+        before = RECIPES.get(fields.get("based_on", ""))
+        if before is not None:
+            usual = {key: field.default for key, field in cls.model_fields.items()} | before
+            kept = {"size"} - RECIPES[name].keys()  # a recipe without a size leaves it unchanged
+            fields = {
+                key: entry
                 for key, entry in fields.items()
-                if key in kept or _plain(entry) != _plain(before.get(key))
-            )
-            fields = {key: fields[key] for key in changed}
+                if key in kept or _plain(entry) != _plain(usual.get(key))
+            }
         return {**RECIPES[name], **fields, "based_on": name}
 
     @pydantic.field_validator("extra_crops", mode="before")
@@ -188,39 +177,28 @@ class ViewsConfig(Config):
     def _list_of_groups(cls, value: Any) -> Any:
         if value is None:  # from `none` on the command line
             return ()
-        if not isinstance(value, list | tuple) or not all(
-            isinstance(group, dict | Crops) for group in value
-        ):
+        is_list = isinstance(value, list | tuple)
+        if not is_list or not all(isinstance(group, dict | Crops) for group in value):
             example = "[{count: 6, size: 96, scale: [0.05, 0.14]}]"
-            raise ConfigError([("", f"must be a list of groups, for example {example}")])
+            raise _refused("", f"must be a list of groups, for example {example}")
         return value
 
     @pydantic.model_validator(mode="after")
     def _valid(self) -> ViewsConfig:
         if sorted(self.order) not in (sorted(_COLOURS), sorted((*_COLOURS, "randaugment"))):
-            raise ConfigError(
-                [
-                    (
-                        "order",
-                        f"must name each of {', '.join(_COLOURS)} once, and randaugment if wanted",
-                    )
-                ]
-            )
+            known = ", ".join(_COLOURS)
+            raise _refused("order", f"must name each of {known} once, and randaugment if wanted")
         if self.randaugment_ops and "randaugment" not in self.order:
-            example = ", ".join(RECIPES["infomin"]["order"])
-            raise ConfigError(
-                [
-                    (
-                        "order",
-                        f"must contain randaugment for randaugment_ops, for example [{example}]",
-                    )
-                ]
-            )
+            example = f"for example [{', '.join(RECIPES['infomin']['order'])}]"
+            raise _refused("order", f"must contain randaugment for randaugment_ops, {example}")
         if not LEAST_SIZE <= self.test_size <= MOST_SIZE:
-            raise ConfigError(
-                [("test_scale", f"gives {self.test_size} pixels, not {LEAST_SIZE} to {MOST_SIZE}")]
-            )
+            problem = f"gives {self.test_size} pixels, not {LEAST_SIZE} to {MOST_SIZE}"
+            raise _refused("test_scale", problem)
         return self
+
+
+def _refused(field: str, problem: str) -> ConfigError:
+    return ConfigError([(field, problem)])
 
 
 def _plain(value: Any) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hexa.data.sources import decode as decoding
+from hexa.data.sources.decode import decode
+from hexa.data.sources.pil import jpeg_size
 from hexa.data.sources.source import Source
 from hexa.data.views.making import Views
 from hexa.ops.photometric import unit
@@ -18,6 +21,25 @@ REDUCING_GAP = 2.0
 _LARGE = 200_000
 
 
+class Cut(NamedTuple):
+    """The crop of one view in pixels of the whole image, and how it is turned (0 or 1)."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    flip: int
+    upside_down: int
+    transposed: int
+    side: int
+    """Pixels of the side of the view."""
+
+    @property
+    def scale(self) -> float:
+        """Pixels of the image per pixel of the view."""
+        return min(self.height, self.width) / self.side
+
+
 def cut_crops(source: Source, position: int, views: Views, numbers: Tensor) -> list[Tensor]:
     """Decode image `position` once and cut its V views, tensors [C, S_v, S_v], uint8 or float in [0, 1].
 
@@ -25,50 +47,48 @@ def cut_crops(source: Source, position: int, views: Views, numbers: Tensor) -> l
     flips and turns, except for large JPEGs (see REDUCING_GAP). Raises DecodeError.
     """
     data = source.encoded(position) if source.channels == 3 else None
-    full = decoding.jpeg_size(data) if data is not None and len(data) >= _LARGE else None
-    if data is not None and full is not None:
-        cuts = _cuts(views, numbers, *full)
-        least = min(min(high, wide) / size for _, _, high, wide, *_, size in cuts)
-        shrink = next((shrink for shrink in (8, 4, 2) if least >= REDUCING_GAP * shrink), 1)
-        most = source.max_image_pixels
-        image = (
-            decoding.decode(data, most)
-            if shrink == 1
-            else decoding.decode_with_pil(data, shrink, most)
-        )
-    else:
+    size = jpeg_size(data) if data is not None and len(data) >= _LARGE else None
+    if data is None or size is None:
         image = source.decode(position)
-        full = (int(image.shape[1]), int(image.shape[2]))
-        cuts = _cuts(views, numbers, *full)
-    scale_h = image.shape[1] / full[0]
-    scale_w = image.shape[2] / full[1]
-    crops = []
-    for top, left, high, wide, flip, upside_down, transposed, size in cuts:
-        rows = slice(
-            round(top * scale_h), max(round((top + high) * scale_h), round(top * scale_h) + 1)
-        )
-        columns = slice(
-            round(left * scale_w), max(round((left + wide) * scale_w), round(left * scale_w) + 1)
-        )
-        part = image[None, :, rows, columns]
-        part = part if part.dtype == torch.uint8 else unit(part)
-        crop = functional.interpolate(part, (size, size), mode="bilinear", antialias=True)[0]
-        crop = crop.flip(2) if flip else crop
-        crop = crop.flip(1) if upside_down else crop
-        crops.append(crop.transpose(1, 2) if transposed else crop)
-    return crops
+        size = (image.shape[1], image.shape[2])
+        cuts = _cuts(views, numbers, *size)
+    else:
+        cuts = _cuts(views, numbers, *size)
+        least = min(cut.scale for cut in cuts)
+        fitting = (shrink for shrink in (8, 4, 2) if least >= REDUCING_GAP * shrink)
+        image = decode(data, source.max_image_pixels, shrink=next(fitting, 1))
+    down = image.shape[1] / size[0]
+    across = image.shape[2] / size[1]
+    return [_cut(image, cut, down, across) for cut in cuts]
 
 
-def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[tuple[int, ...]]:
-    """The crop of each view in pixels of the whole image, its turns, and the side of the view in pixels.
+def _cut(image: Tensor, cut: Cut, down: float, across: float) -> Tensor:
+    """A view [C, S, S] of an image that was decoded at these shares of its height and width."""
+    rows = _span(cut.top, cut.height, down)
+    columns = _span(cut.left, cut.width, across)
+    part = image[None, :, rows, columns]
+    if part.dtype != torch.uint8:
+        part = unit(part)
+    size = (cut.side, cut.side)
+    crop = functional.interpolate(part, size, mode="bilinear", antialias=True)[0]
+    if cut.flip:
+        crop = crop.flip(2)
+    if cut.upside_down:
+        crop = crop.flip(1)
+    return crop.transpose(1, 2) if cut.transposed else crop
 
-    (top, left, height, width, flip, upside_down, transposed, size), the turns 0 or 1.
-    """
-    cuts: list[tuple[int, ...]] = []
+
+def _span(start: int, length: int, share: float) -> slice:
+    """Rows or columns, one or more."""
+    begin = round(start * share)
+    return slice(begin, max(round((start + length) * share), begin + 1))
+
+
+def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[Cut]:
+    """The crop of each view of an image of these sizes."""
+    cuts: list[Cut] = []
     for group, share in views.by_group(numbers):
         boxes, turns = views.boxes(share, height, width, group)
-        cuts += [
-            (*cut, group.size)
-            for cut in torch.stack((*boxes, *(turn.long() for turn in turns)), 1).tolist()
-        ]
+        columns = (*boxes, *(turn.long() for turn in turns))
+        cuts += [Cut._make((*row, group.size)) for row in torch.stack(columns, 1).tolist()]
     return cuts

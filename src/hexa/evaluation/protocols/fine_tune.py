@@ -37,34 +37,26 @@ def run(task: Task, options: FineTuneOptions) -> Outcome:
         kept, out = hold_out(task.fit, options.selection, stream.child("selection"))
         for rate in rates:
             label = f"choosing the rate: {rate:g}"
-            tried, *_ = tuned(
-                task, kept, out, _plan(options, rate), stream, label, score_every=options.epochs
-            )
+            plan = _plan(options, rate)
+            tried, *_ = tuned(task, kept, out, plan, stream, label, options.epochs)
             held_out[rate] = tried.metrics["top1_last"]
     chosen = max(rates, key=lambda rate: held_out.get(rate, 0.0))
-    outcome, *_ = tuned(
-        task,
-        task.fit,
-        task.test,
-        _plan(options, chosen),
-        stream,
-        "fine-tuning",
-        options.score_every,
-    )
-    outcome.details |= {
-        "learning_rate": chosen,
-        "held_out": {str(rate): top1 for rate, top1 in held_out.items()},
-    }
+    plan = _plan(options, chosen)
+    outcome, *_ = tuned(task, task.fit, task.test, plan, stream, "fine-tuning", options.score_every)
+    outcome.details["learning_rate"] = chosen
+    outcome.details["held_out"] = {str(rate): top1 for rate, top1 in held_out.items()}
     return outcome
 
 
 def _plan(options: FineTuneOptions, rate: float) -> Plan:
-    return Plan(
-        options.epochs, options.batch_size, torch.optim.Adamax, rate, rate, 0.1, (0.35, 0.7)
-    )
+    adamax = torch.optim.Adamax
+    return Plan(options.epochs, options.batch_size, adamax, rate, rate, 0.1, (0.35, 0.7))
 
 
 PRESETS = {"cifar": FineTuneOptions()}
 PROTOCOL = Protocol(
-    run=run, presets=PRESETS, identity=partial(identity, PRESETS), extracts=lambda options: ()
+    run=run,
+    presets=PRESETS,
+    identity=partial(identity, PRESETS),
+    extracts=lambda options: (),
 )

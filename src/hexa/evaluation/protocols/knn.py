@@ -13,7 +13,6 @@ from torch.nn import functional
 
 from hexa.config import Config
 from hexa.evaluation import few_labels
-from hexa.evaluation.features import extract_pair
 from hexa.evaluation.protocol import Outcome, Protocol, Task, accuracies
 
 #: Similarities held at a time: 2^25 in fp32 are 128 MiB.
@@ -74,7 +73,7 @@ def run(task: Task, options: KnnOptions) -> Outcome:
 
     if options.shots:
         return few_labels.over_draws(task, options.shots, options.draws, score)
-    pair = extract_pair(task)
+    pair = task.both_features()
     metrics = score(*pair)
     most = len(pair[0])
     if options.k > most:

@@ -8,7 +8,6 @@ F23.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -21,7 +20,6 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
 from hexa.config import Config
-from hexa.evaluation.features import extract_pair, extract_part
 from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, accuracies, named_changes
 from hexa.evaluation.split import stratified_part
 from hexa.evaluation.supervised import AugmentedImages, decayed, learn, new_classifier
@@ -63,11 +61,9 @@ class AdamaxOptions(Config):
 
 def run(task: Task, options: LinearOptions | AdamaxOptions) -> Outcome:
     """By the recipe that the options belong to."""
-    return (
-        on_fixed_features(task, options)
-        if isinstance(options, AdamaxOptions)
-        else train(task, options)
-    )
+    if isinstance(options, AdamaxOptions):
+        return on_fixed_features(task, options)
+    return train(task, options)
 
 
 # -- on augmented images ---------------------------------------------------------------------------------------------
@@ -76,54 +72,45 @@ def run(task: Task, options: LinearOptions | AdamaxOptions) -> Outcome:
 def train(task: Task, options: LinearOptions) -> Outcome:
     """One linear layer, weight N(0, 0.01), bias 0, cross-entropy, SGD; random resized crops (0.08–1) and flips.
 
-    The backbone is frozen and in eval mode; whenever the classifier is scored, a check makes sure that none of the
-    backbone's tensors changed. So the test images have one feature each, extracted once. Every scored epoch counts:
-    top1 and top5 are those of the best epoch (as both codes report), *_last those of the last (D32).
+    The backbone is frozen and in eval mode, so the test images have one feature each, extracted once. Every scored
+    epoch counts: top1 and top5 are those of the best epoch (as both codes report), *_last those of the last (D32).
     """
     stream = Stream(task.seed).child("linear")
-    before = {name: value.cpu().clone() for name, value in task.backbone.state_dict().items()}
-    test, test_labels = extract_part(
-        task, "test"
-    )  # also moves the backbone to the device, in eval mode
+    # this also moves the backbone to the device, in eval mode
+    test, test_labels = task.features("test")
     test = test.to(task.device)
-    classifier = new_classifier(task.backbone.num_features, task.num_classes, stream).to(
-        task.device
-    )
+    num_features = task.backbone.num_features
+    classifier = new_classifier(num_features, task.num_classes, stream).to(task.device)
     optimizer = torch.optim.SGD(
         classifier.parameters(),
         options.learning_rate,
         options.momentum,
         weight_decay=options.weight_decay,
     )
-    images_of = AugmentedImages(task, task.fit, options.batch_size, stream.child("views"))
 
     def scores(images: Tensor) -> Tensor:
         with torch.no_grad(), precisions.autocast(task.precision, task.device):
             features = task.backbone(images).float()
         return classifier(features)  # type: ignore[no-any-return]
 
-    def score() -> dict[str, float]:
-        # every tensor, batch-norm statistics included, as the published code does (F23)
-        after = task.backbone.state_dict().items()
-        if changed := [name for name, value in after if not torch.equal(value.cpu(), before[name])]:
-            raise RuntimeError(
-                f"the backbone changed while a classifier was trained on it: {', '.join(changed[:8])}"
-            )
-        return accuracy(classifier, test, test_labels)
-
-    how = (options.epochs, lambda epoch: factor(options, epoch), scores, score, options.score_every)
-    outcome = learn(task, images_of, optimizer, *how, "training the classifier")
-    outcome.details["best_epoch"] = max(outcome.details["curve"], key=lambda point: point["top1"])[
-        "epoch"
-    ]
-    return outcome
+    return learn(
+        task,
+        AugmentedImages(task, task.fit, options.batch_size, stream.child("views")),
+        optimizer,
+        options.epochs,
+        factor=partial(factor, options),
+        scores=scores,
+        score=lambda: accuracy(classifier, test, test_labels),
+        score_every=options.score_every,
+        label="training the classifier",
+    )
 
 
 def factor(options: LinearOptions, epoch: int) -> float:
     """Factor of the rate in an epoch, 0 … epochs − 1: ×0.1 at 60 % and 80 %, or ½·(1 + cos(π·epoch/epochs))."""
     if options.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * epoch / options.epochs))
-    return float(0.1 ** sum(epoch >= share * options.epochs for share in (0.6, 0.8)))
+    return decayed(0.1, (0.6, 0.8), epoch, options.epochs)
 
 
 @torch.no_grad()
@@ -141,25 +128,28 @@ def on_fixed_features(task: Task, options: AdamaxOptions) -> Outcome:
     top1_best_rate is the best of all rates by test accuracy, as the paper probably has it: optimistic. No augmentation,
     so features are extracted once.
     """
-    x, y, test_x, test_y = (part.to(task.device) for part in extract_pair(task))
-    held = stratified_part(y.cpu().numpy(), options.selection, Stream(task.seed).child("selection"))
-    kept, out = (torch.from_numpy(mask.nonzero()[0]).to(task.device) for mask in (~held, held))
+    x, y, test_x, test_y = (part.to(task.device) for part in task.both_features())
     rates = options.learning_rates
-    scores = list[dict[str, float]]()
-    parts = [(x, y, test_x, test_y), (x[kept], y[kept], x[out], y[out])][: 1 + (len(rates) > 1)]
-    for (fit_x, fit_y, other_x, other_y), rate in itertools.product(parts, rates):
-        classifier = fit_by_adamax(fit_x, fit_y, task.num_classes, rate, options, task.seed)
-        scores.append(accuracy(classifier, other_x, other_y))
-        task.report("fitting classifiers", len(scores), len(parts) * len(rates))
-    tested = scores[: len(rates)]
-    chosen_by = [one["top1"] for one in scores[len(rates) :]]
-    best = max(range(len(chosen_by)), key=chosen_by.__getitem__, default=0)
+    stream = Stream(task.seed).child("selection")
+    held = torch.from_numpy(stratified_part(y.cpu().numpy(), options.selection, stream))
+    tested = {}
+    held_out = {}
+    for number, rate in enumerate(rates):
+        task.report("fitting classifiers", number, len(rates))
+        how = (task.num_classes, rate, options, task.seed)
+        tested[rate] = accuracy(fit_by_adamax(x, y, *how), test_x, test_y)
+        if len(rates) > 1:
+            classifier = fit_by_adamax(x[~held], y[~held], *how)
+            held_out[rate] = accuracy(classifier, x[held], y[held])["top1"]
+    task.report("fitting classifiers", len(rates), len(rates))
+    chosen = max(rates, key=lambda rate: held_out.get(rate, 0.0))
     details = {
-        "learning_rate": rates[best],
-        "held_out": dict(zip(map(str, rates), chosen_by, strict=False)),
-        "test": {str(rate): one["top1"] for rate, one in zip(rates, tested, strict=True)},
+        "learning_rate": chosen,
+        "held_out": {str(rate): top1 for rate, top1 in held_out.items()},
+        "test": {str(rate): found["top1"] for rate, found in tested.items()},
     }
-    return Outcome({**tested[best], "top1_best_rate": max(one["top1"] for one in tested)}, details)
+    best = max(found["top1"] for found in tested.values())
+    return Outcome({**tested[chosen], "top1_best_rate": best}, details)
 
 
 def fit_by_adamax(
@@ -176,9 +166,8 @@ def fit_by_adamax(
     optimizer = torch.optim.Adamax(classifier.parameters(), rate)
     schedule = LambdaLR(optimizer, lambda epoch: decayed(0.1, (0.35, 0.7), epoch, options.epochs))
     for epoch in range(options.epochs):
-        order = torch.randperm(
-            len(features), generator=stream.child("order", epoch).generator()
-        ).to(features.device)
+        generator = stream.child("order", epoch).generator()
+        order = torch.randperm(len(features), generator=generator).to(features.device)
         for rows in torch.split(order, options.batch_size):
             optimizer.zero_grad()
             F.cross_entropy(classifier(features[rows]), labels[rows]).backward()  # type: ignore[no-untyped-call]
@@ -192,10 +181,11 @@ def identity(
 ) -> str:
     """Epochs and rate always; whatever else is not as published, by its name."""
     changed = named_changes(presets[preset], options, ("epochs", "learning_rate", "learning_rates"))
-    rates = (
-        options.learning_rates if isinstance(options, AdamaxOptions) else (options.learning_rate,)
-    )
-    return f"{preset}-{options.epochs}ep-lr{','.join(f'{rate:g}' for rate in rates)}{changed}"
+    if isinstance(options, AdamaxOptions):
+        rates = ",".join(f"{rate:g}" for rate in options.learning_rates)
+    else:
+        rates = f"{options.learning_rate:g}"
+    return f"{preset}-{options.epochs}ep-lr{rates}{changed}"
 
 
 PRESETS = {

@@ -43,29 +43,28 @@ class LowShotOptions(SVMSettings):
 def draw_union(labels: Labels, k: int, stream: Stream) -> Rows:
     """PCL's sample: positions of k images with label 1 for each class, one after the other, repetitions kept [C·k]."""
     generator = np.random.default_rng(stream.integer())
-    return np.concatenate(
-        [generator.permutation(np.flatnonzero(column == 1))[:k] for column in labels.T]
-    )
+    drawn = [generator.permutation(np.flatnonzero(column == 1))[:k] for column in labels.T]
+    return np.concatenate(drawn)
 
 
 def draw_apart(column: Labels, k: int, negatives: int, stream: Stream) -> Rows:
     """Goyal's sample for one class: positions of k positives and of as many `negatives`; no difficult images."""
     generator = np.random.default_rng(stream.integer())
-    counts = {1: k, -1: negatives}
-    return np.concatenate(
-        [generator.permutation(np.flatnonzero(column == sign))[:n] for sign, n in counts.items()]
-    )
+    positive = generator.permutation(np.flatnonzero(column == 1))[:k]
+    negative = generator.permutation(np.flatnonzero(column == -1))[:negatives]
+    return np.concatenate([positive, negative])
 
 
 def _samples(labels: Labels, k: int, options: LowShotOptions, stream: Stream) -> list[Rows]:
     """The positions that each class is learnt from in one draw."""
+    classes = labels.shape[1]
     if options.sampling == "pcl":
-        return [draw_union(labels, k, stream)] * labels.shape[1]
-    negatives = k * (labels.shape[1] - 1)
-    return [
-        draw_apart(column, k, negatives, stream.child(number))
-        for number, column in enumerate(labels.T)
-    ]
+        return [draw_union(labels, k, stream)] * classes
+    negatives = k * (classes - 1)
+    samples = []
+    for number, column in enumerate(labels.T):
+        samples.append(draw_apart(column, k, negatives, stream.child(number)))
+    return samples
 
 
 def run(task: Task, options: LowShotOptions) -> Outcome:
@@ -80,34 +79,31 @@ def run(task: Task, options: LowShotOptions) -> Outcome:
         options.shots, counts, "positives", "shots", insist="shots" in task.chosen
     )
     effective = {"shots": shots} if notes else {}
-    scores = np.empty((len(shots), options.draws, task.num_classes, len(options.costs)))
-    for i, k in enumerate(shots):
-        for draw in range(options.draws):
-            samples = _samples(
-                fit.labels,
-                k,
-                options,
-                Stream(task.seed).child("low-shot", options.sampling, k, draw),
-            )
-            fits = [
-                (fit.features[rows], labels[rows] == 1, cost, options.max_iterations, task.seed)
-                for rows, labels in zip(samples, fit.labels.T, strict=True)
-                for cost in options.costs
-            ]
-            solved = in_parallel(
-                task, f"fitting SVMs, {k} shots, draw {draw + 1}", linear_svm.fit, fits
-            )
-            for number, (weights, _) in enumerate(solved):
-                column, cost = divmod(number, len(options.costs))
-                scores[i, draw, column, cost] = scored(weights, test, column, options)
+    stream = Stream(task.seed).child("low-shot", options.sampling)
     metrics = {}
     details = {}
-    for k, values in zip(shots, scores.mean(2), strict=True):
-        best = int(values.mean(0).argmax())
-        metrics[f"mAP@{k}"] = float(values[:, best].mean())
+    for k in shots:
+        scores = np.empty((options.draws, task.num_classes, len(options.costs)))
+        for draw in range(options.draws):
+            samples = _samples(fit.labels, k, options, stream.child(k, draw))
+            fits = []
+            for rows, labels in zip(samples, fit.labels.T, strict=True):
+                features = fit.features[rows]
+                positive = labels[rows] == 1
+                how = (options.max_iterations, task.seed)
+                fits += [(features, positive, cost, *how) for cost in options.costs]
+            label = f"fitting SVMs, {k} shots, draw {draw + 1}"
+            solved = in_parallel(task, label, linear_svm.fit, fits)
+            for number, (weights, _) in enumerate(solved):
+                column, cost = divmod(number, len(options.costs))
+                scores[draw, column, cost] = scored(weights, test, column, options)
+        means = scores.mean(1)  # mAP [draws, costs]
+        best = int(means.mean(0).argmax())
+        of_draws = means[:, best]
+        metrics[f"mAP@{k}"] = float(of_draws.mean())
         if options.draws > 1:
-            metrics[f"mAP@{k}_std"] = float(values[:, best].std(ddof=1))
-        details[str(k)] = {"cost": options.costs[best], "draws": values[:, best].tolist()}
+            metrics[f"mAP@{k}_std"] = float(of_draws.std(ddof=1))
+        details[str(k)] = {"cost": options.costs[best], "draws": of_draws.tolist()}
     if len(options.costs) > 1:
         notes.append("the cost of each k was chosen by test images, as published")
     return Outcome(metrics, details, notes, effective)
@@ -116,8 +112,10 @@ def run(task: Task, options: LowShotOptions) -> Outcome:
 def _identity(preset: str, options: LowShotOptions) -> str:
     shots = ",".join(map(str, options.shots))
     sampling = "" if options.sampling == preset else f"-{options.sampling}-sampling"
+    drawn = f"k{shots}-{options.draws}-draws"
     costs = name_of_costs(options.costs)
-    return f"{preset}{sampling}-k{shots}-{options.draws}-draws-{costs}-difficult-{options.difficult_in_test}"
+    difficult = f"difficult-{options.difficult_in_test}"
+    return f"{preset}{sampling}-{drawn}-{costs}-{difficult}"
 
 
 PROTOCOL = Protocol(

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from hexa.config import Config
 from hexa.data.sources.source import Labels
 from hexa.evaluation import few_labels
-from hexa.evaluation.features import extract_pair
 from hexa.evaluation.protocol import Outcome, Protocol, Task, accuracies
 from hexa.evaluation.split import folds
 from hexa.runtime.random import Stream
@@ -257,7 +256,7 @@ def run(task: Task, options: ProbeOptions) -> Outcome:
     if options.shots:
         score = functools.partial(fast_probe, enough=ENOUGH, **how)
         return few_labels.over_draws(task, options.shots, options.draws, score)
-    metrics = fast_probe(*extract_pair(task), **how)
+    metrics = fast_probe(*task.both_features(), **how)
     return Outcome(metrics, {"weight_decay": metrics.pop("weight_decay")})
 
 

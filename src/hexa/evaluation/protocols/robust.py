@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import pydantic
@@ -20,28 +20,29 @@ from scipy.stats import binomtest
 from torch import Tensor, nn
 
 from hexa.config import Config, UserError
-from hexa.data.loading.loaders import evaluation_batches
+from hexa.data.loading.evaluation_stream import evaluation_batches
 from hexa.data.sources.source import Labels, Subset
 from hexa.evaluation.attack import (
     Attack,
     Scores,
     Streams,
+    channels_last,
+    pgd,
     projected_gradient,
-    random_starts,
     smallest_radius,
     together,
 )
 from hexa.evaluation.auto_attack import apgd, apgd_name, auto_attack
 from hexa.evaluation.corruptions import kinds as corruptions
-from hexa.evaluation.corruptions.official import Arrays, opened
-from hexa.evaluation.features import extract_part, note_lost, nothing_read
+from hexa.evaluation.corruptions.official import opened
+from hexa.evaluation.features import nothing_read
+from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.protocol import (
     Outcome,
     Positive,
     Protocol,
     Task,
     balanced_accuracy,
-    listed,
     majority_class,
     named_changes,
 )
@@ -54,11 +55,9 @@ from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
-LossName = Literal["cross-entropy", "margin"]
 
-
-class CorruptionOptions(Config):
-    """Options of the protocol `robust`, preset corruptions."""
+class RobustOptions(Config):
+    """Options of every preset of the protocol `robust`."""
 
     head: Literal["slf", "alf", "aff"] = "slf"
     """slf: the probe; alf: a linear layer trained on images under attack; aff: the whole network with it."""
@@ -70,8 +69,6 @@ class CorruptionOptions(Config):
     """Radius ε of the attack in training, in grey levels, for alf and aff; a step is ε / 4."""
     head_steps: int = pydantic.Field(default=10, gt=0)
     """Steps of the attack in training, from a random point, for alf and aff."""
-    official: Path | None = None
-    """A folder with the published files of CIFAR-10-C, which are then scored; else corruptions are made here."""
     images: int | None = pydantic.Field(default=None, gt=0)
     """Test images that are drawn, the same ones for every backbone and seed; all of them if not given."""
 
@@ -85,53 +82,62 @@ class CorruptionOptions(Config):
         return self
 
 
-class AttackOptions(CorruptionOptions):
-    """How far pixels are moved."""
+class CorruptionOptions(RobustOptions):
+    """Options of the protocol `robust`, preset corruptions."""
 
-    epsilons: Positive[float] = pydantic.Field(default=(0.5, 1.0, 2.0, 4.0, 8.0), min_length=1)
+    official: Path | None = None
+    """A folder with the published files of CIFAR-10-C, which are then scored; else corruptions are made here."""
+
+
+class AttackOptions(RobustOptions):
+    """Options of every preset with an attack."""
+
+    epsilons: Positive[float] = pydantic.Field(default=(1.0, 2.0, 4.0, 8.0), min_length=1)
     """How far a pixel may be moved, ε, in grey levels of 255 (the L∞ ball); `top1` is the accuracy at 0."""
 
-    corruptions: bool = False
-    """Score the corruptions too, on the same images."""
+    def attacks(self, classes: int) -> list[Attack]:
+        """One of them has to succeed. classes: how many there are."""
+        raise NotImplementedError
+
+    def identity(self) -> str:
+        """The name of the attack in the protocol id."""
+        raise NotImplementedError
+
+    def title(self, classes: int) -> str:
+        """The name of the attack for people."""
+        raise NotImplementedError
 
 
 class PGDOptions(AttackOptions):
     """Options of the protocol `robust`, preset pgd."""
 
+    epsilons: Positive[float] = pydantic.Field(default=(0.5, 1.0, 2.0, 4.0, 8.0), min_length=1)
     steps: int = pydantic.Field(default=20, gt=0)
-    """Steps of an attack."""
-    relative_step: float = pydantic.Field(default=2.5, gt=0)
-    """The length of a step, as a multiple of ε / steps."""
+    """Steps of an attack, each of 2.5 · ε / steps."""
     restarts: int = pydantic.Field(default=2, gt=0)
     """Attacks, each from another random point of the ball, of which one has to succeed."""
-    losses: Annotated[tuple[LossName, ...], pydantic.BeforeValidator(listed)] = ("cross-entropy",)
-    """What the attacks raise; of several, each with all restarts. The margin max_j≠y z_j − z_y finds more."""
 
-    def attacks(self) -> list[Attack]:
-        """One of them has to succeed."""
-        return random_starts(self.steps, self.relative_step, self.restarts, self.losses)
+    def attacks(self, classes: int) -> list[Attack]:
+        return pgd(self.steps, self.restarts)
 
     def identity(self) -> str:
-        """The name of the attack in the protocol id."""
         return f"pgd{self.steps}x{self.restarts}"
 
     def title(self, classes: int) -> str:
-        """The name of the attack for people, where there are this many classes."""
-        return f"PGD on {' and '.join(self.losses)} ({self.steps} steps, starts: {self.restarts})"
+        return f"PGD on cross-entropy ({self.steps} steps, starts: {self.restarts})"
 
 
 class APGDOptions(AttackOptions):
     """Options of the protocol `robust`, preset apgd."""
 
     images: int | None = pydantic.Field(default=1000, gt=0)
-    epsilons: Positive[float] = pydantic.Field(default=(1.0, 2.0, 4.0, 8.0), min_length=1)
     steps: int = pydantic.Field(default=100, gt=0)
     """Steps of each attack: APGD on the cross-entropy, APGD for each target, for autoattack also FAB for each target."""
     targets: int = pydantic.Field(default=9, gt=0)
     """Other classes that targeted attacks aim at, the most likely first; at most those that there are."""
 
-    def attacks(self) -> list[Attack]:
-        return apgd(self.steps, self.targets)
+    def attacks(self, classes: int) -> list[Attack]:
+        return apgd(self.steps, self.targets, classes)
 
     def identity(self) -> str:
         return f"apgd{self.steps}+apgd{self.steps}t{self.targets}"
@@ -146,8 +152,8 @@ class AutoAttackOptions(APGDOptions):
     queries: int = pydantic.Field(default=5000, gt=0)
     """Views that Square tries."""
 
-    def attacks(self) -> list[Attack]:
-        return auto_attack(self.steps, self.targets, self.queries)
+    def attacks(self, classes: int) -> list[Attack]:
+        return auto_attack(self.steps, self.targets, classes, self.queries)
 
     def identity(self) -> str:
         return f"{super().identity()}+fab{self.steps}t{self.targets}+square{self.queries}"
@@ -156,60 +162,39 @@ class AutoAttackOptions(APGDOptions):
         return f"AutoAttack: {super().title(classes)}, FAB-T, Square ({self.queries:,} queries)"
 
 
-Attacks = PGDOptions | APGDOptions
-
-
-def run(task: Task, options: CorruptionOptions) -> Outcome:
+def run(task: Task, options: CorruptionOptions | AttackOptions) -> Outcome:
     """By the preset that the options belong to. Raises UserError, before the work."""
-    corrupts = not isinstance(options, Attacks) or options.corruptions
-    official = None
-    if corrupts and len(task.backbone.mean) != 3:
-        raise UserError("corruptions are made for RGB images: take --preset apgd")
-    if options.official is not None:
-        if not corrupts:
-            raise UserError(
-                "official: holds corrupted images; give --corruptions true, or leave it out"
-            )
-        assert task.test.labels is not None, "a task has labelled sources"
-        official = opened(options.official, task.test.labels)
-    scores = classifier(task, options)
-    if not isinstance(options, Attacks):
-        return corrupted(task, options, scores, official)
-    outcome = attacked(task, options, scores)
-    if options.corruptions:
-        other = corrupted(task, options, scores, official)
-        outcome.metrics |= {
-            name: value for name, value in other.metrics.items() if name not in outcome.metrics
-        }
-        intervals = other.details["intervals"] | outcome.details["intervals"]
-        outcome.details = other.details | outcome.details | {"intervals": intervals}
-    return outcome
+    if isinstance(options, AttackOptions):
+        return attacked(task, options)
+    return corrupted(task, options)
 
 
-def attacked(task: Task, options: Attacks, scores: Scores) -> Outcome:
+def attacked(task: Task, options: AttackOptions) -> Outcome:
     """`top1` of the images as they are, and `robust@ε`: the share that no attack within ε makes misclassified.
 
     Per image, `smallest_epsilon` is the first ε at which an attack succeeds: 0 if none is needed, None if none does.
     """
+    scores = classifier(task, options)
+    attacks = options.attacks(task.num_classes)
     epsilon_of = {epsilon / 255: epsilon for epsilon in (0.0, *sorted(set(options.epsilons)))}
     radii = [*epsilon_of][1:]
-    stream = Stream(task.seed).child("robust")
     rows = drawn(task, options.images)
-    smallest = np.full(len(task.test), np.nan)
+    positions = []
+    smallest = []
     task.report("attacking", 0, len(rows))  # the first images may take minutes
-    for images, labels, places, streams in test_batches(task, rows, stream):
-        smallest[places] = smallest_radius(
-            scores, images, labels, radii, options.attacks(), streams
-        )
+    for images, labels, places, streams in test_batches(task, rows):
+        smallest.append(smallest_radius(scores, images, labels, radii, attacks, streams).numpy())
+        positions.append(places)
         task.report("attacking", int(np.searchsorted(rows, places[-1])) + 1, len(rows))
-    places = np.flatnonzero(~np.isnan(smallest))
-    broken = smallest[places]  # the radius that was enough
+    places = np.concatenate(positions)
+    broken = np.concatenate(smallest)  # the radius that was enough
     shares = {
         f"robust@{epsilon:g}" if epsilon else "top1": broken > radius
         for radius, epsilon in epsilon_of.items()
     }
     title = options.title(task.num_classes)
     intervals = {name: interval(right) for name, right in shares.items()}
+    metrics = {name: 100 * float(right.mean()) for name, right in shares.items()}
     details = {
         "attack": title,
         "images": len(places),
@@ -217,11 +202,9 @@ def attacked(task: Task, options: Attacks, scores: Scores) -> Outcome:
         "positions": places.tolist(),
         "smallest_epsilon": [epsilon_of.get(radius) for radius in broken.tolist()],
     }
-    metrics = {name: 100 * float(right.mean()) for name, right in shares.items()}
-    within = ", ".join(
-        f"{name} {low:.1f} to {high:.1f} %" for name, (low, high) in intervals.items()
-    )
-    note = f"robust accuracy is by {title} on {len(places):,} images; 95 % intervals over images: {within}"
+    ends = [f"{name} {low:.1f} to {high:.1f} %" for name, (low, high) in intervals.items()]
+    note = f"robust accuracy is by {title} on {len(places):,} images; 95 % intervals over images: "
+    note += ", ".join(ends)
     return Outcome(metrics | _balanced(task, shares["top1"], places), details, [note])
 
 
@@ -235,62 +218,61 @@ def _balanced(task: Task, right: NDArray[np.bool_], places: Labels) -> dict[str,
     }
 
 
-def corrupted(
-    task: Task, options: CorruptionOptions, scores: Scores, official: Arrays | None
-) -> Outcome:
+@torch.no_grad()
+def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
     """`top1` of the images as they are, `corrupted`: the mean over 15 corruptions and 5 severities, and over groups.
 
-    Per image, `right` counts the 75 corrupted versions that are classified correctly. official: the published ones.
+    Per image, `right` counts the 75 corrupted versions that are classified correctly.
     """
-    stream = Stream(task.seed).child("robust")
+    if len(task.backbone.mean) != 3:
+        raise UserError("corruptions are made for RGB images: take --preset apgd")
+    assert task.test.labels is not None, "a task has labelled sources"
+    folder = options.official
+    official = None if folder is None else opened(folder, task.test.labels)
+    scores = classifier(task, options)
     rows = drawn(task, options.images)
-    cases = list(itertools.product(corruptions.KINDS, range(1, corruptions.NUM_SEVERITIES + 1)))
-    clean = []
-    right = []
-    kept = []
-    done = 0
-    with torch.no_grad():
-        for images, labels, places, streams in test_batches(task, rows, stream):
-            clean.append((scores(images).argmax(1) == labels).cpu().numpy())
-            of_batch = []
-            for kind, severity in cases:
-                if official is None:
-                    made = corruptions.corrupt(kind, images, severity, streams)
-                else:
-                    saved = torch.from_numpy(
-                        official[kind][(severity - 1) * len(task.test) + places]
-                    )
-                    made = unit(task.transform(saved.permute(0, 3, 1, 2)).to(task.device))
-                logits = scores(made.contiguous(memory_format=torch.channels_last))
-                of_batch.append((logits.argmax(1) == labels).cpu().numpy())
-                done += len(images)
-                task.report("corrupting", done, len(rows) * len(cases))
-            right.append(np.stack(of_batch, 1))
-            kept.append(places)
-    unharmed = np.concatenate(clean)
-    table = np.concatenate(right)  # bool [N], [N, 75]
-    by_kind = 100 * table.mean(0).reshape(len(corruptions.KINDS), -1)  # [15, 5]
+    cases = list(itertools.product(corruptions.KINDS, range(corruptions.NUM_SEVERITIES)))
+    positions = []
+    tables = []
+
+    def recognised(pixels: Tensor, labels: Tensor) -> NDArray[np.bool_]:
+        right: NDArray[np.bool_] = (scores(channels_last(pixels)).argmax(1) == labels).cpu().numpy()
+        return right
+
+    for images, labels, places, streams in test_batches(task, rows):
+        right = [recognised(images, labels)]
+        for kind, severity in cases:
+            if official is None:
+                made = corruptions.corrupt(kind, images, severity + 1, streams)
+            else:
+                saved = torch.from_numpy(official[kind][severity * len(task.test) + places])
+                made = unit(task.transform(saved.permute(0, 3, 1, 2)).to(task.device))
+            right.append(recognised(made, labels))
+        tables.append(np.stack(right, 1))
+        positions.append(places)
+        task.report("corrupting", int(np.searchsorted(rows, places[-1])) + 1, len(rows))
+    table = np.concatenate(tables)  # bool [N, 1 + 75]
+    places = np.concatenate(positions)
+    unharmed = table[:, 0]
+    harmed = table[:, 1:]
+    by_kind = 100 * harmed.mean(0).reshape(len(corruptions.KINDS), -1)  # [15, 5]
     kinds = dict(zip(corruptions.KINDS, by_kind, strict=True))
-    positions = np.concatenate(kept)
     metrics = {"top1": 100 * float(unharmed.mean()), "corrupted": float(by_kind.mean())}
-    metrics |= _balanced(task, unharmed, positions)
-    metrics |= {
-        name: float(np.mean([kinds[kind] for kind in of]))
-        for name, of in corruptions.GROUPS.items()
-    }
+    metrics |= _balanced(task, unharmed, places)
+    for group, names in corruptions.GROUPS.items():
+        metrics[group] = float(np.mean([kinds[name] for name in names]))
+    half = half_width(100 * harmed.mean(1))
+    of_mean = [metrics["corrupted"] - half, metrics["corrupted"] + half]
     details = {
-        "intervals": {
-            "top1": interval(unharmed),
-            "corrupted": interval_of_mean(table.mean(1), stream),
-        },
+        "intervals": {"top1": interval(unharmed), "corrupted": of_mean},
         "corruptions": {kind: values.tolist() for kind, values in kinds.items()},
-        "positions": positions.tolist(),
-        "right": table.sum(1).tolist(),
+        "positions": places.tolist(),
+        "right": harmed.sum(1).tolist(),
     }
     return Outcome(metrics, details)
 
 
-def classifier(task: Task, options: CorruptionOptions) -> Scores:
+def classifier(task: Task, options: RobustOptions) -> Scores:
     """Pixels [B, C, H, W] in [0, 1] -> class scores [B, K]: the backbone and the head of the options, in fp32.
 
     Whatever the precision of the features, images are scored in fp32: rounding hides gradients, and images that an
@@ -298,20 +280,19 @@ def classifier(task: Task, options: CorruptionOptions) -> Scores:
     """
     network = task.backbone
     if options.head == "slf":
-        fit, labels = extract_part(task, "fit")
-        head = fit_probe(fit, labels, task.num_classes, seed=task.seed).linear().to(task.device)
+        head = fit_probe(*task.features("fit"), task.num_classes, seed=task.seed).linear()
+        head = head.to(task.device)
     else:
         network, head = adversarially_trained(task, options)
     backbone: Callable[[Tensor], Tensor] = precisions.place(network.eval(), task.device)
     return lambda images: head(backbone(images).float())
 
 
-def adversarially_trained(task: Task, options: CorruptionOptions) -> tuple[Backbone, nn.Linear]:
+def adversarially_trained(task: Task, options: RobustOptions) -> tuple[Backbone, nn.Linear]:
     """A copy of the backbone and a linear layer after training on images under attack (Madry et al. 2018): min over
     the layer, for aff the whole network, of the mean over images of the cross-entropy at the end of an attack on it.
     """
     radius = options.head_epsilon / 255
-    rate = options.head_rate
 
     def harder(scores: Scores, images: Tensor, labels: Tensor, stream: Stream) -> Tensor:
         start = images + radius * (2 * draws.uniform_like(images, stream) - 1)
@@ -319,17 +300,22 @@ def adversarially_trained(task: Task, options: CorruptionOptions) -> tuple[Backb
         return projected_gradient(scores, images, labels, start, *how, stops=False)[0]
 
     sgd = partial(torch.optim.SGD, momentum=0.9, weight_decay=2e-4)
-    plan = Plan(options.head_epochs, 128, sgd, rate, rate, 0.1, (0.6, 0.8))
+    epochs = options.head_epochs
+    plan = Plan(epochs, 128, sgd, options.head_rate, options.head_rate, 0.1, (0.6, 0.8))
     stream = Stream(task.seed).child("robust", options.head)
-    label = "training under attack"
-    how: dict[str, Any] = {
-        "score_every": options.head_epochs,
-        "harder": harder,
-        "frozen": options.head == "alf",
-    }
-    outcome, backbone, head = tuned(task, task.fit, task.test, plan, stream, label, **how)
+    outcome, network, head = tuned(
+        task,
+        task.fit,
+        task.test,
+        plan,
+        stream,
+        label="training under attack",
+        score_every=epochs,
+        harder=harder,
+        frozen=options.head == "alf",
+    )
     task.notes.extend(outcome.notes)
-    return backbone, head
+    return network, head
 
 
 def drawn(task: Task, count: int | None) -> Labels:
@@ -338,24 +324,21 @@ def drawn(task: Task, count: int | None) -> Labels:
     return draw_images(len(task.test), count, Stream(0).child("robust", "images"))
 
 
-def test_batches(
-    task: Task, rows: Labels, stream: Stream
-) -> Iterator[tuple[Tensor, Tensor, Labels, Streams]]:
+def test_batches(task: Task, rows: Labels) -> Iterator[tuple[Tensor, Tensor, Labels, Streams]]:
     """The test images at these positions as evaluation sees them, their labels, their positions, and a stream for each.
     Raises UserError if none can be read.
     """
+    stream = Stream(task.seed).child("robust")
     problems: dict[int, str] = {}
     source = Subset(task.test, rows)
     batch = min(task.extraction_batch, together(task.device, task.transform.size**2))
-    made = evaluation_batches(
-        source, task.transform, batch, task.device, task.num_workers, problems
-    )
-    for images, labels, index in made:
+    how = (batch, task.device, task.num_workers, problems)
+    for images, labels, index in evaluation_batches(source, task.transform, *how):
         assert labels is not None, "a task has labelled sources"
         places = rows[index.numpy()]
         yield images, labels, places, [stream.child(int(place)) for place in places]
     if problems:
-        note_lost(task, source, sorted(problems), "test")
+        task.note_lost(source, sorted(problems), "test")
     if len(problems) == len(rows):
         raise nothing_read(source)
 
@@ -366,23 +349,15 @@ def interval(right: NDArray[np.bool_]) -> list[float]:
     return [100 * float(ends.low), 100 * float(ends.high)]
 
 
-def interval_of_mean(values: NDArray[np.float64], stream: Stream, draws: int = 1000) -> list[float]:
-    """95 % interval of the mean over images, in percent: quantiles of the means of images drawn with replacement."""
-    generator = np.random.default_rng(stream.child("bootstrap").integer())
-    means = [values[generator.integers(len(values), size=len(values))].mean() for _ in range(draws)]
-    return [100 * float(end) for end in np.quantile(means, (0.025, 0.975))]
-
-
 #: Options that an identity names in its own words.
 _NAMED = ("epsilons", "steps", "restarts", "targets", "queries", "official")
 
 
-def _identity(preset: str, options: CorruptionOptions) -> str:
-    changed = named_changes(PROTOCOL.presets[preset], options, _NAMED) + (
-        "-official" if options.official is not None else ""
-    )
-    if not isinstance(options, Attacks):
-        return f"corruptions{changed}"
+def _identity(preset: str, options: CorruptionOptions | AttackOptions) -> str:
+    changed = named_changes(PROTOCOL.presets[preset], options, _NAMED)
+    if isinstance(options, CorruptionOptions):
+        official = "" if options.official is None else "-official"
+        return f"corruptions{changed}{official}"
     epsilons = ",".join(f"{epsilon:g}" for epsilon in sorted(set(options.epsilons)))
     return f"{options.identity()}-eps{epsilons}{changed}"
 

@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pydantic
 from joblib import Parallel, cpu_count, delayed
+from torch import Tensor
 
 from hexa.config import Config, UserError, some
 from hexa.data.sources.source import Labels
 from hexa.evaluation import linear_svm
 from hexa.evaluation.average_precision import average_precision
-from hexa.evaluation.features import extract_pair
 from hexa.evaluation.linear_svm import Array
 from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task
 
@@ -52,41 +52,42 @@ class Images(NamedTuple):
 
 def images_of(task: Task) -> tuple[Images, Images]:
     """Both parts of a task, with a column of labels for each class also where an image has one label."""
-    x, y, test_x, test_y = extract_pair(task)
-    both = (x.double().numpy(), test_x.double().numpy())
-    units = linear_svm.in_span(
-        *(rows / (np.linalg.norm(rows, axis=1, keepdims=True) + 1e-5) for rows in both)
-    )
-    parts = [
-        Images(f, columns(labels.numpy(), task.num_classes))
-        for f, labels in zip(units, (y, test_y), strict=True)
-    ]
-    for name, part in zip(("train", "test"), parts, strict=True):
-        if without := [task.class_names[c] for c in np.flatnonzero(~(part.labels == 1).any(0))]:
+    x, y, test_x, test_y = task.both_features()
+    units = linear_svm.in_span(_unit(x), _unit(test_x))
+    fit = Images(units[0], columns(y.numpy(), task.num_classes))
+    test = Images(units[1], columns(test_y.numpy(), task.num_classes))
+    for name, part in (("train", fit), ("test", test)):
+        absent = np.flatnonzero(~(part.labels == 1).any(0))
+        if len(absent):
+            lacking = some(task.class_names[column] for column in absent)
             raise UserError(
-                f"no {name} image shows {some(without)}, so the average precision is undefined"
+                f"no {name} image shows {lacking}, so the average precision is undefined"
             )
-    return parts[0], parts[1]
+    return fit, test
+
+
+def _unit(features: Tensor) -> Array:
+    rows = features.double().numpy()
+    unit: Array = rows / (np.linalg.norm(rows, axis=1, keepdims=True) + 1e-5)
+    return unit
 
 
 def columns(labels: Labels, num_classes: int) -> Labels:
     """Labels [N, C] of 1, −1, 0 as they are; of one class per image, [N], 1 in its column and −1 elsewhere."""
-    return (
-        labels if labels.ndim == 2 else np.where(labels[:, None] == np.arange(num_classes), 1, -1)
-    )
+    if labels.ndim == 2:
+        return labels
+    signs: Labels = np.where(labels[:, None] == np.arange(num_classes), 1, -1)
+    return signs
 
 
 def scored(weights: Array, test: Images, column: int, settings: SVMSettings) -> float:
     """Average precision in percent of one class by its SVM, [D + 1]."""
     labels = test.labels[:, column]
-    kept = (
-        labels != 0
-        if settings.difficult_in_test == "ignored"
-        else np.ones(len(labels), dtype=np.bool_)
-    )
-    return 100 * average_precision(
-        (test.features @ weights[:-1] + weights[-1])[kept], labels[kept] == 1
-    )
+    scores = test.features @ weights[:-1] + weights[-1]
+    if settings.difficult_in_test == "ignored":
+        scores = scores[labels != 0]
+        labels = labels[labels != 0]
+    return 100 * average_precision(scores, labels == 1)
 
 
 def in_parallel(
@@ -111,27 +112,23 @@ def run(task: Task, options: SVMOptions) -> Outcome:
     all training images. Test images decide nothing.
     """
     fit, test = images_of(task)
-    positive = [fit.labels[:, column] == 1 for column in range(task.num_classes)]
+    positive = [column == 1 for column in fit.labels.T]
     how = (options.max_iterations, task.seed)
     costs = [options.costs[0]] * task.num_classes
     if len(options.costs) > 1:
-        if rare := [
-            name
-            for name, mask in zip(task.class_names, positive, strict=True)
-            if mask.sum() < options.folds
-        ]:
-            remedy = (
-                f"give one cost (--costs 0.5), or at least {options.folds} images of each class"
-            )
+        counts = dict(zip(task.class_names, map(np.count_nonzero, positive), strict=True))
+        rare = [name for name, count in counts.items() if count < options.folds]
+        if rare:
             raise UserError(
-                f"{some(rare)}: fewer positive images than the {options.folds} folds; {remedy}"
+                f"{some(rare)}: fewer positive images than the {options.folds} folds; give one cost (--costs 0.5), "
+                f"or at least {options.folds} images of each class"
             )
         # large costs take longest: first, so that no process waits long for the last job of a class
         order = np.argsort(options.costs)[::-1]
         jobs = [
-            (fit.features, mask, options.costs[n], options.folds, *how)
+            (fit.features, mask, options.costs[number], options.folds, *how)
             for mask in positive
-            for n in order
+            for number in order
         ]
         values = in_parallel(task, "choosing costs", linear_svm.cross_validated, jobs)
         table = np.empty((task.num_classes, len(order)))
@@ -139,22 +136,20 @@ def run(task: Task, options: SVMOptions) -> Outcome:
         costs = [options.costs[number] for number in table.argmax(1)]
     fits = [(fit.features, mask, cost, *how) for mask, cost in zip(positive, costs, strict=True)]
     solved = in_parallel(task, "fitting SVMs", linear_svm.fit, fits)
-    precisions = [
-        scored(weights, test, column, options) for column, (weights, _) in enumerate(solved)
-    ]
-    stopped = [
-        name for name, (_, converged) in zip(task.class_names, solved, strict=True) if not converged
-    ]
-    notes = (
-        [f"the solver stopped at {options.max_iterations} iterations for {some(stopped)}"]
-        if stopped
-        else []
-    )
-    by_class = {"average_precision": precisions, "costs": costs}
-    details = {
-        what: dict(zip(task.class_names, values, strict=True)) for what, values in by_class.items()
-    }
-    return Outcome({"mAP": float(np.mean(precisions))}, details, notes)
+    precisions = {}
+    stopped = []
+    for column, (name, (weights, converged)) in enumerate(
+        zip(task.class_names, solved, strict=True)
+    ):
+        precisions[name] = scored(weights, test, column, options)
+        if not converged:
+            stopped.append(name)
+    notes = []
+    if stopped:
+        notes = [f"the solver stopped at {options.max_iterations} iterations for {some(stopped)}"]
+    chosen = dict(zip(task.class_names, costs, strict=True))
+    details = {"average_precision": precisions, "costs": chosen}
+    return Outcome({"mAP": float(np.mean([*precisions.values()]))}, details, notes)
 
 
 def name_of_costs(costs: tuple[float, ...]) -> str:

@@ -1,0 +1,206 @@
+"""Plans a hardening: the largest image size that leaves time for enough views in the given time."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hexa.adaptation import wording
+from hexa.adaptation.choice import SPARE
+from hexa.adaptation.given import NATIVE_SHARE, Given, Plan
+from hexa.measure.costs import Costs
+from hexa.recipes.experiment import Experiment, override
+from hexa.weights import start as starts
+
+STEPS = "hard_examples.adversarial.steps"
+STEP_SIZE = "hard_examples.adversarial.step_size"
+#: Share of the time for attacks in the verdict.
+ATTACKING = 0.16
+#: Forward passes that attacking an image takes, of 560 if the result withstands everything.
+FORWARDS = 400
+#: Bounds on the number of attacked images.
+ATTACKED = (24, 500)
+#: Bounds on the number of images that clean accuracy is measured on.
+_JUDGED = (200, 2000)
+#: Share of the time for the features of these images.
+_JUDGING = 0.02
+#: States that are scored; rarely more, if both halves of the labels step back several times.
+_SCORED = 7
+#: Views of all passes together from which on a larger size is taken.
+_ENOUGH = 30_000
+#: Views of all passes together that are worth a smaller size than `_SMALLEST`.
+_WANTED = 3000
+#: Views of all passes together, at least.
+_LEAST = 1000
+#: Smallest size of views as a share of the start's own, unless the time is short.
+_SMALLEST = 3 / 7
+#: Steps from which on a training attacks in two: one of 2,284 overfitted to a single step
+#: (docs/what-hardening-was-worth.md).
+_LONG = 700
+#: Size of each of two steps as a share of ε.
+_OF_TWO = 0.75
+#: Passes of the network in a step with one attack step, 1 + 3 + 3, as a share of those with two.
+_SLOWER = 7 / 10
+#: Seconds to write the results, which are not measured.
+_END = 5.0
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Seconds that the parts of a hardening take, where --time is `seconds`."""
+
+    given: Given
+    costs: Costs
+    spent: float
+    """Seconds before training."""
+
+    def judged(self, size: int, seconds: float) -> int:
+        """The number of images that clean accuracy is measured on."""
+        each = self.costs.score(self.given.used(size))
+        affordable = int(np.clip(_JUDGING * seconds / each, *_JUDGED))
+        return min(affordable, len(self.given.labelled or self.given.source))
+
+    def native(self, size: int, seconds: float) -> bool:
+        """Whether there is time for clean accuracy of the start at its own image size."""
+        features = self.judged(size, seconds) * self.costs.score(self.given.draft.views.size)
+        return features <= NATIVE_SHARE * seconds or not self.given.by_clock
+
+    def others(self, size: int, seconds: float) -> float:
+        """For all but training at this size."""
+        costs = self.costs
+        used = costs.score(self.given.used(size))
+        clean = (1 + _SCORED) * used + 3 * costs.read
+        if self.native(size, seconds):
+            clean += costs.score(self.given.draft.views.size)
+        attacked = max(ATTACKING * seconds, ATTACKED[0] * FORWARDS * used)
+        fixed = self.spent + 1.5 * costs.setup + _END
+        return fixed + attacked + self.judged(size, seconds) * clean
+
+    def room(self, size: int) -> float:
+        """For training at this size."""
+        seconds = self.given.budget.seconds
+        return SPARE * (seconds - self.others(size, seconds))
+
+
+def plan(given: Given, strength: float) -> Plan:
+    """The largest size that leaves time for enough images, up to the start's own; see `choose`."""
+    costs = given.costs(partly=False)
+    stages = max(costs.steps)
+    seconds = given.budget.seconds
+    times = _Times(given, costs, given.budget.spent)
+    start = starts.of(given.draft.start)
+    # raises UserError for a size that is given and not accepted
+    start.prepared(size=given.used(given.draft.views.size))
+    size, images = choose(costs, given.fitting(costs, stages), times.room, given.seen.size)
+    if given.by_clock and images < _LEAST:
+        training = _LEAST * costs.train(size, stages) / SPARE
+        return given.too_short(training, functools.partial(times.others, size))
+    batch = given.batch(costs, size, stages) or given.draft.batch_size
+    given = replace(given, draft=override(given.draft, {"batch_size": batch}))
+    passes = images / len(given.source)
+    if not given.by_clock:
+        most = given.draft.max_steps or math.inf
+        passes = min(given.draft.epochs, most / (len(given.source) // batch))
+    changes = _attack(given, strength, passes)
+    if changes and given.by_clock:
+        passes *= _SLOWER
+    experiment = _experiment(given, costs, times, size, passes, changes)
+    judged = times.judged(size, seconds)
+    lines = _lines(given, experiment, strength, passes, judged)
+    return Plan(experiment, lines, judged, times.native(size, seconds))
+
+
+def _attack(given: Given, strength: float, passes: float) -> dict[str, Any]:
+    """The fields of an attack in two steps for a long training by Muon; else none."""
+    steps = passes * (len(given.source) // given.draft.batch_size)
+    decided = {STEPS, STEP_SIZE} & given.fields.keys()
+    if steps <= _LONG or given.draft.optimizer.name != "muon" or decided:
+        return {}
+    return {STEPS: 2, STEP_SIZE: _OF_TWO * strength}
+
+
+def _experiment(
+    given: Given,
+    costs: Costs,
+    times: _Times,
+    size: int,
+    passes: float,
+    changes: dict[str, Any],
+) -> Experiment:
+    """The experiment on views of this size with these further changes."""
+    changes = {
+        **changes,
+        "monitor.knn_every": 0,
+        "training.report": False,
+        "training.resident_limit_bytes": costs.resident,
+    }
+    # things as large as the result sees them, and fewer images learned by heart (docs/what-hardening-was-worth.md)
+    least = (size / given.used(size)) ** 2
+    if least < 1 and "views.scale" not in given.fields:
+        changes["views.scale"] = (least, 1.0)
+        changes["views.ratio"] = (3 / 4, 4 / 3)
+    if given.by_clock:
+        per_epoch = len(given.source) // given.draft.batch_size
+        changes["epochs"] = math.ceil(passes)
+        changes["max_steps"] = max(1, int(passes * per_epoch))
+        changes["training.max_seconds"] = times.room(size) / SPARE
+    kept = {path: value for path, value in changes.items() if path not in given.fields}
+    return override(given.at(size), kept)
+
+
+def _lines(
+    given: Given, experiment: Experiment, strength: float, passes: float, judged: int
+) -> tuple[str, ...]:
+    """The plan as the user reads it."""
+    views = experiment.views
+    shown = "crops of the images" if views.scale[0] < 1 else "the images"
+    if views.flip_probability > 0:
+        shown += ", mirrored or not"
+    if views.jitter_probability * views.contrast > 0:
+        shown += ", in changing contrast"
+    shown += f", {views.size} px"
+    if views.test_size != views.size:
+        shown += f"; the result is for {views.test_size} px"
+    labels = "labels: none: how far features move is measured; what that costs is unknown"
+    if given.labelled is not None:
+        labels = wording.labels(given.labelled, given.source, judged)
+    length = wording.length(experiment, passes, given.budget.seconds if given.by_clock else 0)
+    attack = experiment.hard_examples["adversarial"].model_dump()
+    if attack["steps"] > 1:
+        length += f", attacked in {attack['steps']} steps"
+    return (
+        f"images: {given.seen}",
+        f"method: teacher, from {experiment.start.weights}: a copy learns to give views that are attacked within "
+        f"{strength:g} grey levels the features that these weights give the clean images",
+        f"views: {shown}",
+        labels,
+        length,
+    )
+
+
+def choose(
+    costs: Costs, sizes: Sequence[int], room: Callable[[int], float], shorter_side: int
+) -> tuple[int, float]:
+    """The image size, and how many images can be learned from, those of all passes together.
+
+    sizes: the start's own first, then smaller ones. The first that leaves time for 30,000 images, in however many
+    passes, and does not enlarge images (of `shorter_side` pixels) more than the smallest does; of sizes from three
+    sevenths of the start's own. If there is no time for 3,000 at the smallest of these, the first below that does.
+    """
+    stages = max(costs.steps)
+    usual = [size for size in sizes if size >= _SMALLEST * sizes[0]]
+    for size in usual:
+        images = room(size) / costs.train(size, stages)
+        if images >= _ENOUGH and size <= max(shorter_side, min(usual)):
+            break
+    for smaller in sizes[len(usual) :]:
+        if images >= _WANTED:
+            break
+        size = smaller
+        images = room(size) / costs.train(size, stages)
+    return size, max(0.0, images)

@@ -1,0 +1,242 @@
+"""The verdict on a hardening: the state farthest from the start at the price, next to the start at the same size."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from hexa.adaptation.harden_plan import ATTACKED, ATTACKING, FORWARDS
+from hexa.adaptation.request import Outcome, Trained
+from hexa.adaptation.robustness import (
+    CLEAN,
+    Rows,
+    Shown,
+    Side,
+    attack_all,
+    attack_of,
+    crossed,
+    decide,
+    difference,
+    halves_of,
+    lost_by,
+    table,
+)
+from hexa.comparison.extraction import common, features_of, images_per_second
+from hexa.comparison.labelled import Judge, can_judge, groups_note, labels_of
+from hexa.comparison.leakage import apart
+from hexa.data import Source
+from hexa.data.sources.source import Subset
+from hexa.evaluation.split import draw_classes, draw_images
+from hexa.runtime import precision
+from hexa.runtime.progress import Progress
+from hexa.runtime.random import Stream
+from hexa.weights.pretrained import Backbone
+
+#: Factor by which the share of a state that costs too much is cut.
+_BACK = 0.85
+#: States that one half of the labels tries, at most.
+_TRIED = 5
+#: Smallest share that is tried.
+_NEAREST = 1 / 16
+#: Share without labels: it has 6 to 40 % of what the end loses and 68 to 88 % of its robustness at ε = 1.
+_UNTOLD = 0.5
+#: The networks that are compared, as progress names them.
+_NAMES = ("start", "result", "start at its own size")
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A state between start and end."""
+
+    side: Side
+    """Its clean accuracy is that of the weights that the other half of the labels chose."""
+    share: float
+    """How far it is from the start, as a share of the way."""
+    shares: Sequence[float]
+    """What each half of the labels chose."""
+    within: bool
+    """Whether the price is kept by the labels that chose."""
+
+
+def outcome(trained: Trained, price: float, seconds: float, progress: Progress) -> Outcome:
+    """The state farthest from the start at the price, next to the start at the same size.
+
+    price: points of clean accuracy. seconds: those of the whole command, of which attacks take a share.
+    """
+    how = trained.how
+    device = precision.pick_device(how.device)
+    native = trained.start
+    size = trained.result.image_size
+    start = native.prepared(size=size)
+    result = trained.result.prepared(size=size)
+    networks = [start, result]
+    if trained.native and native.image_size != size:
+        networks.append(native)
+    images, notes = drawn(trained, progress)
+    found = []
+    for name, network in zip(_NAMES, networks, strict=False):
+        told = functools.partial(progress, name)
+        found.append(features_of(network, images, how, device, told))
+    features, shared = common(found)
+    if len(shared) < len(images):
+        notes.append(f"{len(images) - len(shared)} of {len(images):,} images cannot be read")
+    images = Subset(images, shared.numpy())
+    judge = None
+    if can_judge(images.classes):
+        judge = Judge(labels_of(images), how.seed, images.groups())
+        notes.append(groups_note(judge, images.groups()))
+    elif can_judge(trained.judging.classes):
+        notes.append("--price could not be kept: too few labelled images are left to judge by")
+    before = Side.of(start, features[0], judge)
+
+    @functools.cache
+    def side(share: float) -> Side:
+        if share == 1:
+            return Side.of(result, features[1], judge)
+        network = between(start, result, share)
+        return Side.of(network, features_of(network, images, how, device)[0], judge)
+
+    chosen = _choose(price, before, side, judge)
+    after = chosen.side
+    affordable = ATTACKING * seconds * images_per_second(start, device) / FORWARDS
+    count = int(np.clip(affordable, *ATTACKED))
+    shown = Shown.of(images, start, count, judge, device, how.seed)
+    told = functools.partial(progress, "start and result under attack")
+    attack_all((before, after), shown, judge, told)
+    made = table(before, after, size)
+    own = ""
+    if len(features) > 2 and judge is not None:
+        at_own = Side.of(native, features[2], judge)
+        own = f", the start at its own {native.image_size} px {at_own.mean(CLEAN):.1f} %"
+        for name in at_own.values:
+            label = f"{name} at {native.image_size} px, % ↑"
+            row = [label, f"{at_own.mean(name):.1f}", "", ""]
+            made = replace(made, rows=[*made.rows, row])
+    attack = attack_of(judge)
+    attacked = f"{attack['name']} of {len(shown.places)} images"
+    where = f" at {size} px"
+    better, verdict = decide(before, after, price, chosen.within, attacked, where, own)
+    notes.append(
+        f"{len(shown.places)} of the {len(images):,} images were corrupted, and attacked by {attack['name']}; "
+        "stronger attacks find more (hexa evaluate robust)"
+    )
+    notes += _notes(chosen, price, judge)
+    record = {
+        "images": len(images),
+        "attacked": len(shown.places),
+        "attack": {**attack, "images": len(shown.places)},
+        "share": chosen.share,
+        "chosen": chosen.shares,
+        "within price": chosen.within,
+        "size": size,
+        **_numbers(before, after),
+    }
+    winner = after.backbone if better else native
+    return Outcome(winner, verdict, made, notes, judge is not None, record)
+
+
+def _choose(
+    price: float, before: Side, side: Callable[[float], Side], judge: Judge | None
+) -> _Chosen:
+    """The state at the price; without labels the one half of the way."""
+    if judge is None:
+        return _Chosen(side(_UNTOLD), _UNTOLD, [_UNTOLD], True)
+    halves = halves_of(judge)
+    shares = []
+    within = True
+    for half in halves:
+        cost = functools.partial(_lost, before, side, half)
+        shares.append(at_price(price, cost))
+        within = within and cost(shares[-1]) <= price
+    share = mean_share(shares, halves)
+    values = crossed([side(one) for one in shares], halves)
+    return _Chosen(replace(side(share), values=values), share, shares, within)
+
+
+def _lost(before: Side, side: Callable[[float], Side], half: Rows, share: float) -> float:
+    """Points of clean accuracy that a state loses by one half of the labels."""
+    return lost_by(before, side(share), half)
+
+
+def _notes(chosen: _Chosen, price: float, judge: Judge | None) -> list[str]:
+    """Notes on a state that is not the end of training."""
+    notes = []
+    if chosen.share < 1:
+        why = f"for --price {price:g}"
+        if judge is None:
+            why = "without labels to tell what it costs,"
+        notes.append(f"{why} the result is {chosen.share:.4g} of the way from the start to the end")
+    if len(set(chosen.shares)) > 1:
+        ways = " and ".join(f"{one:.4g}" for one in chosen.shares)
+        notes.append(
+            "clean accuracy of each half of the labels is that of the weights that the other half chose, "
+            f"{ways} of the way"
+        )
+    return notes
+
+
+def _numbers(before: Side, after: Side) -> dict[str, Any]:
+    """The means of every measure, start and result, and their differences with half of the interval."""
+    means: dict[str, Any] = {name: [before.mean(name), after.mean(name)] for name in before.values}
+    changes = {}
+    for name in before.values:
+        change = difference(before, after, name)
+        changes[name] = [change.points, min(change.half, 100.0)]
+    return means | {"changes": changes}
+
+
+def at_price(price: float, cost: Callable[[float], float]) -> float:
+    """The share of the way to the result at which `price` points of clean accuracy are lost, from 1 / 16 to 1.
+
+    cost: share -> points lost. They grow roughly as its square (docs/what-hardening-was-worth.md), so the share is
+    √(price / cost(1)) first: chance spoils the loss of many points less than that of a few. While the loss there is
+    above the price, it steps back by 15 %, three times at most.
+    """
+    share = math.sqrt(price / cost(1.0)) if cost(1.0) > price else 1.0
+    shares = [max(_NEAREST, share * _BACK**steps) for steps in range(_TRIED - 1)]
+    return next((one for one in shares if cost(one) <= price), shares[-1])
+
+
+def mean_share(shares: Sequence[float], halves: Sequence[Rows]) -> float:
+    """The share whose loss is the mean over images of the loss at the share that the other half of them chose.
+
+    Losses grow roughly with the square of the way, so it is the root of the mean square.
+    """
+    others = [len(halves[1]), len(halves[0])]
+    return math.sqrt(np.average(np.square(shares), weights=others))
+
+
+def drawn(trained: Trained, progress: Progress) -> tuple[Source, list[str]]:
+    """Images to judge by, and notes; near-duplicates are left out if there are labels."""
+    judging = trained.judging
+    how = trained.how
+    notes = list[str]()
+    stream = Stream(how.seed).child("judged")
+    if can_judge(judging.classes):
+        found = draw_classes(labels_of(judging), how.most or len(judging), stream)
+        rows, _ = apart(trained.data, judging, found, how, notes, progress)
+    else:
+        rows = draw_images(len(judging), how.most, stream)
+    return Subset(judging, rows), notes
+
+
+def between(start: Backbone, result: Backbone, share: float) -> Backbone:
+    """The network whose weights are `share` of the way from those of `start` to those of `result`.
+
+    Networks that were trained a little from the same weights lie in one valley: what is between them has something of
+    both (WiSE-FT, Wortsman et al., CVPR 2022; for robustness Croce et al., CVPR 2023).
+    """
+    made = copy.deepcopy(result)
+    end = start.state_dict()
+    with torch.no_grad():
+        for name, value in made.state_dict().items():
+            if value.is_floating_point():
+                value.lerp_(end[name].to(value), 1 - share)
+    return made

@@ -1,0 +1,46 @@
+"""Fingerprints of images: digests of names, sizes and a sample of the contents."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from hexa.data.sources.limits import DecodeError
+
+#: Bytes of each sampled file that go into a fingerprint: whole photographs, the beginnings of scans of gigabytes.
+SAMPLED_BYTES = 4 << 20
+
+
+def digest(*parts: bytes | str, samples: Iterable[bytes] = (), separator: bytes = b"\0") -> str:
+    """Sixteen hexadecimal digits of the SHA-256 of these parts.
+
+    samples: large parts that follow, of which only one is in memory at a time; each ends with the separator.
+    """
+    hashed = hashlib.sha256()
+    for part in parts:
+        hashed.update(part.encode(errors="surrogateescape") if isinstance(part, str) else part)
+        hashed.update(b"\0")
+    for content in samples:
+        hashed.update(content)
+        hashed.update(separator)
+    return hashed.hexdigest()[:16]
+
+
+def sample(count: int, read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """The contents of about a hundred of `count` images, evenly spread, for a fingerprint."""
+    for index in range(0, count, max(1, count // 100)):
+        try:
+            yield read(index)
+        except DecodeError as error:
+            yield str(error).encode(errors="replace")
+
+
+def stamp(file: str | Path) -> str:
+    """Size and times of a file. The ctime reveals a file that was replaced by one with an old date."""
+    with suppress(OSError):
+        status = os.stat(file)
+        return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+    return "absent"

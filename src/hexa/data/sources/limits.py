@@ -1,0 +1,132 @@
+"""Reads image files within bounds of size and work, and refuses hostile ones before they are decoded."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+
+#: Images with more pixels are refused by their header, without decoding them. PIL warns of "decompression bombs" (a few
+#: kilobytes that unfold to gigabytes) from this number on, but refuses only images twice as large.
+MAX_IMAGE_PIXELS = 89_478_485
+#: Larger files, in bytes, are refused; photographs are a thousand times smaller.
+MOST_BYTES = 1 << 30
+#: Most pixels times scans of a JPEG, some seconds of work; usual files have at most ten scans.
+_MOST_SCANNED = 10**10
+#: A scan of a JPEG has this many bytes or more.
+_SCAN_BYTES = 10
+#: Numbers of TIFF tags.
+_SAMPLES_PER_PIXEL = 277
+_PLANAR_CONFIGURATION = 284
+_TILE_WIDTH = 322
+_TILE_LENGTH = 323
+_SAMPLE_FORMAT = 339
+#: The sample format of signed integers.
+_SIGNED = 2
+#: TIFF compressions that are read: none, LZW, PackBits, and the two codes for deflate.
+_COMPRESSIONS = (1, 5, 32773, 8, 32946)
+#: Deflate can turn a few bytes into gigabytes.
+_DEFLATE = (8, 32946)
+
+
+class DecodeError(Exception):
+    """An image that cannot be read; the message is one line."""
+
+
+def read(path: str | Path, first: int = -1) -> bytes:
+    """The bytes of a file, or only the `first` ones. Raises DecodeError for anything that cannot be read."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
+            raise DecodeError("not a regular file")
+        if first < 0:
+            check_bytes(status.st_size)
+        with open(path, "rb") as file:
+            return file.read(first)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise DecodeError(getattr(error, "strerror", None) or str(error)) from None
+
+
+def check_bytes(size: int) -> None:
+    """Raise DecodeError for a file of too many bytes."""
+    if size > MOST_BYTES:
+        most = f"an image may have at most {MOST_BYTES:,}"
+        raise DecodeError(f"the file has {size:,} bytes; {most}")
+
+
+def check_size(height: int, width: int, max_pixels: int) -> str:
+    """The size in words. Raises DecodeError for an image without pixels, or with more than `max_pixels`."""
+    size = f"{width} × {height} pixels"
+    if height * width < 1:
+        raise DecodeError(f"the image has {size}")
+    if height * width > max_pixels:
+        raise DecodeError(f"{size}, more than the limit of {max_pixels:,} (max_image_pixels)")
+    return size
+
+
+def check_jpeg(data: bytes, image: JpegImageFile, max_pixels: int) -> None:
+    """Raise DecodeError for too many pixels, or for scans that would take minutes to decode."""
+    size = check_size(image.height, image.width, max_pixels)
+    pixels = image.height * image.width
+    # A scan takes few bytes but goes over all pixels: a megabyte can hold half an hour of work.
+    if pixels * len(data) > _SCAN_BYTES * _MOST_SCANNED:
+        content = np.frombuffer(data, dtype=np.uint8)
+        scans = np.count_nonzero((content[:-1] == 0xFF) & (content[1:] == 0xDA))
+        if pixels * scans > _MOST_SCANNED:
+            problem = "which would take minutes to decode"
+            raise DecodeError(f"a JPEG of {size} in {scans:,} scans, {problem}")
+
+
+def check_tiff(image: TiffImageFile, max_pixels: int) -> None:
+    """Raise DecodeError for what PIL reads as something else: missing strips as black, signed numbers as unsigned."""
+    tags = image.tag_v2
+    # PIL reads whole tiles
+    check_size(tags.get(_TILE_LENGTH, 1), tags.get(_TILE_WIDTH, 1), max_pixels)
+    if image.mode == "L" and _SIGNED in (tags.get(_SAMPLE_FORMAT) or ()):
+        expected = "expected uint8, uint16, or floats between 0 and 1"
+        raise DecodeError(f"pixels have type int8; {expected}")
+    if image.tile and image.tile[0][0] == "raw":  # in compressed files libtiff misses them
+        planes = tags.get(_SAMPLES_PER_PIXEL, 1) if tags.get(_PLANAR_CONFIGURATION) == 2 else 1
+        stored = 0
+        for tile in image.tile:
+            left, top, right, bottom = tile[1]  # type: ignore[misc]
+            stored += (right - left) * (bottom - top)
+        if stored < image.width * image.height * planes:
+            raise DecodeError("the TIFF is truncated: strips or tiles are missing")
+
+
+def check_page(page: Any, data: bytes, max_pixels: int, channels: int) -> None:
+    """Raise DecodeError for a page of tifffile that is truncated, or too large, packed or unpacked."""
+    bands = page.samplesperpixel
+    if page.imagedepth != 1 or page.compression not in _COMPRESSIONS or page.dtype is None:
+        compression = int(page.compression)
+        layout = f"depth {page.imagedepth}, compression {compression}, type {page.dtype}"
+        accepted = f"{channels} bands, uncompressed or compressed by LZW, deflate or PackBits"
+        raise DecodeError(f"a TIFF with {bands} bands, {layout}; expected {accepted}")
+    high = min(page.rowsperstrip, page.imagelength)
+    wide = page.imagewidth
+    if page.is_tiled:
+        high = page.tilelength
+        wide = page.tilewidth
+    check_size(page.imagelength, page.imagewidth, max_pixels)
+    check_size(high, wide, max_pixels)
+    pixels = page.imagelength * page.imagewidth
+    check_bytes(pixels * page.dtype.itemsize * max(bands, channels))
+    parts = min(len(page.dataoffsets), len(page.databytecounts))
+    if parts < math.prod(page.chunked):  # would be black
+        raise DecodeError("the TIFF is truncated: strips or tiles are missing")
+    largest = high * wide * bands * page.dtype.itemsize
+    for offset, count in zip(page.dataoffsets, page.databytecounts, strict=True):
+        if not 0 < count <= len(data) - offset:
+            raise DecodeError("the TIFF is truncated")
+        if page.compression in _DEFLATE:
+            part = data[offset : offset + count]
+            if len(zlib.decompressobj().decompress(part, largest + 1)) > largest:
+                raise DecodeError("a strip or tile of the TIFF unpacks to more pixels than it has")

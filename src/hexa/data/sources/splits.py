@@ -1,0 +1,55 @@
+"""Splits of a source, by the names of folders, files and parts of data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from hexa.config import UserError, some
+
+_SPLITS = {
+    "train": ("train", "training"),
+    "test": ("test", "testing"),
+    "val": ("val", "valid", "validation"),
+    "unlabeled": ("unlabeled", "unlabelled"),
+}
+#: Common names of splits, and ours. A validation split serves as `test` if there is no test split.
+SPLIT_NAMES = {name: split for split, names in _SPLITS.items() for name in names}
+
+
+def choose_split(spec: str, split: str | None, splits: Iterable[str]) -> str:
+    """`split`, or the first of `splits` if None. Raises UserError if it is not one of them."""
+    known = list(splits)
+    if not known:
+        raise UserError(f"data '{spec}': has no splits")
+    if split is not None and split not in known:
+        raise UserError(f"data '{spec}': no split '{split}'; its splits: {some(known)}")
+    return split or known[0]
+
+
+def by_split(names: Iterable[str]) -> dict[str, str]:
+    """{split: name} with train and test first. Raises UserError if two names mean the same split."""
+    names_of: dict[str, str] = {}
+    for name in names:
+        other = names_of.setdefault(SPLIT_NAMES.get(name.lower(), name), name)
+        if other != name:
+            both = f"'{other}' and '{name}' are both names of one split"
+            raise UserError(f"{both}; rename or move one of them")
+    if "val" in names_of and "test" not in names_of:
+        names_of["test"] = names_of.pop("val")
+    order = sorted(names_of, key=lambda split: (split != "train", split != "test", split))
+    return {split: names_of[split] for split in order}
+
+
+def files_by_prefix(files: Iterable[Path]) -> dict[str, list[Path]]:
+    """Group files by what precedes the first "." or "-" of their names: train-00000-of-00002.parquet is `train`."""
+    groups: dict[str, list[Path]] = {}
+    for file in files:
+        groups.setdefault(file.name.split(".")[0].split("-")[0], []).append(file)
+    return groups
+
+
+def files_by_split(files: Iterable[Path]) -> dict[str, list[Path]]:
+    """Group files by the splits that their prefixes mean. Raises UserError as `by_split`."""
+    groups = files_by_prefix(files)
+    return {split: groups[name] for split, name in by_split(groups).items()}

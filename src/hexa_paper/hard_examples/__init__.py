@@ -1,0 +1,1 @@
+"""Hard examples of other papers."""

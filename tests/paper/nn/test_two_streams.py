@@ -1,0 +1,99 @@
+"""Lightness and colour: the change of colour space by hand, and two networks as one backbone anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from hexa.config import UserError
+from hexa.nn.backbones import NetworkConfig, build, num_features
+from hexa.nn.feature_maps import last_maps
+from hexa.weights import start
+from hexa.weights.export import export
+from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from hexa.weights.start import StartConfig
+from hexa_paper.nn.two_streams import lab
+
+SMALL = NetworkConfig(name="small-resnet", widths=(4, 8), streams="lab")
+
+
+def naive(red: float, green: float, blue: float) -> tuple[float, float, float]:
+    """The formulas of the CIE and of sRGB, number by number."""
+
+    def linear(u: float) -> float:
+        return u / 12.92 if u <= 0.04045 else ((u + 0.055) / 1.055) ** 2.4
+
+    def f(t: float) -> float:
+        return t ** (1 / 3) if t > (6 / 29) ** 3 else t * (29 / 6) ** 2 / 3 + 4 / 29
+
+    r = linear(red)
+    g = linear(green)
+    b = linear(blue)
+    x = f((0.412453 * r + 0.357580 * g + 0.180423 * b) / 0.95047)
+    y = f(0.212671 * r + 0.715160 * g + 0.072169 * b)
+    return (
+        116 * y - 16,
+        500 * (x - y),
+        200 * (y - f((0.019334 * r + 0.119193 * g + 0.950227 * b) / 1.08883)),
+    )
+
+
+def pixels(*colours: tuple[float, float, float]) -> Tensor:
+    return torch.tensor(colours, dtype=torch.float64)[:, :, None, None]
+
+
+def test_lab_is_that_of_the_formulas() -> None:
+    colours = (
+        torch.rand(200, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 3
+    )  # many are dark
+    expected = torch.tensor([naive(*colour) for colour in colours.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(
+        lab(colours[:, :, None, None])[..., 0, 0], expected, rtol=1e-9, atol=1e-9
+    )
+
+
+def test_the_gradient_is_finite_and_right_where_branches_meet() -> None:
+    """Black, both sides of the two thresholds, white, and a rounding error outside of the pixels."""
+    levels = [0.0, 1e-12, -1e-9, 0.04044, 0.04046, 0.0920, 0.0925, 1.0, 1 + 1e-7]
+    given = pixels(
+        *[(a, b, c) for a in levels for b in levels for c in (0.0, a, 1.0)]
+    ).requires_grad_()
+    lab(given).abs().sum().backward()
+    assert given.grad.isfinite().all()
+    assert (lab(pixels((0.0,) * 3)) == 0).all()
+    smooth = pixels(*[(level + 1e-4,) * 3 for level in levels if level >= 0]).requires_grad_()
+    assert torch.autograd.gradcheck(lab, (smooth,), eps=1e-7, atol=1e-3)
+
+
+def test_each_stream_sees_its_channels_of_the_pixels() -> None:
+    network = build(SMALL).eval()
+    images = torch.rand(3, 3, 16, 16)
+    assert num_features(network) == 16
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (SMALL.mean, SMALL.std))
+    middle = torch.tensor([50.0, 6.025, -6.6895])
+    half = torch.tensor([50.0, 92.208, 101.1675])
+    channels = (lab(images) - middle.view(3, 1, 1)) / half.view(3, 1, 1)
+    assert channels.abs().max() <= 1
+    expected = torch.cat([network.lightness(channels[:, :1]), network.colour(channels[:, 1:])], 1)
+    torch.testing.assert_close(network((images - mean) / std), expected, rtol=1e-4, atol=1e-5)
+    maps = last_maps(network, "two", (16, 16))
+    torch.testing.assert_close(
+        maps((images - mean) / std).mean((2, 3)), expected, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_file_of_two_streams_is_read_back_and_started_from(tmp_path: Path) -> None:
+    backbone = random_backbone(SMALL, 16)
+    images = torch.rand(2, 3, 16, 16)
+    path = save_backbone(backbone, tmp_path / "two.safetensors")
+    assert torch.equal(load_backbone(path)(images), backbone(images))
+    report = export(path, "safetensors", tmp_path / "again.safetensors")
+    assert report["largest_difference"] == 0
+    assert "two streams" in report["network"]
+    made = start.begun(SMALL, StartConfig(weights=str(path)))
+    assert made.state_dict().keys() == backbone.network.state_dict().keys()
+    with pytest.raises(UserError, match="the weights bring theirs"):
+        start.begun(SMALL.model_copy(update={"streams": "one"}), StartConfig(weights=str(path)))
