@@ -36,6 +36,7 @@ _OPTIONS = (
     "rates",
     "data_voc",
     "label_lists",
+    "processes",
 )
 
 
@@ -81,6 +82,12 @@ _OPTIONS = (
         "--label-lists FOLDER",
         "SimCLR's lists 1percent.txt and 10percent.txt: the labelled images of table 3",
     ),
+    option(
+        "--processes N",
+        "processes that train a run, started by torchrun (default: one for each visible GPU at --scale full, else 1)",
+        type=whole(1, 1024),
+    ),
+    option("--slurm FILE", "also write the trainings that are missing as an sbatch array"),
     PLAN,
     description="Plan an experiment of the paper, run or continue it, and write tables and figures into one folder. "
     "Any field of an experiment is an option here too and holds for every arm.",
@@ -91,6 +98,7 @@ def reproduce(given: Given, extra: Fields) -> int:
     from hexa.runtime.signals import Interrupted
     from hexa_paper.loop import begin, make, show
     from hexa_paper.request import Request
+    from hexa_paper.slurm import write_script
 
     console = Console()
     options = {name: getattr(given, name) for name in _OPTIONS}
@@ -98,6 +106,9 @@ def reproduce(given: Given, extra: Fields) -> int:
     plans = begin(given.experiment, Request(given.data, fields=extra, **options), console)
     for line in (line for plan in plans for line in show(plan)):
         console.print(line)
+    if given.slurm:
+        write_script(plans, Path(given.slurm))
+        console.print(f"for SLURM: sbatch {given.slurm}")
     if given.plan:
         return 0
     try:

@@ -11,16 +11,23 @@ import torch
 
 from hexa.config import UserError
 from hexa.reporting.tables import Table, counted, format_duration
+from hexa.run.names import BACKBONE
 from hexa.runtime.console import Console
 from hexa.runtime.lock import locked
 from hexa.runtime.signals import Interrupted
 from hexa_paper import drawing, results, tables
 from hexa_paper.benchmark import seconds_of_image
 from hexa_paper.plan import Job, Plan, experiment_of
-from hexa_paper.request import Request, refuse
+from hexa_paper.request import Request, check_test_images, refuse
 from hexa_paper.running import carry_out, command_of
+from hexa_paper.slurm import waiting
 from hexa_paper.studies import EXPERIMENTS, PARTS, listed, shortened, study
 
+#: Forward passes of a ResNet-50 that a V100 makes in an hour of training: MoCo-v2 takes 53 hours on eight for 200 epochs
+#: of 1,281,167 images, four passes each (Chen et al., 2020, table 3). Other networks and sizes differ.
+_PASSES_AN_HOUR = 4 * 200 * 1_281_167 / (53 * 8)
+#: Images of ImageNet, assumed if the images are not here.
+_IMAGENET = 1_281_167
 #: Characters of an error that are shown.
 _MOST = 300
 
@@ -66,6 +73,8 @@ def _planned(experiment: str, request: Request) -> Plan:
         remedy = "name labelled images with --evaluate-on SOURCE"
         unlabelled = f"data '{target.source}' has no labels to measure with; {remedy}"
         refuse(not target.labelled, unlabelled)
+        if target.num_images:  # they are here
+            check_test_images(target.source)
     images = request.images(request.data)
     if request.label_lists is not None:
         chosen = listed(chosen, request, targets[0].source)
@@ -95,14 +104,12 @@ def show(plan: Plan) -> Iterator[rich.table.Table | str]:
     measured = [f"{measure.title} on {measure.source}" for measure in final[0].measures]
     yield f"measured by {', '.join(dict.fromkeys(measured))}"
     yield from plan.study.notes
-    waiting = [job for job in search if job.missing(out)]
-    said = "The final runs follow from the search. To train its runs by hand:"
-    if not waiting:
-        waiting = [job for job in final if job.missing(out) and job.arm.epochs != 0]
-        said = "To train the runs by hand, which the same command then evaluates:"
-    if waiting:
-        yield said
-    yield from (command_of(job, out, plan.study.scale == "full") for job in waiting)
+    left = waiting(plan)
+    if left and left[0].searching:
+        yield "The final runs follow from the search. To train its runs by hand:"
+    elif left:
+        yield "To train the runs by hand, which the same command then evaluates:"
+    yield from (command_of(job, out, plan.study.scale == "full") for job in left)
 
 
 def _listed(plan: Plan, jobs: Sequence[Job]) -> rich.table.Table:
@@ -110,10 +117,11 @@ def _listed(plan: Plan, jobs: Sequence[Job]) -> rich.table.Table:
     full = plan.study.scale == "full"
     out = plan.request.folder
     first = plan.study.arms[0]
-    seconds = 0.0
-    if not full:
-        timed = seconds_of_image(experiment_of(first, plan.request))
-        seconds = timed / plan.cost(first) * plan.request.images(plan.request.data).num_images
+    images = plan.request.images(plan.request.data).num_images
+    if full:
+        seconds = 3600 / _PASSES_AN_HOUR * (images or _IMAGENET)
+    else:
+        seconds = seconds_of_image(experiment_of(first, plan.request)) / plan.cost(first) * images
     groups: dict[tuple[str, str, int], list[Job]] = {}
     for job in jobs:
         epochs = 0 if job.arm.epochs == 0 else job.experiment.epochs
@@ -126,13 +134,17 @@ def _listed(plan: Plan, jobs: Sequence[Job]) -> rich.table.Table:
         passes = plan.cost(members[0].arm) * epochs
         left = passes * seconds * len(waiting)
         total += left
-        cost = f"{passes:g}" if full else format_duration(left)
+        cost = _cost(left, full)
         done = str(len(members) - len(waiting))
         rows.append((phase, name, str(epochs), str(len(members)), done, cost))
-    if not full:
-        rows.append(("", "all", "", "", "", format_duration(total)))
-    cost = "forward passes of an image" if full else "training left, about"
+    rows.append(("", "all", "", "", "", _cost(total, full)))
+    cost = "V100 GPU-hours left, about" if full else "training left, about"
     return Table(("", "arm", "epochs", "runs", "done", cost), rows, 2).terminal(pad_edge=False)
+
+
+def _cost(seconds: float, full: bool) -> str:
+    """A time of training; in hours of a GPU at the full scale."""
+    return f"{seconds / 3600:,.0f}" if full else format_duration(seconds)
 
 
 # -- the work ---------------------------------------------------------------------------------------------------------
@@ -144,9 +156,6 @@ def make(plans: Sequence[Plan], console: Console) -> Path:
     A run that fails does not stop the others; the command ends with the first reason. Raises UserError.
     """
     out = plans[0].request.folder
-    alone = plans[0].study.scale == "full" and not torch.cuda.is_available()
-    remedy = "--plan prints them, --scale small is for this machine"
-    refuse(alone, f"the published settings need GPUs; {remedy}")
     held = f"works on {out} already; wait until it ends, or give another --out"
     with locked(out / results.LOCK, held):
         failed = [reason for plan in plans for reason in _make(plan, console)]
@@ -159,10 +168,9 @@ def make(plans: Sequence[Plan], console: Console) -> Path:
 
 def _make(plan: Plan, console: Console) -> list[str]:
     """Carry out a study, and return why runs failed."""
-    out = plan.request.folder
     try:
-        failed = _carried_out(plan.search, out, console)
-        failed += _carried_out(plan.final(), out, console)
+        failed = _carried_out(plan, plan.search, console)
+        failed += _carried_out(plan, plan.final(), console)
     except BaseException:
         tables.write(plan)
         raise
@@ -172,14 +180,26 @@ def _make(plan: Plan, console: Console) -> list[str]:
     return failed
 
 
-def _carried_out(jobs: Sequence[Job], out: Path, console: Console) -> list[str]:
+def _carried_out(plan: Plan, jobs: Sequence[Job], console: Console) -> list[str]:
     """Carry out every job of which something is missing, and return why jobs failed."""
+    out = plan.request.folder
+    gpus = torch.cuda.device_count()
+    full = plan.study.scale == "full"
+    processes = plan.request.processes or max(1, gpus if full else 1)
     failed = []
     for number, job in enumerate(jobs, 1):
         if not job.missing(out):
             continue
         try:
-            said = tables.scores_of(job, carry_out(job, out, console))
+            trained = (
+                job.arm.epochs == 0 or (results.run_folder(out, job.name) / BACKBONE).is_file()
+            )
+            whole = full and not trained and job.experiment.max_steps is None
+            remedy = (
+                "--plan prints the commands, and runs that are trained elsewhere are evaluated here"
+            )
+            refuse(whole and not gpus, f"the published settings need GPUs; {remedy}")
+            said = tables.scores_of(job, carry_out(job, out, processes, console))
         except (Interrupted, OSError):
             raise
         except Exception as error:

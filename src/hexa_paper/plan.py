@@ -302,21 +302,21 @@ class Plan:
 
     def equal_times(self, arm: Arm) -> list[int]:
         """The epochs of an arm that take the time of all epochs of the first arm, at least 1; empty if it is unknown."""
-        if self.study.passes is None or arm.epochs == 0:
+        if not self.study.equal_time or arm.epochs == 0:
             return []
         plain = self.study.arms[0]
         return [max(1, round(self.epochs_of(plain) * self.cost(plain) / self.cost(arm)))]
 
     def relative_time(self, arm: Arm, epochs: int) -> float | None:
         """The time of this many epochs of an arm, over that of all epochs of the first arm; None if it is unknown."""
-        if self.study.passes is None or arm.epochs == 0:
+        if not self.study.equal_time or arm.epochs == 0:
             return None
         plain = self.study.arms[0]
         return epochs * self.cost(arm) / (self.epochs_of(plain) * self.cost(plain))
 
     def cost(self, arm: Arm) -> float:
         """The cost of an image in a step, in forward passes of a view of the recipe's size."""
-        clean, further = self.study.passes or (3, 3)
+        clean, further = self.study.passes
         made = experiment_of(arm, self.request)
         views = made.views
         area = float(views.num_views)

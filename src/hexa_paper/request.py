@@ -51,6 +51,15 @@ def images_of(source: str, absent: bool = False) -> Images:
     return Images(source, len(opened), opened.labels is not None, several, known_as(opened))
 
 
+def check_test_images(source: str) -> None:
+    """Raise UserError if a source has no test images to measure on."""
+    try:
+        open_source(source, "test")
+    except UserError as error:
+        remedy = "give a source with both with --evaluate-on SOURCE"
+        raise UserError(f"{source}: needs training and test images ({error}); {remedy}") from None
+
+
 @dataclass(frozen=True)
 class Request:
     """The options of an experiment. None leaves a choice to the study, or to the recipes."""
@@ -75,6 +84,8 @@ class Request:
     """VOC2007, for the tables and the column that are measured on it."""
     label_lists: Path | str | None = None
     """The folder of SimCLR's lists, for table 3."""
+    processes: int | None = None
+    """Processes that train a run; by default one for each visible GPU at the full scale, and one at the small scale."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Fields of every arm's experiment, by path."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hexa import recipes
+from hexa.config import UserError
 from hexa.evaluation import evaluate
 from hexa.recipes.experiment import Experiment, load, override
 from hexa.reporting.runs import Run, flatten, read_run
@@ -20,7 +21,7 @@ from hexa.runtime import checkpoints
 from hexa.runtime.console import Console
 from hexa.training.losses import NonFiniteError
 from hexa.weights.pretrained import Backbone, random_backbone
-from hexa_paper import results
+from hexa_paper import results, torchrun
 from hexa_paper.plan import Job
 from hexa_paper.request import refuse
 from hexa_paper.studies import Measure
@@ -31,9 +32,10 @@ _ENVIRONMENT = ("time", "device", "precision", "threads", "processes", "versions
 _RESUMPTION = ("time", "step", "device", "commit")
 
 
-def carry_out(job: Job, out: Path, console: Console) -> dict[str, Any]:
+def carry_out(job: Job, out: Path, processes: int, console: Console) -> dict[str, Any]:
     """Make what a job's file of results lacks, and return the results. The caller holds the folder.
 
+    processes: of a training; one is this process, more are started by torchrun.
     The file is written after every evaluation, and a run saves checkpoints, so that the next call continues.
     """
     found = results.read(out, job.name) or _begun(job)
@@ -46,7 +48,7 @@ def carry_out(job: Job, out: Path, console: Console) -> dict[str, Any]:
         backbone = random_backbone(made.network, made.views.test_size, made.seed)
     else:
         backbone = results.run_folder(out, job.name)
-        if diverged := _trained(job, out, backbone, console):
+        if diverged := _trained(job, out, processes, console):
             found["diverged"] = diverged
             results.store(out, job.name, found)
             return found
@@ -85,8 +87,9 @@ def _begun(job: Job) -> dict[str, Any]:
     }
 
 
-def _trained(job: Job, out: Path, run: Path, console: Console) -> str:
+def _trained(job: Job, out: Path, processes: int, console: Console) -> str:
     """Train or resume a job's run unless it is finished. Returns why it diverged; empty if it did not."""
+    run = results.run_folder(out, job.name)
     fields = job.fields(out)
     teacher = fields.get("method.teacher")
     if teacher is not None and not (Path(teacher) / BACKBONE).is_file():
@@ -100,7 +103,9 @@ def _trained(job: Job, out: Path, run: Path, console: Console) -> str:
     if (run / BACKBONE).is_file():
         return ""
     try:
-        if begun:
+        if processes > 1:
+            torchrun.train(arguments_of(job, out), run, processes)
+        elif begun:
             resume(run, console=console)
         else:
             pretrain(experiment, run, console=console)
@@ -109,6 +114,12 @@ def _trained(job: Job, out: Path, run: Path, console: Console) -> str:
         if error.step <= 1:
             remedy = "nothing was learned, check the data"
         return f"step {error.step}: {error.what} not finite; {remedy}"
+    except UserError:
+        events = read_run(run).events if (run / CONFIG).is_file() else []
+        diverged = [event["message"] for event in events if event["event"] == "non-finite"]
+        if processes == 1 or not diverged:
+            raise
+        return str(diverged[-1])
     return ""
 
 
@@ -155,15 +166,21 @@ def command_of(job: Job, out: Path, full: bool) -> str:
 
     full: on eight GPUs.
     """
-    words = ["hexa", "pretrain", job.experiment.recipe]
+    words = ["hexa", *arguments_of(job, out)]
     if full:
         words = ["torchrun", "--standalone", "--nproc-per-node", "8", "-m", *words]
+    return shlex.join(words)
+
+
+def arguments_of(job: Job, out: Path) -> list[str]:
+    """The words of `hexa pretrain …` that train a job's run into the folder where the study looks for it."""
+    words = ["pretrain", job.experiment.recipe]
     options = _changes(job.experiment) | job.fields(out)
     options["out"] = str(results.run_folder(out, job.name))
     for path, value in options.items():
         text = "none" if value is None else json.dumps(value)
         words += [f"--{path}", value if isinstance(value, str) else text]
-    return shlex.join(words)
+    return words
 
 
 def _changes(experiment: Experiment) -> dict[str, Any]:

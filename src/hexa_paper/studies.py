@@ -106,9 +106,10 @@ class Study:
     measures: tuple[Measure, ...]
     lengths: tuple[float, ...] = (1.0,)
     """The shares of its epochs after which every run is measured."""
-    passes: tuple[int, int] | None = None
-    """Forward passes (a backward pass is two) of a clean step and of a further term. If they are known at the small
-    scale, every arm is trained for the time of the first one, too."""
+    passes: tuple[float, float] = (3, 3)
+    """Forward passes (a backward pass is two) of a clean step and of a further term, for each view."""
+    equal_time: bool = False
+    """Whether every arm is trained for the time of the first one, too."""
     search: bool = True
     """Whether each arm's learning rate is searched for; published settings are taken unchanged."""
     notes: tuple[str, ...] = ()
@@ -244,7 +245,8 @@ def study(
         classifiers or _arms(name, method, place),
         tuple(measure(one, own["preset"]) for one in experiment[scale]),
         lengths=(0.25, 0.5, 0.75, 1.0) if curves and not classifiers else (1.0,),
-        passes=tuple(own["passes"]) if "passes" in own and small and not curves else None,
+        passes=tuple(own.get("passes", (3, 3))),
+        equal_time="passes" in own and small and not curves,
         search=small,
         notes=tuple(notes),
     )
