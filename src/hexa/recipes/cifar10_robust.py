@@ -50,7 +50,9 @@ def acl() -> Experiment:
     """
     return _experiment(
         "acl",
-        optimizer=OptimizerConfig(name="lars", learning_rate=5.0, weight_decay=1e-6),
+        optimizer=OptimizerConfig(
+            name="lars", learning_rate=5.0, base_batch_size=512, weight_decay=1e-6
+        ),
         method=SimCLRConfig(temperature=0.5, adversarial_terms="joint"),
         hard_examples=_adversarial(generation="aux_eval"),
         objective=ObjectiveConfig(reduction="mean"),
