@@ -254,9 +254,11 @@ def _requested(request: type[Config], given: Given, extra: Fields) -> dict[str, 
 
 def _remark(run: str) -> str:
     """A line on a run that has not ended, whose newest checkpoint is used, or that has a better start; else empty."""
+    folder = Path(run)
+    if not folder.is_dir():
+        return ""
     from hexa.run.names import ADAPTATION, BACKBONE, CONFIG, WINNER
 
-    folder = Path(run)
     if not (folder / CONFIG).is_file():
         return ""
     adapts = (folder / ADAPTATION).is_file()

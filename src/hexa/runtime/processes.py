@@ -16,7 +16,6 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from hexa.config import UserError
-from hexa.runtime.rendezvous import agree_on_start
 
 #: Of a collective during which the main process may evaluate for days.
 _NO_LIMIT = timedelta(days=365)
@@ -61,6 +60,8 @@ def initialize(device: torch.device | None = None) -> None:
             reason = str(error).rpartition(": ")[2]
             problem = f"WORLD_SIZE announces several processes, but {reason}"
             raise UserError(f"{problem}; start with torchrun") from None
+        from hexa.runtime.rendezvous import agree_on_start
+
         store = PrefixStore(agree_on_start(shared, number, size), shared)
         backend = "nccl" if on_gpu else "gloo"
         dist.init_process_group(backend, store=store, rank=number, world_size=size)

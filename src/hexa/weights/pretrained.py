@@ -22,7 +22,6 @@ from hexa.runtime import paths
 from hexa.runtime.files import write_whole
 from hexa.runtime.random import Stream, global_draws
 from hexa.weights import files, folders, timm_weights
-from hexa.weights.external import external
 from hexa.weights.files import State, Unreadable, Weights
 from hexa.weights.fitting import filled, find_backbone, outlined
 from hexa.weights.foreign import foreign_state
@@ -331,6 +330,8 @@ def _timm(name: str) -> Backbone:
 
 
 def _external(spec: str) -> Backbone:
+    from hexa.weights.external import external
+
     network = external(spec)
     how = network.preparation
     config = NetworkConfig(name="python", channels=len(how.mean), mean=how.mean, std=how.std)

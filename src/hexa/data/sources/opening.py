@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,12 +13,8 @@ import torch
 from hexa.config import UserError, nearest
 from hexa.data.sources import torchvision_sets
 from hexa.data.sources.folder import FolderSource
-from hexa.data.sources.huggingface import HuggingFaceSource
-from hexa.data.sources.parquet import ParquetSource
 from hexa.data.sources.source import ArraySource, Source
 from hexa.data.sources.splits import choose_split
-from hexa.data.sources.voc import VOCSource
-from hexa.data.sources.webdataset import WebDatasetSource
 from hexa.runtime import paths
 
 
@@ -43,13 +40,14 @@ def digits(argument: str, split: str | None, spec: str) -> Source:
 
 
 #: Source names and what builds them from (what follows the colon, the split or None, the whole name for messages).
-SOURCES: dict[str, Callable[[str, str | None, str], Source]] = {
+#: MODULE:CLASS is imported when the first source of its kind is opened: a folder of images needs no pyarrow.
+SOURCES: dict[str, Callable[[str, str | None, str], Source] | str] = {
     "digits": digits,
     "folder": FolderSource,
-    "parquet": ParquetSource,
-    "hf": HuggingFaceSource,
-    "voc": VOCSource,
-    "webdataset": WebDatasetSource,
+    "parquet": "hexa.data.sources.parquet:ParquetSource",
+    "hf": "hexa.data.sources.huggingface:HuggingFaceSource",
+    "voc": "hexa.data.sources.voc:VOCSource",
+    "webdataset": "hexa.data.sources.webdataset:WebDatasetSource",
     **torchvision_sets.builders(),
 }
 
@@ -84,8 +82,10 @@ def open_source(
     most = max_image_pixels
     if most is not None and not (isinstance(most, int) and most > 0):
         raise UserError(f"max_image_pixels must be an integer > 0, got {most}")
+    found = SOURCES[kind]
+    build = pkgutil.resolve_name(found) if isinstance(found, str) else found
     try:
-        source = SOURCES[kind](argument, named or split, name)
+        source: Source = build(argument, named or split, name)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         problem = f"{where}{error.strerror or error}"

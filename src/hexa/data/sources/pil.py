@@ -22,7 +22,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from hexa.config import UserError
-from hexa.data.sources import jpeg_xl, kinds
+from hexa.data.sources import kinds
 from hexa.data.sources.limits import DecodeError, check_jpeg, check_size, check_tiff
 from hexa.runtime.packages import import_extra
 
@@ -66,6 +66,8 @@ def opened(data: bytes, max_pixels: int) -> ImageFile:
     reader = _reader(kind)
     header = None
     if kind == "JPEG XL":
+        from hexa.data.sources import jpeg_xl
+
         header = jpeg_xl.header_of(data)
         check_size(header.height, header.width, max_pixels)
     try:

@@ -15,7 +15,6 @@ from torch import Tensor
 from hexa.config import UserError, reason, some
 from hexa.data.sources.decode import MAX_IMAGE_PIXELS, DecodeError, decode, largest
 from hexa.data.sources.fingerprint import SAMPLED_BYTES, digest, sample, stamp
-from hexa.data.sources.labels import NotClasses, not_classes, numbered
 from hexa.data.sources.limits import read
 from hexa.data.sources.splits import choose_split
 from hexa.runtime.paths import composed
@@ -246,6 +245,8 @@ class Source:
 
         what: names them. others: the arrays of the other splits. class_names: of integers, by number.
         """
+        from hexa.data.sources.labels import NotClasses, not_classes, numbered  # imports pyarrow
+
         try:
             numbers, found = numbered(columns, others)
         except NotClasses as error:
