@@ -1248,10 +1248,10 @@ def the_paper() -> str:
     images = f"{record['images']:,} images ({record['data']})"
     passes = "; ".join(f"{title}: {count}" for title, count in record["passes"].items())
     text = [
-        "Published: a ResNet-50 pre-trained on ImageNet for the epochs of the row. Ours: a narrow network pre-trained "
-        f"on {images} for {length}, {seeds}, in {took} on {device} ({machine['time'][:10]}). The two are not "
-        "comparable, and runs this short say little about the methods. Arms have equal epochs, as published.\n",
-        "Evaluations that train a network are as short as the runs. Passes over their training images: "
+        "Published scores: a ResNet-50 pre-trained on ImageNet for the epochs of the row. Small scale: a narrow network "
+        f"pre-trained on {images} for {length}, {seeds}, in {took} on {device} ({machine['time'][:10]}). The two are "
+        "not comparable, and runs this short say little about the methods. Arms have equal epochs, as published.\n",
+        "Evaluations that train a network are as short as the runs. They make this many passes over their images: "
         f"{passes} (published: 20; detection 24,000 steps of 16 images).\n",
     ]
     parts = record["parts"].values()
@@ -1260,15 +1260,18 @@ def the_paper() -> str:
             arms = [arm for part in parts if part["experiment"] == name for arm in part["arms"]]
             command = f"hexa reproduce {name} --method METHOD --scale full {given['given']}"
             text.append(f"## Table {name[-1]}: {TABLES[name].title}\n")
-            text.append(f"At the full scale: `{command}` ({', '.join(METHODS)}).\n")
+            text.append(f"At the full scale: `{command}`; METHOD is one of {', '.join(METHODS)}.\n")
             text.append(markdown_table(list(_published_and_ours(name, arms))))
     text.append("## Figures\n\nThe paper prints no numbers of these.\n")
     for part in parts:
         name = part["experiment"]
         if "given" not in EXPERIMENTS[name]:
-            command = f"hexa reproduce {name} --method {part['method']}"
-            text.append(f"### {name}, {part['method']}\n")
-            text.append(f"{EXPERIMENTS[name]['question'].rstrip('.?')}: `{command}`\n")
+            method = part["method"]
+            command = f"hexa reproduce {name} --method {method} --data parquet:PATH/cifar10"
+            question = EXPERIMENTS[name]["question"]
+            end = "" if question.endswith(("?", ".")) else "."
+            text.append(f"### {name}, {method}\n")
+            text.append(f"{question}{end} Command: `{command}`\n")
             text.append(markdown_table([cells for arm in part["arms"] for cells in _ours(arm)]))
     return "\n".join(text)
 

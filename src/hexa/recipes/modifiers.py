@@ -16,12 +16,12 @@ from hexa.recipes.experiment import Experiment
 #: Every modifier, in the order they are written in the name that a run records.
 MODIFIERS = {
     "small": "a small ResNet whose first layer halves the image, 20 epochs of batches of 256: minutes on two cores",
-    "adversarial": "adversarial views beside the clean ones",
-    "robust": "adversarial views of 8 grey levels, through the clean batch-norms: robust, at the price of accuracy",
-    "cutmix": "cut-mixed views beside the clean ones",
-    "cutmix-adversarial": "cut-mixed views of the adversarial ones, which must be there",
-    "split": "half of each batch clean, half cut-mixed, in one pass: the price of the plain recipe",
-    "late": "hard examples set in half-way: until then the plain recipe, at its price",
+    "adversarial": "adversarial views in addition to the clean ones",
+    "robust": "adversarial views at ε = 8/255, through the clean batch-norms: robust, but less accurate",
+    "cutmix": "cut-mixed views in addition to the clean ones",
+    "cutmix-adversarial": "cut-mixed views of the adversarial views; needs +adversarial or +robust",
+    "split": "half of each batch clean, half cut-mixed, in one pass: costs as much as the plain recipe",
+    "late": "hard examples start half-way: until then the run equals the plain recipe, at its cost",
 }
 #: N-FGSM (docs/results.md#robust-features-from-random-weights).
 _STRONG = Adversarial(epsilon=8.0, step_size=8.0, random_start=2.0, project=False, branch="main")

@@ -1,7 +1,7 @@
-"""Accuracy of a softmax regression on the frozen backbone (that of `probe`) where images are not as they were. Presets
-`apgd`: under attack by APGD on the cross-entropy and on the targeted DLR loss, 100 steps each, on 1,000 images, ε in
-grey levels; `autoattack`: by these, FAB and Square; `pgd`: by projected gradients on the cross-entropy, which overstates,
-for comparison with numbers that were published so; `corruptions`: on the fifteen corruptions of ImageNet-C and CIFAR-10-C, five severities each.
+"""Robust accuracy: the softmax regression of `probe` on the frozen backbone, under adversarial attack or image corruption.
+Presets `apgd`: APGD on the cross-entropy and on the targeted DLR loss, 100 steps each, on 1,000 images, ε in 1/255;
+`autoattack`: also FAB and Square; `pgd`: projected gradients on the cross-entropy, which overstates robust accuracy, to
+compare with numbers that were published so; `corruptions`: the fifteen corruptions of ImageNet-C and CIFAR-10-C, five severities each.
 """
 
 from __future__ import annotations
