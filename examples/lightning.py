@@ -58,7 +58,7 @@ class HexaModule(pl.LightningModule):
         self.objective.commit(batch)
 
     def on_train_epoch_end(self) -> None:
-        if (self.current_epoch + 1) % 4 == 0:
+        if (self.current_epoch + 1) % 2 == 0:
             metrics = self.trainer.callback_metrics
             terms = ", ".join(f"{name} {float(loss):.3f}" for name, loss in metrics.items())
             print(f"epoch {self.current_epoch + 1}: {terms}")
@@ -72,7 +72,7 @@ def knn_accuracy(backbone: torch.nn.Module) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="SimCLR with adversarial views in Lightning")
-    parser.add_argument("--epochs", type=int, default=24, help="passes over the images")
+    parser.add_argument("--epochs", type=int, default=8, help="passes over the images (default: 8)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random draws")
     options = parser.parse_args()
     pl.seed_everything(options.seed)

@@ -1,8 +1,8 @@
 """A hard example of your own in one file: the worst of a few rotations and shifts of each view.
 
-A network with the best features may still be fooled by a small rotation (Engstrom et al., ICML 2019). The worst-of-k
-attack draws k rotations and shifts of each view and keeps the one with the largest loss. It needs no gradient, so it
-works for views that are not differentiable. Each try costs one forward pass.
+Small rotations and shifts fool networks (Engstrom et al., ICML 2019). The worst-of-k attack of that paper draws k
+rotations and shifts of each view and keeps the one with the largest loss. It needs no gradient. Each try costs one
+forward pass.
 
 Run: python examples/own_hard_example.py
 """
@@ -77,19 +77,20 @@ class WorstTurn(HardExample):
 
 
 def digits() -> Experiment:
-    """Return the recipe: MoCo-v2 on the embedded digits, with worst rotations and shifts."""
+    """Return the recipe: SimCLR on the embedded digits, with worst rotations and shifts."""
     changes = {
         "network.widths": (16, 32, 64),
+        "method": {"name": "simclr", "temperature": 0.2},
         "hard_examples": {"worst-turn": {"kind": "worst-turn"}},
         "optimizer": {"name": "adamw", "learning_rate": 0.002},
-        "epochs": 24,
+        "epochs": 8,
     }
     return override(recipes.get("digits-moco-v2"), changes)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="MoCo with a hard example of your own on digits")
-    parser.add_argument("--epochs", type=int, default=24, help="passes over the images")
+    parser = argparse.ArgumentParser(description="SimCLR with a hard example of your own on digits")
+    parser.add_argument("--epochs", type=int, default=8, help="passes over the images (default: 8)")
     parser.add_argument("--out", default="runs/worst-turn", help="folder of the run")
     options = parser.parse_args()
     recipe = f"{__file__}:digits"

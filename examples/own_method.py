@@ -121,14 +121,14 @@ def digits() -> Experiment:
         "method": {"name": "vicreg"},
         "hard_examples": {"adversarial": {"kind": "adversarial"}, "cutmix": {"kind": "cutmix"}},
         "optimizer": {"name": "adamw", "learning_rate": 0.002},
-        "epochs": 24,
+        "epochs": 8,
     }
     return override(recipes.get("digits-moco-v2"), changes)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="VICReg with hard examples on digits")
-    parser.add_argument("--epochs", type=int, default=24, help="passes over the images")
+    parser.add_argument("--epochs", type=int, default=8, help="passes over the images (default: 8)")
     parser.add_argument("--out", default="runs/vicreg", help="folder of the run")
     options = parser.parse_args()
     recipe = f"{__file__}:digits"
