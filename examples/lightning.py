@@ -5,6 +5,13 @@ Run: python examples/lightning.py (needs the package pytorch-lightning)
 
 import argparse
 
+try:
+    import pytorch_lightning as pl
+except ModuleNotFoundError:
+    raise SystemExit(
+        "this example needs PyTorch Lightning: pip install pytorch-lightning"
+    ) from None
+
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -19,13 +26,6 @@ from hexa.objective import Objective
 from hexa.runtime.random import Stream
 from hexa.weights.preparation import Preparation
 from hexa.weights.pretrained import Backbone
-
-try:
-    import pytorch_lightning as pl
-except ModuleNotFoundError:
-    raise SystemExit(
-        "this example needs PyTorch Lightning: pip install pytorch-lightning"
-    ) from None
 
 VIEW_SIZE = 16  # pixels
 NETWORK = backbones.NetworkConfig(name="small-resnet", widths=(16, 32, 64))
