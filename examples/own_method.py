@@ -14,6 +14,7 @@ import argparse
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -74,8 +75,9 @@ class VICReg(Method[OtherView], config=VICRegConfig):
         self.encoder = Encoder.branched(backbone, expander, setting, config.bn_groups)
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        """Return embeddings [V, B, D] whose lengths are not normalised, in fp32."""
-        return self.encoder.project(crops, branch).float()
+        """Return embeddings [V, B, D] whose lengths are not normalised, in fp32 or better."""
+        rows = self.encoder.project(crops, branch)
+        return rows.to(torch.promote_types(rows.dtype, torch.float32))
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> OtherView:
         return OtherView(embedding.flip(0))
