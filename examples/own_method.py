@@ -91,6 +91,7 @@ class VICReg(Method[OtherView], config=VICRegConfig):
 
     def _loss(self, embedding: Tensor, other: Tensor) -> Tensor:
         """Return the loss of each view and image, [V, B]; the mean over two views is L."""
+        # Average over dimensions, as algorithm 1 of the paper does; equation 5 has the sum.
         distance = (embedding - other).square().mean(-1)  # [V, B]
         # Measure variance and covariance on the images of all processes.
         rows = processes.all_gather_with_gradient(embedding.transpose(0, 1)).transpose(0, 1)
