@@ -66,6 +66,7 @@ setting = Setting(
     std=STD,
     seed=options.seed,
 )
+# Shuffle keys between 4 groups of batch statistics, so that statistics do not give keys away.
 config = MoCoConfig(queue_size=512, momentum=0.99, temperature=0.1, bn_groups=4)
 method = MoCo(config, backbones.build(network), setting).to(DEVICE)
 
