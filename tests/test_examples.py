@@ -68,7 +68,7 @@ def check(name: str, folder: Path, epochs: int) -> None:
 
 
 def test_hexa_moco(tmp_path: Path) -> None:
-    check("hexa_moco", tmp_path, epochs=8)
+    check("hexa_moco", tmp_path, epochs=5)
 
 
 def test_own_method(tmp_path: Path) -> None:
