@@ -23,7 +23,7 @@ TERMS = {
     "hexa_moco": {"std", "adversarial", "cutmix"},
     "own_method": {"std", "adversarial", "cutmix"},
     "own_hard_example": {"std", "worst-turn"},
-    "lightning": {"std", "adversarial"},
+    "lightning_module": {"std", "adversarial"},
 }
 
 
@@ -83,12 +83,12 @@ def test_own_hard_example_is_trained_and_pictured(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not find_spec("pytorch_lightning"), reason="pytorch-lightning is missing")
 def test_lightning(tmp_path: Path) -> None:
-    check("lightning", tmp_path, epochs=4)
+    check("lightning_module", tmp_path, epochs=4)
 
 
 def test_without_lightning_one_line_says_what_is_missing(tmp_path: Path) -> None:
     hidden = "import sys, runpy; sys.modules['pytorch_lightning'] = None"
-    script = f"{hidden}; runpy.run_path({str(EXAMPLES / 'lightning.py')!r})"
+    script = f"{hidden}; runpy.run_path({str(EXAMPLES / 'lightning_module.py')!r})"
     done = python(tmp_path, "-c", script)
     assert done.returncode == 1
     assert "pytorch-lightning" in done.stderr

@@ -1,6 +1,6 @@
 """The objective of hexa in a LightningModule: SimCLR with adversarial views, trained by PyTorch Lightning on one device.
 
-Run: python examples/lightning.py (needs the package pytorch-lightning)
+Run: python examples/lightning_module.py (needs the package pytorch-lightning)
 """
 
 import argparse
