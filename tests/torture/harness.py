@@ -216,7 +216,7 @@ def look(spec: str) -> str:
             if "\n" in str(error):
                 raise
             wrong += 1
-    assert len(source.version()) == len(source.fingerprint) == 16
+    assert len(source.fingerprint) == 16
     labels = "no labels" if source.labels is None else f"labels {source.labels.tolist()}"
     names = "" if source.class_names is None else f" of {source.class_names}"
     said = f"{len(source)} images, {wrong} unreadable, {labels}{names}"

@@ -116,7 +116,7 @@ def kept_state(task: Task, fit: Source, boxes: str, options: str) -> Iterator[St
         str(backbone.std),
     )
     how = (options, str(task.seed), task.precision, task.device.type)
-    images = (str(task.class_names), fit.version(), boxes, str(fit.max_image_pixels))
+    images = (str(task.class_names), fit.fingerprint, boxes, str(fit.max_image_pixels))
     folder = task.target.with_name(
         f"{task.target.name}.unfinished-{digest(*made_by, *how, *images)}"
     )

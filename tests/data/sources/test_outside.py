@@ -123,5 +123,3 @@ def test_a_pattern_or_file_that_the_user_names_may_be_a_link(tmp_path: Path) -> 
 def test_other_words_for_links_are_refused(tmp_path: Path) -> None:
     with one_line("links must be follow, got 'yes'"):
         open_source(f"{photos(tmp_path / 'set')},links=yes")
-    with one_line("not files; leave out links"):
-        open_source("digits,links=follow")

@@ -11,8 +11,6 @@ import pytest
 import torch
 
 from hexa.data import ArraySource, open_source
-from hexa.data.sources.source import Source, Subset
-from hexa_paper.detection.images import Joined
 from tests.data.sources.test_opening import write_parquet
 from tests.data.sources.test_torchvision_sets import caltech101
 from tests.data.sources.test_voc import kit
@@ -84,46 +82,24 @@ def test_other_contents_under_the_same_names_and_sizes_are_other_images(
 
 
 @EVERY
-def test_the_fingerprint_does_not_depend_on_times_and_the_version_does(
+def test_the_fingerprint_does_not_depend_on_times(
     tmp_path: Path, made: Callable[[Path, int], str]
 ) -> None:
     spec = made(tmp_path / "x", 7)
     before = open_source(spec)
-    version = before.version()
-    assert version == before.version() == open_source(spec).version()
     for file in before.files():
         os.utime(file, ns=(0, 0))
-    after = open_source(spec)
-    assert before.fingerprint == after.fingerprint
-    assert version != after.version() == before.version()
+    assert before.fingerprint == open_source(spec).fingerprint
 
 
-def test_of_many_files_a_sample_is_hashed_and_the_version_sees_all(tmp_path: Path) -> None:
+def test_of_many_files_a_sample_is_hashed(tmp_path: Path) -> None:
     root = many(tmp_path / "x")
     before = open_source(f"folder:{root}")
-    version = open_source(f"folder:{root}").version()
     (root / "b" / "003.bmp").write_bytes(bitmap(251))
     after = open_source(f"folder:{root}")
     assert before.fingerprint == after.fingerprint, "the 252nd of 500 is not looked into"
-    assert version != after.version()
     folder(root, {f"{'ab'[number % 2]}/{number:03d}.bmp": 252 for number in range(100, 200)})
     assert before.fingerprint != open_source(f"folder:{root}").fingerprint
-
-
-@pytest.mark.parametrize("kind", ["part", "joined"])
-def test_what_is_made_of_sources_has_their_version(tmp_path: Path, kind: str) -> None:
-    spec = f"folder:{many(tmp_path / 'x')}"
-
-    def made() -> Source:
-        source = open_source(spec)
-        return Subset(source, np.array([3, 1])) if kind == "part" else Joined([source, source])
-
-    version = made().version()
-    assert made().version() == version
-    (tmp_path / "x" / open_source(spec).paths[3]).write_bytes(bitmap(253))
-    assert made().version() != version
-    source = open_source(spec)
-    assert Subset(source, np.array([3, 1])).version() != Subset(source, np.array([1, 3])).version()
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+import io
 from pathlib import Path
-from typing import TextIO
 
 from hexa.config import UserError, reason, whole_characters
 from hexa.data.sources.source import Source, Subset
 from hexa.runtime import parsing
 from hexa.runtime.paths import composed, location
 
-#: Most bytes of a CSV file of groups (about fifty per image, for millions of images), and characters of a line.
-_MOST_BYTES = 1 << 30
-_MOST_LINE = 1 << 16
+#: Most bytes of a CSV file of groups: about fifty per image, for millions of images.
+_MOST_BYTES = 1 << 28
 
 
 def groups_of(spec: str, source: Source) -> list[str | None]:
@@ -36,27 +34,14 @@ def groups_of(spec: str, source: Source) -> list[str | None]:
 def _read(path: Path, source: Source, where: str) -> list[str | None]:
     """The group of each image of the source from a CSV file. Raises UserError."""
     try:
-        parsing.check(path, _MOST_BYTES)
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return _groups(csv.reader(_lines(file)), source, where)
-    except UnicodeDecodeError as error:
-        problem = f"is not UTF-8 ({reason(error)})"
-        raise UserError(f"{where}: {problem}; save it as CSV in UTF-8") from None
+        text = parsing.read_text(path, _MOST_BYTES)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        remedy = "give FILE.csv, column:NAME or key:NAME"
+        raise UserError(f"{where}: cannot be read ({reason(error)}); {remedy}") from None
+    try:
+        return _groups(csv.DictReader(io.StringIO(text, newline="")), source, where)
     except csv.Error as error:
         raise UserError(f"{where}: is not CSV ({reason(error)}); give rows of path,group") from None
-    except UserError:
-        raise
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        words = getattr(error, "strerror", None) or reason(error)
-        remedy = "give FILE.csv, column:NAME or key:NAME"
-        raise UserError(f"{where}: cannot be read ({words}); {remedy}") from None
-
-
-def _lines(file: TextIO) -> Iterator[str]:
-    while line := file.readline(_MOST_LINE):
-        if len(line) == _MOST_LINE:
-            raise csv.Error(f"it has a line of {_MOST_LINE:,} characters or more")
-        yield line
 
 
 def _name(path: str) -> str:
@@ -64,22 +49,21 @@ def _name(path: str) -> str:
     return composed(whole_characters(path))
 
 
-def _groups(rows: Iterator[list[str]], source: Source, where: str) -> list[str | None]:
-    columns = [cell.strip().lower() for cell in next(rows, [])]
-    if not {"path", "group"} <= {*columns}:
+def _groups(rows: csv.DictReader[str], source: Source, where: str) -> list[str | None]:
+    rows.fieldnames = [cell.strip().lower() for cell in rows.fieldnames or ()]
+    if not {"path", "group"} <= {*rows.fieldnames}:
         raise UserError(f"{where}: its first row must name the columns path and group")
     places: dict[str, int] = {}
     for index, name in enumerate(map(_name, source.paths)):
         places[name] = -1 if name in places else index
     groups: list[str | None] = [None] * len(source)
     unknown = []
-    for number, row in enumerate(filter(None, rows), 2):
-        cells = dict(zip(columns, row, strict=False))
-        if not {"path", "group"} <= cells.keys():
-            missing = f"row {number} has only {len(row)} of {len(columns)} columns"
+    for row in rows:
+        if row["path"] is None or row["group"] is None:
+            missing = f"line {rows.line_num} lacks a column"
             raise UserError(f"{where}: {missing}; give path and group, separated by a comma")
-        name = _name(cells["path"])
-        group = cells["group"].strip() or None
+        name = _name(row["path"])
+        group = row["group"].strip() or None
         place = places.get(name)
         if place is None:
             unknown.append(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -16,16 +16,14 @@ import yaml
 from hexa.config import UserError, nearest, some
 from hexa.data.sources import labels
 from hexa.data.sources.fingerprint import digest, sample
-from hexa.data.sources.limits import DecodeError, read
-from hexa.data.sources.parquet import half_of_memory, unpacked
-from hexa.data.sources.source import Source, reported
+from hexa.data.sources.limits import read
+from hexa.data.sources.parquet import ArrowSource, half_of_memory, unpacked
+from hexa.data.sources.source import reported
 from hexa.data.sources.splits import by_split
 from hexa.runtime import parsing
 from hexa.runtime.packages import import_extra
 from hexa.runtime.paths import Inside, location
 
-#: Rows read together for names and sizes; `datasets` may copy their images.
-_ROWS = 1000
 #: Files that `save_to_disk` writes: the splits, and the state of one.
 _SPLITS = "dataset_dict.json"
 _STATE = "state.json"
@@ -37,7 +35,7 @@ _REMOVE_IT = (
 )
 
 
-class HuggingFaceSource(Source):
+class HuggingFaceSource(ArrowSource):
     """A data set NAME of the hub or a folder, optionally followed by :CONFIG, ,image=COLUMN and ,label=COLUMN.
 
     A folder was written by `save_to_disk`, or has Parquet files or images. The image column is the one of type Image;
@@ -64,7 +62,6 @@ class HuggingFaceSource(Source):
         split: str | None,
         inside: Inside,
     ) -> None:
-        import datasets
 
         features = next(iter(tables.values())).features if tables else {}
         image, label, self.unfit_labels = _columns(features, named, self.name)
@@ -74,34 +71,27 @@ class HuggingFaceSource(Source):
         # files are memory-mapped and read by lengths that they contain: a damaged one would crash the process
         used = [column for column in (image, label) if column in table.column_names]
         table.select_columns(used).data.validate(full=True)
-        # the image column as two columns, IMAGE.bytes and IMAGE.path
-        undecoded = datasets.Image(decode=False)
-        self._images = table.select_columns([image]).cast_column(image, undecoded).flatten()
-        self._column = image
-        names, sizes, single = _names_and_sizes(self._images, image)
+        names = self._take_images(table.data.column(image))
+        empty = self._bytes.is_null().to_pylist()
+        self._single = {row: name for row, name in enumerate(names) if name and empty[row]}
+        single = list(self._single.values())
         _check_files(inside, single, "a row")
-        home = inside.places[0]
-        self.paths = [
-            _relative(name, home) or f"{self.split}/{number:08d}"
-            for number, name in enumerate(names)
-        ]
+        self.paths = [_relative(path, inside.places[0]) for path in self.paths]
         if label is not None and label in used:
             rest = [other for other in tables.values() if other is not table]
+            others = [other.data.column(label) for other in rest if label in other.column_names]
             class_names = getattr(table.features[label], "names", None)
-            own = _column_of([table], label)
-            self._number_labels(f"column '{label}'", own, _column_of(rest, label), class_names)
+            own = [table.data.column(label)]
+            self._number_labels(f"column '{label}'", own, others, class_names)
         known = b"" if self.labels is None else self.labels.tobytes()
+        sizes = pc.binary_length(self._bytes).fill_null(0).to_numpy().astype(np.int64)
         contents = sample(len(self), self.encoded)
         self.fingerprint = digest(*self.paths, sizes.tobytes(), known, samples=contents)
         self._read_from = [*(file["filename"] for file in table.cache_files), *single]
 
     def encoded(self, index: int) -> bytes:
-        row = self._images[index]
-        if row[f"{self._column}.bytes"] is not None:
-            return bytes(row[f"{self._column}.bytes"])
-        if row[f"{self._column}.path"] is None:
-            raise DecodeError("no bytes in this row")
-        return read(row[f"{self._column}.path"])
+        file = self._single.get(index)
+        return super().encoded(index) if file is None else read(file)
 
 
 def _parse(argument: str, spec: str) -> tuple[str, str | None, dict[str, str]]:
@@ -210,7 +200,7 @@ def _built(path: Path, config: str | None, inside: Inside) -> Any:
         tables = [Path(file) for file in files if file.endswith(".parquet")]
         for table in tables:
             remedy = "write it as several smaller files"
-            parts = unpacked([table], None, half_of_memory(), f"data '{inside.spec}'", remedy)
+            parts = unpacked([table], None, half_of_memory(), inside.spec, remedy)
             for _ in parts:
                 pass
     builder.download_and_prepare()
@@ -262,26 +252,6 @@ def _splits(tables: Mapping[str, Any], label: str | None) -> dict[str, str]:
     return names
 
 
-def _column_of(tables: Iterable[Any], column: str) -> Iterator[Any]:
-    for table in tables:
-        if column in table.column_names:
-            yield table.select_columns([column]).with_format("arrow")[:].column(column)
-
-
-def _names_and_sizes(images: Any, image: str) -> tuple[list[str | None], Any, list[str]]:
-    """The name of each image, its size in bytes (0 if it is a file of its own), and the names of those files."""
-    names: list[str | None] = []
-    sizes = []
-    single = []
-    for part in images.with_format("arrow").iter(batch_size=_ROWS):
-        paths = part.column(f"{image}.path")
-        contents = part.column(f"{image}.bytes")
-        names += paths.to_pylist()
-        single += paths.filter(contents.is_null()).drop_null().to_pylist()
-        sizes.append(pc.binary_length(contents).fill_null(0).to_numpy())
-    return names, np.concatenate(sizes).astype(np.int64), single
-
-
-def _relative(name: str | None, root: Path) -> str | None:
+def _relative(name: str, root: Path) -> str:
     """The path of a file relative to the data set's folder; other names unchanged."""
-    return str(Path(name).relative_to(root)) if name and Path(name).is_relative_to(root) else name
+    return str(Path(name).relative_to(root)) if Path(name).is_relative_to(root) else name

@@ -65,7 +65,7 @@ def open_source(
     """
     if "\0" in spec:
         raise UserError(f"data {spec!r}: a name cannot contain a zero byte")
-    name, body, max_value, named, follows_links = paths.parts(spec)
+    name, body, max_value, named, _ = paths.parts(spec)
     if named == "":
         remedy = f"write, for example, {name}#train"
         raise UserError(f"data '{spec}': a split is missing after '#'; {remedy}")
@@ -90,15 +90,10 @@ def open_source(
         where = f"{error.filename}: " if error.filename else ""
         problem = f"{where}{error.strerror or error}"
         raise UserError(f"data '{spec}': cannot be read: {problem}") from None
-    if isinstance(source, ArraySource):
-        if max_value is not None:
-            raise UserError(f"data '{spec}': its images have 8 bits; leave out max_value")
-        if follows_links:
-            raise UserError(f"data '{spec}': its images are not files; leave out links")
-        if channels != source.channels:
-            mismatch = f"{source.channels} channels, but the network takes {channels}"
-            remedy = "set network.channels, or give other images"
-            raise UserError(f"data '{spec}': its images have {mismatch}; {remedy}")
+    if isinstance(source, ArraySource) and channels != source.channels:
+        mismatch = f"{source.channels} channels, but the network takes {channels}"
+        remedy = "set network.channels, or give other images"
+        raise UserError(f"data '{spec}': its images have {mismatch}; {remedy}")
     source.max_value = max_value
     source.max_image_pixels = most or source.max_image_pixels
     source.channels = channels

@@ -33,7 +33,30 @@ _JOINED = 256 << 20
 _LOOKED_AT = 20
 
 
-class ParquetSource(Source):
+class ArrowSource(Source):
+    """Images whose files are in an Arrow column: bytes alone, or structs of `bytes` and perhaps `path`."""
+
+    _bytes: Any
+
+    def _take_images(self, column: Any) -> list[str | None]:
+        """Keep the bytes, and set `paths`. Returns the name in each row, None where it has none."""
+        is_struct = pa.types.is_struct(column.type)
+        chunks = column.chunks
+        parts = [chunk.field("bytes") if is_struct else chunk for chunk in chunks]
+        self._bytes = pa.chunked_array(parts)
+        names = [name for chunk in chunks for name in _names(chunk)]
+        self.paths = [name or f"{self.split}/{number:08d}" for number, name in enumerate(names)]
+        return names
+
+    def encoded(self, index: int) -> bytes:
+        data = self._bytes[index].as_py()
+        if data is None:
+            raise limits.DecodeError("no bytes in this row")
+        limits.check_bytes(len(data))
+        return bytes(data)
+
+
+class ParquetSource(ArrowSource):
     """A column with the bytes of image files, in a struct or alone, and optionally a label column.
 
     A folder has train.parquet and test.parquet, or train-00000-of-00002.parquet …; a single file is one split. The
@@ -45,18 +68,16 @@ class ParquetSource(Source):
     _read_from: list[Path]
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
-        self._most = half_of_memory()
-        self._held = pa.total_allocated_bytes()
+        self._most = max(0, half_of_memory() - pa.total_allocated_bytes())
         option = re.fullmatch(r"(.*),bytes=(\d{1,18})", argument)
         if option is not None and not location(argument).exists():
             argument = option[1]
             self._most = int(option[2])
-            self._held = 0
         root = location(argument)
         if not argument or not root.exists():
             where = f": {root}" if argument else ""
             raise UserError(f"data '{spec}': no such file or folder{where}; write parquet:PATH")
-        self._remedy = f"allow more with parquet:{argument},bytes={2 * self._most}"
+        self._remedy = f"allow more with parquet:{argument},bytes=N"
         files = _files(root, spec)
         inside = Inside(spec, root)
         for of_split in files.values():
@@ -69,12 +90,7 @@ class ParquetSource(Source):
             label, self.unfit_labels = column_of(types)
             column = self._whole(image)
             footers = [pq.read_metadata(file) for file in self._read_from]
-        is_struct = pa.types.is_struct(types[image])
-        self._bytes = pa.chunked_array(
-            [chunk.field("bytes") if is_struct else chunk for chunk in column.chunks]
-        )
-        names = [name for chunk in column.chunks for name in _names(chunk)]
-        self.paths = [name or f"{self.split}/{number:08d}" for number, name in enumerate(names)]
+        self._take_images(column)
         self._check_not_empty(str(self._read_from[0]))
         if label is not None:
             rest = [file for name in files if name != self.split for file in files[name]]
@@ -120,15 +136,13 @@ class ParquetSource(Source):
         """The column called `name` of each of these files that has it, in validated parts."""
         for file in files:
             if name in pq.read_schema(file).names:
-                what = f"data '{self.name}'"
-                for part in unpacked([file], [name], self._most, what, self._remedy, self._held):
+                for part in unpacked([file], [name], self._most, self.name, self._remedy):
                     part.validate(full=True)
                     yield part.column(name)
 
     def _whole(self, name: str) -> Any:
         """A column of all files of the split. Raises whatever pyarrow raises on damaged files."""
-        what = f"data '{self.name}'"
-        parts = unpacked(self._read_from, [name], self._most, what, self._remedy, self._held)
+        parts = unpacked(self._read_from, [name], self._most, self.name, self._remedy)
         # permissive: files may mix 32-bit and 64-bit numbers, or short and long offsets
         table = pa.concat_tables(parts, promote_options="permissive")
         table.validate(full=True)
@@ -144,13 +158,6 @@ class ParquetSource(Source):
                 raise UserError(f"data '{self.name}': has no column '{name}'; {near}")
             values: list[str | None] = self._whole(name).cast(pa.string()).to_pylist()
         return values
-
-    def encoded(self, index: int) -> bytes:
-        data = self._bytes[index].as_py()
-        if data is None:
-            raise limits.DecodeError("no bytes in this row")
-        limits.check_bytes(len(data))
-        return bytes(data)
 
 
 def _files(root: Path, spec: str) -> dict[str, list[Path]]:
@@ -191,16 +198,15 @@ def unpacked(
     files: list[Path],
     columns: list[str] | None,
     most: int,
-    what: str,
+    spec: str,
     remedy: str,
-    held: int = 0,
 ) -> Iterator[Any]:
     """These columns (None: all) of the files, a table for each row group, or several if that is large.
 
     A file of kilobytes can unpack to gigabytes, and claim that it does not, so a few rows are unpacked at a time and
-    counted; one, where the first is large. UserError if there are more than `most` bytes, `held` ones included.
+    counted; one, where the first is large. UserError if there are more than `most` bytes. spec: the source's name.
     """
-    left = most - held
+    left = most
     for path in files:
         file = pq.ParquetFile(path)
         empty = file.schema_arrow.empty_table()
@@ -215,9 +221,8 @@ def unpacked(
             for batch in file.iter_batches(rows, row_groups=[number], columns=columns):
                 left -= batch.nbytes
                 if left < 0:
-                    taken = f" in addition to {held:,} that are in use" if held > most // 10 else ""
-                    limit = f"unpacks to more than {most:,} bytes, the limit{taken}"
-                    raise UserError(f"{what}: {path} {limit}; {remedy}")
+                    limit = f"unpacks to more than {most:,} bytes, the limit"
+                    raise UserError(f"data '{spec}': {path} {limit}; {remedy}")
                 if batches and unjoined + batch.nbytes > _JOINED:
                     yield pa.Table.from_batches(batches, empty.schema).combine_chunks()
                     batches = []

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hexa.config import UserError, reason, some
 from hexa.data.sources.decode import MAX_IMAGE_PIXELS, DecodeError, decode, largest
-from hexa.data.sources.fingerprint import SAMPLED_BYTES, digest, sample, stamp
+from hexa.data.sources.fingerprint import SAMPLED_BYTES, digest, sample, size_of
 from hexa.data.sources.limits import read
 from hexa.data.sources.splits import choose_split
 from hexa.runtime.paths import composed
@@ -211,13 +211,6 @@ class Source:
         remedy = "use those, or a CSV file of path,group"
         raise UserError(f"data '{self.name}': has no {kind} '{name}': {where}; {remedy}")
 
-    def version(self) -> str:
-        """A digest of the fingerprint and the sizes and times of all files, for caches on this machine.
-
-        Asks for the status of every file: about three seconds for a million on a local disk.
-        """
-        return digest(self.fingerprint, *map(stamp, self.files()))
-
     def _open_split(self, spec: str, split: str | None, parts: Mapping[str, Part]) -> Part:
         """Set the name and the split, the first if None; returns its part. Raises UserError for an unknown split."""
         self.name = spec
@@ -230,7 +223,7 @@ class Source:
         files = list(self.files())
         # over a network, asking for the sizes of a million files would take minutes
         some_files = files[:: max(1, len(files) // 10_000)]
-        sizes = [stamp(file).partition(" ")[0] for file in some_files]
+        sizes = [size_of(file) for file in some_files]
         contents = sample(len(files), lambda row: read(files[row], SAMPLED_BYTES))
         self.fingerprint = digest(digest(*self.paths, *sizes, *parts), samples=contents)
 

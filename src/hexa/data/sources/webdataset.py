@@ -9,7 +9,7 @@ import os
 import re
 import tarfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -62,14 +62,11 @@ class WebDatasetSource(Source):
         self._places = [(shard, member) for shard, member, _ in found]
         self.paths = [f"{shard.name}/{member.name}" for shard, member in self._places]
         self._check_not_empty(str(self._read_from[0]))
-
-        def labels(shards: list[Path]) -> Iterator[Any]:
-            yield of_values([label for _, _, label in _read(shards, spec, _label, Counter())])
-
         rest = [shard for name, group in groups.items() if name != self.split for shard in group]
-        own = (of_values(values) for values in ([label for _, _, label in found],))
         # the other splits are read only if labels are text
-        self._number_labels("label in .cls or .json", own, labels(rest))
+        others = _read(rest, spec, _label, Counter())
+        what = "label in .cls or .json"
+        self._number_labels(what, map(_labels, [found]), map(_labels, [others]))
         sizes = [str(member.size) for _, member in self._places]
         known = b"" if self.labels is None else self.labels.tobytes()
         contents = sample(len(self), lambda index: self.encoded(index, SAMPLED_BYTES))
@@ -232,6 +229,11 @@ def _members(archive: tarfile.TarFile, file: _Headers) -> Iterator[tarfile.TarIn
         yield member
     if file.at(archive.offset, tarfile.BLOCKSIZE).strip(b"\0"):
         raise tarfile.ReadError(f"damaged or truncated at byte {archive.offset:,}")
+
+
+def _labels(samples: Iterable[tuple[Path, Member, object]]) -> Any:
+    """The labels of samples as an Arrow array. Raises NotClasses."""
+    return of_values([label for _, _, label in samples])
 
 
 def _label(content: bytes, kind: str) -> object:
