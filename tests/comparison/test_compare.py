@@ -90,7 +90,10 @@ def side(name: str, knn: float, probe: float) -> verdict.Side:
     shares = zip(labelled.MEASURES, (knn, probe), strict=True)
     right = {name: 100.0 * (np.arange(1000) < 10 * share) for name, share in shares}
     return verdict.Side(
-        name, load_backbone("pixels:4"), torch.zeros(1, 1), labelled.Scores(right, {})
+        name,
+        load_backbone("pixels:4"),
+        torch.zeros(1, 1),
+        labelled.Scores(right, np.arange(1000) % 2),
     )
 
 
@@ -204,7 +207,7 @@ def test_images_of_groups_do_not_judge_each_other(folder: Path, tmp_path: Path) 
         assert "images of one group (3 groups in all) do not judge each other" in found.notes
         names = np.array([Path(path).name for path in found.images.paths])
         groups.append({frozenset(names[found.images.groups() == group]) for group in range(3)})
-        assert found.sides[0].scores.groups["k-NN"].max() == 2  # type: ignore[union-attr]
+        assert found.sides[0].scores.groups.max() == 2  # type: ignore[union-attr]
     assert (groups[0], "as independent" in labelled.groups_note(found.judge, np.arange(9))) == (
         groups[1],
         True,

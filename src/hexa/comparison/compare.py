@@ -21,7 +21,7 @@ from hexa.comparison.extraction import (
     common,
     features_of,
 )
-from hexa.comparison.verdict import Side, Verdict, few_name
+from hexa.comparison.verdict import Side, Verdict
 from hexa.config import UserError, some, whole_characters
 from hexa.data import Source, draw_part, open_source
 from hexa.data.sources.source import Subset
@@ -213,7 +213,7 @@ def of_backbones(
     named = zip(backbones.items(), every, strict=True)
     sides = [Side(name, backbone, features) for (name, backbone), features in named]
     if judge is not None:
-        notes += [labelled.groups_note(judge, images.groups()), *_few_notes(judge)]
+        notes.append(labelled.groups_note(judge, images.groups()))
         for place, side in enumerate(sides):
             progress("judging", place, len(sides))
             scores = from_main(functools.partial(judge.scores, side.features))
@@ -231,16 +231,3 @@ def of_backbones(
         return verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides)
 
     return Comparison(tuple(sides), from_main(decided), images, judge, tuple(notes), twins)
-
-
-def _few_notes(judge: labelled.Judge) -> list[str]:
-    """Notes on the rows of few labels that cannot score all classes."""
-    classes = len(np.unique(judge.labels[judge.judged]))
-    notes = []
-    for shots, drawn in judge.draws.items():
-        count = min(len(np.unique(judge.labels[judge.asked(one)])) for one in drawn)
-        if count < classes:
-            notes.append(
-                f"{few_name(shots)}: on {count} of {classes} classes, since the others have too few images"
-            )
-    return notes

@@ -14,7 +14,7 @@ from torch import Tensor
 from hexa.comparison import labelled, unlabelled
 from hexa.comparison.labelled import DECIDING, MEASURES, Difference, Scores
 from hexa.data import Source
-from hexa.reporting.tables import Table, counted, shortened
+from hexa.reporting.tables import Table, shortened
 from hexa.weights.pretrained import Backbone
 
 
@@ -34,18 +34,15 @@ class Side:
     @property
     def record(self) -> dict[str, Any]:
         """All numbers, for JSON."""
-        scores = self.scores or Scores({}, {})
-        few = {str(shots): draws.tolist() for shots, draws in scores.few.items()}
-        balanced = {str(shots): draws.tolist() for shots, draws in scores.few_balanced.items()}
+        scores = self.scores
+        measures = () if scores is None else scores.right
         return {
             "name": self.name,
             "size": self.size,
             "num_features": self.features.shape[1],
             "weights": self.backbone.content_hash(),
-            "scores": {name: scores.accuracy(name) for name in scores.right},
-            "balanced_accuracy": {name: scores.balanced(name) for name in scores.right},
-            "few": few,
-            "few_balanced_accuracy": balanced,
+            "scores": {name: scores.accuracy(name) for name in measures},
+            "balanced_accuracy": {name: scores.balanced(name) for name in measures},
         }
 
     @property
@@ -107,11 +104,7 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
         assert mine is not None
         assert theirs is not None
         differences = {name: labelled.difference(mine, theirs, name, count) for name in mine.right}
-        few = {
-            few_name(shots): labelled.over_draws(mine.few[shots], theirs.few[shots], count)
-            for shots in mine.few
-        }
-        pairs.append(Pair(a, b, differences[DECIDING].sign, {**differences, **few}))
+        pairs.append(Pair(a, b, differences[DECIDING].sign, differences))
     every = range(len(sides))
     beaten = [{_other(pair, place) for pair in pairs if pair.winner == place} for place in every]
     top = max(every, key=lambda place: sides[place].reached(DECIDING))
@@ -156,7 +149,7 @@ def constant_note(side: Side, images: Source) -> str:
     poor = [name for name in scores.right if scores.accuracy(name) <= scores.majority]
     if not poor:
         return ""
-    label = int(np.bincount(scores.labels[DECIDING]).argmax())
+    label = int(np.bincount(scores.labels).argmax())
     frequent = images.class_names[label] if images.class_names else str(label)
     return (
         f"{_listed(poor)} of {side.name}: not above the share of the most frequent class, {frequent} "
@@ -205,34 +198,20 @@ def _judged_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
     """Accuracies; then, if classes are unequal, the share of the most frequent one and the balanced accuracies."""
     pairs = [pair for pair in verdict.pairs if pair.first == 0]
     for name in pairs[0].differences:
-        values = [_cell(side.scores, name) for side in sides]
+        values = [f"{side.reached(name):.1f}" for side in sides]
         yield f"{name}, % ↑", values, [str(pair.differences[name]) for pair in pairs]
     majority = None if sides[0].scores is None else sides[0].scores.majority
     if majority is None:
         return
     yield "most frequent class, %", [f"{majority:.1f}"] * len(sides), []
     for name in pairs[0].differences:
-        values = [_cell(side.scores, name, balanced=True) for side in sides]
-        yield f"{name.replace(' per class', '')}, balanced, % ↑", values, []
+        values = [f"{side.scores.balanced(name):.1f}" for side in sides if side.scores]
+        yield f"{name}, balanced, % ↑", values, []
 
 
 def _unlabelled_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
     kept = [f"{pair.kept:.0f} %" for pair in verdict.pairs if pair.first == 0]
     yield "neighbourhoods kept", ["100 %", *kept], []
-
-
-def few_name(shots: int) -> str:
-    """The name of the row with the accuracy from `shots` labelled images of each class."""
-    return f"{counted(shots, 'label')} per class"
-
-
-def _cell(scores: Scores | None, name: str, balanced: bool = False) -> str:
-    """An accuracy, or the mean of draws and their standard deviation. name: that of its row."""
-    assert scores is not None
-    if name in scores.right:
-        return f"{scores.balanced(name) if balanced else scores.accuracy(name):.1f}"
-    draws = (scores.few_balanced if balanced else scores.few)[int(name.split()[0])]
-    return f"{draws.mean():.1f} ± {draws.std(ddof=1):.1f}"
 
 
 def _other(pair: Pair, place: int) -> int:

@@ -81,7 +81,7 @@ def _supervised(task: Task, fit: Source, options: SemiSupervisedOptions, stream:
     head = options.head_rate or head
     sgd = partial(torch.optim.SGD, momentum=0.9, weight_decay=options.weight_decay)
     plan = Plan(options.epochs, options.batch_size, sgd, trunk, head, 0.2, (0.6, 0.8))
-    outcome, *_ = tuned(task, fit, task.test, plan, stream, "fine-tuning", options.score_every)
+    outcome = tuned(task, fit, task.test, plan, stream, "fine-tuning", options.score_every)
     outcome.effective |= {"trunk_rate": trunk, "head_rate": head}
     return outcome
 

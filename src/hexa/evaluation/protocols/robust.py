@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import Literal, Self
 
 import numpy as np
 import pydantic
 import torch
 from numpy.typing import NDArray
 from scipy.stats import binomtest
-from torch import Tensor, nn
+from torch import Tensor
 
 from hexa.config import Config, UserError
 from hexa.data.loading.evaluation_stream import evaluation_batches
@@ -28,7 +26,6 @@ from hexa.evaluation.attack import (
     Streams,
     channels_last,
     pgd,
-    projected_gradient,
     smallest_radius,
     together,
 )
@@ -48,38 +45,16 @@ from hexa.evaluation.protocol import (
 )
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.evaluation.split import draw_images
-from hexa.evaluation.supervised import Plan, tuned
-from hexa.ops import draws
 from hexa.ops.photometric import unit
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
-from hexa.weights.pretrained import Backbone
 
 
 class RobustOptions(Config):
     """Options of every preset of the protocol `robust`."""
 
-    head: Literal["slf", "alf", "aff"] = "slf"
-    """slf: the probe; alf: a linear layer trained on images under attack; aff: the whole network with it."""
-    head_epochs: int = pydantic.Field(default=25, gt=0)
-    """Passes over the training images, in crops and flips, for alf and aff; rates ×0.1 at 60 % and 80 % of them."""
-    head_rate: float = pydantic.Field(default=0.1, gt=0)
-    """Learning rate of SGD for alf and aff, with batches of 128."""
-    head_epsilon: float = pydantic.Field(default=8.0, gt=0, le=64)
-    """Radius ε of the attack in training, in grey levels, for alf and aff; a step is ε / 4."""
-    head_steps: int = pydantic.Field(default=10, gt=0)
-    """Steps of the attack in training, from a random point, for alf and aff."""
     images: int | None = pydantic.Field(default=None, gt=0)
     """Test images that are drawn, the same ones for every backbone and seed; all of them if not given."""
-
-    @pydantic.model_validator(mode="after")
-    def _head_learns(self) -> Self:
-        idle = sorted(name for name in self.model_fields_set if name.startswith("head_"))
-        if idle and self.head == "slf":
-            raise ValueError(
-                f"{', '.join(idle)}: not for head slf; leave it out, or give head alf or aff"
-            )
-        return self
 
 
 class CorruptionOptions(RobustOptions):
@@ -174,7 +149,7 @@ def attacked(task: Task, options: AttackOptions) -> Outcome:
 
     Per image, `smallest_epsilon` is the first ε at which an attack succeeds: 0 if none is needed, None if none does.
     """
-    scores = classifier(task, options)
+    scores = classifier(task)
     attacks = options.attacks(task.num_classes)
     epsilon_of = {epsilon / 255: epsilon for epsilon in (0.0, *sorted(set(options.epsilons)))}
     radii = [*epsilon_of][1:]
@@ -229,7 +204,7 @@ def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
     assert task.test.labels is not None, "a task has labelled sources"
     folder = options.official
     official = None if folder is None else opened(folder, task.test.labels)
-    scores = classifier(task, options)
+    scores = classifier(task)
     rows = drawn(task, options.images)
     cases = list(itertools.product(corruptions.KINDS, range(corruptions.NUM_SEVERITIES)))
     positions = []
@@ -272,50 +247,16 @@ def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
     return Outcome(metrics, details)
 
 
-def classifier(task: Task, options: RobustOptions) -> Scores:
-    """Pixels [B, C, H, W] in [0, 1] -> class scores [B, K]: the backbone and the head of the options, in fp32.
+def classifier(task: Task) -> Scores:
+    """Pixels [B, C, H, W] in [0, 1] -> class scores [B, K]: the backbone and its probe, in fp32.
 
     Whatever the precision of the features, images are scored in fp32: rounding hides gradients, and images that an
     attack would move are counted as robust.
     """
-    network = task.backbone
-    if options.head == "slf":
-        head = fit_probe(*task.features("fit"), task.num_classes, seed=task.seed).linear()
-        head = head.to(task.device)
-    else:
-        network, head = adversarially_trained(task, options)
-    backbone: Callable[[Tensor], Tensor] = precisions.place(network.eval(), task.device)
+    probe = fit_probe(*task.features("fit"), task.num_classes, seed=task.seed)
+    head = probe.linear().to(task.device)
+    backbone: Callable[[Tensor], Tensor] = precisions.place(task.backbone.eval(), task.device)
     return lambda images: head(backbone(images).float())
-
-
-def adversarially_trained(task: Task, options: RobustOptions) -> tuple[Backbone, nn.Linear]:
-    """A copy of the backbone and a linear layer after training on images under attack (Madry et al. 2018): min over
-    the layer, for aff the whole network, of the mean over images of the cross-entropy at the end of an attack on it.
-    """
-    radius = options.head_epsilon / 255
-
-    def harder(scores: Scores, images: Tensor, labels: Tensor, stream: Stream) -> Tensor:
-        start = images + radius * (2 * draws.uniform_like(images, stream) - 1)
-        how = (radius, radius / 4, options.head_steps)
-        return projected_gradient(scores, images, labels, start, *how, stops=False)[0]
-
-    sgd = partial(torch.optim.SGD, momentum=0.9, weight_decay=2e-4)
-    epochs = options.head_epochs
-    plan = Plan(epochs, 128, sgd, options.head_rate, options.head_rate, 0.1, (0.6, 0.8))
-    stream = Stream(task.seed).child("robust", options.head)
-    outcome, network, head = tuned(
-        task,
-        task.fit,
-        task.test,
-        plan,
-        stream,
-        label="training under attack",
-        score_every=epochs,
-        harder=harder,
-        frozen=options.head == "alf",
-    )
-    task.notes.extend(outcome.notes)
-    return network, head
 
 
 def drawn(task: Task, count: int | None) -> Labels:
@@ -371,5 +312,5 @@ PROTOCOL = Protocol(
         "corruptions": CorruptionOptions(),
     },
     identity=_identity,
-    extracts=lambda options: ("fit",) if options.head == "slf" else (),
+    extracts=lambda options: ("fit",),
 )
