@@ -378,5 +378,5 @@ def test_official_files_are_scored_instead_of_our_own(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"fog\.npy"):
         evaluate("robust", backbone, "digits", official=tmp_path, **how)
     (tmp_path / "fog.npy").unlink()
-    with pytest.raises(UserError, match=r"lacks fog\.npy"):
+    with pytest.raises(UserError, match=r"fog\.npy"):
         evaluate("robust", backbone, "digits", official=tmp_path, **how)

@@ -34,6 +34,9 @@ from hexa.weights.pretrained import Backbone, load_backbone
 
 Rows = NDArray[np.int64]
 
+#: The verdict if there are no labels that can judge.
+_UNTOLD = "without labels it cannot be told which is better; give labelled images (--labelled), a few per class, to know"
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest(Extraction):
@@ -157,8 +160,7 @@ def of_backbones(
     Several processes call it alike; each extracts a share of the features, which the main one alone has in the end.
 
     judging: labelled images, or `data` itself, by whose labels, if it has any, backbones are judged; without labels no
-    side is better, and the share of neighbourhoods that survive is all that is measured. trials: how many
-    states a backbone was chosen from by these labels, which widens the intervals.
+    side is better. trials: how many states a backbone was chosen from by these labels, which widens the intervals.
     learned: True if a backbone learned from `data`, so that labelled images must not be among these.
     """
     device = precisions.pick_device(how.device)
@@ -227,7 +229,7 @@ def of_backbones(
         each = ", ".join(map(str, sizes))
         notes.append(f"each at its own image size: {each} px; for one, hexa compare --size N")
 
-    def decided() -> Verdict:
-        return verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides)
-
-    return Comparison(tuple(sides), from_main(decided), images, judge, tuple(notes), twins)
+    decision = Verdict(None, _UNTOLD, ())
+    if judged:
+        decision = from_main(functools.partial(verdict.by_labels, sides, trials))
+    return Comparison(tuple(sides), decision, images, judge, tuple(notes), twins)

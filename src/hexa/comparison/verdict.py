@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from hexa.comparison import labelled, unlabelled
+from hexa.comparison import labelled
 from hexa.comparison.labelled import DECIDING, MEASURES, Difference, Scores
 from hexa.data import Source
 from hexa.reporting.tables import Table, shortened
@@ -64,10 +64,8 @@ class Pair:
     second: int
     better: int
     """1 if the second is better, −1 if it is worse, 0 if neither can be said."""
-    differences: Mapping[str, Difference] = field(default_factory=dict)
-    """second − first in percentage points, with labels."""
-    kept: float | None = None
-    """Without labels: the share in percent of the first's neighbourhoods that survive in the second."""
+    differences: Mapping[str, Difference]
+    """second − first in percentage points."""
 
     @property
     def record(self) -> dict[str, Any]:
@@ -127,20 +125,6 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
     return Verdict(None if rivals else top, said, tuple(pairs))
 
 
-def without_labels(sides: Sequence[Side]) -> Verdict:
-    """No side is better; the sentence gives the share of the first side's neighbourhoods that each other one keeps."""
-    first = sides[0]
-    pairs = []
-    shares = []
-    for place, side in enumerate(sides[1:], 1):
-        share = 100 * float(unlabelled.kept(first.features, side.features).mean())
-        pairs.append(Pair(0, place, 0, kept=share))
-        shares.append(f"{side.name} {share:.0f} %")
-    said = f"without labels it cannot be told which is better (share of {first.name}'s neighbourhoods kept: "
-    said += f"{', '.join(shares)}); give labelled images (--labelled), a few per class, to know"
-    return Verdict(None, said, tuple(pairs))
-
-
 def constant_note(side: Side, images: Source) -> str:
     """A note if an accuracy of the side is not above the share of the most frequent class; else empty."""
     scores = side.scores
@@ -168,13 +152,12 @@ def table(sides: Sequence[Side], verdict: Verdict, width: int | None = None) -> 
         room = (width - _LABELS) // len(sides) - 2
         names = shortened(names, max(_LEAST, min(_MOST, room)))
     first, *others = names
-    measured = _judged_rows if sides[0].scores is not None else _unlabelled_rows
     header = ["", *names]
     rows = [["image size, px", *(str(side.size) for side in sides)]]
     if len(sides) == 2:
         header.append(f"{others[0]} − {first}")
         rows[0].append("")
-    for label, values, differences in measured(sides, verdict):
+    for label, values, differences in _judged_rows(sides, verdict):
         row = [label, *values]
         if len(sides) == 2:
             row += differences or [""]
@@ -197,21 +180,17 @@ _MOST = 14
 def _judged_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
     """Accuracies; then, if classes are unequal, the share of the most frequent one and the balanced accuracies."""
     pairs = [pair for pair in verdict.pairs if pair.first == 0]
-    for name in pairs[0].differences:
+    measures = () if sides[0].scores is None else MEASURES
+    for name in measures:
         values = [f"{side.reached(name):.1f}" for side in sides]
         yield f"{name}, % ↑", values, [str(pair.differences[name]) for pair in pairs]
     majority = None if sides[0].scores is None else sides[0].scores.majority
     if majority is None:
         return
     yield "most frequent class, %", [f"{majority:.1f}"] * len(sides), []
-    for name in pairs[0].differences:
+    for name in measures:
         values = [f"{side.scores.balanced(name):.1f}" for side in sides if side.scores]
         yield f"{name}, balanced, % ↑", values, []
-
-
-def _unlabelled_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
-    kept = [f"{pair.kept:.0f} %" for pair in verdict.pairs if pair.first == 0]
-    yield "neighbourhoods kept", ["100 %", *kept], []
 
 
 def _other(pair: Pair, place: int) -> int:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from hexa.config import UserError
 
@@ -105,14 +107,8 @@ def complete_groups(pairs: Places, similarity: NDArray[np.floating], count: int)
 
 
 def components(pairs: Places, count: int) -> Places:
-    """The connected component of each of `count` places, named by its smallest place. pairs: i · count + j."""
-    first, second = np.divmod(pairs, count)
-    label = np.arange(count)
-    while True:
-        before = label.copy()
-        least = np.minimum(label[first], label[second])
-        np.minimum.at(label, first, least)
-        np.minimum.at(label, second, least)
-        label = label[label]
-        if (label == before).all():
-            return label
+    """The number of the connected component of each of `count` places. pairs: i · count + j."""
+    ends = np.divmod(pairs, count)
+    links = coo_array((np.ones(len(pairs)), ends), shape=(count, count))
+    found: Places = connected_components(links, directed=False)[1]
+    return found

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.neighbors import NearestNeighbors
 
 from hexa.config import UserError
 from hexa.evaluation import feature_file
@@ -146,10 +147,12 @@ class Features:
         are to 4,096 of them or more.
         """
         bank = np.arange(0, len(self.paths), max(1, len(self.paths) // _REFERENCES))
-        similarity = _fifth_largest(self.directions, self.directions[bank], bank)
-        scores = [_deviations(1 - similarity)]
+        # unit vectors: |a − b|² = 2 − 2 a·b
+        unlike = _fifth_nearest(self.directions, bank) ** 2 / 2
+        scores = [_deviations(unlike)]
         if self.file.statistics is not None:
-            scores.append(_deviations(_fifth_distance(self.file.statistics, bank)))
+            pictures = _standardised(self.file.statistics)
+            scores.append(_deviations(_fifth_nearest(pictures, bank)))
         ranks = [np.argsort(np.argsort(-one, kind="stable")) for one in scores]
         turns = np.array(ranks) + np.arange(len(ranks))[:, None] / 2
         order = np.argsort(turns.min(0), kind="stable")[:count]
@@ -161,7 +164,7 @@ class Features:
                 Found(
                     [self.paths[place]],
                     [place],
-                    float(similarity[place]),
+                    1 - float(unlike[place]),
                     score=float(scores[which][place]),
                     reason=("features", "picture")[which],
                     nearest=[other for other in others if other != place][:_NAMED],
@@ -327,31 +330,19 @@ def _deviations(distances: NDArray[np.floating]) -> NDArray[np.float64]:
     return apart / max(1.4826 * float(np.median(np.abs(apart))), 0.05)
 
 
-def _fifth_largest(
-    rows: Floats,
-    others: Floats,
-    bank: Places,
-) -> Floats:
-    """The fifth largest product of each row with `others`, the rows at the places `bank`, without itself."""
+def _fifth_nearest(rows: Floats, bank: Places) -> NDArray[np.floating]:
+    """The distance of each row [N, D] to the fifth nearest of those at the places `bank`, without itself."""
     k = min(_NEIGHBOUR, len(bank) - 1)
-    found, _ = nearest(rows, others, k + 1)
-    values: Floats = found[:, k - 1]
-    values[bank] = found[bank, k]  # a row of the bank is its own nearest
+    search = NearestNeighbors(n_neighbors=k + 1, algorithm="brute").fit(rows[bank])
+    distances, _ = search.kneighbors(rows)
+    values: NDArray[np.floating] = distances[:, k - 1]
+    values[bank] = distances[bank, k]  # a row of the bank is its own nearest
     return values
 
 
-def _fifth_distance(statistics: Floats, bank: Places) -> Floats:
-    """The distance of statistics [N, 12] of the picture to the fifth nearest of the images `bank`.
-
-    Statistics have one mean grey level in place of three colours, and are in robust standard deviations.
-    """
+def _standardised(statistics: Floats) -> Floats:
+    """Statistics [N, 12] of pictures in robust standard deviations, with one mean grey level in place of three colours."""
     numbers = np.concatenate([statistics[:, :3].mean(1, keepdims=True), statistics[:, 3:]], axis=1)
     middle = np.median(numbers, axis=0)
     deviation = np.maximum(1.4826 * np.median(np.abs(numbers - middle), axis=0), 1e-3)
-    rows = np.clip((numbers - middle) / deviation, -_FARTHEST, _FARTHEST).astype(np.float32)
-    # |a − b|² = |a|² − (2 a·b − |b|²), whose bracket is a product of longer rows
-    squares = (rows**2).sum(1, keepdims=True)
-    longer = np.concatenate([2 * rows, -np.ones_like(squares)], axis=1)
-    others = np.concatenate([rows, squares], axis=1)[bank]
-    distances: Floats = np.sqrt(np.maximum(squares[:, 0] - _fifth_largest(longer, others, bank), 0))
-    return distances
+    return np.clip((numbers - middle) / deviation, -_FARTHEST, _FARTHEST).astype(np.float32)
