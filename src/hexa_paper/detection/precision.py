@@ -35,7 +35,10 @@ RULES: dict[str, Rule] = {"area": interpolated_area, "eleven_point": eleven_poin
 
 
 def precisions(
-    detected: Sequence[Objects], truth: Sequence[Boxes], num_classes: int, rule: str
+    detected: Sequence[Objects],
+    truth: Sequence[Boxes],
+    num_classes: int,
+    rule: str,
 ) -> Values:
     """Average precision of each class at each of OVERLAPS, [C, 10] in 0 … 1; NaN for a class without objects.
 
@@ -51,7 +54,10 @@ def precisions(
 
 
 def _of_class(
-    detected: Sequence[Objects], truth: Sequence[Boxes], label: int, rule: Rule
+    detected: Sequence[Objects],
+    truth: Sequence[Boxes],
+    label: int,
+    rule: Rule,
 ) -> list[float]:
     parts = []  # of each image: scores of its boxes, their largest overlaps, and which object they overlap most
     difficult: list[bool] = []

@@ -23,7 +23,12 @@ from hexa_paper.semi_supervised.learner import Learner, RotationLearner
 from hexa_paper.semi_supervised.options import RESOLVED, SemiSupervisedOptions
 
 
-def train(task: Task, labelled: Labels, options: SemiSupervisedOptions, stream: Stream) -> Outcome:
+def train(
+    task: Task,
+    labelled: Labels,
+    options: SemiSupervisedOptions,
+    stream: Stream,
+) -> Outcome:
     """Accuracy of the slow copy after the last step. labelled: positions of the images whose label is seen.
 
     Network and classifier learn alike, batch-norms included.
@@ -73,7 +78,10 @@ class LearnersObjective(Objective):
 
 
 def _objective(
-    task: Task, labelled: Labels, options: SemiSupervisedOptions, stream: Stream
+    task: Task,
+    labelled: Labels,
+    options: SemiSupervisedOptions,
+    stream: Stream,
 ) -> Objective:
     assert task.fit.classes is not None, "a task for this has one label per image"
     classes = torch.full((len(task.fit),), -1)
