@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -163,27 +164,30 @@ def of_backbones(
     side is better. trials: how many states a backbone was chosen from by these labels, which widens the intervals.
     learned: True if a backbone learned from `data`, so that labelled images must not be among these.
     """
+    if not labelled.can_judge(judging.classes):
+        unseen = [
+            Side(name, one, torch.empty(0, one.num_features)) for name, one in backbones.items()
+        ]
+        few = "the labels are not used: fewer than two classes have two images or more"
+        reasons = () if judging.classes is None else (few,)
+        return Comparison(tuple(unseen), Verdict(None, _UNTOLD, ()), judging, None, reasons, ())
     device = precisions.pick_device(how.device)
-    judged = labelled.can_judge(judging.classes)
 
     def chosen() -> tuple[Rows, tuple[tuple[str, str], ...], list[str]]:
         """Positions of the images to look at, near-duplicates that were left out, and notes."""
         notes = list[str]()
         twins: tuple[tuple[str, str], ...] = ()
-        if judging.classes is not None and not judged:
-            notes.append("the labels are not used: fewer than two classes have two images or more")
         progress("timing the networks", 0, 0)
-        rows = affordable([*backbones.values()], judging, how, judged, device)
+        rows = affordable([*backbones.values()], judging, how, device)
         if len(rows) < len(judging):
-            remedy = "; more --time draws more" if judged else ""
-            notes.append(f"{len(rows):,} of {len(judging):,} images were drawn{remedy}")
-        if judged:
-            kept, found = leakage.apart(data, judging, rows, how, notes, progress, learned)
-            if labelled.can_judge(labelled.labels_of(judging)[kept]):
-                rows = kept
-                twins = found
-            else:
-                notes.append("near-duplicates stay, since too few labelled images would be left")
+            drawn = f"{len(rows):,} of {len(judging):,} images were drawn"
+            notes.append(f"{drawn}; more --time draws more")
+        kept, found = leakage.apart(data, judging, rows, how, notes, progress, learned)
+        if labelled.can_judge(labelled.labels_of(judging)[kept]):
+            rows = kept
+            twins = found
+        else:
+            notes.append("near-duplicates stay, since too few labelled images would be left")
         if len(rows) < FEWEST:
             raise UserError(
                 f"{judging!r}: too few images to compare by; give {FEWEST} distinct ones or more"
@@ -192,13 +196,11 @@ def of_backbones(
 
     rows, twins, notes = from_main(chosen)
     images = Subset(judging, rows)
-    judge = None
-    if judged:
-        judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups())
-        comparisons = trials * math.comb(len(backbones), 2)
-        can = labelled.shown_by(judge, comparisons=comparisons)
-        progress(can, 0, 1)
-        progress(can, 1, 1)
+    judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups())
+    comparisons = trials * math.comb(len(backbones), 2)
+    can = labelled.shown_by(judge, comparisons=comparisons)
+    progress(can, 0, 1)
+    progress(can, 1, 1)
     found = list[tuple[Tensor, Tensor]]()
     for name, backbone in backbones.items():
         tell = functools.partial(progress, f"{name}, {backbone.image_size} px")
@@ -210,26 +212,17 @@ def of_backbones(
         names = some(images.paths[place] for place in lost)
         notes.append(f"{len(lost)} of {len(images):,} images cannot be read: {names}")
         images = Subset(images, shared.numpy())
-        if judged:
-            judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups())
-    named = zip(backbones.items(), every, strict=True)
-    sides = [Side(name, backbone, features) for (name, backbone), features in named]
-    if judge is not None:
-        notes.append(labelled.groups_note(judge, images.groups()))
-        for place, side in enumerate(sides):
-            progress("judging", place, len(sides))
-            scores = from_main(functools.partial(judge.scores, side.features))
-            sides[place] = replace(side, scores=scores)
-        progress("judging", len(sides), len(sides))
-        notes += [note for side in sides if (note := verdict.constant_note(side, images))]
+        judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups())
+    notes.append(labelled.groups_note(judge, images.groups()))
+    sides = list[Side]()
+    for (name, backbone), features in zip(backbones.items(), every, strict=True):
+        progress("judging", len(sides), len(backbones))
+        scores = from_main(functools.partial(judge.scores, features))
+        sides.append(Side(name, backbone, features, scores))
+    progress("judging", len(sides), len(sides))
     told = {name: backbone.info.get("note") for name, backbone in backbones.items()}
     notes += [f"{name}: {note}" for name, note in told.items() if note]
-    sizes = list(dict.fromkeys(side.size for side in sides))
-    if len(sizes) > 1:
-        each = ", ".join(map(str, sizes))
-        notes.append(f"each at its own image size: {each} px; for one, hexa compare --size N")
-
-    decision = Verdict(None, _UNTOLD, ())
-    if judged:
-        decision = from_main(functools.partial(verdict.by_labels, sides, trials))
+    if len({side.size for side in sides}) > 1:
+        notes.append("each at its own image size; for one, hexa compare --size N")
+    decision = from_main(functools.partial(verdict.by_labels, sides, trials))
     return Comparison(tuple(sides), decision, images, judge, tuple(notes), twins)

@@ -122,7 +122,11 @@ class Judge:
     """
 
     def __init__(
-        self, labels: Rows, seed: int = 0, groups: Rows | None = None, splits: int = SPLITS
+        self,
+        labels: Rows,
+        seed: int = 0,
+        groups: Rows | None = None,
+        splits: int = SPLITS,
     ) -> None:
         """labels, groups: int64 [N]. Raises UserError if there are not two classes with two images each."""
         stream = Stream(seed).child("comparison")
@@ -200,7 +204,11 @@ class Judge:
 
 
 def paired(
-    before: Array, after: Array, measure: str, comparisons: int = 1, groups: Rows | None = None
+    before: Array,
+    after: Array,
+    measure: str,
+    comparisons: int = 1,
+    groups: Rows | None = None,
 ) -> Difference:
     """after − before in percentage points, d paired by image: mean d ± w · t · s / √n, w by measure and groups.
 
@@ -224,13 +232,22 @@ def paired(
     return Difference(points, _WIDTHS.get(measure, width) * half)
 
 
-def over_draws(before: Array, after: Array, comparisons: int = 1) -> Difference:
+def over_draws(
+    before: Array,
+    after: Array,
+    comparisons: int = 1,
+) -> Difference:
     """after − before in percentage points, paired by draw, with Student's interval."""
     d = after - before
     return Difference(float(d.mean()), half_width(d, comparisons))
 
 
-def difference(start: Scores, other: Scores, measure: str, comparisons: int = 1) -> Difference:
+def difference(
+    start: Scores,
+    other: Scores,
+    measure: str,
+    comparisons: int = 1,
+) -> Difference:
     """other − start by a measure of single images; see `paired`."""
     values = (start.right[measure], other.right[measure])
     return paired(*values, measure, comparisons, start.groups)
@@ -241,7 +258,11 @@ def can_judge(labels: Rows | None) -> bool:
     return labels is not None and int((np.unique(labels, return_counts=True)[1] > 1).sum()) > 1
 
 
-def showable(images: int, groups: Rows | None = None, comparisons: int = 1) -> str:
+def showable(
+    images: int,
+    groups: Rows | None = None,
+    comparisons: int = 1,
+) -> str:
     """A sentence on the true difference that as many images show in four of five comparisons. groups: int64 [N]."""
     sizes = np.ones(images) if groups is None else np.unique(groups, return_counts=True)[1]
     within = f" in {counted(len(sizes), 'group')}" if sizes.max() > 1 else ""
@@ -256,7 +277,11 @@ def showable(images: int, groups: Rows | None = None, comparisons: int = 1) -> s
     return f"{given} a difference of about {points:.0f} points can be shown"
 
 
-def shown_by(judge: Judge, most: int | None = None, comparisons: int = 1) -> str:
+def shown_by(
+    judge: Judge,
+    most: int | None = None,
+    comparisons: int = 1,
+) -> str:
     """`showable` by the images that this judge scores, of which at most so many are drawn."""
     rows = judge.judged
     if most is not None and most < len(rows):

@@ -8,12 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from hexa.comparison import labelled
 from hexa.comparison.labelled import DECIDING, MEASURES, Difference, Scores
-from hexa.data import Source
 from hexa.reporting.tables import Table, shortened
 from hexa.weights.pretrained import Backbone
 
@@ -123,22 +121,6 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
         if beaten[top]:
             said += f"; it is better than {_listed([sides[place].name for place in beaten[top]])}"
     return Verdict(None if rivals else top, said, tuple(pairs))
-
-
-def constant_note(side: Side, images: Source) -> str:
-    """A note if an accuracy of the side is not above the share of the most frequent class; else empty."""
-    scores = side.scores
-    if scores is None or scores.majority is None:
-        return ""
-    poor = [name for name in scores.right if scores.accuracy(name) <= scores.majority]
-    if not poor:
-        return ""
-    label = int(np.bincount(scores.labels).argmax())
-    frequent = images.class_names[label] if images.class_names else str(label)
-    return (
-        f"{_listed(poor)} of {side.name}: not above the share of the most frequent class, {frequent} "
-        f"({scores.majority:.1f} %), which a constant answer reaches; look at the balanced accuracy"
-    )
 
 
 def table(sides: Sequence[Side], verdict: Verdict, width: int | None = None) -> Table:

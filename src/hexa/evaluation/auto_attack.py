@@ -45,20 +45,33 @@ _BACK = 0.1
 Aim = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def apgd(steps: int, targets: int, classes: int) -> list[Attack]:
+def apgd(
+    steps: int,
+    targets: int,
+    classes: int,
+) -> list[Attack]:
     """APGD on the cross-entropy, then on the targeted DLR loss against each of the most likely other classes."""
     others = range(min(targets, classes - 1))
     aimed = [partial(auto_pgd, steps=steps, other=other) for other in others]
     return [partial(auto_pgd, steps=steps), *aimed]
 
 
-def apgd_name(steps: int, targets: int, classes: int) -> str:
+def apgd_name(
+    steps: int,
+    targets: int,
+    classes: int,
+) -> str:
     """The name of `apgd`, such as APGD-CE and APGD-T (20 steps, 3 targets)."""
     used = min(targets, classes - 1)
     return f"APGD-CE and APGD-T ({steps} steps, {used} target{'s' if used != 1 else ''})"
 
 
-def auto_attack(steps: int, targets: int, classes: int, queries: int) -> list[Attack]:
+def auto_attack(
+    steps: int,
+    targets: int,
+    classes: int,
+    queries: int,
+) -> list[Attack]:
     """`apgd`, FAB against the same targets, and Square."""
     others = range(min(targets, classes - 1))
     boundary = [partial(fab_t, steps=steps, other=other) for other in others]
@@ -66,7 +79,12 @@ def auto_attack(steps: int, targets: int, classes: int, queries: int) -> list[At
 
 
 @torch.no_grad()
-def likely_class(scores: Scores, images: Tensor, labels: Tensor, other: int) -> Tensor:
+def likely_class(
+    scores: Scores,
+    images: Tensor,
+    labels: Tensor,
+    other: int,
+) -> Tensor:
     """A wrong class of each image, int64 [B]. other: 0 for the one with the highest score, 1 for the next …"""
     logits = scores(channels_last(images)).scatter(1, labels[:, None], -torch.inf)
     return logits.argsort(1, descending=True)[:, other]
@@ -96,7 +114,11 @@ def auto_pgd(
     return ascend(aim, images, radius, start, steps)[1]
 
 
-def targeted_dlr(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+def targeted_dlr(
+    logits: Tensor,
+    labels: Tensor,
+    targets: Tensor,
+) -> Tensor:
     """(z_t − z_y) / (z_π1 − (z_π3 + z_π4) / 2), [B] (section 4.1).
 
     z_π1 ≥ z_π2 ≥ … are the sorted scores: scaled scores give the same. With fewer than four classes nothing divides.
@@ -110,7 +132,11 @@ def targeted_dlr(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
 
 
 def ascend(
-    aim: Aim, images: Tensor, radius: float, start: Tensor, steps: int
+    aim: Aim,
+    images: Tensor,
+    radius: float,
+    start: Tensor,
+    steps: int,
 ) -> tuple[Tensor, Tensor]:
     """Return the view with the largest loss of each image [B, C, H, W], and whether one was enough, bool [B].
 
@@ -231,7 +257,11 @@ def fab_t(
     return wrong
 
 
-def least_move(points: Tensor, slopes: Tensor, gap: Tensor) -> Tensor:
+def least_move(
+    points: Tensor,
+    slopes: Tensor,
+    gap: Tensor,
+) -> Tensor:
     """The least δ in L∞ with ⟨slopes, δ⟩ = gap and points + δ in [0, 1], [B, N]; as near as the bounds let it.
 
     Each coordinate moves by the same τ, or as far as there is room: the sum over coordinates of |slope|·min(τ, room)
@@ -251,7 +281,12 @@ def least_move(points: Tensor, slopes: Tensor, gap: Tensor) -> Tensor:
 
 @torch.no_grad()
 def square(
-    scores: Scores, images: Tensor, labels: Tensor, radius: float, streams: Streams, queries: int
+    scores: Scores,
+    images: Tensor,
+    labels: Tensor,
+    radius: float,
+    streams: Streams,
+    queries: int,
 ) -> Tensor:
     """Whether images [B, C, H, W] are misclassified by one of `queries` views without gradients, bool [B].
 
@@ -292,7 +327,11 @@ def square(
     return wrong
 
 
-def _interval(at: Tensor, length: int, size: int) -> Tensor:
+def _interval(
+    at: Tensor,
+    length: int,
+    size: int,
+) -> Tensor:
     """True within intervals of `length` among `size` pixels, bool [b, size]; at: [b] in [0, 1), where they lie."""
     first = (at * (size - length + 1)).floor()[:, None]
     places = torch.arange(size, device=at.device)

@@ -194,27 +194,17 @@ class Features:
                 return None
         return place
 
-    def place_of(self, path: str) -> int:
-        """The place of the image of this path. Raises UserError if there is none."""
-        place = self.find(path)
-        if place is None:
-            raise UserError(
-                f"--like {path}: no image of that path in {self.file.path}, and no such file; paths in "
-                f"it are such as {self.paths[0]}"
-            )
-        return place
-
-    def like(self, asked: str | NDArray[np.floating], count: int = 10) -> list[Found]:
-        """The images with the largest cosine to one, largest first. Raises UserError for an unknown path.
-
-        asked: its path, or the features [D] of an image that is not in the file.
-        """
-        inside = self.place_of(asked) if isinstance(asked, str) else -1
-        row = self.directions[inside] if isinstance(asked, str) else unit(asked)
-        similarity, places = nearest(row[None], self.directions, count + 1)
+    def like(
+        self,
+        row: NDArray[np.floating],
+        count: int = 10,
+        itself: int | None = None,
+    ) -> list[Found]:
+        """The images with the largest cosine to features [D], largest first. itself: a place that is left out."""
+        similarity, places = nearest(unit(row)[None], self.directions, count + 1)
         near = zip(places[0].tolist(), similarity[0].tolist(), strict=True)
         found = [
-            Found([self.paths[place]], [place], value) for place, value in near if place != inside
+            Found([self.paths[place]], [place], value) for place, value in near if place != itself
         ]
         return found[:count]
 

@@ -24,7 +24,11 @@ from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
 
-def new_classifier(num_features: int, num_classes: int, stream: Stream) -> nn.Linear:
+def new_classifier(
+    num_features: int,
+    num_classes: int,
+    stream: Stream,
+) -> nn.Linear:
     """One linear layer, weight N(0, 0.01), bias 0."""
     classifier = nn.Linear(num_features, num_classes)
     with torch.no_grad():
@@ -42,7 +46,12 @@ class AugmentedImages:
     """
 
     def __init__(
-        self, task: Task, source: Source, batch_size: int, stream: Stream, smallest: int = 1
+        self,
+        task: Task,
+        source: Source,
+        batch_size: int,
+        stream: Stream,
+        smallest: int = 1,
     ) -> None:
         assert source.classes is not None, "a task for this has one label per image"
         views = Views(
@@ -114,14 +123,24 @@ def learn(
 
 
 @torch.no_grad()
-def accuracy(task: Task, backbone: Backbone, head: nn.Module, test: Source) -> dict[str, float]:
+def accuracy(
+    task: Task,
+    backbone: Backbone,
+    head: nn.Module,
+    test: Source,
+) -> dict[str, float]:
     """Accuracies of a network and its classifier on labelled images, as evaluation sees them."""
     features, labels, _ = extract(backbone, test, **task.extraction)
     assert labels is not None
     return accuracies(head(features.to(task.device))[:, : task.num_classes].cpu(), labels)
 
 
-def decayed(factor: float, decay_at: tuple[float, ...], epoch: int, epochs: int) -> float:
+def decayed(
+    factor: float,
+    decay_at: tuple[float, ...],
+    epoch: int,
+    epochs: int,
+) -> float:
     """What rates are multiplied by in an epoch, 0 … epochs − 1: `factor` from each share of the epochs on."""
     return float(factor ** sum(epoch >= round(share * epochs) for share in decay_at))
 
@@ -163,7 +182,6 @@ def tuned(
         {"params": list(head.parameters()), "lr": plan.head_rate},
     ]
     images_of = AugmentedImages(task, fit, plan.batch_size, stream.child("views"), smallest=2)
-    images_of.notes.extend(slow_statistics(backbone, plan.epochs * images_of.steps))
 
     def scores(images: Tensor) -> Tensor:
         with precisions.autocast(task.precision, task.device):
@@ -181,19 +199,3 @@ def tuned(
         score_every=score_every,
         label=label,
     )
-
-
-def slow_statistics(network: nn.Module, steps: int) -> list[str]:
-    """A note on batch-norms whose running statistics hardly move in this many steps, as networks from TensorFlow have.
-
-    A share (1 − momentum)^steps of the earlier statistics remains.
-    """
-    momenta = [getattr(module, "momentum", None) for module in network.modules()]
-    slowest = min((one for one in momenta if isinstance(one, float)), default=1.0)
-    remains = (1 - slowest) ** steps
-    if slowest >= 0.1 or remains < 0.05:
-        return []
-    return [
-        f"batch-norm statistics move by {100 * slowest:.2g} % a step: after {steps} steps {100 * remains:.0f} % "
-        "of those before remain, and scores may be far too low; train longer, or with a momentum of 0.1"
-    ]

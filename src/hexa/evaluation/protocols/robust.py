@@ -64,26 +64,14 @@ class CorruptionOptions(RobustOptions):
     """A folder with the published files of CIFAR-10-C, which are then scored; else corruptions are made here."""
 
 
-class AttackOptions(RobustOptions):
+class _AttackOptions(RobustOptions):
     """Options of every preset with an attack."""
 
     epsilons: Positive[float] = pydantic.Field(default=(1.0, 2.0, 4.0, 8.0), min_length=1)
     """How far a pixel may be moved, ε, in grey levels of 255 (the L∞ ball); `top1` is the accuracy at 0."""
 
-    def attacks(self, classes: int) -> list[Attack]:
-        """One of them has to succeed. classes: how many there are."""
-        raise NotImplementedError
 
-    def identity(self) -> str:
-        """The name of the attack in the protocol id."""
-        raise NotImplementedError
-
-    def title(self, classes: int) -> str:
-        """The name of the attack for people."""
-        raise NotImplementedError
-
-
-class PGDOptions(AttackOptions):
+class PGDOptions(_AttackOptions):
     """Options of the protocol `robust`, preset pgd."""
 
     epsilons: Positive[float] = pydantic.Field(default=(0.5, 1.0, 2.0, 4.0, 8.0), min_length=1)
@@ -102,7 +90,7 @@ class PGDOptions(AttackOptions):
         return f"PGD on cross-entropy ({self.steps} steps, starts: {self.restarts})"
 
 
-class APGDOptions(AttackOptions):
+class APGDOptions(_AttackOptions):
     """Options of the protocol `robust`, preset apgd."""
 
     images: int | None = pydantic.Field(default=1000, gt=0)
@@ -135,6 +123,10 @@ class AutoAttackOptions(APGDOptions):
 
     def title(self, classes: int) -> str:
         return f"AutoAttack: {super().title(classes)}, FAB-T, Square ({self.queries:,} queries)"
+
+
+#: Options of an attack: `attacks`, one of which has to succeed, its name in the protocol id, and that for people.
+AttackOptions = PGDOptions | APGDOptions
 
 
 def run(task: Task, options: CorruptionOptions | AttackOptions) -> Outcome:
@@ -183,7 +175,11 @@ def attacked(task: Task, options: AttackOptions) -> Outcome:
     return Outcome(metrics | _balanced(task, shares["top1"], places), details, [note])
 
 
-def _balanced(task: Task, right: NDArray[np.bool_], places: Labels) -> dict[str, float]:
+def _balanced(
+    task: Task,
+    right: NDArray[np.bool_],
+    places: Labels,
+) -> dict[str, float]:
     """What stands next to the accuracy of the test images at these positions."""
     assert task.test.classes is not None, "a task for this has one label per image"
     labels = task.test.classes[places]
