@@ -16,7 +16,6 @@ from torch import Tensor
 
 from hexa.comparison import labelled, leakage, verdict
 from hexa.comparison.extraction import (
-    FEWEST,
     Extraction,
     affordable,
     common,
@@ -188,10 +187,6 @@ def of_backbones(
             twins = found
         else:
             notes.append("near-duplicates stay, since too few labelled images would be left")
-        if len(rows) < FEWEST:
-            raise UserError(
-                f"{judging!r}: too few images to compare by; give {FEWEST} distinct ones or more"
-            )
         return rows, twins, notes
 
     rows, twins, notes = from_main(chosen)
@@ -220,8 +215,9 @@ def of_backbones(
         scores = from_main(functools.partial(judge.scores, features))
         sides.append(Side(name, backbone, features, scores))
     progress("judging", len(sides), len(sides))
-    told = {name: backbone.info.get("note") for name, backbone in backbones.items()}
-    notes += [f"{name}: {note}" for name, note in told.items() if note]
+    notes += [
+        f"{name}: {one.info['note']}" for name, one in backbones.items() if "note" in one.info
+    ]
     if len({side.size for side in sides}) > 1:
         notes.append("each at its own image size; for one, hexa compare --size N")
     decision = from_main(functools.partial(verdict.by_labels, sides, trials))

@@ -22,8 +22,6 @@ from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
-#: Fewest images of a source.
-FEWEST = 10
 #: Fewest images that are looked at, however short the time is.
 _LEAST = 100
 #: Told how many of how many images are done.
@@ -44,8 +42,6 @@ class Extraction:
     """Draws images, folds and labels."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
-    precision: precisions.Precision = "auto"
-    """auto, fp32 or bf16."""
     num_workers: int | None = None
     """Processes that decode; chosen for the machine if None."""
 
@@ -105,7 +101,7 @@ def features_of(
     tell: Tell | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Features [N, D] and positions [N] of the readable images; each process extracts a share, the main one has all."""
-    settings = {"device": device, "precision": how.precision, "num_workers": how.num_workers}
+    settings = {"device": device, "num_workers": how.num_workers}
     return extract_together(backbone, images, 1.0, progress=tell, **settings)
 
 

@@ -105,39 +105,17 @@ class Features:
             places = sorted(place for one in group for place in members[one])
             if len(places) > len(group):
                 inside = np.append(inside, 1.0)
-            found.append(self._found(places, inside))
+            found.append(self.group(places, inside))
         return _sorted(found)
 
-    def _found(
+    def group(
         self,
         places: list[int],
         similarity: NDArray[np.floating],
     ) -> Found:
+        """Images that are duplicates, with the similarities of their pairs."""
         names = [self.paths[place] for place in places]
         return Found(names, places, float(similarity.max()), float(similarity.min()))
-
-    def shared(self, count: int, least: float | None = None) -> list[Found]:
-        """The images after the first `count` that are duplicates of these, each followed by them."""
-        members = _copies(self.file)
-        links, similarity = _links(self, least, members)
-        near: list[dict[int, float]] = [{place: 1.0} for place in range(len(members))]
-        for link, value in zip(links.tolist(), similarity.tolist(), strict=True):
-            one, other = divmod(link, len(members))
-            near[one][other] = near[other][one] = value
-        found = []
-        for own, copies in enumerate(members):
-            earlier = [
-                (-value, member)
-                for other, value in near[own].items()
-                for member in members[other]
-                if member < count
-            ]
-            earlier.sort()
-            values = -np.array([value for value, _ in earlier])
-            matches = [member for _, member in earlier]
-            later = [place for place in copies if place >= count and earlier]
-            found += [self._found([place, *matches], values) for place in later]
-        return _sorted(found)
 
     def outliers(self, count: int = 20) -> list[Found]:
         """The images that are farthest from their fifth nearest image, farthest first.
@@ -218,7 +196,27 @@ def shared(
 
     Places continue from `one` to `other`. Raises UserError if the features are of different backbones.
     """
-    return Features(_joined(one.file, other.file)).shared(len(one.paths), least)
+    both = Features(_joined(one.file, other.file))
+    members = _copies(both.file)
+    near: list[dict[int, float]] = [{place: 1.0} for place in range(len(members))]
+    for link, value in zip(*_links(both, least, members), strict=True):
+        first, second = divmod(int(link), len(members))
+        near[first][second] = near[second][first] = float(value)
+    count = len(one.paths)
+    found = []
+    for own, copies in enumerate(members):
+        earlier = [
+            (-value, member)
+            for like, value in near[own].items()
+            for member in members[like]
+            if member < count
+        ]
+        earlier.sort()
+        values = -np.array([value for value, _ in earlier])
+        matches = [member for _, member in earlier]
+        later = [place for place in copies if place >= count and earlier]
+        found += [both.group([place, *matches], values) for place in later]
+    return _sorted(found)
 
 
 def _joined(one: FeatureFile, other: FeatureFile) -> FeatureFile:

@@ -145,14 +145,11 @@ def attacked(task: Task, options: AttackOptions) -> Outcome:
     attacks = options.attacks(task.num_classes)
     epsilon_of = {epsilon / 255: epsilon for epsilon in (0.0, *sorted(set(options.epsilons)))}
     radii = [*epsilon_of][1:]
-    rows = drawn(task, options.images)
     positions = []
     smallest = []
-    task.report("attacking", 0, len(rows))  # the first images may take minutes
-    for images, labels, places, streams in test_batches(task, rows):
+    for images, labels, places, streams in test_batches(task, options.images, "attacking"):
         smallest.append(smallest_radius(scores, images, labels, radii, attacks, streams).numpy())
         positions.append(places)
-        task.report("attacking", int(np.searchsorted(rows, places[-1])) + 1, len(rows))
     places = np.concatenate(positions)
     broken = np.concatenate(smallest)  # the radius that was enough
     shares = {
@@ -201,7 +198,6 @@ def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
     folder = options.official
     official = None if folder is None else opened(folder, task.test.labels)
     scores = classifier(task)
-    rows = drawn(task, options.images)
     cases = list(itertools.product(corruptions.KINDS, range(corruptions.NUM_SEVERITIES)))
     positions = []
     tables = []
@@ -210,7 +206,7 @@ def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
         right: NDArray[np.bool_] = (scores(channels_last(pixels)).argmax(1) == labels).cpu().numpy()
         return right
 
-    for images, labels, places, streams in test_batches(task, rows):
+    for images, labels, places, streams in test_batches(task, options.images, "corrupting"):
         right = [recognised(images, labels)]
         for kind, severity in cases:
             if official is None:
@@ -221,7 +217,6 @@ def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
             right.append(recognised(made, labels))
         tables.append(np.stack(right, 1))
         positions.append(places)
-        task.report("corrupting", int(np.searchsorted(rows, places[-1])) + 1, len(rows))
     table = np.concatenate(tables)  # bool [N, 1 + 75]
     places = np.concatenate(positions)
     unharmed = table[:, 0]
@@ -255,25 +250,28 @@ def classifier(task: Task) -> Scores:
     return lambda images: head(backbone(images).float())
 
 
-def drawn(task: Task, count: int | None) -> Labels:
-    """Positions of `count` test images, in order, or of all."""
-    # not by the seed: repetitions differ by their training, not by the images
-    return draw_images(len(task.test), count, Stream(0).child("robust", "images"))
+def test_batches(
+    task: Task,
+    count: int | None,
+    doing: str,
+) -> Iterator[tuple[Tensor, Tensor, Labels, Streams]]:
+    """`count` test images, or all, as evaluation sees them: pixels, labels, ascending positions, a stream for each.
 
-
-def test_batches(task: Task, rows: Labels) -> Iterator[tuple[Tensor, Tensor, Labels, Streams]]:
-    """The test images at these positions as evaluation sees them, their labels, their positions, and a stream for each.
-    Raises UserError if none can be read.
+    doing: what is reported while they are worked on. Raises UserError if none can be read.
     """
+    # not by the seed: repetitions differ by their training, not by the images
+    rows = draw_images(len(task.test), count, Stream(0).child("robust", "images"))
     stream = Stream(task.seed).child("robust")
     problems: dict[int, str] = {}
     source = Subset(task.test, rows)
     batch = min(task.extraction_batch, together(task.device, task.transform.size**2))
     how = (batch, task.device, task.num_workers, problems)
+    task.report(doing, 0, len(rows))  # the first images may take minutes
     for images, labels, index in evaluation_batches(source, task.transform, *how):
         assert labels is not None, "a task has labelled sources"
         places = rows[index.numpy()]
         yield images, labels, places, [stream.child(int(place)) for place in places]
+        task.report(doing, int(index[-1]) + 1, len(rows))
     if problems:
         task.note_lost(source, sorted(problems), "test")
     if len(problems) == len(rows):
