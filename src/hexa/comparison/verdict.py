@@ -33,14 +33,15 @@ class Side:
     def record(self) -> dict[str, Any]:
         """All numbers, for JSON."""
         scores = self.scores
-        measures = () if scores is None else scores.right
         return {
             "name": self.name,
             "size": self.size,
             "num_features": self.features.shape[1],
             "weights": self.backbone.content_hash(),
-            "scores": {name: scores.accuracy(name) for name in measures},
-            "balanced_accuracy": {name: scores.balanced(name) for name in measures},
+            "scores": {name: scores.accuracy(name) for name in MEASURES} if scores else {},
+            "balanced_accuracy": {name: scores.balanced(name) for name in MEASURES}
+            if scores
+            else {},
         }
 
     @property

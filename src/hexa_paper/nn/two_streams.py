@@ -113,9 +113,9 @@ def build(config: NetworkConfig) -> TwoStreams:
     if config.channels != 3:
         problem = f"lab takes RGB images, not {config.channels} channels"
         raise UserError(f"network.streams: {problem}; use one")
-    networks = []
-    for channels in (1, 2):
-        of_stream = config.model_copy(update={"streams": "one", "channels": channels})
-        networks.append(build_one(of_stream))
-    width = num_features(networks[0], 1)
-    return TwoStreams(*networks, width, config.mean, config.std)
+    of_lightness = config.model_copy(update={"streams": "one", "channels": 1})
+    of_colour = config.model_copy(update={"streams": "one", "channels": 2})
+    lightness = build_one(of_lightness)
+    colour = build_one(of_colour)
+    width = num_features(lightness, 1)
+    return TwoStreams(lightness, colour, width, config.mean, config.std)
