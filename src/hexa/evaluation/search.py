@@ -333,4 +333,6 @@ def _standardised(statistics: Floats) -> Floats:
     numbers = np.concatenate([statistics[:, :3].mean(1, keepdims=True), statistics[:, 3:]], axis=1)
     middle = np.median(numbers, axis=0)
     deviation = np.maximum(1.4826 * np.median(np.abs(numbers - middle), axis=0), 1e-3)
-    return np.clip((numbers - middle) / deviation, -_FARTHEST, _FARTHEST).astype(np.float32)
+    apart = (numbers - middle) / deviation
+    clipped: Floats = np.clip(apart, -_FARTHEST, _FARTHEST).astype(np.float32)
+    return clipped
