@@ -83,7 +83,6 @@ def compared(
     generator = np.random.default_rng([SEED, number, count])
     features, labels, groups = population.draw(count, generator)
     judge = Judge(labels, number, groups)
-    judge.draws = {}
     first, second = (judge.scores(one) for one in features)
     found = {}
     for name, right in first.right.items():

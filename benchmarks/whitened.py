@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from hexa.comparison.extraction import Extraction, features_of
-from hexa.comparison.labelled import DECIDING, MEASURES, Judge, difference, labels_of, over_draws
+from hexa.comparison.labelled import DECIDING, MEASURES, Judge, difference, labels_of
 from hexa.data import open_source
 from hexa.data.sources.source import Subset
 from hexa.runtime.packages import processor_name, provenance
@@ -71,16 +71,13 @@ def main() -> None:
         (known, _), (x, rows) = (features_of(backbone, source, HOW, CPU) for source in sources)
         judge = Judge(labels_of(Subset(sources[1], rows.numpy())))
         plain = judge.scores(x)
-        few = {str(shots): float(values.mean()) for shots, values in plain.few.items()}
-        start = {name: plain.accuracy(name) for name in MEASURES} | few
+        start = {name: plain.accuracy(name) for name in MEASURES}
         found["sets"][folder.name] = {"images": [len(known), len(x)], "start": start, "changes": {}}
         for way, change in ways(known).items():
             scores = judge.scores(change(x))
             differences = {name: difference(plain, scores, name) for name in MEASURES}
             verdict = differences[DECIDING].sign
             told = {name: [one.points, one.half] for name, one in differences.items()}
-            few_changes = {str(n): over_draws(plain.few[n], scores.few[n]) for n in plain.few}
-            told |= {n: [one.points, one.half] for n, one in few_changes.items()}
             found["sets"][folder.name]["changes"][way] = {"verdict": verdict, **told}
             print(
                 folder.name,

@@ -49,7 +49,12 @@ def figures(plan: Plan, rows: Sequence[Row]) -> dict[str, Figure]:
     return drawn
 
 
-def _bars(plan: Plan, rows: Sequence[Row], column: str, title: str) -> Figure:
+def _bars(
+    plan: Plan,
+    rows: Sequence[Row],
+    column: str,
+    title: str,
+) -> Figure:
     groups: dict[str, dict[str, Sequence[float]]] = {}
     for comparison in (EPOCHS, TIME):
         compared = [row for row in rows if row["comparison"] == comparison]
@@ -79,7 +84,12 @@ def _length(row: Row) -> str:
     return f"\n({row['epochs']} ep.{off})"
 
 
-def _lengths(plan: Plan, rows: Sequence[Row], column: str, title: str) -> Figure:
+def _lengths(
+    plan: Plan,
+    rows: Sequence[Row],
+    column: str,
+    title: str,
+) -> Figure:
     """Scores by epochs, and by the counted time."""
     groups: _Curves = {}
     plain = plan.study.arms[0]

@@ -151,8 +151,6 @@ def _caution(name: str, data: str, result: Mapping[str, Any]) -> str:
     if parts:
         return f"published with {'; '.join(parts)}: not comparable"
     options = result.get("options", {})
-    if name == "robust" and options["head"] != "slf":
-        return "published of heads that learned from images as they are: not comparable"
     if name == "robust" and (options["images"] or _IMAGES[data][1]) < _IMAGES[data][1]:
         return (
             f"published on all {_IMAGES[data][1]:,} test images, here {options['images']:,} of them"

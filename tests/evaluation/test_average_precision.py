@@ -9,10 +9,10 @@ from sklearn.metrics import average_precision_score
 
 from hexa.evaluation.average_precision import (
     average_precision,
-    eleven_point,
     interpolated_area,
     precision_recall,
 )
+from hexa_paper.detection.precision import eleven_point
 
 
 def areas(curve: list[tuple[float, float]]) -> tuple[float, float]:

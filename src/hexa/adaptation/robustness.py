@@ -87,7 +87,7 @@ class Side:
 
     values: measure -> percent, one per image: with labels the share of the splits or corruptions in which the image is
     classified correctly; without, how far its features move, in percent of the mean distance between two images'.
-    groups: as in `Scores`, by measure.
+    groups: measure -> int64, one per image, if groups are used.
     """
 
     backbone: Backbone
@@ -103,7 +103,8 @@ class Side:
             return cls(backbone, features)
         probes = judge.probes(features)
         scores = judge.scores(features, probes)
-        return cls(backbone, features, probes, dict(scores.right), scores.groups)
+        groups = {} if judge.groups is None else dict.fromkeys(MEASURES, judge.groups[judge.judged])
+        return cls(backbone, features, probes, dict(scores.right), groups)
 
     def mean(self, name: str) -> float:
         """The mean of a measure over images, in percent."""

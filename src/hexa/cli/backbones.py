@@ -147,7 +147,7 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     JSON,
     option("--device NAME", "auto, cpu, cuda or cuda:N", default="auto"),
     description="Every backbone at its own image size, normalisation and crop. Linear probe, which decides, and k-NN, "
-    "cross-validated over all labelled images, and few labels; paired differences with 95 % intervals.",
+    "cross-validated over all labelled images; paired differences with 95 % intervals.",
 )
 @_together()
 def compare(given: Given, extra: Fields) -> None:

@@ -114,14 +114,20 @@ def search(given: Given, extra: Fields) -> None:
 
 def _like(features: Features, given: Given) -> tuple[list[Found], Picture]:
     """The images most like the one that was asked for, and its picture."""
+    from hexa.config import UserError
     from hexa.reporting.search_page import Picture, source_of
     from hexa.runtime.paths import location
 
     file = location(given.like)
-    if features.find(given.like) is not None or not file.exists():
-        place = features.place_of(given.like)
+    place = features.find(given.like)
+    if place is not None:
         picture = Picture(source_of(features.file.preview(place)), features.paths[place])
-        return features.like(given.like, given.count), picture
+        return features.like(features.directions[place], given.count, place), picture
+    if not file.exists():
+        raise UserError(
+            f"--like {given.like}: no image of that path in {features.file.path}, and no such file; "
+            f"paths in it are such as {features.paths[0]}"
+        )
     import_networks()
     from hexa.evaluation.outside import features_of
 

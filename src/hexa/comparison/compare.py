@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.comparison import labelled, leakage, verdict
 from hexa.comparison.extraction import (
-    FEWEST,
     Extraction,
     affordable,
     common,
     features_of,
 )
-from hexa.comparison.verdict import Side, Verdict, few_name
+from hexa.comparison.verdict import Side, Verdict
 from hexa.config import UserError, some, whole_characters
 from hexa.data import Source, draw_part, open_source
 from hexa.data.sources.source import Subset
@@ -33,6 +33,9 @@ from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
 
 Rows = NDArray[np.int64]
+
+#: The verdict if there are no labels that can judge.
+_UNTOLD = "without labels it cannot be told which is better; give labelled images (--labelled), a few per class, to know"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,46 +160,42 @@ def of_backbones(
     Several processes call it alike; each extracts a share of the features, which the main one alone has in the end.
 
     judging: labelled images, or `data` itself, by whose labels, if it has any, backbones are judged; without labels no
-    side is better, and the share of neighbourhoods that survive is all that is measured. trials: how many
-    states a backbone was chosen from by these labels, which widens the intervals.
+    side is better. trials: how many states a backbone was chosen from by these labels, which widens the intervals.
     learned: True if a backbone learned from `data`, so that labelled images must not be among these.
     """
+    if not labelled.can_judge(judging.classes):
+        unseen = [
+            Side(name, one, torch.empty(0, one.num_features)) for name, one in backbones.items()
+        ]
+        few = "the labels are not used: fewer than two classes have two images or more"
+        reasons = () if judging.classes is None else (few,)
+        return Comparison(tuple(unseen), Verdict(None, _UNTOLD, ()), judging, None, reasons, ())
     device = precisions.pick_device(how.device)
-    judged = labelled.can_judge(judging.classes)
 
     def chosen() -> tuple[Rows, tuple[tuple[str, str], ...], list[str]]:
         """Positions of the images to look at, near-duplicates that were left out, and notes."""
         notes = list[str]()
         twins: tuple[tuple[str, str], ...] = ()
-        if judging.classes is not None and not judged:
-            notes.append("the labels are not used: fewer than two classes have two images or more")
         progress("timing the networks", 0, 0)
-        rows = affordable([*backbones.values()], judging, how, judged, device)
+        rows = affordable([*backbones.values()], judging, how, device)
         if len(rows) < len(judging):
-            remedy = "; more --time draws more" if judged else ""
-            notes.append(f"{len(rows):,} of {len(judging):,} images were drawn{remedy}")
-        if judged:
-            kept, found = leakage.apart(data, judging, rows, how, notes, progress, learned)
-            if labelled.can_judge(labelled.labels_of(judging)[kept]):
-                rows = kept
-                twins = found
-            else:
-                notes.append("near-duplicates stay, since too few labelled images would be left")
-        if len(rows) < FEWEST:
-            raise UserError(
-                f"{judging!r}: too few images to compare by; give {FEWEST} distinct ones or more"
-            )
+            drawn = f"{len(rows):,} of {len(judging):,} images were drawn"
+            notes.append(f"{drawn}; more --time draws more")
+        kept, found = leakage.apart(data, judging, rows, how, notes, progress, learned)
+        if labelled.can_judge(labelled.labels_of(judging)[kept]):
+            rows = kept
+            twins = found
+        else:
+            notes.append("near-duplicates stay, since too few labelled images would be left")
         return rows, twins, notes
 
     rows, twins, notes = from_main(chosen)
     images = Subset(judging, rows)
-    judge = None
-    if judged:
-        judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups())
-        comparisons = trials * math.comb(len(backbones), 2)
-        can = labelled.shown_by(judge, comparisons=comparisons)
-        progress(can, 0, 1)
-        progress(can, 1, 1)
+    judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups())
+    comparisons = trials * math.comb(len(backbones), 2)
+    can = labelled.shown_by(judge, comparisons=comparisons)
+    progress(can, 0, 1)
+    progress(can, 1, 1)
     found = list[tuple[Tensor, Tensor]]()
     for name, backbone in backbones.items():
         tell = functools.partial(progress, f"{name}, {backbone.image_size} px")
@@ -208,39 +207,18 @@ def of_backbones(
         names = some(images.paths[place] for place in lost)
         notes.append(f"{len(lost)} of {len(images):,} images cannot be read: {names}")
         images = Subset(images, shared.numpy())
-        if judged:
-            judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups())
-    named = zip(backbones.items(), every, strict=True)
-    sides = [Side(name, backbone, features) for (name, backbone), features in named]
-    if judge is not None:
-        notes += [labelled.groups_note(judge, images.groups()), *_few_notes(judge)]
-        for place, side in enumerate(sides):
-            progress("judging", place, len(sides))
-            scores = from_main(functools.partial(judge.scores, side.features))
-            sides[place] = replace(side, scores=scores)
-        progress("judging", len(sides), len(sides))
-        notes += [note for side in sides if (note := verdict.constant_note(side, images))]
-    told = {name: backbone.info.get("note") for name, backbone in backbones.items()}
-    notes += [f"{name}: {note}" for name, note in told.items() if note]
-    sizes = list(dict.fromkeys(side.size for side in sides))
-    if len(sizes) > 1:
-        each = ", ".join(map(str, sizes))
-        notes.append(f"each at its own image size: {each} px; for one, hexa compare --size N")
-
-    def decided() -> Verdict:
-        return verdict.by_labels(sides, trials) if judged else verdict.without_labels(sides)
-
-    return Comparison(tuple(sides), from_main(decided), images, judge, tuple(notes), twins)
-
-
-def _few_notes(judge: labelled.Judge) -> list[str]:
-    """Notes on the rows of few labels that cannot score all classes."""
-    classes = len(np.unique(judge.labels[judge.judged]))
-    notes = []
-    for shots, drawn in judge.draws.items():
-        count = min(len(np.unique(judge.labels[judge.asked(one)])) for one in drawn)
-        if count < classes:
-            notes.append(
-                f"{few_name(shots)}: on {count} of {classes} classes, since the others have too few images"
-            )
-    return notes
+        judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups())
+    notes.append(labelled.groups_note(judge, images.groups()))
+    sides = list[Side]()
+    for (name, backbone), features in zip(backbones.items(), every, strict=True):
+        progress("judging", len(sides), len(backbones))
+        scores = from_main(functools.partial(judge.scores, features))
+        sides.append(Side(name, backbone, features, scores))
+    progress("judging", len(sides), len(sides))
+    notes += [
+        f"{name}: {one.info['note']}" for name, one in backbones.items() if "note" in one.info
+    ]
+    if len({side.size for side in sides}) > 1:
+        notes.append("each at its own image size; for one, hexa compare --size N")
+    decision = from_main(functools.partial(verdict.by_labels, sides, trials))
+    return Comparison(tuple(sides), decision, images, judge, tuple(notes), twins)

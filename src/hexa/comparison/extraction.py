@@ -22,12 +22,8 @@ from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
-#: Fewest images of a source.
-FEWEST = 10
 #: Fewest images that are looked at, however short the time is.
 _LEAST = 100
-#: Most images that are looked at without labels.
-_MOST_UNLABELLED = 1000
 #: Told how many of how many images are done.
 Tell = Callable[[int, int], object]
 #: The share of the time that networks may take, so that a machine that becomes slower keeps to it.
@@ -46,8 +42,6 @@ class Extraction:
     """Draws images, folds and labels."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
-    precision: precisions.Precision = "auto"
-    """auto, fp32 or bf16."""
     num_workers: int | None = None
     """Processes that decode; chosen for the machine if None."""
 
@@ -56,23 +50,20 @@ def affordable(
     backbones: Sequence[Backbone],
     source: Source,
     how: Extraction,
-    judged: bool,
     device: torch.device,
 ) -> NDArray[np.int64]:
-    """Positions of as many images as fit into the time; labelled ones a like share of every class.
+    """Positions of as many labelled images as fit into the time, a like share of every class.
 
     An image costs a decoding for each backbone and two to look for its twins, and one pass through each network.
     Judging and the page come on top.
     """
-    most = len(source) if judged else min(len(source), _MOST_UNLABELLED)
-    if how.most is not None:
-        most = min(most, how.most)
+    most = min(len(source), how.most or len(source))
     if math.isfinite(how.seconds):
         seconds = sum(1 / images_per_second(one, device) for one in backbones)
-        seconds += (len(backbones) + 2 * judged) * seconds_to_read(source)
+        seconds += (len(backbones) + 2) * seconds_to_read(source)
         most = min(most, max(_LEAST, int(_SHARE * how.seconds / seconds)))
     stream = Stream(how.seed).child("affordable")
-    if judged and most < len(source):
+    if most < len(source):
         return draw_classes(labels_of(source), most, stream)
     return draw_images(len(source), most, stream)
 
@@ -110,7 +101,7 @@ def features_of(
     tell: Tell | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Features [N, D] and positions [N] of the readable images; each process extracts a share, the main one has all."""
-    settings = {"device": device, "precision": how.precision, "num_workers": how.num_workers}
+    settings = {"device": device, "num_workers": how.num_workers}
     return extract_together(backbone, images, 1.0, progress=tell, **settings)
 
 

@@ -1,4 +1,4 @@
-"""Compares backbones on labelled images: cross-validated k-NN and probe, few labels, paired differences."""
+"""Compares backbones on labelled images: cross-validated k-NN and probe, paired differences."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from hexa.config import UserError
 from hexa.data import Source
@@ -22,7 +21,7 @@ from hexa.data.sources.groups import groups_of
 from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.protocol import balanced_accuracy, majority_class
 from hexa.evaluation.protocols.knn import knn_classify
-from hexa.evaluation.split import draw_per_class, folds
+from hexa.evaluation.split import folds
 from hexa.reporting.tables import counted
 from hexa.runtime.random import Stream
 
@@ -35,10 +34,6 @@ NEIGHBOURS = 15
 FOLDS = 5
 #: Random splits into folds that an image's outcome is averaged over.
 SPLITS = 3
-#: Labelled images per class of the few-label probe.
-SHOTS = (1, 2, 4, 8, 16)
-#: Draws of each number of labelled images per class.
-DRAWS = 5
 #: Factor of intervals over cross-validated images, by which they hold 95 % of true differences
 #: (docs/decisions/comparisons-and-claims.md).
 WIDTH = 1.1
@@ -96,16 +91,12 @@ class Scores:
     """How many labelled images a backbone classifies correctly.
 
     right: measure -> [M], the share in percent of the splits in which each of the M judged images is classified
-    correctly. few: labels per class -> accuracy in percent, one per draw. groups: measure -> int64 [M], of the judged
-    images, if they are known. labels: measure -> int64 [M], of the judged images. few_balanced: like few, the balanced
-    accuracy.
+    correctly. labels, groups: int64 [M], of the judged images; groups are None if they are not used.
     """
 
     right: dict[str, Array]
-    few: dict[int, Array]
-    groups: dict[str, Rows] = field(default_factory=dict)
-    labels: dict[str, Rows] = field(default_factory=dict)
-    few_balanced: dict[int, Array] = field(default_factory=dict)
+    labels: Rows
+    groups: Rows | None = None
 
     def accuracy(self, measure: str) -> float:
         """In percent."""
@@ -113,19 +104,17 @@ class Scores:
 
     def balanced(self, measure: str) -> float:
         """Balanced accuracy in percent."""
-        return balanced_accuracy(self.right[measure] / 100, self.labels[measure])
+        return balanced_accuracy(self.right[measure] / 100, self.labels)
 
     @property
     def majority(self) -> float | None:
         """Share of the most frequent class in percent; None if the judged images are equally many of every class."""
-        labels = self.labels.get(DECIDING)
-        if labels is None or len(set(np.unique(labels, return_counts=True)[1].tolist())) == 1:
-            return None
-        return majority_class(labels)
+        sizes = np.unique(self.labels, return_counts=True)[1]
+        return None if sizes.min() == sizes.max() else majority_class(self.labels)
 
 
 class Judge:
-    """Labelled images, split by the seed, so that backbones are compared image by image and draw by draw.
+    """Labelled images, split by the seed, so that backbones are compared image by image.
 
     Every image of a class of two or more is judged once in each split, by the images of the other folds; those of
     classes of one only take part in the vote. Images of one group don't judge each other, unless fewer than two classes
@@ -133,7 +122,11 @@ class Judge:
     """
 
     def __init__(
-        self, labels: Rows, seed: int = 0, groups: Rows | None = None, splits: int = SPLITS
+        self,
+        labels: Rows,
+        seed: int = 0,
+        groups: Rows | None = None,
+        splits: int = SPLITS,
     ) -> None:
         """labels, groups: int64 [N]. Raises UserError if there are not two classes with two images each."""
         stream = Stream(seed).child("comparison")
@@ -161,31 +154,9 @@ class Judge:
             if min(judged_classes, len(np.unique(groups))) < 2:
                 split(None)
         self.parts = list(itertools.chain(*self.splits))
-        #: int64 [N], the group of each image, its own where groups are not used.
-        self._alone = np.arange(len(labels)) if self.groups is None else self.groups
-        self.rests = [
-            np.flatnonzero(~np.isin(self._alone, self._alone[part])) for part in self.parts
-        ]
-        self.draws: dict[int, list[Rows]] = {}
-        pools = [np.arange(len(labels))] * DRAWS
-        least = max(2, (counts > 1).sum() / 2)  # fewer classes tell little
-        if self.groups is not None:
-            pools = [
-                rest[np.isin(labels[rest], labels[self.judged])] for rest in self.rests[:DRAWS]
-            ]
-        for shots, (number, pool) in itertools.product(SHOTS, enumerate(pools)):
-            rows = pool[np.bincount(labels[pool])[labels[pool]] > shots]
-            if len(np.unique(labels[rows])) >= least:
-                drawn = rows[
-                    draw_per_class(labels[rows], shots, stream.child("draw", shots, number))
-                ]
-                if len(np.unique(labels[self.asked(drawn)])) >= least:
-                    self.draws.setdefault(shots, []).append(drawn)
-        self.draws = {shots: draws for shots, draws in self.draws.items() if len(draws) > 1}
-
-    def asked(self, drawn: Rows) -> NDArray[np.bool_]:
-        """bool [N], the images that a draw of few labels judges: of its classes, and of none of its groups."""
-        return np.isin(self.labels, self.labels[drawn]) & ~np.isin(self._alone, self._alone[drawn])
+        alone = np.arange(len(labels)) if self.groups is None else self.groups
+        #: The images that judge those of each fold.
+        self.rests = [np.flatnonzero(~np.isin(alone, alone[part])) for part in self.parts]
 
     def probes(self, features: Tensor) -> list[FittedProbe]:
         """A probe for each fold, of features [N, D] of the others.
@@ -227,39 +198,17 @@ class Judge:
                 MEASURES, (votes, probe.scores(features[part])), strict=True
             ):
                 times[measure][part] += (scored.argmax(1) == wanted[part]).numpy()
-        few = dict[int, Array]()
-        few_balanced = dict[int, Array]()
-        for shots, draws in self.draws.items():
-            reached = np.array([self._nearest_mean(features, drawn) for drawn in draws])
-            few[shots], few_balanced[shots] = reached.T
-        return Scores(
-            {name: 100 * row[self.judged] / len(self.splits) for name, row in times.items()},
-            few,
-            {} if self.groups is None else dict.fromkeys(times, self.groups[self.judged]),
-            dict.fromkeys(times, self.labels[self.judged]),
-            few_balanced,
-        )
-
-    def _nearest_mean(self, features: Tensor, drawn: Rows) -> tuple[float, float]:
-        """Accuracy and balanced accuracy in percent of the nearest class mean of the `drawn` features.
-
-        Scored are the other images of the drawn classes. Features are centred on the mean of the drawn ones and normalised to unit length (SimpleShot's CL2N, Wang et al.
-        2019).
-        """
-        asked = self.asked(drawn)
-        x = functional.normalize(features - features[drawn].mean(0), dim=1)
-        classes, place = np.unique(self.labels[drawn], return_inverse=True)
-        means = torch.zeros(len(classes), x.shape[1]).index_add_(
-            0, torch.from_numpy(place), x[drawn]
-        )
-        nearest = (x[asked] @ functional.normalize(means, dim=1).T).argmax(1).numpy()
-        right = classes[nearest] == self.labels[asked]
-        labels = self.labels[asked]
-        return 100 * float(right.mean()), balanced_accuracy(right, labels)
+        right = {name: 100 * row[self.judged] / len(self.splits) for name, row in times.items()}
+        groups = None if self.groups is None else self.groups[self.judged]
+        return Scores(right, self.labels[self.judged], groups)
 
 
 def paired(
-    before: Array, after: Array, measure: str, comparisons: int = 1, groups: Rows | None = None
+    before: Array,
+    after: Array,
+    measure: str,
+    comparisons: int = 1,
+    groups: Rows | None = None,
 ) -> Difference:
     """after − before in percentage points, d paired by image: mean d ± w · t · s / √n, w by measure and groups.
 
@@ -283,16 +232,25 @@ def paired(
     return Difference(points, _WIDTHS.get(measure, width) * half)
 
 
-def over_draws(before: Array, after: Array, comparisons: int = 1) -> Difference:
+def over_draws(
+    before: Array,
+    after: Array,
+    comparisons: int = 1,
+) -> Difference:
     """after − before in percentage points, paired by draw, with Student's interval."""
     d = after - before
     return Difference(float(d.mean()), half_width(d, comparisons))
 
 
-def difference(start: Scores, other: Scores, measure: str, comparisons: int = 1) -> Difference:
+def difference(
+    start: Scores,
+    other: Scores,
+    measure: str,
+    comparisons: int = 1,
+) -> Difference:
     """other − start by a measure of single images; see `paired`."""
-    groups = start.groups.get(measure)
-    return paired(start.right[measure], other.right[measure], measure, comparisons, groups)
+    values = (start.right[measure], other.right[measure])
+    return paired(*values, measure, comparisons, start.groups)
 
 
 def can_judge(labels: Rows | None) -> bool:
@@ -300,7 +258,11 @@ def can_judge(labels: Rows | None) -> bool:
     return labels is not None and int((np.unique(labels, return_counts=True)[1] > 1).sum()) > 1
 
 
-def showable(images: int, groups: Rows | None = None, comparisons: int = 1) -> str:
+def showable(
+    images: int,
+    groups: Rows | None = None,
+    comparisons: int = 1,
+) -> str:
     """A sentence on the true difference that as many images show in four of five comparisons. groups: int64 [N]."""
     sizes = np.ones(images) if groups is None else np.unique(groups, return_counts=True)[1]
     within = f" in {counted(len(sizes), 'group')}" if sizes.max() > 1 else ""
@@ -315,7 +277,11 @@ def showable(images: int, groups: Rows | None = None, comparisons: int = 1) -> s
     return f"{given} a difference of about {points:.0f} points can be shown"
 
 
-def shown_by(judge: Judge, most: int | None = None, comparisons: int = 1) -> str:
+def shown_by(
+    judge: Judge,
+    most: int | None = None,
+    comparisons: int = 1,
+) -> str:
     """`showable` by the images that this judge scores, of which at most so many are drawn."""
     rows = judge.judged
     if most is not None and most < len(rows):

@@ -1,4 +1,4 @@
-"""A comparison as a page: verdict, table, the closest images under each backbone, classes that gained or lost."""
+"""A comparison as a page: verdict, table, the closest images under each backbone."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ import torch
 from hexa.comparison import unlabelled, verdict
 from hexa.comparison.compare import Comparison
 from hexa.comparison.extraction import Extraction
-from hexa.comparison.labelled import NEAREST
 from hexa.comparison.verdict import Side
 from hexa.config import whole_characters
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.reporting.gallery import tiles_of
 from hexa.reporting.pictures import Gallery
-from hexa.reporting.plots.clusters import class_name, class_of
+from hexa.reporting.plots.clusters import class_of
 from hexa.reporting.rendering import rendered
 from hexa.reporting.report import picture
-from hexa.reporting.tables import Table, text
+from hexa.reporting.tables import text
 from hexa.runtime.files import write_text
 from hexa.runtime.random import Stream
 
@@ -35,8 +34,6 @@ _NEAREST = 6
 _TILE = 72
 #: Images among which those whose neighbours differ most are looked for.
 _SEARCHED = 2000
-#: Classes that are listed at each end.
-_LISTED = 6
 #: Near-duplicates that are listed.
 _TWINS = 18
 #: Backbones that are drawn.
@@ -67,10 +64,8 @@ def write(comparison: Comparison, how: Extraction, folder: Path) -> Path:
         "table": verdict.table(comparison.sides, comparison.verdict),
         "judged": 0 if comparison.judge is None else len(comparison.judge.judged),
         "notes": comparison.notes,
-        "closest": _closest(comparison, comparison.sides[:_DRAWN], some[:_QUERIES].tolist()),
-        "moved": _closest(comparison, pair, moved[:_QUERIES].tolist()),
+        "closest": _closest(comparison, comparison.sides[:_DRAWN], moved[:_QUERIES].tolist()),
         "changed": f"{pair[0].name} and {pair[1].name} share {kept.mean():.0%} of all neighbourhoods",
-        "classes": _classes(comparison, pair),
         "duplicates": comparison.duplicates[:_TWINS],
         "twins": len(comparison.duplicates),
         "facts": [(name, text(value)) for name, value in asked.items()],
@@ -96,27 +91,3 @@ def _closest(comparison: Comparison, sides: Sequence[Side], queries: Sequence[in
     if images.classes is None:
         captions = []
     return picture(Gallery(np.stack(tiles), heads, captions, labels))
-
-
-def _classes(comparison: Comparison, pair: tuple[Side, Side]) -> Table:
-    """The classes whose k-NN accuracy gained and lost most."""
-    judge = comparison.judge
-    first, second = (side.scores for side in pair)
-    if judge is None or first is None or second is None:
-        return Table()
-    labels = judge.labels[judge.judged]
-    rows = []
-    for label in np.unique(labels):
-        own = labels == label
-        before = float(first.right[NEAREST][own].mean())
-        after = float(second.right[NEAREST][own].mean())
-        name = class_name(comparison.images, label)
-        said = f"{after - before:+.0f}".replace("-", "−")
-        cells = (name, str(int(own.sum())), f"{before:.0f}", f"{after:.0f}", said)
-        if before != after:
-            rows.append((after - before, cells))
-    rows.sort(reverse=True)
-    if len(rows) > 2 * _LISTED:
-        rows = [*rows[:_LISTED], *rows[-_LISTED:]]
-    header = ("class", "images", f"{pair[0].name}, %", f"{pair[1].name}, %", "points")
-    return Table(header, tuple(cells for _, cells in rows))

@@ -5,16 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
-from hexa.comparison import labelled, unlabelled
+from hexa.comparison import labelled
 from hexa.comparison.labelled import DECIDING, MEASURES, Difference, Scores
-from hexa.data import Source
-from hexa.reporting.tables import Table, counted, shortened
+from hexa.reporting.tables import Table, shortened
 from hexa.weights.pretrained import Backbone
 
 
@@ -34,18 +32,16 @@ class Side:
     @property
     def record(self) -> dict[str, Any]:
         """All numbers, for JSON."""
-        scores = self.scores or Scores({}, {})
-        few = {str(shots): draws.tolist() for shots, draws in scores.few.items()}
-        balanced = {str(shots): draws.tolist() for shots, draws in scores.few_balanced.items()}
+        scores = self.scores
         return {
             "name": self.name,
             "size": self.size,
             "num_features": self.features.shape[1],
             "weights": self.backbone.content_hash(),
-            "scores": {name: scores.accuracy(name) for name in scores.right},
-            "balanced_accuracy": {name: scores.balanced(name) for name in scores.right},
-            "few": few,
-            "few_balanced_accuracy": balanced,
+            "scores": {name: scores.accuracy(name) for name in MEASURES} if scores else {},
+            "balanced_accuracy": {name: scores.balanced(name) for name in MEASURES}
+            if scores
+            else {},
         }
 
     @property
@@ -67,10 +63,8 @@ class Pair:
     second: int
     better: int
     """1 if the second is better, −1 if it is worse, 0 if neither can be said."""
-    differences: Mapping[str, Difference] = field(default_factory=dict)
-    """second − first in percentage points, with labels."""
-    kept: float | None = None
-    """Without labels: the share in percent of the first's neighbourhoods that survive in the second."""
+    differences: Mapping[str, Difference]
+    """second − first in percentage points."""
 
     @property
     def record(self) -> dict[str, Any]:
@@ -107,11 +101,7 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
         assert mine is not None
         assert theirs is not None
         differences = {name: labelled.difference(mine, theirs, name, count) for name in mine.right}
-        few = {
-            few_name(shots): labelled.over_draws(mine.few[shots], theirs.few[shots], count)
-            for shots in mine.few
-        }
-        pairs.append(Pair(a, b, differences[DECIDING].sign, {**differences, **few}))
+        pairs.append(Pair(a, b, differences[DECIDING].sign, differences))
     every = range(len(sides))
     beaten = [{_other(pair, place) for pair in pairs if pair.winner == place} for place in every]
     top = max(every, key=lambda place: sides[place].reached(DECIDING))
@@ -134,36 +124,6 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
     return Verdict(None if rivals else top, said, tuple(pairs))
 
 
-def without_labels(sides: Sequence[Side]) -> Verdict:
-    """No side is better; the sentence gives the share of the first side's neighbourhoods that each other one keeps."""
-    first = sides[0]
-    pairs = []
-    shares = []
-    for place, side in enumerate(sides[1:], 1):
-        share = 100 * float(unlabelled.kept(first.features, side.features).mean())
-        pairs.append(Pair(0, place, 0, kept=share))
-        shares.append(f"{side.name} {share:.0f} %")
-    said = f"without labels it cannot be told which is better (share of {first.name}'s neighbourhoods kept: "
-    said += f"{', '.join(shares)}); give labelled images (--labelled), a few per class, to know"
-    return Verdict(None, said, tuple(pairs))
-
-
-def constant_note(side: Side, images: Source) -> str:
-    """A note if an accuracy of the side is not above the share of the most frequent class; else empty."""
-    scores = side.scores
-    if scores is None or scores.majority is None:
-        return ""
-    poor = [name for name in scores.right if scores.accuracy(name) <= scores.majority]
-    if not poor:
-        return ""
-    label = int(np.bincount(scores.labels[DECIDING]).argmax())
-    frequent = images.class_names[label] if images.class_names else str(label)
-    return (
-        f"{_listed(poor)} of {side.name}: not above the share of the most frequent class, {frequent} "
-        f"({scores.majority:.1f} %), which a constant answer reaches; look at the balanced accuracy"
-    )
-
-
 def table(sides: Sequence[Side], verdict: Verdict, width: int | None = None) -> Table:
     """A row for each measure: its name with an arrow for which way is good, and every side.
 
@@ -175,13 +135,12 @@ def table(sides: Sequence[Side], verdict: Verdict, width: int | None = None) -> 
         room = (width - _LABELS) // len(sides) - 2
         names = shortened(names, max(_LEAST, min(_MOST, room)))
     first, *others = names
-    measured = _judged_rows if sides[0].scores is not None else _unlabelled_rows
     header = ["", *names]
     rows = [["image size, px", *(str(side.size) for side in sides)]]
     if len(sides) == 2:
         header.append(f"{others[0]} − {first}")
         rows[0].append("")
-    for label, values, differences in measured(sides, verdict):
+    for label, values, differences in _judged_rows(sides, verdict):
         row = [label, *values]
         if len(sides) == 2:
             row += differences or [""]
@@ -204,35 +163,17 @@ _MOST = 14
 def _judged_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
     """Accuracies; then, if classes are unequal, the share of the most frequent one and the balanced accuracies."""
     pairs = [pair for pair in verdict.pairs if pair.first == 0]
-    for name in pairs[0].differences:
-        values = [_cell(side.scores, name) for side in sides]
+    measures = () if sides[0].scores is None else MEASURES
+    for name in measures:
+        values = [f"{side.reached(name):.1f}" for side in sides]
         yield f"{name}, % ↑", values, [str(pair.differences[name]) for pair in pairs]
     majority = None if sides[0].scores is None else sides[0].scores.majority
     if majority is None:
         return
     yield "most frequent class, %", [f"{majority:.1f}"] * len(sides), []
-    for name in pairs[0].differences:
-        values = [_cell(side.scores, name, balanced=True) for side in sides]
-        yield f"{name.replace(' per class', '')}, balanced, % ↑", values, []
-
-
-def _unlabelled_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
-    kept = [f"{pair.kept:.0f} %" for pair in verdict.pairs if pair.first == 0]
-    yield "neighbourhoods kept", ["100 %", *kept], []
-
-
-def few_name(shots: int) -> str:
-    """The name of the row with the accuracy from `shots` labelled images of each class."""
-    return f"{counted(shots, 'label')} per class"
-
-
-def _cell(scores: Scores | None, name: str, balanced: bool = False) -> str:
-    """An accuracy, or the mean of draws and their standard deviation. name: that of its row."""
-    assert scores is not None
-    if name in scores.right:
-        return f"{scores.balanced(name) if balanced else scores.accuracy(name):.1f}"
-    draws = (scores.few_balanced if balanced else scores.few)[int(name.split()[0])]
-    return f"{draws.mean():.1f} ± {draws.std(ddof=1):.1f}"
+    for name in measures:
+        values = [f"{side.scores.balanced(name):.1f}" for side in sides if side.scores]
+        yield f"{name}, balanced, % ↑", values, []
 
 
 def _other(pair: Pair, place: int) -> int:

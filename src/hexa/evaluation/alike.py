@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from hexa.config import UserError
 
@@ -28,7 +30,11 @@ def unit(rows: NDArray[np.floating]) -> Floats:
     return directions
 
 
-def pairs_above(rows: Floats, least: float, others: Floats | None = None) -> tuple[Places, Floats]:
+def pairs_above(
+    rows: Floats,
+    least: float,
+    others: Floats | None = None,
+) -> tuple[Places, Floats]:
     """All pairs i < j of the N rows with a cosine of at least `least`: their numbers i · N + j, and cosines.
 
     rows: unit vectors [N, D]. others: unit vectors [N, D] of the second of a pair; by default `rows`. Raises UserError
@@ -38,13 +44,18 @@ def pairs_above(rows: Floats, least: float, others: Floats | None = None) -> tup
     pairs = [np.empty(0, np.int64)]
     cosines = [np.empty(0, np.float32)]
     count = 0
-    for top, left in _tiles(len(rows)):
+    corners = itertools.product(range(0, len(rows), _ROWS), range(0, len(rows), _COLUMNS))
+    for top, left in corners:
+        if left + _COLUMNS <= top:  # wholly below the diagonal
+            continue
         product = rows[top : top + _ROWS] @ bank[left : left + _COLUMNS].T
         i, j = np.nonzero(product >= least - ROUNDING)
         later = top + i < left + j
         i = i[later]
         j = j[later]
-        pairs.append((top + i) * len(rows) + left + j)
+        first = top + i
+        second = left + j
+        pairs.append(first * len(rows) + second)
         cosines.append(product[i, j])
         count += len(i)
         if count > _MOST_PAIRS:
@@ -53,15 +64,11 @@ def pairs_above(rows: Floats, least: float, others: Floats | None = None) -> tup
     return np.concatenate(pairs), np.minimum(np.concatenate(cosines), 1)
 
 
-def _tiles(count: int) -> Iterator[tuple[int, int]]:
-    """Corners of the tiles of a square that are not wholly below its diagonal."""
-    for top in range(0, count, _ROWS):
-        for left in range(0, count, _COLUMNS):
-            if left + _COLUMNS > top:
-                yield top, left
-
-
-def nearest(rows: Floats, bank: Floats, count: int) -> tuple[Floats, Places]:
+def nearest(
+    rows: Floats,
+    bank: Floats,
+    count: int,
+) -> tuple[Floats, Places]:
     """The largest products [N, k] of each row with rows of the bank, largest first, and their places in it.
 
     k is `count`, or the size of the bank if that is smaller.
@@ -79,7 +86,11 @@ def nearest(rows: Floats, bank: Floats, count: int) -> tuple[Floats, Places]:
     return np.concatenate(products), np.concatenate(places)
 
 
-def complete_groups(pairs: Places, similarity: NDArray[np.floating], count: int) -> list[list[int]]:
+def complete_groups(
+    pairs: Places,
+    similarity: NDArray[np.floating],
+    count: int,
+) -> list[list[int]]:
     """Groups of two or more of `count` places, of which all pairs are linked; the most similar pairs join first.
 
     pairs: numbers i · count + j of the links, each once, with their similarity. Agglomerative clustering with complete
@@ -105,14 +116,8 @@ def complete_groups(pairs: Places, similarity: NDArray[np.floating], count: int)
 
 
 def components(pairs: Places, count: int) -> Places:
-    """The connected component of each of `count` places, named by its smallest place. pairs: i · count + j."""
-    first, second = np.divmod(pairs, count)
-    label = np.arange(count)
-    while True:
-        before = label.copy()
-        least = np.minimum(label[first], label[second])
-        np.minimum.at(label, first, least)
-        np.minimum.at(label, second, least)
-        label = label[label]
-        if (label == before).all():
-            return label
+    """The number of the connected component of each of `count` places. pairs: i · count + j."""
+    ends = np.divmod(pairs, count)
+    links = coo_array((np.ones(len(pairs)), ends), shape=(count, count))
+    found: Places = connected_components(links, directed=False)[1]
+    return found

@@ -41,65 +41,51 @@ def margin(logits: Tensor, labels: Tensor) -> Tensor:
     return others.amax(1) - logits.gather(1, labels[:, None])[:, 0]
 
 
+def pgd(steps: int, restarts: int) -> list[Attack]:
+    """`projected_gradient` from each of `restarts` random points of the box.
+
+    What is drawn for an image does not depend on its batch.
+    """
+    return [
+        partial(projected_gradient, steps=steps, restart=restart) for restart in range(restarts)
+    ]
+
+
 def projected_gradient(
     scores: Scores,
     images: Tensor,
     labels: Tensor,
-    start: Tensor,
     radius: float,
-    step: float,
+    streams: Streams,
     steps: int,
-    stops: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """Images [B, C, H, W] within `radius` of `images`, and whether each is misclassified, bool [B].
+    restart: int,
+) -> Tensor:
+    """Whether a view within `radius` of each image [B, C, H, W] is misclassified, bool [B].
 
-    x_t+1 = clip(Π(x_t + step · sign ∂ℓ/∂x(x_t))), x_0 = start, with the cross-entropy ℓ, Π onto the box
-    |x − image| ≤ radius and clip to [0, 1] (Madry et al. 2018, arXiv 1706.06083). All of x_0 … x_steps count: an image
-    stays at the first that is misclassified, and costs no further pass; if it does not stop, for training, it is
-    x_steps, which nobody looks at. Lengths are in the unit of pixels.
+    x_t+1 = clip(Π(x_t + step · sign ∂ℓ/∂x(x_t))) from a random x_0, with step = 2.5 · radius / steps, the cross-entropy
+    ℓ, Π onto the box |x − image| ≤ radius and clip to [0, 1] (Madry et al. 2018, arXiv 1706.06083). All of x_0 … x_steps
+    count: an image costs no further pass once one is misclassified. Lengths are in the unit of pixels.
     """
     low = (images - radius).clamp_(min=0)
     high = (images + radius).clamp_(max=1)
-    moved = start.clamp(low, high)
+    moved = (images + radius * noise(images, streams, restart)).clamp(low, high)
+    step = _RELATIVE_STEP * radius / steps
     wrong = torch.zeros_like(labels, dtype=torch.bool)
     # places of images that are still classified correctly
     rows = torch.arange(len(images), device=images.device)
-    for number in range(steps + stops):
-        views = channels_last(moved[rows]).requires_grad_(number < steps)
-        with torch.set_grad_enabled(number < steps):
-            logits = scores(views)
-            loss = cross_entropy(logits, labels[rows]).sum()
+    for number in range(steps + 1):
+        views = channels_last(moved).requires_grad_()
+        logits = scores(views)
         right = logits.argmax(1) == labels[rows]
         wrong[rows] = ~right
-        goes_on = right if stops else torch.ones_like(right)
-        if number == steps or not goes_on.any():
+        if number == steps or not right.any():
             break
+        loss = cross_entropy(logits, labels[rows]).sum()
         (gradient,) = torch.autograd.grad(loss, views)
-        rows = rows[goes_on]
-        ahead = views.detach()[goes_on] + step * gradient[goes_on].sign()
-        moved[rows] = torch.clamp(ahead, low[rows], high[rows])
-    return moved, wrong
-
-
-def pgd(steps: int, restarts: int) -> list[Attack]:
-    """`projected_gradient` from `restarts` random points of the box, in steps of 2.5 · radius / steps.
-
-    What is drawn for an image does not depend on its batch.
-    """
-
-    def attack(
-        scores: Scores,
-        images: Tensor,
-        labels: Tensor,
-        radius: float,
-        streams: Streams,
-        restart: int,
-    ) -> Tensor:
-        start = images + radius * noise(images, streams, restart)
-        step = _RELATIVE_STEP * radius / steps
-        return projected_gradient(scores, images, labels, start, radius, step, steps)[1]
-
-    return [partial(attack, restart=restart) for restart in range(restarts)]
+        rows = rows[right]
+        ahead = views.detach()[right] + step * gradient[right].sign()
+        moved = torch.clamp(ahead, low[rows], high[rows])
+    return wrong
 
 
 def smallest_radius(

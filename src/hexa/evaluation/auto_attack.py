@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from functools import partial
 
 import torch
@@ -46,20 +45,33 @@ _BACK = 0.1
 Aim = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def apgd(steps: int, targets: int, classes: int) -> list[Attack]:
+def apgd(
+    steps: int,
+    targets: int,
+    classes: int,
+) -> list[Attack]:
     """APGD on the cross-entropy, then on the targeted DLR loss against each of the most likely other classes."""
     others = range(min(targets, classes - 1))
     aimed = [partial(auto_pgd, steps=steps, other=other) for other in others]
     return [partial(auto_pgd, steps=steps), *aimed]
 
 
-def apgd_name(steps: int, targets: int, classes: int) -> str:
+def apgd_name(
+    steps: int,
+    targets: int,
+    classes: int,
+) -> str:
     """The name of `apgd`, such as APGD-CE and APGD-T (20 steps, 3 targets)."""
     used = min(targets, classes - 1)
     return f"APGD-CE and APGD-T ({steps} steps, {used} target{'s' if used != 1 else ''})"
 
 
-def auto_attack(steps: int, targets: int, classes: int, queries: int) -> list[Attack]:
+def auto_attack(
+    steps: int,
+    targets: int,
+    classes: int,
+    queries: int,
+) -> list[Attack]:
     """`apgd`, FAB against the same targets, and Square."""
     others = range(min(targets, classes - 1))
     boundary = [partial(fab_t, steps=steps, other=other) for other in others]
@@ -67,7 +79,12 @@ def auto_attack(steps: int, targets: int, classes: int, queries: int) -> list[At
 
 
 @torch.no_grad()
-def likely_class(scores: Scores, images: Tensor, labels: Tensor, other: int) -> Tensor:
+def likely_class(
+    scores: Scores,
+    images: Tensor,
+    labels: Tensor,
+    other: int,
+) -> Tensor:
     """A wrong class of each image, int64 [B]. other: 0 for the one with the highest score, 1 for the next …"""
     logits = scores(channels_last(images)).scatter(1, labels[:, None], -torch.inf)
     return logits.argsort(1, descending=True)[:, other]
@@ -97,7 +114,11 @@ def auto_pgd(
     return ascend(aim, images, radius, start, steps)[1]
 
 
-def targeted_dlr(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+def targeted_dlr(
+    logits: Tensor,
+    labels: Tensor,
+    targets: Tensor,
+) -> Tensor:
     """(z_t − z_y) / (z_π1 − (z_π3 + z_π4) / 2), [B] (section 4.1).
 
     z_π1 ≥ z_π2 ≥ … are the sorted scores: scaled scores give the same. With fewer than four classes nothing divides.
@@ -110,71 +131,12 @@ def targeted_dlr(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     return (target - label) / (top[:, 0] - top[:, 2:].mean(1) + 1e-12)
 
 
-@dataclass
-class _Climb:
-    """What APGD knows of each image that it still moves, [b] or [b, C, H, W]."""
-
-    row: Tensor
-    """Place in the batch."""
-    view: Tensor
-    before: Tensor
-    """The view before `view`."""
-    slope: Tensor
-    """Gradient at `view`."""
-    loss: Tensor
-    """Loss at `view`."""
-    best_view: Tensor
-    best_slope: Tensor
-    best_loss: Tensor
-    checked_loss: Tensor
-    """`best_loss` at the last checkpoint."""
-    step_size: Tensor
-    halved: Tensor
-    """True if the last checkpoint halved the step size."""
-    rises: Tensor
-    """Steps since the last checkpoint that raised the loss."""
-
-    def of(self, kept: Tensor) -> _Climb:
-        """The images of `kept`, bool [b]."""
-        return _Climb(**{field.name: getattr(self, field.name)[kept] for field in fields(self)})
-
-    def look(self, loss: Tensor, slope: Tensor) -> None:
-        """Take the loss [b] and its gradient at the view."""
-        self.rises = self.rises + (loss > self.loss)
-        self.loss = loss
-        self.slope = slope
-        best = loss > self.best_loss
-        self.best_loss = torch.where(best, loss, self.best_loss)
-        self.best_view = torch.where(_wide(best), self.view, self.best_view)
-        self.best_slope = torch.where(_wide(best), slope, self.best_slope)
-
-    def check(self, length: int) -> None:
-        """Halve the step size and go back to the best view, where the last `length` steps were of little use."""
-        few = self.rises <= _RISES * length
-        stuck = ~self.halved & (self.checked_loss >= self.best_loss)
-        self.halved = few | stuck
-        self.step_size = torch.where(self.halved, self.step_size / 2, self.step_size)
-        self.view = torch.where(_wide(self.halved), self.best_view, self.view)
-        self.slope = torch.where(_wide(self.halved), self.best_slope, self.slope)
-
-    def begin_check(self) -> None:
-        """Count from here to the next checkpoint."""
-        self.checked_loss = self.best_loss
-        self.rises = torch.zeros_like(self.rises)
-
-    def move(self, low: Tensor, high: Tensor, momentum: float) -> None:
-        """Take a step within the box of all images of the batch."""
-        low = low[self.row]
-        high = high[self.row]
-        ahead = torch.clamp(self.view + _wide(self.step_size) * self.slope.sign(), low, high)
-        moved = self.view + momentum * (ahead - self.view)
-        moved = moved + (1 - momentum) * (self.view - self.before)
-        self.before = self.view
-        self.view = torch.clamp(moved, low, high)
-
-
 def ascend(
-    aim: Aim, images: Tensor, radius: float, start: Tensor, steps: int
+    aim: Aim,
+    images: Tensor,
+    radius: float,
+    start: Tensor,
+    steps: int,
 ) -> tuple[Tensor, Tensor]:
     """Return the view with the largest loss of each image [B, C, H, W], and whether one was enough, bool [B].
 
@@ -185,47 +147,56 @@ def ascend(
     """
     low = (images - radius).clamp(min=0)
     high = (images + radius).clamp(max=1)
-    found = start.clamp(low, high)
+    view = before = best_view = start.clamp(low, high)
+    slope = best_slope = torch.zeros_like(view)
     none = torch.zeros_like(images[:, 0, 0, 0])
-    enough = none.bool()
-    climb = _Climb(
-        row=torch.arange(len(images), device=images.device),
-        view=found,
-        before=found,
-        slope=torch.zeros_like(found),
-        loss=none + torch.inf,
-        best_view=found,
-        best_slope=torch.zeros_like(found),
-        best_loss=none - torch.inf,
-        checked_loss=none,
-        step_size=none + 2 * radius,
-        halved=torch.ones_like(enough),
-        rises=none,
-    )
-    found = found.clone()
+    loss = none + torch.inf
+    best_loss = none - torch.inf
+    checked_loss = best_loss  # at the last checkpoint
+    rises = none  # steps since the last checkpoint that raised the loss
+    step_size = none + 2 * radius
+    halved = torch.ones_like(none, dtype=torch.bool)  # by the last checkpoint
+    enough = torch.zeros_like(halved)
     length = max(int(_FIRST_CHECK * steps), 1)
     check = length
     for number in range(steps + 1):
-        # look at the views, and keep those that are enough or the best so far
-        views = channels_last(climb.view).requires_grad_()
-        with torch.enable_grad():
-            loss, done = aim(views, climb.row)
-        (slope,) = torch.autograd.grad(loss.sum(), views)
-        climb.look(loss.detach(), slope)
-        found[climb.row] = torch.where(_wide(done), climb.view, climb.best_view)
-        enough[climb.row] = done
-        climb = climb.of(~done)
-        if number == steps or not len(climb.row):
+        # look at the views that are not enough yet
+        rows = (~enough).nonzero()[:, 0]
+        if not len(rows):
             break
-        if number == 0:
-            climb.begin_check()
-        if number == check:
-            climb.check(length)
-            climb.begin_check()
-            length = max(length - max(int(_CLOSER * steps), 1), int(_LAST_CHECK * steps), 1)
-            check += length
-        climb.move(low, high, _MOMENTUM if number else 1.0)
-    return found, enough
+        views = channels_last(view[rows]).requires_grad_()
+        with torch.enable_grad():
+            losses, done = aim(views, rows)
+        (slopes,) = torch.autograd.grad(losses.sum(), views)
+        latest = loss.index_copy(0, rows, losses.detach())
+        slope = slope.index_copy(0, rows, slopes)
+        enough = enough.index_copy(0, rows, done)
+        # keep the best ones
+        rises = rises + (latest > loss)
+        loss = latest
+        best = loss > best_loss
+        best_loss = torch.where(best, loss, best_loss)
+        best_view = torch.where(_wide(best), view, best_view)
+        best_slope = torch.where(_wide(best), slope, best_slope)
+        if number in (0, check):
+            if number:
+                # halve the step size and go back, where the last steps were of little use
+                few = rises <= _RISES * length
+                halved = few | (~halved & (checked_loss >= best_loss))
+                step_size = torch.where(halved, step_size / 2, step_size)
+                view = torch.where(_wide(halved & ~enough), best_view, view)
+                slope = torch.where(_wide(halved), best_slope, slope)
+                length = max(length - max(int(_CLOSER * steps), 1), int(_LAST_CHECK * steps), 1)
+                check += length
+            checked_loss = best_loss
+            rises = torch.zeros_like(rises)
+        if number < steps:
+            momentum = _MOMENTUM if number else 1.0
+            ahead = torch.clamp(view + _wide(step_size) * slope.sign(), low, high)
+            moved = view + momentum * (ahead - view) + (1 - momentum) * (view - before)
+            before = view
+            view = torch.where(_wide(enough), view, torch.clamp(moved, low, high))
+    return torch.where(_wide(enough), view, best_view), enough
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -286,7 +257,11 @@ def fab_t(
     return wrong
 
 
-def least_move(points: Tensor, slopes: Tensor, gap: Tensor) -> Tensor:
+def least_move(
+    points: Tensor,
+    slopes: Tensor,
+    gap: Tensor,
+) -> Tensor:
     """The least δ in L∞ with ⟨slopes, δ⟩ = gap and points + δ in [0, 1], [B, N]; as near as the bounds let it.
 
     Each coordinate moves by the same τ, or as far as there is room: the sum over coordinates of |slope|·min(τ, room)
@@ -306,7 +281,12 @@ def least_move(points: Tensor, slopes: Tensor, gap: Tensor) -> Tensor:
 
 @torch.no_grad()
 def square(
-    scores: Scores, images: Tensor, labels: Tensor, radius: float, streams: Streams, queries: int
+    scores: Scores,
+    images: Tensor,
+    labels: Tensor,
+    radius: float,
+    streams: Streams,
+    queries: int,
 ) -> Tensor:
     """Whether images [B, C, H, W] are misclassified by one of `queries` views without gradients, bool [B].
 
@@ -347,7 +327,11 @@ def square(
     return wrong
 
 
-def _interval(at: Tensor, length: int, size: int) -> Tensor:
+def _interval(
+    at: Tensor,
+    length: int,
+    size: int,
+) -> Tensor:
     """True within intervals of `length` among `size` pixels, bool [b, size]; at: [b] in [0, 1), where they lie."""
     first = (at * (size - length + 1)).floor()[:, None]
     places = torch.arange(size, device=at.device)

@@ -38,16 +38,6 @@ def interpolated_area(precision: Values, recall: Values) -> float:
     return float((steps * envelope).sum())
 
 
-def eleven_point(precision: Values, recall: Values) -> float:
-    """Mean over r = 0, 0.1, …, 1 of the best precision at a recall of at least r, 0 where there is none (VOC2007).
-
-    Levels are `np.arange(0, 1.1, 0.1)`, as in the evaluators of published numbers: those of 0.3, 0.6 and 0.7 lie a last
-    digit higher, so that a recall of exactly 0.3 does not reach its level.
-    """
-    best = [precision[recall >= level].max(initial=0.0) for level in np.arange(0.0, 1.1, 0.1)]
-    return float(np.mean(best))
-
-
 def average_precision(
     scores: NDArray[np.floating],
     positive: NDArray[np.bool_],

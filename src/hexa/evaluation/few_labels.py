@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import pydantic
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.config import UserError
-from hexa.evaluation.protocol import Outcome, Task, listed
+from hexa.evaluation.protocol import Outcome, Positive, Task
 from hexa.evaluation.split import draw_per_class
 from hexa.runtime.random import Stream
 
@@ -20,16 +19,8 @@ from hexa.runtime.random import Stream
 CONFIDENCE = 0.95
 
 
-def _distinct(shots: tuple[int, ...]) -> tuple[int, ...]:
-    if any(k < 1 for k in shots) or len(set(shots)) < len(shots):
-        raise ValueError("must be distinct numbers above 0")
-    return shots
-
-
 #: The type of an option that lists numbers of labels per class.
-Shots = Annotated[
-    tuple[int, ...], pydantic.BeforeValidator(listed), pydantic.AfterValidator(_distinct)
-]
+Shots = Positive[int]
 
 
 def half_width(scores: Sequence[float] | NDArray[np.float64], comparisons: int = 1) -> float:

@@ -27,7 +27,11 @@ def in_span(fit: Array, test: Array) -> tuple[Array, Array]:
 
 
 def fit(
-    features: Array, positive: Mask, cost: float, max_iterations: int, seed: int
+    features: Array,
+    positive: Mask,
+    cost: float,
+    max_iterations: int,
+    seed: int,
 ) -> tuple[Array, bool]:
     """Weights w and bias b, [D + 1], of min ½‖(w, b)‖² + C · Σ c_y · max(0, 1 − y·(w·f + b))²; was it solved?
 
@@ -45,7 +49,12 @@ def fit(
 
 
 def cross_validated(
-    features: Array, positive: Mask, cost: float, folds: int, max_iterations: int, seed: int
+    features: Array,
+    positive: Mask,
+    cost: float,
+    folds: int,
+    max_iterations: int,
+    seed: int,
 ) -> float:
     """Mean average precision over held-out parts, as scikit-learn splits (in order, by class) and scores them."""
     machine = _machine(cost, max_iterations, seed)
@@ -56,7 +65,11 @@ def cross_validated(
         )
 
 
-def _machine(cost: float, max_iterations: int, seed: int) -> LinearSVC:
+def _machine(
+    cost: float,
+    max_iterations: int,
+    seed: int,
+) -> LinearSVC:
     """L2 penalty, squared hinge loss, tolerance 1e-4 and intercept scaling 1, as published (F24)."""
     return LinearSVC(
         C=cost, dual=True, class_weight={1: 2, -1: 1}, max_iter=max_iterations, random_state=seed

@@ -79,7 +79,7 @@ def measure(
 
         def finish() -> dict[str, Any]:
             outcome = asked.protocol.run(task, asked.settings)
-            _add_guessing(outcome, task, protocol)
+            _add_guessing(outcome, task)
             outcome.notes += [unwritable] if unwritable else []
             spec = task.backbone.info.get("spec", "module")
             result = _result(asked, task, outcome) | made_by
@@ -135,7 +135,7 @@ def _task(
     )
 
 
-def _add_guessing(outcome: Outcome, task: Task, protocol: str) -> None:
+def _add_guessing(outcome: Outcome, task: Task) -> None:
     """Add the share of the most frequent class to accuracies, and note if the best one is that of guessing."""
     labels = task.scored_labels()
     metrics = outcome.metrics
@@ -148,10 +148,7 @@ def _add_guessing(outcome: Outcome, task: Task, protocol: str) -> None:
     if any(name.startswith("top1") for name in metrics):
         majority = metrics.setdefault("majority_class", majority_class(labels))
     if best <= 1.1 * guessing:
-        remedy = "look at the run"
-        if protocol == "linear":
-            remedy = "try another preset or learning_rate"
-        outcome.notes.append(f"no better than guessing ({guessing:.1f} %): {remedy}")
+        outcome.notes.append(f"no better than guessing ({guessing:.1f} %): look at the run")
     elif best <= majority:
         name = task.class_names[int(np.bincount(labels).argmax())]
         outcome.notes.append(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.neighbors import NearestNeighbors
 
 from hexa.config import UserError
 from hexa.evaluation import feature_file
@@ -104,39 +105,17 @@ class Features:
             places = sorted(place for one in group for place in members[one])
             if len(places) > len(group):
                 inside = np.append(inside, 1.0)
-            found.append(self._found(places, inside))
+            found.append(self.group(places, inside))
         return _sorted(found)
 
-    def _found(
+    def group(
         self,
         places: list[int],
         similarity: NDArray[np.floating],
     ) -> Found:
+        """Images that are duplicates, with the similarities of their pairs."""
         names = [self.paths[place] for place in places]
         return Found(names, places, float(similarity.max()), float(similarity.min()))
-
-    def shared(self, count: int, least: float | None = None) -> list[Found]:
-        """The images after the first `count` that are duplicates of these, each followed by them."""
-        members = _copies(self.file)
-        links, similarity = _links(self, least, members)
-        near: list[dict[int, float]] = [{place: 1.0} for place in range(len(members))]
-        for link, value in zip(links.tolist(), similarity.tolist(), strict=True):
-            one, other = divmod(link, len(members))
-            near[one][other] = near[other][one] = value
-        found = []
-        for own, copies in enumerate(members):
-            earlier = [
-                (-value, member)
-                for other, value in near[own].items()
-                for member in members[other]
-                if member < count
-            ]
-            earlier.sort()
-            values = -np.array([value for value, _ in earlier])
-            matches = [member for _, member in earlier]
-            later = [place for place in copies if place >= count and earlier]
-            found += [self._found([place, *matches], values) for place in later]
-        return _sorted(found)
 
     def outliers(self, count: int = 20) -> list[Found]:
         """The images that are farthest from their fifth nearest image, farthest first.
@@ -146,10 +125,12 @@ class Features:
         are to 4,096 of them or more.
         """
         bank = np.arange(0, len(self.paths), max(1, len(self.paths) // _REFERENCES))
-        similarity = _fifth_largest(self.directions, self.directions[bank], bank)
-        scores = [_deviations(1 - similarity)]
+        # unit vectors: |a − b|² = 2 − 2 a·b
+        unlike = _fifth_nearest(self.directions, bank) ** 2 / 2
+        scores = [_deviations(unlike)]
         if self.file.statistics is not None:
-            scores.append(_deviations(_fifth_distance(self.file.statistics, bank)))
+            pictures = _standardised(self.file.statistics)
+            scores.append(_deviations(_fifth_nearest(pictures, bank)))
         ranks = [np.argsort(np.argsort(-one, kind="stable")) for one in scores]
         turns = np.array(ranks) + np.arange(len(ranks))[:, None] / 2
         order = np.argsort(turns.min(0), kind="stable")[:count]
@@ -161,7 +142,7 @@ class Features:
                 Found(
                     [self.paths[place]],
                     [place],
-                    float(similarity[place]),
+                    1 - float(unlike[place]),
                     score=float(scores[which][place]),
                     reason=("features", "picture")[which],
                     nearest=[other for other in others if other != place][:_NAMED],
@@ -191,27 +172,17 @@ class Features:
                 return None
         return place
 
-    def place_of(self, path: str) -> int:
-        """The place of the image of this path. Raises UserError if there is none."""
-        place = self.find(path)
-        if place is None:
-            raise UserError(
-                f"--like {path}: no image of that path in {self.file.path}, and no such file; paths in "
-                f"it are such as {self.paths[0]}"
-            )
-        return place
-
-    def like(self, asked: str | NDArray[np.floating], count: int = 10) -> list[Found]:
-        """The images with the largest cosine to one, largest first. Raises UserError for an unknown path.
-
-        asked: its path, or the features [D] of an image that is not in the file.
-        """
-        inside = self.place_of(asked) if isinstance(asked, str) else -1
-        row = self.directions[inside] if isinstance(asked, str) else unit(asked)
-        similarity, places = nearest(row[None], self.directions, count + 1)
+    def like(
+        self,
+        row: NDArray[np.floating],
+        count: int = 10,
+        itself: int | None = None,
+    ) -> list[Found]:
+        """The images with the largest cosine to features [D], largest first. itself: a place that is left out."""
+        similarity, places = nearest(unit(row)[None], self.directions, count + 1)
         near = zip(places[0].tolist(), similarity[0].tolist(), strict=True)
         found = [
-            Found([self.paths[place]], [place], value) for place, value in near if place != inside
+            Found([self.paths[place]], [place], value) for place, value in near if place != itself
         ]
         return found[:count]
 
@@ -225,7 +196,27 @@ def shared(
 
     Places continue from `one` to `other`. Raises UserError if the features are of different backbones.
     """
-    return Features(_joined(one.file, other.file)).shared(len(one.paths), least)
+    both = Features(_joined(one.file, other.file))
+    members = _copies(both.file)
+    near: list[dict[int, float]] = [{place: 1.0} for place in range(len(members))]
+    for link, value in zip(*_links(both, least, members), strict=True):
+        first, second = divmod(int(link), len(members))
+        near[first][second] = near[second][first] = float(value)
+    count = len(one.paths)
+    found = []
+    for own, copies in enumerate(members):
+        earlier = [
+            (-value, member)
+            for like, value in near[own].items()
+            for member in members[like]
+            if member < count
+        ]
+        earlier.sort()
+        values = -np.array([value for value, _ in earlier])
+        matches = [member for _, member in earlier]
+        later = [place for place in copies if place >= count and earlier]
+        found += [both.group([place, *matches], values) for place in later]
+    return _sorted(found)
 
 
 def _joined(one: FeatureFile, other: FeatureFile) -> FeatureFile:
@@ -327,31 +318,21 @@ def _deviations(distances: NDArray[np.floating]) -> NDArray[np.float64]:
     return apart / max(1.4826 * float(np.median(np.abs(apart))), 0.05)
 
 
-def _fifth_largest(
-    rows: Floats,
-    others: Floats,
-    bank: Places,
-) -> Floats:
-    """The fifth largest product of each row with `others`, the rows at the places `bank`, without itself."""
+def _fifth_nearest(rows: Floats, bank: Places) -> NDArray[np.floating]:
+    """The distance of each row [N, D] to the fifth nearest of those at the places `bank`, without itself."""
     k = min(_NEIGHBOUR, len(bank) - 1)
-    found, _ = nearest(rows, others, k + 1)
-    values: Floats = found[:, k - 1]
-    values[bank] = found[bank, k]  # a row of the bank is its own nearest
+    search = NearestNeighbors(n_neighbors=k + 1, algorithm="brute").fit(rows[bank])
+    distances, _ = search.kneighbors(rows)
+    values: NDArray[np.floating] = distances[:, k - 1]
+    values[bank] = distances[bank, k]  # a row of the bank is its own nearest
     return values
 
 
-def _fifth_distance(statistics: Floats, bank: Places) -> Floats:
-    """The distance of statistics [N, 12] of the picture to the fifth nearest of the images `bank`.
-
-    Statistics have one mean grey level in place of three colours, and are in robust standard deviations.
-    """
+def _standardised(statistics: Floats) -> Floats:
+    """Statistics [N, 12] of pictures in robust standard deviations, with one mean grey level in place of three colours."""
     numbers = np.concatenate([statistics[:, :3].mean(1, keepdims=True), statistics[:, 3:]], axis=1)
     middle = np.median(numbers, axis=0)
     deviation = np.maximum(1.4826 * np.median(np.abs(numbers - middle), axis=0), 1e-3)
-    rows = np.clip((numbers - middle) / deviation, -_FARTHEST, _FARTHEST).astype(np.float32)
-    # |a − b|² = |a|² − (2 a·b − |b|²), whose bracket is a product of longer rows
-    squares = (rows**2).sum(1, keepdims=True)
-    longer = np.concatenate([2 * rows, -np.ones_like(squares)], axis=1)
-    others = np.concatenate([rows, squares], axis=1)[bank]
-    distances: Floats = np.sqrt(np.maximum(squares[:, 0] - _fifth_largest(longer, others, bank), 0))
-    return distances
+    apart = (numbers - middle) / deviation
+    clipped: Floats = np.clip(apart, -_FARTHEST, _FARTHEST).astype(np.float32)
+    return clipped

@@ -135,7 +135,7 @@ def hold_out(
     return Subset(source, (~held).nonzero()[0]), Subset(source, held.nonzero()[0])
 
 
-def _shuffled(labels: Labels, stream: Stream) -> dict[int, Labels]:
+def shuffled(labels: Labels, stream: Stream) -> dict[int, Labels]:
     """The positions of each class in a drawn order."""
     generator = np.random.default_rng(stream.integer())
     return {
@@ -156,7 +156,7 @@ def stratified_part(
     if labels.ndim > 1:
         labels = np.zeros(len(labels), dtype=np.int64)
     held = np.zeros(len(labels), dtype=np.bool_)
-    for rows in _shuffled(labels, stream).values():
+    for rows in shuffled(labels, stream).values():
         held[rows[: min(round(share * len(rows)), len(rows) - 1)]] = True
     return held
 
@@ -168,16 +168,6 @@ def draw_images(
 ) -> Labels:
     """Positions of `count` of `total` images, in order; of all of them if there are no more, or for None."""
     return np.sort(torch.randperm(total, generator=stream.generator())[:count].numpy())
-
-
-def draw_share(
-    labels: Labels,
-    share: float,
-    stream: Stream,
-) -> Labels:
-    """Positions of a part of `share` of every class, at least one image of each, in order."""
-    shuffled = _shuffled(labels, stream).values()
-    return np.sort(np.concatenate([rows[: max(1, round(share * len(rows)))] for rows in shuffled]))
 
 
 def draw_classes(
@@ -192,7 +182,7 @@ def draw_classes(
     share = most / len(labels)
     chosen = list[Labels]()
     count = 0
-    several = [rows for rows in _shuffled(labels, stream).values() if len(rows) > 1]
+    several = [rows for rows in shuffled(labels, stream).values() if len(rows) > 1]
     for place in np.random.default_rng(stream.child("classes").integer()).permutation(len(several)):
         if count < most:
             chosen.append(several[place][: max(2, round(share * len(several[place])))])
@@ -206,7 +196,7 @@ def draw_per_class(
     stream: Stream,
 ) -> Labels:
     """Positions of `count` images of every class. Raises UserError if a class has fewer."""
-    drawn = _shuffled(labels, stream)
+    drawn = shuffled(labels, stream)
     for label, rows in drawn.items():
         if len(rows) < count:
             raise UserError(
@@ -235,7 +225,7 @@ def folds(
             parts = [part for _, part in split.split(labels, labels, groups)]
         parts = [part[np.isin(labels[part], np.delete(labels, part))] for part in parts]
     else:
-        several = [rows for rows in _shuffled(labels, stream).values() if len(rows) > 1]
+        several = [rows for rows in shuffled(labels, stream).values() if len(rows) > 1]
         turns = [[rows[number::count] for rows in several] for number in range(count)]
         parts = [np.sort(np.concatenate([labels[:0], *turn])) for turn in turns]
     return [part for part in parts if len(part)]

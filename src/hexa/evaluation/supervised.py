@@ -17,18 +17,18 @@ from hexa.data import Source
 from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.loading.workers import epoch_order
 from hexa.data.views.making import Views, ViewsConfig
-from hexa.evaluation.attack import Scores
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocol import Curve, Outcome, Task, accuracies, best_and_last
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
-#: (scores, images, labels, stream) -> images that are harder to classify.
-Harder = Callable[[Scores, Tensor, Tensor, Stream], Tensor]
 
-
-def new_classifier(num_features: int, num_classes: int, stream: Stream) -> nn.Linear:
+def new_classifier(
+    num_features: int,
+    num_classes: int,
+    stream: Stream,
+) -> nn.Linear:
     """One linear layer, weight N(0, 0.01), bias 0."""
     classifier = nn.Linear(num_features, num_classes)
     with torch.no_grad():
@@ -46,7 +46,12 @@ class AugmentedImages:
     """
 
     def __init__(
-        self, task: Task, source: Source, batch_size: int, stream: Stream, smallest: int = 1
+        self,
+        task: Task,
+        source: Source,
+        batch_size: int,
+        stream: Stream,
+        smallest: int = 1,
     ) -> None:
         assert source.classes is not None, "a task for this has one label per image"
         views = Views(
@@ -92,12 +97,11 @@ def learn(
     score: Callable[[], dict[str, float]],
     score_every: int,
     label: str,
-    harder: Callable[[Tensor, Tensor, int], Tensor] = lambda images, labels, step: images,
 ) -> Outcome:
     """Minimise the cross-entropy of `scores` of images [B, 3, S, S]; the accuracy by `score` while it learns.
 
     factor: the epoch, 0 … epochs − 1 -> what the optimizer's rates are multiplied by. score_every: epochs between two
-    scorings; the last epoch is always scored. harder: (images, labels, step from 1 on) -> what is learned from instead.
+    scorings; the last epoch is always scored.
     """
     curve = Curve()
     schedule = LambdaLR(optimizer, factor)
@@ -106,9 +110,9 @@ def learn(
         for epoch in range(1, epochs + 1):
             for images, labels in images_of.epoch(epoch - 1):
                 step += 1
-                images = harder(images, labels, step).contiguous(memory_format=torch.channels_last)
+                views = images.contiguous(memory_format=torch.channels_last)
                 optimizer.zero_grad()
-                F.cross_entropy(scores(images), labels).backward()  # type: ignore[no-untyped-call]
+                F.cross_entropy(scores(views), labels).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 task.report(label, step, epochs * images_of.steps)
             schedule.step()
@@ -119,14 +123,24 @@ def learn(
 
 
 @torch.no_grad()
-def accuracy(task: Task, backbone: Backbone, head: nn.Module, test: Source) -> dict[str, float]:
+def accuracy(
+    task: Task,
+    backbone: Backbone,
+    head: nn.Module,
+    test: Source,
+) -> dict[str, float]:
     """Accuracies of a network and its classifier on labelled images, as evaluation sees them."""
     features, labels, _ = extract(backbone, test, **task.extraction)
     assert labels is not None
     return accuracies(head(features.to(task.device))[:, : task.num_classes].cpu(), labels)
 
 
-def decayed(factor: float, decay_at: tuple[float, ...], epoch: int, epochs: int) -> float:
+def decayed(
+    factor: float,
+    decay_at: tuple[float, ...],
+    epoch: int,
+    epochs: int,
+) -> float:
     """What rates are multiplied by in an epoch, 0 … epochs − 1: `factor` from each share of the epochs on."""
     return float(factor ** sum(epoch >= round(share * epochs) for share in decay_at))
 
@@ -154,39 +168,27 @@ def tuned(
     stream: Stream,
     label: str,
     score_every: int = 1,
-    harder: Harder | None = None,
-    frozen: bool = False,
-) -> tuple[Outcome, Backbone, nn.Linear]:
+) -> Outcome:
     """Train a copy of the task's backbone and a linear classifier on `fit`; accuracy on `test` while it learns.
 
     Everything learns, batch-norms are in training mode, cross-entropy. Images come in random crops and flips, test
-    images as evaluation sees them. harder: makes what is learned from, by scores in evaluation mode. frozen: the
-    backbone stays as it is, in evaluation mode.
+    images as evaluation sees them.
     """
     backbone = precisions.place(copy.deepcopy(task.backbone), task.device)
-    backbone.requires_grad_(not frozen)
+    backbone.requires_grad_()
     head = new_classifier(backbone.num_features, task.num_classes, stream).to(task.device)
-    trunk = [one for one in backbone.parameters() if one.requires_grad]
     groups = [
-        {"params": trunk, "lr": plan.trunk_rate},
+        {"params": list(backbone.parameters()), "lr": plan.trunk_rate},
         {"params": list(head.parameters()), "lr": plan.head_rate},
     ]
     images_of = AugmentedImages(task, fit, plan.batch_size, stream.child("views"), smallest=2)
-    if not frozen:
-        images_of.notes.extend(slow_statistics(backbone, plan.epochs * images_of.steps))
 
-    def scores(images: Tensor, training: bool = True) -> Tensor:
+    def scores(images: Tensor) -> Tensor:
         with precisions.autocast(task.precision, task.device):
-            features = backbone.train(training and not frozen)(images).float()
+            features = backbone.train()(images).float()
         return head(features)  # type: ignore[no-any-return]
 
-    def moved(images: Tensor, labels: Tensor, step: int) -> Tensor:
-        if harder is None:
-            return images
-        fixed = partial(scores, training=False)
-        return harder(fixed, images, labels, stream.child("harder", step))
-
-    outcome = learn(
+    return learn(
         task,
         images_of,
         plan.optimizer(groups),
@@ -196,22 +198,4 @@ def tuned(
         score=partial(accuracy, task, backbone, head, test),
         score_every=score_every,
         label=label,
-        harder=moved,
     )
-    return outcome, backbone, head
-
-
-def slow_statistics(network: nn.Module, steps: int) -> list[str]:
-    """A note on batch-norms whose running statistics hardly move in this many steps, as networks from TensorFlow have.
-
-    A share (1 − momentum)^steps of the earlier statistics remains.
-    """
-    momenta = [getattr(module, "momentum", None) for module in network.modules()]
-    slowest = min((one for one in momenta if isinstance(one, float)), default=1.0)
-    remains = (1 - slowest) ** steps
-    if slowest >= 0.1 or remains < 0.05:
-        return []
-    return [
-        f"batch-norm statistics move by {100 * slowest:.2g} % a step: after {steps} steps {100 * remains:.0f} % "
-        "of those before remain, and scores may be far too low; train longer, or with a momentum of 0.1"
-    ]

@@ -44,7 +44,11 @@ class Detector(nn.Module):
     """
 
     def __init__(
-        self, backbone: Backbone, options: DetectOptions, num_classes: int, precision: Resolved
+        self,
+        backbone: Backbone,
+        options: DetectOptions,
+        num_classes: int,
+        precision: Resolved,
     ) -> None:
         super().__init__()
         stages = parts(backbone.network, backbone.network_config.name)
@@ -206,7 +210,10 @@ class AlignedRegions(nn.Module):
         self.size = size
 
     def forward(
-        self, maps: Maps, boxes: list[Tensor], image_sizes: list[tuple[int, int]]
+        self,
+        maps: Maps,
+        boxes: list[Tensor],
+        image_sizes: list[tuple[int, int]],
     ) -> Tensor:
         """Maps [B, C, H_l, W_l] by level, boxes [n, 4] of each image -> regions [Σn, C, S, S]."""
         owner = torch.cat([torch.full_like(b[:, :1], number) for number, b in enumerate(boxes)])

@@ -8,12 +8,7 @@ import numpy as np
 from torch.nn import functional as F
 from torchvision.ops import box_iou
 
-from hexa.evaluation.average_precision import (
-    Values,
-    eleven_point,
-    interpolated_area,
-    precision_recall,
-)
+from hexa.evaluation.average_precision import Values, interpolated_area, precision_recall
 from hexa_paper.detection.boxes import Boxes
 from hexa_paper.detection.detector import Objects
 
@@ -21,11 +16,29 @@ from hexa_paper.detection.detector import Objects
 OVERLAPS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 #: (precision, recall) -> the average precision.
 Rule = Callable[[Values, Values], float]
+
+
+def eleven_point(precision: Values, recall: Values) -> float:
+    """Mean over r = 0, 0.1, …, 1 of the best precision at a recall of at least r, 0 where there is none (VOC2007).
+
+    Levels are `np.arange(0, 1.1, 0.1)`, as in the evaluators of published numbers: those of 0.3, 0.6 and 0.7 lie a last
+    digit higher, so that a recall of exactly 0.3 does not reach its level.
+    """
+    best = []
+    for level in np.arange(0.0, 1.1, 0.1):
+        reached = precision[recall >= level]
+        best.append(reached.max(initial=0.0))
+    return float(np.mean(best))
+
+
 RULES: dict[str, Rule] = {"area": interpolated_area, "eleven_point": eleven_point}
 
 
 def precisions(
-    detected: Sequence[Objects], truth: Sequence[Boxes], num_classes: int, rule: str
+    detected: Sequence[Objects],
+    truth: Sequence[Boxes],
+    num_classes: int,
+    rule: str,
 ) -> Values:
     """Average precision of each class at each of OVERLAPS, [C, 10] in 0 … 1; NaN for a class without objects.
 
@@ -41,7 +54,10 @@ def precisions(
 
 
 def _of_class(
-    detected: Sequence[Objects], truth: Sequence[Boxes], label: int, rule: Rule
+    detected: Sequence[Objects],
+    truth: Sequence[Boxes],
+    label: int,
+    rule: Rule,
 ) -> list[float]:
     parts = []  # of each image: scores of its boxes, their largest overlaps, and which object they overlap most
     difficult: list[bool] = []

@@ -23,7 +23,11 @@ _DASHED = (0, (4, 3))
 
 
 def bars(
-    groups: Mapping[str, Mapping[str, Values]], *, y_label: str, title: str = "", remark: str = ""
+    groups: Mapping[str, Mapping[str, Values]],
+    *,
+    y_label: str,
+    title: str = "",
+    remark: str = "",
 ) -> Figure:
     """One panel per group and one bar per arm: the mean, ± one standard deviation over seeds, one dot per seed.
 
@@ -85,7 +89,13 @@ def _bars(ax: Axes, group: Mapping[str, Values]) -> None:
     ax.margins(x=0.02)
 
 
-def _above(ax: Axes, text: str, x: float, y: float, points: float) -> None:
+def _above(
+    ax: Axes,
+    text: str,
+    x: float,
+    y: float,
+    points: float,
+) -> None:
     place: Any = {"xy": (x, y), "xytext": (0, points), "textcoords": "offset points"}
     ax.annotate(text, ha="center", fontsize=8, **place)
 

@@ -66,7 +66,12 @@ class CMC(Method[CMCLabels], config=CMCConfig):
     both streams. The published code draws negatives for each image; here all images of a step share them.
     """
 
-    def __init__(self, config: CMCConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: CMCConfig,
+        backbone: nn.Module,
+        setting: Setting,
+    ) -> None:
         super().__init__()
         self.config = config
         width = num_features(backbone) // 2
@@ -76,17 +81,16 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         self.chance_loss = None if drawn else 2 * math.log(setting.data_size)
         self.lightness = Memory(config, setting.data_size, setting.seed, drawn)
         # another seed, or both memories would start identical
-        self.colour = Memory(
-            config, setting.data_size, Stream(setting.seed).child("colour").integer(), drawn
-        )
+        other_seed = Stream(setting.seed).child("colour").integer()
+        self.colour = Memory(config, setting.data_size, other_seed, drawn)
 
     def notes(self) -> list[str]:
         return [f"lightness: {self.lightness.note()}", f"colour: {self.colour.note()}"]
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        return unit(
-            self.encoder.project(crops, branch).unflatten(-1, (2, self.config.dim))
-        ).flatten(-2)
+        projected = self.encoder.project(crops, branch)
+        streams = projected.unflatten(-1, (2, self.config.dim))
+        return unit(streams).flatten(-2)
 
     def directions(self, embedding: Tensor) -> Tensor:
         """Both as one unit vector."""
@@ -94,20 +98,29 @@ class CMC(Method[CMCLabels], config=CMCConfig):
 
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> CMCLabels:
         lightness, colour = (None, None) if embedding is None else embedding.chunk(2, -1)
-        return CMCLabels(self.colour.labels(batch, colour), self.lightness.labels(batch, lightness))
+        of_lightness = self.colour.labels(batch, colour)
+        of_colour = self.lightness.labels(batch, lightness)
+        return CMCLabels(of_lightness, of_colour)
 
     def loss(self, embedding: Tensor, labels: CMCLabels) -> Tensor:
         lightness, colour = embedding.chunk(2, -1)
-        return self.colour.loss(lightness, labels.lightness) + self.lightness.loss(
-            colour, labels.colour
-        )
+        by_lightness = self.colour.loss(lightness, labels.lightness)
+        by_colour = self.lightness.loss(colour, labels.colour)
+        return by_lightness + by_colour
 
     def correct(self, embedding: Tensor, labels: CMCLabels) -> Tensor:
         """Whether each stream is nearest to the other's memory of the same image."""
         lightness, colour = embedding.chunk(2, -1)
-        return labels.lightness.nearest(lightness) & labels.colour.nearest(colour)
+        first = labels.lightness.nearest(lightness)
+        second = labels.colour.nearest(colour)
+        return first & second
 
-    def commit(self, batch: Batch, embedding: Tensor, labels: CMCLabels) -> None:
+    def commit(
+        self,
+        batch: Batch,
+        embedding: Tensor,
+        labels: CMCLabels,
+    ) -> None:
         lightness, colour = embedding.chunk(2, -1)
         self.lightness.update(batch, lightness)
         self.colour.update(batch, colour)

@@ -112,7 +112,12 @@ class CPC(Method[SimCLRLabels], config=CPCConfig):
 
     labels_from_embedding = True
 
-    def __init__(self, config: CPCConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: CPCConfig,
+        backbone: nn.Module,
+        setting: Setting,
+    ) -> None:
         super().__init__()
         self.config = config
         head = PatchHead(num_features(backbone), config)

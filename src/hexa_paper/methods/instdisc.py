@@ -72,7 +72,13 @@ class Memory(nn.Module):
     drawn: compare with `num_negatives` random memories, else with those of all images.
     """
 
-    def __init__(self, config: MemoryConfig, data_size: int, seed: int, drawn: bool) -> None:
+    def __init__(
+        self,
+        config: MemoryConfig,
+        data_size: int,
+        seed: int,
+        drawn: bool,
+    ) -> None:
         super().__init__()
         self.config = config
         self.drawn = drawn
@@ -136,7 +142,12 @@ class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
     comparison one product of matrices.
     """
 
-    def __init__(self, config: MemoryConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: MemoryConfig,
+        backbone: nn.Module,
+        setting: Setting,
+    ) -> None:
         super().__init__()
         self.config: MemoryConfig = config
         head = nn.Linear(num_features(backbone), config.dim)
@@ -158,5 +169,10 @@ class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
         """True where an embedding is nearest to the memory of its own image; bool [V, B]."""
         return labels.nearest(embedding)
 
-    def commit(self, batch: Batch, embedding: Tensor, labels: InstanceLabels) -> None:
+    def commit(
+        self,
+        batch: Batch,
+        embedding: Tensor,
+        labels: InstanceLabels,
+    ) -> None:
         self.bank.update(batch, embedding)

@@ -40,7 +40,12 @@ class PuzzleConfig(Config):
         order = draws.uniforms(len(batch), self.grid**2, batch.stream.child("order")).argsort(1)
         return self.puzzle(view, order.to(view.device, non_blocking=True), batch)
 
-    def puzzle(self, view: Tensor, order: Tensor, batch: Batch) -> Tensor:
+    def puzzle(
+        self,
+        view: Tensor,
+        order: Tensor,
+        batch: Batch,
+    ) -> Tensor:
         """The puzzles of a view [B, 3, S, S] of the images of a batch, with tiles in this order [B, G²]."""
         offsets = draws.uniforms(len(batch), 2 * self.grid**2, batch.stream.child("tiles")).view(
             len(batch), -1, 2
@@ -80,7 +85,12 @@ class Jigsaw(ClassifiesDraws, config=JigsawConfig):
 
     encoder: Encoder
 
-    def __init__(self, config: JigsawConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: JigsawConfig,
+        backbone: nn.Module,
+        setting: Setting,
+    ) -> None:
         super().__init__()
         self.config = config
         self.chance_loss = math.log(config.num_permutations)

@@ -42,7 +42,12 @@ class PIRL(InstDisc, config=PIRLConfig):
     examples of both are told apart by what it held before. Negatives are shared by the images of a step.
     """
 
-    def __init__(self, config: PIRLConfig, backbone: nn.Module, setting: Setting) -> None:
+    def __init__(
+        self,
+        config: PIRLConfig,
+        backbone: nn.Module,
+        setting: Setting,
+    ) -> None:
         Method.__init__(self)  # not InstDisc's, which has one head
         self.config: PIRLConfig = config
         #: For the softmax; NCE's depends on more.

@@ -47,7 +47,10 @@ def lab(pixels: Tensor) -> Tensor:
         root = t.clamp_min(_DELTA**3) ** (1 / 3)
         f.append(torch.where(t <= _DELTA**3, line, root))
     x, y, z = f
-    return torch.stack((116 * y - 16, 500 * (x - y), 200 * (y - z)), 1)
+    lightness = 116 * y - 16
+    a = 500 * (x - y)
+    b = 200 * (y - z)
+    return torch.stack((lightness, a, b), 1)
 
 
 def _a_channel_each(values: Sequence[float]) -> nn.Buffer:
@@ -63,7 +66,12 @@ class TwoStreams(nn.Module):
     """
 
     def __init__(
-        self, lightness: nn.Module, colour: nn.Module, width: int, mean: Channels, std: Channels
+        self,
+        lightness: nn.Module,
+        colour: nn.Module,
+        width: int,
+        mean: Channels,
+        std: Channels,
     ) -> None:
         super().__init__()
         self.lightness = lightness
@@ -80,7 +88,8 @@ class TwoStreams(nn.Module):
 
     def channels(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """L [B, 1, S, S], and a and b [B, 2, S, S], within −1 … 1."""
-        normalized = (lab(images * self.std + self.mean) - self.middle) / self.half_range
+        pixels = images * self.std + self.mean
+        normalized = (lab(pixels) - self.middle) / self.half_range
         return normalized[:, :1], normalized[:, 1:]
 
     def forward_features(self, images: Tensor) -> Tensor:
@@ -91,7 +100,8 @@ class TwoStreams(nn.Module):
             networks.lightness.forward_features(lightness),
             networks.colour.forward_features(colour),
         ]
-        return torch.cat(maps, 1 if maps[0].ndim == 4 and self.output_fmt != "NHWC" else -1)
+        first = maps[0].ndim == 4 and self.output_fmt != "NHWC"
+        return torch.cat(maps, 1 if first else -1)
 
     def forward(self, images: Tensor) -> Tensor:
         lightness, colour = self.channels(images)
@@ -103,7 +113,9 @@ def build(config: NetworkConfig) -> TwoStreams:
     if config.channels != 3:
         problem = f"lab takes RGB images, not {config.channels} channels"
         raise UserError(f"network.streams: {problem}; use one")
-    lightness, colour = (
-        build_one(config.model_copy(update={"streams": "one", "channels": n})) for n in (1, 2)
-    )
-    return TwoStreams(lightness, colour, num_features(lightness, 1), config.mean, config.std)
+    of_lightness = config.model_copy(update={"streams": "one", "channels": 1})
+    of_colour = config.model_copy(update={"streams": "one", "channels": 2})
+    lightness = build_one(of_lightness)
+    colour = build_one(of_colour)
+    width = num_features(lightness, 1)
+    return TwoStreams(lightness, colour, width, config.mean, config.std)

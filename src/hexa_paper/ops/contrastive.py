@@ -10,7 +10,11 @@ from torch.nn import functional
 
 
 def patch_nce(
-    predictions: Tensor, targets: Tensor, ahead: int, own: Tensor, shown: Tensor
+    predictions: Tensor,
+    targets: Tensor,
+    ahead: int,
+    own: Tensor,
+    shown: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """InfoNCE of predicted patches among all patches of a batch, in fp32 (CPC; F29).
 
@@ -51,7 +55,12 @@ def patch_nce(
 
 
 def nce(
-    query: Tensor, positive: Tensor, noise: Tensor, temperature: float, partition: float, size: int
+    query: Tensor,
+    positive: Tensor,
+    noise: Tensor,
+    temperature: float,
+    partition: float,
+    size: int,
 ) -> Tensor:
     """Noise-contrastive estimation over a memory of N = `size` images, in fp32 (InstDisc; F29).
 

@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 
-def mosaic(images: Tensor, order: Tensor, offsets: Tensor, tile: int) -> Tensor:
+def mosaic(
+    images: Tensor,
+    order: Tensor,
+    offsets: Tensor,
+    tile: int,
+) -> Tensor:
     """Puzzles of images [B, C, S, S]: one tile from each cell of a G × G grid, in another order.
 
     order: int64 [B, G²], the cell that each place shows. offsets: [B, G², 2] in [0, 1), the position of the tile of
@@ -44,7 +49,11 @@ def cut(mosaics: Tensor, grid: int) -> Tensor:
     return first.reshape(batch * grid * grid, channels, tile, tile)
 
 
-def patches(images: Tensor, side: int, stride: int) -> Tensor:
+def patches(
+    images: Tensor,
+    side: int,
+    stride: int,
+) -> Tensor:
     """The overlapping patches of images [B, C, S, S], row by row: [B, G, G, C, side, side].
 
     G = (S − side) / stride + 1, rounded down: what is left at the right and below is in no patch. Differentiable.
@@ -55,7 +64,10 @@ def patches(images: Tensor, side: int, stride: int) -> Tensor:
 
 
 def permutations(
-    length: int, count: int, generator: torch.Generator, candidates: int = 100
+    length: int,
+    count: int,
+    generator: torch.Generator,
+    candidates: int = 100,
 ) -> Tensor:
     """`count` distinct permutations of `length` places, far from each other in Hamming distance: int64 [count, length].
 

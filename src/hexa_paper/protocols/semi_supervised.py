@@ -19,7 +19,7 @@ from hexa.data import Source
 from hexa.data.sources.source import Labels, Subset
 from hexa.evaluation.few_labels import over_scores
 from hexa.evaluation.protocol import Outcome, Protocol, Task, named_changes
-from hexa.evaluation.split import draw_per_class, draw_share
+from hexa.evaluation.split import draw_per_class, shuffled
 from hexa.evaluation.supervised import Plan, tuned
 from hexa.runtime.random import Stream
 from hexa_paper.semi_supervised.options import WHICH, SemiSupervisedOptions
@@ -81,7 +81,7 @@ def _supervised(task: Task, fit: Source, options: SemiSupervisedOptions, stream:
     head = options.head_rate or head
     sgd = partial(torch.optim.SGD, momentum=0.9, weight_decay=options.weight_decay)
     plan = Plan(options.epochs, options.batch_size, sgd, trunk, head, 0.2, (0.6, 0.8))
-    outcome, *_ = tuned(task, fit, task.test, plan, stream, "fine-tuning", options.score_every)
+    outcome = tuned(task, fit, task.test, plan, stream, "fine-tuning", options.score_every)
     outcome.effective |= {"trunk_rate": trunk, "head_rate": head}
     return outcome
 
@@ -117,6 +117,15 @@ def rows_of(source: Source, file: Path) -> Labels:
         told = f"{len(missing)} of its {len(names)} names are not in {source!r}: {some(missing)}"
         raise UserError(f"list_file {file}: {told}")
     return np.array([place[name] for name in names], dtype=np.int64)
+
+
+def draw_share(labels: Labels, share: float, stream: Stream) -> Labels:
+    """Positions of a part of `share` of every class, at least one image of each, in order."""
+    parts = []
+    for rows in shuffled(labels, stream).values():
+        count = max(1, round(share * len(rows)))
+        parts.append(rows[:count])
+    return np.sort(np.concatenate(parts))
 
 
 def _identity(preset: str, options: SemiSupervisedOptions) -> str:

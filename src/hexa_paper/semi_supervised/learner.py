@@ -135,7 +135,12 @@ class Learner(Method[Guesses]):
     def directions(self, embedding: Tensor) -> None:
         return None
 
-    def commit(self, batch: Batch, embedding: Tensor, labels: Guesses) -> None:
+    def commit(
+        self,
+        batch: Batch,
+        embedding: Tensor,
+        labels: Guesses,
+    ) -> None:
         follow(self.twin, self.encoder, min(self.momentum, (1 + batch.step) / (10 + batch.step)))
         fast = dict(self.encoder.named_buffers())
         for name, slow in self.twin.named_buffers():

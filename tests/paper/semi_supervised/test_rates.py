@@ -33,7 +33,7 @@ def test_rates_are_those_of_the_share_of_labels(
 
     def fake(task: Task, fit: Any, test: Any, plan: Plan, *_: object, **__: object) -> Any:
         plans.append((len(fit), plan))
-        return Outcome({"top1": 1.0}, effective={"batch_size": 256}), None, None
+        return Outcome({"top1": 1.0}, effective={"batch_size": 256})
 
     monkeypatch.setattr(semi_supervised, "tuned", fake)
     published = semi_supervised.PROTOCOL.presets[preset]

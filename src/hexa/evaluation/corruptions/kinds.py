@@ -48,10 +48,7 @@ def corrupt(kind: str, images: Tensor, severity: int, streams: Sequence[Stream])
     Parameters are the published ones for images of 32 or of 224 pixels; lengths in pixels follow the side of others,
     but are not shortened below those for 32, where they would come to less than a pixel. streams: of each image.
     """
-    channels, height, width = images.shape[1:]
-    if (channels, height) != (3, width):
-        found = f"{channels} channels of {height}×{width} pixels"
-        raise ValueError(f"corruptions are made for square RGB images, not {found}")
+    height = images.shape[2]
     side = 32 if height <= _SMALL else 224
     scale = max(1.0, height / 32) if side == 32 else height / 224
     parameters = list(_SEVERITIES[kind][side][severity - 1])

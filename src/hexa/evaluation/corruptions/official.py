@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hexa.config import UserError, some
+from hexa.config import UserError
 from hexa.evaluation.corruptions.kinds import KINDS, NUM_SEVERITIES
 
 #: By kind, [5 · N, H, W, 3].
@@ -19,20 +19,12 @@ def opened(folder: Path, labels: NDArray[np.int64]) -> Arrays:
 
     Raises UserError for files that are missing or of other images.
     """
-    if missing := [
-        f"{name}.npy" for name in ("labels", *KINDS) if not (folder / f"{name}.npy").is_file()
-    ]:
-        raise UserError(
-            f"official: {folder} lacks {some(missing)}; give the folder that CIFAR-10-C unpacks to"
-        )
     arrays: Arrays = {}
     for name in ("labels", *KINDS):
         try:
             arrays[name] = np.lib.format.open_memmap(folder / f"{name}.npy", mode="r")
         except (ValueError, OSError, EOFError) as error:
-            broken = (
-                f"official: {folder / name}.npy is not an array ({error}); unpack CIFAR-10-C again"
-            )
+            broken = f"official: {folder / name}.npy cannot be read ({error}); give the folder that CIFAR-10-C unpacks to"
             raise UserError(broken) from None
     known = arrays.pop("labels")
     if not np.array_equal(known, np.tile(labels, NUM_SEVERITIES)):

@@ -38,11 +38,11 @@ def run(task: Task, options: FineTuneOptions) -> Outcome:
         for rate in rates:
             label = f"choosing the rate: {rate:g}"
             plan = _plan(options, rate)
-            tried, *_ = tuned(task, kept, out, plan, stream, label, options.epochs)
+            tried = tuned(task, kept, out, plan, stream, label, options.epochs)
             held_out[rate] = tried.metrics["top1_last"]
     chosen = max(rates, key=lambda rate: held_out.get(rate, 0.0))
     plan = _plan(options, chosen)
-    outcome, *_ = tuned(task, task.fit, task.test, plan, stream, "fine-tuning", options.score_every)
+    outcome = tuned(task, task.fit, task.test, plan, stream, "fine-tuning", options.score_every)
     outcome.details["learning_rate"] = chosen
     outcome.details["held_out"] = {str(rate): top1 for rate, top1 in held_out.items()}
     return outcome

@@ -79,8 +79,7 @@ def run(task: Task, options: KnnOptions) -> Outcome:
     if options.k > most:
         note = f"k = {options.k} exceeds the {most} labelled images; k = {most} was used"
         return Outcome(metrics, notes=[note], effective={"k": most})
-    many = f"k = {options.k} is more than a fifth of the {most} labelled images; a smaller --k suits them better"
-    return Outcome(metrics, notes=([many] if 5 * options.k > most else []))
+    return Outcome(metrics)
 
 
 def _identity(preset: str, options: KnnOptions) -> str:

@@ -114,7 +114,11 @@ def factor(options: LinearOptions, epoch: int) -> float:
 
 
 @torch.no_grad()
-def accuracy(classifier: nn.Linear, features: Tensor, labels: Tensor) -> dict[str, float]:
+def accuracy(
+    classifier: nn.Linear,
+    features: Tensor,
+    labels: Tensor,
+) -> dict[str, float]:
     """Accuracies of a classifier of features, in percent."""
     return accuracies(classifier(features).cpu(), labels.cpu())
 
@@ -177,7 +181,9 @@ def fit_by_adamax(
 
 
 def identity(
-    presets: Mapping[str, Config], preset: str, options: LinearOptions | AdamaxOptions
+    presets: Mapping[str, Config],
+    preset: str,
+    options: LinearOptions | AdamaxOptions,
 ) -> str:
     """Epochs and rate always; whatever else is not as published, by its name."""
     changed = named_changes(presets[preset], options, ("epochs", "learning_rate", "learning_rates"))

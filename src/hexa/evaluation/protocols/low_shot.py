@@ -40,14 +40,23 @@ class LowShotOptions(SVMSettings):
     k · (C − 1) negatives for each class apart."""
 
 
-def draw_union(labels: Labels, k: int, stream: Stream) -> Rows:
+def draw_union(
+    labels: Labels,
+    k: int,
+    stream: Stream,
+) -> Rows:
     """PCL's sample: positions of k images with label 1 for each class, one after the other, repetitions kept [C·k]."""
     generator = np.random.default_rng(stream.integer())
     drawn = [generator.permutation(np.flatnonzero(column == 1))[:k] for column in labels.T]
     return np.concatenate(drawn)
 
 
-def draw_apart(column: Labels, k: int, negatives: int, stream: Stream) -> Rows:
+def draw_apart(
+    column: Labels,
+    k: int,
+    negatives: int,
+    stream: Stream,
+) -> Rows:
     """Goyal's sample for one class: positions of k positives and of as many `negatives`; no difficult images."""
     generator = np.random.default_rng(stream.integer())
     positive = generator.permutation(np.flatnonzero(column == 1))[:k]
@@ -55,7 +64,12 @@ def draw_apart(column: Labels, k: int, negatives: int, stream: Stream) -> Rows:
     return np.concatenate([positive, negative])
 
 
-def _samples(labels: Labels, k: int, options: LowShotOptions, stream: Stream) -> list[Rows]:
+def _samples(
+    labels: Labels,
+    k: int,
+    options: LowShotOptions,
+    stream: Stream,
+) -> list[Rows]:
     """The positions that each class is learnt from in one draw."""
     classes = labels.shape[1]
     if options.sampling == "pcl":

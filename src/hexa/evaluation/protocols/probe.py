@@ -169,7 +169,10 @@ class FittedProbe(NamedTuple):
 
 
 def _standardised(
-    features: Tensor, mean: Tensor, scale: Tensor, kind: type[np.float32 | np.float64]
+    features: Tensor,
+    mean: Tensor,
+    scale: Tensor,
+    kind: type[np.float32 | np.float64],
 ) -> Array:
     return cast(Array, ((features.cpu().double() - mean) * scale).numpy().astype(kind))
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import Literal, Self
 
 import numpy as np
 import pydantic
 import torch
 from numpy.typing import NDArray
 from scipy.stats import binomtest
-from torch import Tensor, nn
+from torch import Tensor
 
 from hexa.config import Config, UserError
 from hexa.data.loading.evaluation_stream import evaluation_batches
@@ -28,7 +26,6 @@ from hexa.evaluation.attack import (
     Streams,
     channels_last,
     pgd,
-    projected_gradient,
     smallest_radius,
     together,
 )
@@ -48,38 +45,16 @@ from hexa.evaluation.protocol import (
 )
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.evaluation.split import draw_images
-from hexa.evaluation.supervised import Plan, tuned
-from hexa.ops import draws
 from hexa.ops.photometric import unit
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
-from hexa.weights.pretrained import Backbone
 
 
 class RobustOptions(Config):
     """Options of every preset of the protocol `robust`."""
 
-    head: Literal["slf", "alf", "aff"] = "slf"
-    """slf: the probe; alf: a linear layer trained on images under attack; aff: the whole network with it."""
-    head_epochs: int = pydantic.Field(default=25, gt=0)
-    """Passes over the training images, in crops and flips, for alf and aff; rates ×0.1 at 60 % and 80 % of them."""
-    head_rate: float = pydantic.Field(default=0.1, gt=0)
-    """Learning rate of SGD for alf and aff, with batches of 128."""
-    head_epsilon: float = pydantic.Field(default=8.0, gt=0, le=64)
-    """Radius ε of the attack in training, in grey levels, for alf and aff; a step is ε / 4."""
-    head_steps: int = pydantic.Field(default=10, gt=0)
-    """Steps of the attack in training, from a random point, for alf and aff."""
     images: int | None = pydantic.Field(default=None, gt=0)
     """Test images that are drawn, the same ones for every backbone and seed; all of them if not given."""
-
-    @pydantic.model_validator(mode="after")
-    def _head_learns(self) -> Self:
-        idle = sorted(name for name in self.model_fields_set if name.startswith("head_"))
-        if idle and self.head == "slf":
-            raise ValueError(
-                f"{', '.join(idle)}: not for head slf; leave it out, or give head alf or aff"
-            )
-        return self
 
 
 class CorruptionOptions(RobustOptions):
@@ -89,26 +64,14 @@ class CorruptionOptions(RobustOptions):
     """A folder with the published files of CIFAR-10-C, which are then scored; else corruptions are made here."""
 
 
-class AttackOptions(RobustOptions):
+class _AttackOptions(RobustOptions):
     """Options of every preset with an attack."""
 
     epsilons: Positive[float] = pydantic.Field(default=(1.0, 2.0, 4.0, 8.0), min_length=1)
     """How far a pixel may be moved, ε, in grey levels of 255 (the L∞ ball); `top1` is the accuracy at 0."""
 
-    def attacks(self, classes: int) -> list[Attack]:
-        """One of them has to succeed. classes: how many there are."""
-        raise NotImplementedError
 
-    def identity(self) -> str:
-        """The name of the attack in the protocol id."""
-        raise NotImplementedError
-
-    def title(self, classes: int) -> str:
-        """The name of the attack for people."""
-        raise NotImplementedError
-
-
-class PGDOptions(AttackOptions):
+class PGDOptions(_AttackOptions):
     """Options of the protocol `robust`, preset pgd."""
 
     epsilons: Positive[float] = pydantic.Field(default=(0.5, 1.0, 2.0, 4.0, 8.0), min_length=1)
@@ -127,7 +90,7 @@ class PGDOptions(AttackOptions):
         return f"PGD on cross-entropy ({self.steps} steps, starts: {self.restarts})"
 
 
-class APGDOptions(AttackOptions):
+class APGDOptions(_AttackOptions):
     """Options of the protocol `robust`, preset apgd."""
 
     images: int | None = pydantic.Field(default=1000, gt=0)
@@ -162,6 +125,10 @@ class AutoAttackOptions(APGDOptions):
         return f"AutoAttack: {super().title(classes)}, FAB-T, Square ({self.queries:,} queries)"
 
 
+#: Options of an attack: `attacks`, one of which has to succeed, its name in the protocol id, and that for people.
+AttackOptions = PGDOptions | APGDOptions
+
+
 def run(task: Task, options: CorruptionOptions | AttackOptions) -> Outcome:
     """By the preset that the options belong to. Raises UserError, before the work."""
     if isinstance(options, AttackOptions):
@@ -174,18 +141,15 @@ def attacked(task: Task, options: AttackOptions) -> Outcome:
 
     Per image, `smallest_epsilon` is the first ε at which an attack succeeds: 0 if none is needed, None if none does.
     """
-    scores = classifier(task, options)
+    scores = classifier(task)
     attacks = options.attacks(task.num_classes)
     epsilon_of = {epsilon / 255: epsilon for epsilon in (0.0, *sorted(set(options.epsilons)))}
     radii = [*epsilon_of][1:]
-    rows = drawn(task, options.images)
     positions = []
     smallest = []
-    task.report("attacking", 0, len(rows))  # the first images may take minutes
-    for images, labels, places, streams in test_batches(task, rows):
+    for images, labels, places, streams in test_batches(task, options.images, "attacking"):
         smallest.append(smallest_radius(scores, images, labels, radii, attacks, streams).numpy())
         positions.append(places)
-        task.report("attacking", int(np.searchsorted(rows, places[-1])) + 1, len(rows))
     places = np.concatenate(positions)
     broken = np.concatenate(smallest)  # the radius that was enough
     shares = {
@@ -208,7 +172,11 @@ def attacked(task: Task, options: AttackOptions) -> Outcome:
     return Outcome(metrics | _balanced(task, shares["top1"], places), details, [note])
 
 
-def _balanced(task: Task, right: NDArray[np.bool_], places: Labels) -> dict[str, float]:
+def _balanced(
+    task: Task,
+    right: NDArray[np.bool_],
+    places: Labels,
+) -> dict[str, float]:
     """What stands next to the accuracy of the test images at these positions."""
     assert task.test.classes is not None, "a task for this has one label per image"
     labels = task.test.classes[places]
@@ -229,8 +197,7 @@ def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
     assert task.test.labels is not None, "a task has labelled sources"
     folder = options.official
     official = None if folder is None else opened(folder, task.test.labels)
-    scores = classifier(task, options)
-    rows = drawn(task, options.images)
+    scores = classifier(task)
     cases = list(itertools.product(corruptions.KINDS, range(corruptions.NUM_SEVERITIES)))
     positions = []
     tables = []
@@ -239,7 +206,7 @@ def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
         right: NDArray[np.bool_] = (scores(channels_last(pixels)).argmax(1) == labels).cpu().numpy()
         return right
 
-    for images, labels, places, streams in test_batches(task, rows):
+    for images, labels, places, streams in test_batches(task, options.images, "corrupting"):
         right = [recognised(images, labels)]
         for kind, severity in cases:
             if official is None:
@@ -250,7 +217,6 @@ def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
             right.append(recognised(made, labels))
         tables.append(np.stack(right, 1))
         positions.append(places)
-        task.report("corrupting", int(np.searchsorted(rows, places[-1])) + 1, len(rows))
     table = np.concatenate(tables)  # bool [N, 1 + 75]
     places = np.concatenate(positions)
     unharmed = table[:, 0]
@@ -272,71 +238,40 @@ def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
     return Outcome(metrics, details)
 
 
-def classifier(task: Task, options: RobustOptions) -> Scores:
-    """Pixels [B, C, H, W] in [0, 1] -> class scores [B, K]: the backbone and the head of the options, in fp32.
+def classifier(task: Task) -> Scores:
+    """Pixels [B, C, H, W] in [0, 1] -> class scores [B, K]: the backbone and its probe, in fp32.
 
     Whatever the precision of the features, images are scored in fp32: rounding hides gradients, and images that an
     attack would move are counted as robust.
     """
-    network = task.backbone
-    if options.head == "slf":
-        head = fit_probe(*task.features("fit"), task.num_classes, seed=task.seed).linear()
-        head = head.to(task.device)
-    else:
-        network, head = adversarially_trained(task, options)
-    backbone: Callable[[Tensor], Tensor] = precisions.place(network.eval(), task.device)
+    probe = fit_probe(*task.features("fit"), task.num_classes, seed=task.seed)
+    head = probe.linear().to(task.device)
+    backbone: Callable[[Tensor], Tensor] = precisions.place(task.backbone.eval(), task.device)
     return lambda images: head(backbone(images).float())
 
 
-def adversarially_trained(task: Task, options: RobustOptions) -> tuple[Backbone, nn.Linear]:
-    """A copy of the backbone and a linear layer after training on images under attack (Madry et al. 2018): min over
-    the layer, for aff the whole network, of the mean over images of the cross-entropy at the end of an attack on it.
+def test_batches(
+    task: Task,
+    count: int | None,
+    doing: str,
+) -> Iterator[tuple[Tensor, Tensor, Labels, Streams]]:
+    """`count` test images, or all, as evaluation sees them: pixels, labels, ascending positions, a stream for each.
+
+    doing: what is reported while they are worked on. Raises UserError if none can be read.
     """
-    radius = options.head_epsilon / 255
-
-    def harder(scores: Scores, images: Tensor, labels: Tensor, stream: Stream) -> Tensor:
-        start = images + radius * (2 * draws.uniform_like(images, stream) - 1)
-        how = (radius, radius / 4, options.head_steps)
-        return projected_gradient(scores, images, labels, start, *how, stops=False)[0]
-
-    sgd = partial(torch.optim.SGD, momentum=0.9, weight_decay=2e-4)
-    epochs = options.head_epochs
-    plan = Plan(epochs, 128, sgd, options.head_rate, options.head_rate, 0.1, (0.6, 0.8))
-    stream = Stream(task.seed).child("robust", options.head)
-    outcome, network, head = tuned(
-        task,
-        task.fit,
-        task.test,
-        plan,
-        stream,
-        label="training under attack",
-        score_every=epochs,
-        harder=harder,
-        frozen=options.head == "alf",
-    )
-    task.notes.extend(outcome.notes)
-    return network, head
-
-
-def drawn(task: Task, count: int | None) -> Labels:
-    """Positions of `count` test images, in order, or of all."""
     # not by the seed: repetitions differ by their training, not by the images
-    return draw_images(len(task.test), count, Stream(0).child("robust", "images"))
-
-
-def test_batches(task: Task, rows: Labels) -> Iterator[tuple[Tensor, Tensor, Labels, Streams]]:
-    """The test images at these positions as evaluation sees them, their labels, their positions, and a stream for each.
-    Raises UserError if none can be read.
-    """
+    rows = draw_images(len(task.test), count, Stream(0).child("robust", "images"))
     stream = Stream(task.seed).child("robust")
     problems: dict[int, str] = {}
     source = Subset(task.test, rows)
     batch = min(task.extraction_batch, together(task.device, task.transform.size**2))
     how = (batch, task.device, task.num_workers, problems)
+    task.report(doing, 0, len(rows))  # the first images may take minutes
     for images, labels, index in evaluation_batches(source, task.transform, *how):
         assert labels is not None, "a task has labelled sources"
         places = rows[index.numpy()]
         yield images, labels, places, [stream.child(int(place)) for place in places]
+        task.report(doing, int(index[-1]) + 1, len(rows))
     if problems:
         task.note_lost(source, sorted(problems), "test")
     if len(problems) == len(rows):
@@ -371,5 +306,5 @@ PROTOCOL = Protocol(
         "corruptions": CorruptionOptions(),
     },
     identity=_identity,
-    extracts=lambda options: ("fit",) if options.head == "slf" else (),
+    extracts=lambda options: ("fit",),
 )
