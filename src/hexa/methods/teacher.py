@@ -146,7 +146,7 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         embedding: Tensor,
         labels: ViewTargets,
     ) -> Tensor:
-        targets = labels.targets[: len(embedding)]
+        targets = labels.targets
         if self.config.distance == "cosine":
             return 1 - (unit(embedding) * unit(targets)).sum(-1)
         scale = targets.square().sum(-1).clamp_min(torch.finfo(targets.dtype).tiny)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torchvision.transforms.v2 import functional as colours
 
 from hexa.ops import photometric
 
@@ -32,36 +33,10 @@ FILL = 128 / 255
 _TOP = 255
 
 
-def invert(images: Tensor) -> Tensor:
-    """1 − x."""
-    return 1 - images
-
-
-def autocontrast(images: Tensor) -> Tensor:
-    """(x − low) / (high − low) in every channel; channels whose range is below half a level stay unchanged."""
-    low = images.amin((2, 3), keepdim=True)
-    span = images.amax((2, 3), keepdim=True) - low
-    flat = span < 0.5 / _TOP
-    return images.sub(low.masked_fill_(flat, 0)).div_(span.masked_fill_(flat, 1)).clamp_(0, 1)
-
-
 def equalize(images: Tensor) -> Tensor:
-    """Histogram equalisation per channel, as PIL's `equalize`.
-
-    With the counts h of the 256 levels and s = ⌊(pixels − count of the brightest level) / 255⌋, level i becomes
-    min(255, ⌊(⌊s/2⌋ + h_0 + … + h_{i−1}) / s⌋). A channel with s = 0 (one level, or very few pixels) stays unchanged.
-    """
-    levels = images.mul(_TOP).round_().long().flatten(2).flatten(0, 1)  # [3 B, H·W]
-    counts = torch.zeros((len(levels), _TOP + 1), dtype=torch.int64, device=images.device)
-    # bincount would read the largest level back to the host
-    counts.scatter_add_(1, levels, counts.new_ones(()).expand_as(levels))
-    brightest = counts.gather(1, levels.amax(1, keepdim=True))
-    step = (levels.shape[1] - brightest).div_(_TOP, rounding_mode="floor")  # [3 B, 1]
-    below = counts.cumsum(1).sub_(counts)
-    table = (step // 2 + below).div_(step.clamp(min=1), rounding_mode="floor").clamp_(max=_TOP)
-    made = table.gather(1, levels).div(_TOP).view_as(images)
-    changes = (step > 0).view(*images.shape[:2], 1, 1)
-    return torch.where(changes, made, images)
+    """Histogram equalisation of the nearest grey levels per channel, as PIL's `equalize`."""
+    levels = images.mul(_TOP).round_().to(torch.uint8)
+    return colours.equalize(levels).to(images.dtype).div_(_TOP)
 
 
 def posterize(
@@ -177,9 +152,9 @@ def _moved(
 
 
 OPERATIONS: dict[str, Apply] = {
-    "autocontrast": _plain(autocontrast),
+    "autocontrast": _plain(colours.autocontrast),
     "equalize": _plain(equalize),
-    "invert": _plain(invert),
+    "invert": _plain(colours.invert),
     "posterize": _graded(posterize, 4),
     "solarize": _graded(solarize, 256),
     "solarize-add": _graded(solarize_add, 110),

@@ -32,9 +32,6 @@ class NonFiniteError(ArithmeticError):
         if checkpoint:
             kept = f"the last good checkpoint is {checkpoint}"
         remedy = "lower optimizer.learning_rate (of muon other_rate, too)"
-        if step == 1 and term != "weights":
-            kept = "nothing was learned before it, so the learning rate is not the cause"
-            remedy = "look at the images with hexa visualize, or try --precision fp32,"
         problem = f"{self.what} not finite at learning rate {learning_rate:g}"
         super().__init__(f"step {step}: {problem}; {kept}; {remedy} and start anew")
 
