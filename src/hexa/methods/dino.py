@@ -33,6 +33,8 @@ class DINOConfig(EncoderConfig):
     """Width of the head's two hidden layers."""
     bottleneck: PositiveInt = 256
     """Width of the embedding, D."""
+    head_norm: bool = False
+    """Batch-norms after the head's hidden layers, an option of the published code, for convolutional networks."""
     teacher_crops: PositiveInt = 2
     """The momentum network sees the first crops only, the large ones."""
     temperature: PositiveFloat = 0.1
@@ -84,7 +86,7 @@ class DINO(Method[SoftClasses], config=DINOConfig):
         self.config = config
         # all classes equally likely
         self.chance_loss = math.log(config.num_prototypes)
-        head = _head(num_features(backbone), config.hidden, config.bottleneck)
+        head = _head(num_features(backbone), config.hidden, config.bottleneck, config.head_norm)
         self.student, self.teacher = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         self.prototypes = nn.Linear(config.bottleneck, config.num_prototypes, bias=False)
         self.teacher_prototypes = twin_of(self.prototypes)
@@ -143,11 +145,15 @@ def _cosines(rows: Tensor, weight: Tensor) -> Tensor:
         return rows @ F.normalize(weight, dim=1).to(rows.dtype).T
 
 
-def _head(width: int, hidden: int, bottleneck: int) -> nn.Module:
+def _head(width: int, hidden: int, bottleneck: int, norm: bool) -> nn.Module:
     """Three linear layers with GELU between them, weights from a normal of deviation 0.02 cut at 2, biases 0."""
-    first = nn.Linear(width, hidden)
-    second = nn.Linear(hidden, hidden)
-    head = nn.Sequential(first, nn.GELU(), second, nn.GELU(), nn.Linear(hidden, bottleneck))
+    layers: list[nn.Module] = []
+    for before in (width, hidden):
+        layers.append(nn.Linear(before, hidden))
+        if norm:
+            layers.append(nn.BatchNorm1d(hidden))
+        layers.append(nn.GELU())
+    head = nn.Sequential(*layers, nn.Linear(hidden, bottleneck))
     for layer in head:
         if isinstance(layer, nn.Linear):
             nn.init.trunc_normal_(layer.weight, std=0.02)

@@ -169,7 +169,7 @@ def _row_maximum(score: Tensor) -> tuple[Tensor, Tensor]:
     PyTorch's `max` with indices is not vectorised on a CPU. Here the vectorised `amax` finds the residue of the column
     number, and only the few columns with it are searched again.
     """
-    blocks = score.view(len(score), -1, _WIDTH)  # [R, columns / width, width]
+    blocks = score.view(len(score), score.shape[1] // _WIDTH, _WIDTH)  # [R, columns / width, width]
     value, residue = blocks.amax(1).max(1)
     candidates = blocks.gather(2, residue[:, None, None].expand(-1, blocks.shape[1], 1)).squeeze(2)
     return value, candidates.argmax(1).mul_(_WIDTH).add_(residue)
