@@ -88,14 +88,6 @@ def frozen(
     return FrozenNetwork(network, size), num_features_at(network, size, len(setting.mean))
 
 
-def teacher_notes(teacher: str | None, begins_with: str | None) -> list[str]:
-    """A note for a teacher with random weights."""
-    if teacher is not None or begins_with is not None:
-        return []
-    problem = "the teacher is the network as it begins, with random weights, which teach nothing"
-    return [f"{problem}; give --start BACKBONE, or --method.teacher BACKBONE"]
-
-
 class Teacher(Method[ViewTargets], config=TeacherConfig):
     """L = d(g(f(x)), t(x_clean)): f the student, g its projector, t the frozen teacher, d a distance.
 
@@ -124,7 +116,12 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
 
     def notes(self) -> list[str]:
-        return teacher_notes(self.config.teacher, self._begins)
+        if self.config.teacher is not None or self._begins is not None:
+            return []
+        problem = (
+            "the teacher is the network as it begins, with random weights, which teach nothing"
+        )
+        return [f"{problem}; give --start BACKBONE, or --method.teacher BACKBONE"]
 
     def embed(
         self,

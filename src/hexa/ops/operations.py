@@ -86,9 +86,8 @@ def sharpen(
 def affine(
     images: Tensor,
     matrix: Tensor,
-    fill: float = FILL,
 ) -> Tensor:
-    """Pixel q becomes the image's value at A (q, 1), interpolated linearly; `fill` outside of the image.
+    """Pixel q becomes the image's value at A (q, 1), interpolated linearly; FILL outside of the image.
 
     matrix: A per image, [B, 2, 3], in coordinates (x to the right, y down) in which the image is the square from −1
     to 1. As in PIL, pixels within half a pixel of the border are not mixed with what is outside.
@@ -103,7 +102,7 @@ def affine(
     made = functional.grid_sample(
         images, seen, mode="bilinear", padding_mode="border", align_corners=False
     )
-    return made.masked_fill_(~inside, fill)
+    return made.masked_fill_(~inside, FILL)
 
 
 def rotation(degrees: Tensor) -> tuple[Tensor | float, ...]:

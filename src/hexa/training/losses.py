@@ -26,7 +26,6 @@ class NonFiniteError(ArithmeticError):
     def __init__(self, step: int, term: str, learning_rate: float, checkpoint: Path | None) -> None:
         self.step = step
         self.term = term
-        self.learning_rate = learning_rate
         self.what = "the weights are" if term == "weights" else f"the loss of '{term}' is"
         kept = "no checkpoint was written yet"
         if checkpoint:
