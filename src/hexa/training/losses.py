@@ -30,7 +30,7 @@ class NonFiniteError(ArithmeticError):
         kept = "no checkpoint was written yet"
         if checkpoint:
             kept = f"the last good checkpoint is {checkpoint}"
-        remedy = "lower optimizer.learning_rate (of muon other_rate, too)"
+        remedy = "lower optimizer.learning_rate (of muon other_rate, too), or look at the images with hexa visualize,"
         problem = f"{self.what} not finite at learning rate {learning_rate:g}"
         super().__init__(f"step {step}: {problem}; {kept}; {remedy} and start anew")
 
