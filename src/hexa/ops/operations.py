@@ -36,7 +36,8 @@ _TOP = 255
 def equalize(images: Tensor) -> Tensor:
     """Histogram equalisation of the nearest grey levels per channel, as PIL's `equalize`."""
     levels = images.mul(_TOP).round_().to(torch.uint8)
-    return colours.equalize(levels).to(images.dtype).div_(_TOP)
+    made: Tensor = colours.equalize(levels)
+    return made.to(images.dtype).div_(_TOP)
 
 
 def posterize(

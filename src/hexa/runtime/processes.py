@@ -12,8 +12,11 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from hexa.config import UserError
+from hexa.runtime.rendezvous import agree_on_start
 
 #: Of a collective during which the main process may evaluate for days.
 _NO_LIMIT = timedelta(days=365)
@@ -53,11 +56,14 @@ def initialize(device: torch.device | None = None) -> None:
         if on_gpu:
             torch.cuda.set_device(device)
         try:
-            dist.init_process_group("nccl" if on_gpu else "gloo")
+            shared, number, size = next(rendezvous("env://"))
         except ValueError as error:
             reason = str(error).rpartition(": ")[2]
             problem = f"WORLD_SIZE announces several processes, but {reason}"
             raise UserError(f"{problem}; start with torchrun") from None
+        store = PrefixStore(agree_on_start(shared, number, size), shared)
+        backend = "nccl" if on_gpu else "gloo"
+        dist.init_process_group(backend, store=store, rank=number, world_size=size)
 
 
 def shutdown(failed: bool = False) -> None:

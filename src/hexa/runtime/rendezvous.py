@@ -1,9 +1,45 @@
-"""What torchrun tells its processes: who started them, and how often."""
+"""How the processes that torchrun starts find each other, and which start of the run this is."""
 
 from __future__ import annotations
 
 import os
 import socket
+import time
+import uuid
+
+from torch.distributed.constants import default_pg_timeout
+from torch.distributed.distributed_c10d import Store
+
+
+def agree_on_start(store: Store, rank: int, size: int) -> str:
+    """A name for this start of the run, agreed on by all processes and different from those of earlier starts.
+
+    torchrun keeps one store for all its restarts, in which torch would find the addresses of former processes, and the
+    number of restarts differs between machines. So every process announces a random name, and the first process answers
+    to each. Raises TimeoutError if not all processes arrive.
+    """
+    if rank > 0:
+        own = uuid.uuid4().hex
+        store.set(f"hexa/from/{rank}", own)
+        name: str = store.get(f"hexa/to/{own}").decode()
+        store.set(f"hexa/heard/{name}/{rank}", "")
+        return name
+    name = uuid.uuid4().hex
+    missing = set(range(1, size))
+    deadline = time.monotonic() + default_pg_timeout.total_seconds()
+    while missing:
+        for other in sorted(missing):
+            # a name may be from an earlier start; then nobody receives the answer
+            if store.check([f"hexa/from/{other}"]):
+                store.set(f"hexa/to/{store.get(f'hexa/from/{other}').decode()}", name)
+            if store.check([f"hexa/heard/{name}/{other}"]):
+                missing.remove(other)
+        if missing and time.monotonic() > deadline:
+            raise TimeoutError(
+                f"process {min(missing)} of {size} did not start within {default_pg_timeout}"
+            )
+        time.sleep(0.01)
+    return name
 
 
 def launcher() -> str:
