@@ -55,6 +55,8 @@ ENGINE = {
 }
 #: What core and ops may import.
 TORCH_ALONE = {"torch", "hexa", "pydantic", "typing_extensions"} | sys.stdlib_module_names
+#: What packages that need torch alone may use besides.
+USES: dict[str, set[str]] = {"core": set(), "ops": {"torchvision", "sklearn"}}
 
 
 def package_of(path: Path) -> str:
@@ -137,9 +139,7 @@ def test_imports_point_one_way() -> None:
                 and FLOOR.get(found, 0) >= FLOOR[package] < FLOOR["cli"]
             ):
                 wrong.append(f"{path} imports from {found or 'hexa'}")
-            elif package == "core" and top not in TORCH_ALONE:
-                wrong.append(f"{path} imports {top}")
-            elif package == "ops" and top not in TORCH_ALONE | {"torchvision", "sklearn"}:
+            elif package in USES and top not in TORCH_ALONE | USES[package]:
                 wrong.append(f"{path} imports {top}")
     assert not wrong, "\n".join(wrong)
     assert ("training", "run") in seen  # an import in a function of cli/training.py
