@@ -41,8 +41,11 @@ def weighed(source: Example, change: Callable[[Tensor], Tensor]) -> Example:
     ("make", "said"),
     [
         (lambda source: None, "must give an Example"),
-        (lambda source: source.at(()), "gave crops .* are needed"),
-        (lambda source: source.at((*source.crops, *source.crops)), "gave crops .* are needed"),
+        (lambda source: source.at(()), "must give an Example"),
+        (
+            lambda source: source.at((*source.crops, *source.crops)),
+            "must give an Example",
+        ),
         (
             lambda source: shown(source, lambda x: x[..., ::2, ::2]),
             "gave crops .* those of its source are needed",

@@ -52,6 +52,9 @@ def of(method: str, scheme: dict[str, dict[str, Any]]) -> Case:
 
 
 CASES = [of(method, scheme) for method in METHODS for scheme in SCHEMES]
+CASES += [
+    Case("moco", {"mixed_positives": positives}, SCHEMES[0]) for positives in ("pair", "batch")
+]
 CASES += [Case("moco", {}, BOTH, kept=True), Case("simclr", {"adversarial_terms": "joint"}, BOTH)]
 
 

@@ -28,6 +28,8 @@ SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
     "std": {},
     "adversarial": {"adversarial": {}},
     "l2": {"adversarial": {"norm": "l2", "unit": "pixel", "steps": 2}},
+    "radii": {"adversarial": {"epsilon": (0.25, 4.0), "step_size": 4.0}},
+    "large": {"adversarial": {"crops": "large"}},
     "running": {"adversarial": {"generation": "main_eval"}},
     "cutmix": {"cutmix": {}},
     "cutmix_per_sample": {"cutmix": {"per_sample": True}},
@@ -60,7 +62,7 @@ def cases() -> dict[str, Case]:
     found += [
         Case(first, {"bn_groups": 1 + n % 2}, scheme) for n, scheme in enumerate(SCHEMES.values())
     ]
-    found.append(Case(second, {}, SCHEMES["l2"]))
+    found += [Case(second, {}, SCHEMES[scheme]) for scheme in ("l2", "large")]
     late = {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.5}}
     found += [Case(name, {"bn_groups": 2}, late) for name in STRAINING]
     return {str(case): case for case in found}

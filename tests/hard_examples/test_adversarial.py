@@ -8,7 +8,8 @@ import torch
 from hexa.core import MAIN, Batch, Branch
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.objective import STD
-from tests.laws.cases import Case, batch
+from hexa.ops import draws
+from tests.laws.cases import BATCH, Case, batch
 
 
 def attack(
@@ -88,6 +89,47 @@ def test_l2_steps_along_the_gradient_of_each_image() -> None:
     )
 
 
+def test_each_image_draws_its_radius_from_a_list() -> None:
+    clean, adversarial, gradient = attack(epsilon=[0.25, 1, 4], step_size=4, clip=False)
+    sizes = 255 * (adversarial - clean).abs()
+    drawn = []
+    for size, slope in zip(sizes, gradient, strict=True):
+        of_image = size[slope != 0]
+        torch.testing.assert_close(of_image, of_image.amax().expand_as(of_image))
+        drawn.append(round(float(of_image.amax()), 9))
+    assert set(drawn) == {0.25, 1.0, 4.0}  # eight images of this seed
+    seen = Adversarial(epsilon=(0.25, 1.0, 4.0), step_size=4.0)._radii(
+        torch.zeros(312, 3, 1, 1), batch().stream
+    )
+    counts = [int((seen == radius).sum()) for radius in (0.25, 1.0, 4.0)]
+    assert sum(counts) == 312
+    assert all(70 < count < 138 for count in counts)  # 104 expected, 4 standard deviations
+
+
+def test_a_list_of_radii_in_several_steps_against_a_loop() -> None:
+    case = Case(
+        "moco",
+        {"bn_groups": 1},
+        {"adversarial": {"epsilon": [0.5, 3.0], "step_size": 2.0, "steps": 2}},
+    )
+    objective = case.objective(case.build())
+    made = objective.examples(batch())
+    clean = made[STD]
+    choice = draws.integers(
+        BATCH, 2, batch().stream.child("hard example", "adversarial", "epsilon")
+    )
+    x = clean.crops[0]
+    radii = [(0.5, 3.0)[c] / 255 for c in choice.tolist()]
+    delta = torch.zeros_like(x)
+    for _ in range(2):
+        gradient = objective.score.gradient(clean.at((x + delta,)), MAIN)[0]
+        for i, radius in enumerate(radii):
+            delta[i] = (delta[i] + 2 / 255 * gradient[i].sign()).clamp(-radius, radius)
+        delta = (x + delta).clamp(0, 1) - x
+    assert len(set(radii)) == 2
+    torch.testing.assert_close(made["adversarial"].crops[0], x + delta, atol=1e-12, rtol=0)
+
+
 @pytest.mark.parametrize("epsilon", [0.25, 2.0])
 def test_root_mean_square_grey_levels_make_the_norms_comparable(epsilon: float) -> None:
     """A sign step of ε on every pixel has this root mean square, whatever the size of the view."""
@@ -110,7 +152,7 @@ def test_l2_survives_tiny_and_zero_gradients() -> None:
     gradient = torch.zeros_like(clean)
     gradient[0] = 1e-30
     gradient[1, 0, 0, 0] = float("nan")
-    moved = (attacker._step(clean, clean, gradient) - clean).flatten(1).norm(dim=1)
+    moved = (attacker._step(clean, clean, gradient, 0.5) - clean).flatten(1).norm(dim=1)
     torch.testing.assert_close(moved, torch.tensor([0.2, 0.0, 0.0]), atol=1e-6, rtol=1e-6)
 
 

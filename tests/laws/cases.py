@@ -98,6 +98,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {},
         {"norm": "l2", "unit": "pixel"},
         {"norm": "l2", "unit": "rms"},
+        {"epsilon": (0.25, 1.0, 4.0), "step_size": 4.0},
         {"steps": 3, "epsilon": 4.0, "step_size": 2.0},
         {"random_start": True},
         {"random_start": 2.0, "project": False},
@@ -105,6 +106,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"generation": "aux_eval"},
         {"generation": "main_eval"},
         {"branch": "main"},
+        {"crops": "large"},
     ],
     "cutmix": [
         {},
@@ -133,6 +135,8 @@ METHODS: dict[str, list[dict[str, Any]]] = {
         {},
         {"symmetric": True},
         {"head": "linear", "bn_groups": 1},
+        {"mixed_positives": "pair"},
+        {"mixed_positives": "batch"},
     ],
     "deepcluster-v2": [{}, {"bn_groups": 1, "freeze_prototypes_steps": 0}],
     "swav": [{}, {"queue_size": 16, "queue_start_epoch": 0, "freeze_prototypes_steps": 0}],
@@ -141,6 +145,8 @@ METHODS: dict[str, list[dict[str, Any]]] = {
         {"warmup_epochs": 1},
         {"contrast.bn_groups": 1},
         {"contrast.symmetric": True},
+        {"contrast.mixed_positives": "pair"},
+        {"contrast.mixed_positives": "batch"},
     ],
     "simclr": [
         {},
@@ -256,8 +262,17 @@ def all_cases() -> list[Case]:
         cases.append(Case(method, {}, both, kept=True))
         cases.append(Case(method, {}, {**{kind: {} for kind in KINDS}, "cmxA": mixed}))
     cases += [Case("moco", fields, both, sizes=(SIZE, SIZE, 8)) for fields in METHODS["moco"]]
+    large = {"adversarial": {"crops": "large"}, "cutmix": {}}
     for sizes in ((SIZE, SIZE, 8), (SIZE, 8, 8)):
-        cases += [Case("simclr", fields, both, sizes=sizes) for fields in METHODS["simclr"]]
+        cases += [Case("simclr", fields, large, sizes=sizes) for fields in METHODS["simclr"]]
+    cases.append(
+        Case(
+            "moco",
+            {"mixed_positives": "batch"},
+            {"adversarial": {"crops": "large"}},
+            sizes=(SIZE, SIZE, 8),
+        )
+    )
     for method in STRAINING:
         for kind in KINDS:
             variants = VARIANTS.get(kind, [{}])

@@ -126,6 +126,18 @@ def test_attack_stays_in_its_ball_and_raises_the_loss_it_attacks(case: Case) -> 
     radius = (1 / 255 if config.unit == "grey" else 1.0) * config.epsilon
     generation = Branch.of(config.generation, update=False)
     gradient = clean.gradient(generation)
+    if (
+        config.crops == "large"
+    ):  # the others stay as they are, and the loss that is attacked is that of all
+        kept = clean.crops[len(adversarial.crops) :]
+        assert {crop.shape[-1] for crop in kept}.isdisjoint(
+            crop.shape[-1] for crop in adversarial.crops
+        )
+        adversarial = clean.at((*adversarial.crops, *kept))
+        gradient = (
+            *gradient[: len(clean.crops) - len(kept)],
+            *(torch.zeros_like(crop) for crop in kept),
+        )
     for view, crop, slope in zip(adversarial.crops, clean.crops, gradient, strict=True):
         delta = view - crop
         size = delta.abs().amax() if config.norm == "linf" else delta.flatten(1).norm(dim=1).amax()
@@ -197,6 +209,17 @@ def test_split_goes_through_the_network_once_per_branch_on_disjoint_parts() -> N
     assert [len(r) for r in rows] == [BATCH]
     assert torch.equal(rows[0][: BATCH // 2], data.crops[0][: BATCH // 2])
     assert not torch.equal(rows[0][BATCH // 2 :], data.crops[0][BATCH // 2 :])
+
+
+def test_split_parts_of_large_crops_alone_get_a_pass_of_their_own() -> None:
+    case = Case(
+        "deepcluster-v2", {}, {"adversarial": {"crops": "large", "branch": "main", "fraction": 0.5}}
+    )
+    objective = case.objective(case.build(), ObjectiveConfig(split=True, clean_fraction=0.5))
+    crops = {
+        name: len(part.example.crops) for name, part in backward(objective, case.batch()).items()
+    }
+    assert crops == {"std": 3, "adversarial": 2}
 
 
 def test_split_equals_the_terms_of_its_parts_without_batch_norm() -> None:

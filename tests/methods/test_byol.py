@@ -121,3 +121,16 @@ def test_simsiams_predictor_keeps_its_rate() -> None:
         free.parameters(), OptimizerConfig(), 4, free.unscheduled()
     ).param_groups
     assert [group["scheduled"] for group in groups] == [True]
+
+
+def test_the_large_view_alone_predicts_the_other() -> None:
+    for made in (byol(), simsiam()):
+        data = batch(16, 12)
+        embedding = made.embed(data.crops, MAIN)
+        labels = made.pseudo_labels(data, embedding.detach())
+        whole = made.loss(embedding, labels)
+        alone = made.loss(embedding[:1], labels)
+        torch.testing.assert_close(alone / alone.sum(), (whole[:1] / whole[:1].sum()).reshape(1, 4))
+        torch.testing.assert_close(
+            made.correct(embedding[:1], labels), made.correct(embedding, labels)[:1]
+        )

@@ -98,25 +98,34 @@ def test_keys_are_shuffled_between_groups_and_come_back_in_order() -> None:
 
 
 def by_hand(
-    method: MoCo, query: torch.Tensor, permutation: torch.Tensor, share: float
+    method: MoCo, query: torch.Tensor, permutation: torch.Tensor, share: float, kind: str
 ) -> torch.Tensor:
-    """Cross-entropy of each mixed query against each of its two keys and the queue (F16)."""
+    """Cross-entropy of each mixed query against its written-out dictionary and soft label (F16)."""
     keys = method.pseudo_labels(batch(), None).keys[0]
     losses = []
     for i, j in enumerate(permutation.tolist()):
+        columns = {
+            "separate": ([i], [j]),
+            "pair": 2 * (sorted({i, j}),),
+            "batch": 2 * (range(BATCH),),
+        }[kind]
         terms = []
-        for own in (i, j):
-            dictionary = torch.cat([keys[[own]], method.queue])
-            scores = dictionary @ query[i] / method.config.temperature
-            terms.append(-scores.log_softmax(0)[0])
+        for own, shown in zip((i, j), columns, strict=True):
+            dictionary = torch.cat([keys[list(shown)], method.queue])
+            terms.append(
+                -(dictionary @ query[i] / method.config.temperature).log_softmax(0)[
+                    list(shown).index(own)
+                ]
+            )
         losses.append(share * terms[0] + (1 - share) * terms[1])
     return torch.stack(losses)
 
 
-def test_mixed_positives_against_written_dictionaries() -> None:
-    method = moco(bn_groups=1)
+@pytest.mark.parametrize("kind", ["separate", "pair", "batch"])
+def test_mixed_positives_against_written_dictionaries(kind: str) -> None:
+    method = moco(bn_groups=1, mixed_positives=kind)
     permutation = torch.tensor([1, 0, 2, 5, 3, 4, 7, 6])
     query = method.embed(method.anchors(batch()), MAIN).detach()
     own, other = method.pseudo_labels(batch(), None).mixed(permutation)
     ours = 0.7 * method.loss(query, own) + 0.3 * method.loss(query, other)
-    torch.testing.assert_close(ours[0], by_hand(method, query[0], permutation, 0.7))
+    torch.testing.assert_close(ours[0], by_hand(method, query[0], permutation, 0.7, kind))

@@ -78,3 +78,15 @@ def test_the_queue_helps_once_it_is_full_and_holds_the_newest_clean_embeddings()
         if step >= 4:
             kept.append(embedding[:2])
     assert made.queue.shape == (2, 2 * BATCH, 6)
+
+
+def test_the_attack_on_large_crops_alone_is_two_crop_swav() -> None:
+    made = method()
+    data = batch(*SIZES)
+    embedding = made.embed(data.crops, MAIN).detach()
+    labels = made.pseudo_labels(data, embedding)
+    scores = embedding @ made.prototypes.weight.T
+    swapped = [-(labels.codes[1 - v] * F.log_softmax(scores[v] / 0.1, 1)).sum(1) for v in (0, 1)]
+    torch.testing.assert_close(made.loss(embedding[:2], labels), torch.stack(swapped))
+    alone = -(labels.codes[1] * F.log_softmax(scores[0] / 0.1, 1)).sum(1)
+    torch.testing.assert_close(made.loss(embedding[:1], labels), alone[None])

@@ -16,8 +16,10 @@ def unit(*shape: int, seed: int = 0) -> Tensor:
     return F.normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
 
 
-def naive(q: Tensor, k: Tensor, n: Tensor, temperature: float) -> Tensor:
-    logits = torch.cat([(q * k).sum(-1, keepdim=True), q @ n.T], -1)
+def naive(q: Tensor, k: Tensor, n: Tensor, temperature: float, extra: Tensor | None) -> Tensor:
+    logits = torch.cat(
+        [(q * k).sum(-1, keepdim=True), *([] if extra is None else [extra]), q @ n.T], -1
+    )
     target = torch.zeros(q.shape[:-1], dtype=torch.long).flatten()
     return F.cross_entropy((logits / temperature).flatten(0, 1), target, reduction="none").view(
         q.shape[:-1]
@@ -26,15 +28,29 @@ def naive(q: Tensor, k: Tensor, n: Tensor, temperature: float) -> Tensor:
 
 def test_value_and_gradient_equal_cross_entropy() -> None:
     for temperature in (0.07, 0.2):
-        q = unit(2, 5, 8).requires_grad_()
-        k = unit(2, 5, 8, seed=1)
-        n = unit(13, 8, seed=2)
-        ours = info_nce(q, k, n, temperature)
-        theirs = naive(q, k, n, temperature)
-        torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
-        weight = torch.rand(2, 5, dtype=torch.float64)
-        gradients = [torch.autograd.grad((weight * loss).sum(), q)[0] for loss in (ours, theirs)]
-        torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
+        for extra in (None, torch.rand(2, 5, 3, dtype=torch.float64)):
+            q = unit(2, 5, 8).requires_grad_()
+            k = unit(2, 5, 8, seed=1)
+            n = unit(13, 8, seed=2)
+            ours = info_nce(q, k, n, temperature, extra)
+            theirs = naive(q, k, n, temperature, extra)
+            torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+            weight = torch.rand(2, 5, dtype=torch.float64)
+            gradients = [
+                torch.autograd.grad((weight * loss).sum(), q)[0] for loss in (ours, theirs)
+            ]
+            torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
+
+
+def test_extra_similarities_get_a_gradient_and_minus_infinity_is_absent() -> None:
+    q = unit(1, 4, 6)
+    k = unit(1, 4, 6, seed=1)
+    n = unit(9, 6, seed=2)
+    extra = torch.full((1, 4, 1), -torch.inf, dtype=torch.float64)
+    torch.testing.assert_close(info_nce(q, k, n, 0.2, extra), info_nce(q, k, n, 0.2))
+    present = torch.zeros(1, 4, 1, dtype=torch.float64, requires_grad=True)
+    info_nce(q, k, n, 0.2, present).sum().backward()
+    assert bool((present.grad > 0).all())
 
 
 def test_bf16_embeddings_are_scored_in_fp32() -> None:
@@ -51,12 +67,15 @@ def test_is_nearest_against_a_loop() -> None:
     q = unit(2, 20, 3)
     k = unit(2, 20, 3, seed=1)
     n = unit(4, 3, seed=2)
-    found = is_nearest(q, k, n)
-    for v in range(2):
-        for b in range(20):
-            others = [float(q[v, b] @ row) for row in n]
-            assert bool(found[v, b]) == (float(q[v, b] @ k[v, b]) > max(others))
-    assert 0 < int(found.sum()) < 40
+    for beside in (None, torch.rand(2, 20, 2, dtype=torch.float64) - 0.5):
+        found = is_nearest(q, k, n, beside)
+        for v in range(2):
+            for b in range(20):
+                others = [float(q[v, b] @ row) for row in n] + (
+                    [] if beside is None else beside[v, b].tolist()
+                )
+                assert bool(found[v, b]) == (float(q[v, b] @ k[v, b]) > max(others))
+        assert 0 < int(found.sum()) < 40
 
 
 @pytest.mark.parametrize("views", [2, 3])

@@ -102,6 +102,6 @@ class PseudoLabels(ABC):
     def mixed(self, permutation: Tensor) -> tuple[Self, Self]:
         """The two pseudo-labels of images mixed with `permutation` of themselves: their own, and their partner's.
 
-        A method whose label set grows by mixing overrides this (SimCLR's dictionary, D20).
+        A method whose label set grows by mixing overrides this (MoCo's shared dictionaries, D11).
         """
         return self, self[permutation]

@@ -128,15 +128,15 @@ class Example:
         """The same example elsewhere in view space, so without a shared gradient."""
         return replace(self, crops=crops, shared_gradient=None, facts={})
 
-    def select(self, index: Index) -> Example:
-        """The example of a selection of its images."""
-        mixture = ((labels[index], weight[:, index]) for labels, weight in self.mixture)
+    def select(self, index: Index = slice(None), crops: int | None = None) -> Example:
+        """The example of a selection of its images, and of its first `crops` crops; None: of all crops."""
+        mixture = ((labels[index], weight[:crops, index]) for labels, weight in self.mixture)
         shared = self.shared_gradient
         if shared is not None:
-            shared = tuple(gradient[index] for gradient in shared)
+            shared = tuple(gradient[index] for gradient in shared[:crops])
         return replace(
             self,
-            crops=tuple(crop[index] for crop in self.crops),
+            crops=tuple(crop[index] for crop in self.crops[:crops]),
             mixture=tuple(mixture),
             shared_gradient=shared,
         )

@@ -42,7 +42,8 @@ class ViewTargets(PseudoLabels):
     def nearest_is_own(self, prediction: Tensor) -> Tensor:
         """True where the target nearest to a prediction [V, B, D] is that of the own image; bool [V, B]."""
         images = torch.arange(prediction.shape[1], device=prediction.device)
-        return (prediction @ self.targets.to(prediction.dtype).mT).argmax(-1) == images
+        targets = self.targets[: len(prediction)].to(prediction.dtype)
+        return (prediction @ targets.mT).argmax(-1) == images
 
 
 class BYOL(Method[ViewTargets], config=BYOLConfig):
@@ -93,7 +94,7 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
         labels: ViewTargets,
     ) -> Tensor:
         # the two published terms are added, not averaged
-        return len(embedding) * (2 - 2 * (embedding * labels.targets).sum(-1))
+        return len(embedding) * (2 - 2 * (embedding * labels.targets[: len(embedding)]).sum(-1))
 
     def correct(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import pydantic
@@ -46,6 +46,9 @@ class MoCoConfig(EncoderConfig):
     bn_groups: PositiveInt = 1
     """Groups of images with separate batch statistics, over all processes, between which keys are shuffled: 8 as
     published, 4 for small batches. 1 is one batch-norm (SyncBN over several processes) without shuffling."""
+    mixed_positives: Literal["separate", "pair", "batch"] = "separate"
+    """The dictionary of a mixed query beside the queue: separately each of its two keys; both keys; all keys of the
+    batch (D11)."""
 
     @property
     def keys_per_image(self) -> int:
@@ -72,12 +75,45 @@ def completed_by(fields: dict[str, Any]) -> pydantic.BeforeValidator:
 
 @dataclass(frozen=True, eq=False)
 class MoCoLabels(PseudoLabels):
-    """The key of every anchor's image, [V, B, D]; a mixed query is compared with each of its two keys alone (D11)."""
+    """The key of every anchor's image, and the further keys that a mixed query is compared with.
+
+    keys: [V, B, D], of the images numbered `own` [B] in the global batch. batch_keys: [V, M, D] of all M images of it
+    (`batch`). Once mixed, `pair` has partner: `keys` and `own` of the second image, and `batch` is_mixed.
+    """
 
     keys: Tensor
+    own: Tensor
+    pairs: bool = False
+    batch_keys: Tensor | None = None
+    partner: tuple[Tensor, Tensor] | None = None
+    is_mixed: bool = False
 
     def __getitem__(self, index: Index) -> MoCoLabels:
-        return MoCoLabels(self.keys[:, index])
+        partner = self.partner
+        if partner is not None:
+            partner = (partner[0][:, index], partner[1][index])
+        return replace(self, keys=self.keys[:, index], own=self.own[index], partner=partner)
+
+    def mixed(self, permutation: Tensor) -> tuple[MoCoLabels, MoCoLabels]:
+        first = replace(self, is_mixed=True)
+        second = first[permutation]
+        if not self.pairs:
+            return first, second
+        of_second = (second.keys, second.own)
+        of_first = (first.keys, first.own)
+        return replace(first, partner=of_second), replace(second, partner=of_first)
+
+    def further_similarities(self, query: Tensor) -> Tensor | None:
+        """Similarities [V, B, E] of queries [V, B, D] to further keys, −∞ for those of the image itself."""
+        if self.partner is not None:
+            keys, own = self.partner
+            scores = (query * keys[: len(query)]).sum(-1, keepdim=True)
+            return scores.masked_fill((own == self.own)[:, None], -torch.inf)
+        if self.batch_keys is not None and self.is_mixed:
+            scores = query @ self.batch_keys[: len(query)].mT
+            every = torch.arange(scores.shape[-1], device=scores.device)
+            return scores.masked_fill(every == self.own[:, None], -torch.inf)
+        return None
 
 
 class MoCo(Method[MoCoLabels], config=MoCoConfig):
@@ -138,7 +174,12 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         ]
         # further views are queries for the first key
         keys += keys[:1] * (len(batch.crops) - 2)
-        return MoCoLabels(torch.stack(keys))
+        own = torch.arange(batch.rows.start, batch.rows.stop, device=keys[0].device)
+        positives = self.config.mixed_positives
+        every = None
+        if positives == "batch":
+            every = torch.stack([processes.all_gather(key) for key in keys])
+        return MoCoLabels(torch.stack(keys), own, positives == "pair", every)
 
     def _keys(self, crops: Tensor, stream: Stream) -> Tensor:
         """Keys [B, D]; with groups, images change places so that no key shares its query's statistics (F5)."""
@@ -152,12 +193,16 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         return encode(crops)
 
     def loss(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
-        loss = info_nce(embedding, labels.keys, self.queue, self.config.temperature)
+        further = labels.further_similarities(embedding)
+        keys = labels.keys[: len(embedding)]
+        loss = info_nce(embedding, keys, self.queue, self.config.temperature, further)
         # two published terms are added, not averaged, when the loss is symmetric
         return self.config.keys_per_image * loss
 
     def correct(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:
-        return is_nearest(embedding, labels.keys, self.queue)
+        further = labels.further_similarities(embedding)
+        keys = labels.keys[: len(embedding)]
+        return is_nearest(embedding, keys, self.queue, further)
 
     def commit(self, batch: Batch, embedding: Tensor, labels: MoCoLabels) -> None:
         length = len(self.queue)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import pydantic
@@ -75,6 +75,10 @@ class PCLLabels(PseudoLabels):
         return PCLLabels(
             self.contrast[index], self.compared, self.targets[:, index], self.weight[index]
         )
+
+    def mixed(self, permutation: Tensor) -> tuple[PCLLabels, PCLLabels]:
+        first, second = self.contrast.mixed(permutation)
+        return replace(self, contrast=first), replace(self[permutation], contrast=second)
 
 
 class PCL(Method[PCLLabels], config=PCLConfig):

@@ -120,7 +120,7 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
         if self.config.adversarial_terms == "joint" and not alone:
             return self.clean_loss(embedding, labels)
         if self.config.adversarial_terms == "clae" and not alone:
-            clean = self.encoder.embed(labels.crops, _STILL)
+            clean = self.encoder.embed(labels.crops[: len(embedding)], _STILL)
             pairs = zip(clean, embedding, strict=True)
             losses = [self.clean_loss(torch.stack(pair), labels).mean(0) for pair in pairs]
             return torch.stack(losses)

@@ -100,7 +100,7 @@ class SimSiam(Method[ViewTargets], config=SimSiamConfig):
         embedding: Tensor,
         labels: ViewTargets,
     ) -> Tensor:
-        return -(embedding[..., : self.config.dim] * labels.targets).sum(-1)
+        return -(embedding[..., : self.config.dim] * labels.targets[: len(embedding)]).sum(-1)
 
     def correct(
         self,

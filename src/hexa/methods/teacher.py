@@ -88,6 +88,14 @@ def frozen(
     return FrozenNetwork(network, size), num_features_at(network, size, len(setting.mean))
 
 
+def teacher_notes(teacher: str | None, begins_with: str | None) -> list[str]:
+    """A note for a teacher with random weights."""
+    if teacher is not None or begins_with is not None:
+        return []
+    problem = "the teacher is the network as it begins, with random weights, which teach nothing"
+    return [f"{problem}; give --start BACKBONE, or --method.teacher BACKBONE"]
+
+
 class Teacher(Method[ViewTargets], config=TeacherConfig):
     """L = d(g(f(x)), t(x_clean)): f the student, g its projector, t the frozen teacher, d a distance.
 
@@ -116,12 +124,7 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
 
     def notes(self) -> list[str]:
-        if self.config.teacher is not None or self._begins is not None:
-            return []
-        problem = (
-            "the teacher is the network as it begins, with random weights, which teach nothing"
-        )
-        return [f"{problem}; give --start BACKBONE, or --method.teacher BACKBONE"]
+        return teacher_notes(self.config.teacher, self._begins)
 
     def embed(
         self,
@@ -143,7 +146,7 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         embedding: Tensor,
         labels: ViewTargets,
     ) -> Tensor:
-        targets = labels.targets
+        targets = labels.targets[: len(embedding)]
         if self.config.distance == "cosine":
             return 1 - (unit(embedding) * unit(targets)).sum(-1)
         scale = targets.square().sum(-1).clamp_min(torch.finfo(targets.dtype).tiny)

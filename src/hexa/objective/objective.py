@@ -146,15 +146,18 @@ class Objective:
         plan: StepPlan,
         rows: Mapping[str, slice],
     ) -> Iterator[Term]:
-        """Disjoint parts of the batch, and one pass for all parts of a branch: HEXA at the price of its baseline."""
+        """Disjoint parts of the batch, and one pass for all parts of a branch: HEXA at the price of its baseline.
+
+        Parts that have the large crops alone get a pass of their own.
+        """
         # name the pseudo-labels of all images, and make every example on its part of them
         labels = self._pseudo_labels(batch, None)
         everything = clean_example(self.clean_score, self.method.anchors(batch), labels)
-        passes: dict[Branch, dict[str, Example]] = {}
+        passes: dict[tuple[Branch, int], dict[str, Example]] = {}
         for name, part in rows.items():
             example = self._example(batch, name, part, {}, everything)
-            passes.setdefault(example.branch, {})[name] = example
-        for branch, together in passes.items():
+            passes.setdefault((example.branch, len(example.crops)), {})[name] = example
+        for (branch, _), together in passes.items():
             # embed the parts of a branch together, and learn from all of them
             parts = zip(*(example.crops for example in together.values()), strict=True)
             embedding = self.score.embed(tuple(map(torch.cat, parts)), branch)

@@ -15,14 +15,15 @@ def info_nce(
     positive: Tensor,
     negatives: Tensor,
     temperature: float,
+    extra: Tensor | None = None,
     positive_included: bool = False,
 ) -> Tensor:
     """InfoNCE with one positive per query, in fp32 (F3, F4).
 
-        ℓ = −log [ exp(q·k⁺/τ) / ( exp(q·k⁺/τ) + Σ_j exp(q·n_j/τ) ) ]
+        ℓ = −log [ exp(q·k⁺/τ) / ( exp(q·k⁺/τ) + Σ_j exp(q·n_j/τ) + Σ_e exp(s_e/τ) ) ]
 
-    query, positive: [..., D], unit rows. negatives: [K, D], unit rows. Returns [...].
-    Only the query gets a gradient: keys are labels.
+    query, positive: [..., D], unit rows. negatives: [K, D], unit rows. extra: further similarities s [..., E] in the
+    denominator, −∞ where absent. Returns [...]. Only query and extra get a gradient: keys are labels.
     positive_included: the positive is among the rows of `negatives`, which then are the whole denominator.
     """
     with torch.autocast(query.device.type, enabled=False):
@@ -32,6 +33,9 @@ def info_nce(
         rest: Tensor = _LogSumExp.apply(rows, negatives.to(query.dtype), temperature)
         rest = rest.view(query.shape[:-1])
         own = (query * positive.detach().to(query.dtype)).sum(-1) / temperature
+        if extra is not None:
+            scaled = extra.to(query.dtype) / temperature
+            rest = torch.logaddexp(rest, scaled.logsumexp(-1))
         total = rest if positive_included else torch.logaddexp(own, rest)
         return total - own
 
@@ -40,11 +44,15 @@ def is_nearest(
     query: Tensor,
     positive: Tensor,
     negatives: Tensor,
+    extra: Tensor | None = None,
 ) -> Tensor:
     """Whether the positive is more similar to the query than all negatives; bool [...]. Arguments as for `info_nce`."""
     query = query.float()
     own = (query * positive.float()).sum(-1)
-    return own > (query @ negatives.float().T).amax(-1)
+    nearest = own > (query @ negatives.float().T).amax(-1)
+    if extra is not None:
+        nearest &= own > extra.amax(-1)
+    return nearest
 
 
 class _LogSumExp(torch.autograd.Function):

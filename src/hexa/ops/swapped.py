@@ -18,10 +18,10 @@ def swapped_prediction(
         ℓ_v = V / P · Σ_{c ≠ v} −Σ_k q_ck · log softmax_k(s_v),   P the number of pairs,
 
     so that the mean over [V, B] is the mean over pairs. scores: [V, B, K], divided by their temperature. codes:
-    [A, B, K] of the crops numbered `crops`. Returns [V, B].
+    [A, B, K] of the crops numbered `crops`, which need not be among the V. Returns [V, B].
     """
     views = len(scores)
-    pairs = len(crops) * (views - 1)
+    pairs = sum(views - (crop < views) for crop in crops)
     targets = targets_of_others(codes, crops, views)
     losses = -(targets * functional.log_softmax(scores, -1)).sum(-1)
     return losses * (views / max(1, pairs))
@@ -35,5 +35,6 @@ def targets_of_others(
     """The sum of the codes [A, B, K] of the other crops, for each of V crops: [V, B, K]."""
     targets = codes.sum(0).repeat(views, 1, 1)
     for own, crop in zip(codes, crops, strict=True):
-        targets[crop] -= own
+        if crop < views:
+            targets[crop] -= own
     return targets

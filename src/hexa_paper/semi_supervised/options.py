@@ -10,8 +10,8 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from hexa.config import Config, choose
 from hexa.core import HardExample
 from hexa.hard_examples.randaugment import RandAugment
+from hexa.hard_examples.vat import VAT
 from hexa.objective import STD
-from hexa_paper.hard_examples.vat import VAT
 from hexa_paper.semi_supervised.learner import Rule, Strong
 
 #: Of USB (Wang et al., NeurIPS 2022) for CIFAR-10, whose published errors stand beside ours; S4L: Zhai et al. 2019.

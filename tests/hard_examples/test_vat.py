@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from hexa.core import MAIN, Example
+from hexa.hard_examples.vat import VAT
 from hexa.objective import STD
 from hexa.runtime.random import Stream
-from hexa_paper.hard_examples.vat import VAT
 from tests.laws.cases import Case
 
 
