@@ -76,8 +76,8 @@ def seed() -> torch.Generator:
     return torch.Generator().manual_seed(1)
 
 
-def by_hexa(rows: Tensor, precision: Any) -> Tensor:
-    return spherical_kmeans(rows, K, seed(), iterations=ITERATIONS, precision=precision).centroids
+def by_hexa(rows: Tensor) -> Tensor:
+    return spherical_kmeans(rows, K, seed(), iterations=ITERATIONS).centroids
 
 
 def by_faiss(rows: Tensor, first: Tensor) -> Tensor:
@@ -136,11 +136,10 @@ def objective(rows: Tensor, centroids: Tensor) -> float:
 def measure(rows: Tensor) -> dict[str, Any]:
     first = normalize(rows[torch.randperm(len(rows), generator=seed())[:K]])
     arms: dict[str, Callable[[], Tensor]] = {
-        "hexa": lambda: by_hexa(rows, "auto"),
+        "hexa": lambda: by_hexa(rows),
         "faiss": lambda: by_faiss(rows, first),
     }
     once: dict[str, Callable[[], Tensor]] = {
-        "hexa, fp32 throughout": lambda: by_hexa(rows, "fp32"),
         "plain torch, fp32": lambda: by_plain_torch(rows, first),
         "scikit-learn KMeans": lambda: by_sklearn(rows, first),
         "scikit-learn MiniBatchKMeans, one pass": lambda: by_minibatches(rows, first),

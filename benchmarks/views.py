@@ -107,7 +107,7 @@ def _recipes(images: Tensor, size: int) -> dict[str, Case]:
 
 def _whole(work: Callable[[], Any], _: int) -> None:
     """The work without the sparse products of large views."""
-    with patch.object(geometry, "SPARSE", 10**6), patch.object(photometric, "_CONVOLVED", 10**6):
+    with patch.object(geometry, "SPARSE", 10**6):
         work()
 
 

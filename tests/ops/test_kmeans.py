@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from hexa.ops import kmeans
 from hexa.ops.kmeans import Clusters, spherical_kmeans
 from hexa.runtime import processes
 from tests.distributed.together import run_together
@@ -16,6 +17,18 @@ from tests.distributed.together import run_together
 K = 12
 #: Of the rows of `clouds`, those of the first process; not half.
 FIRST = 130
+
+
+@pytest.fixture(params=[False, True], ids=["fp32", "bf16"])
+def rounded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the processor seems to multiply bf16 in hardware."""
+    monkeypatch.setattr(kmeans, "has_native_bf16", lambda device: request.param)
+    return bool(request.param)
+
+
+def found_with(monkeypatch: pytest.MonkeyPatch, bf16: bool, rows: Tensor) -> Clusters:
+    monkeypatch.setattr(kmeans, "has_native_bf16", lambda device: bf16)
+    return spherical_kmeans(rows, 150, seeded())
 
 
 def clouds(count: int = 300, dim: int = 16, seed: int = 0) -> Tensor:
@@ -90,16 +103,13 @@ def test_an_empty_cluster_keeps_its_centroid() -> None:
 
 def test_rows_that_cancel_leave_their_centroid_where_it_was() -> None:
     rows = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-    assert torch.equal(
-        spherical_kmeans(rows, 1, seeded(), precision="fp32").centroids, first(rows, count=1)
-    )
+    assert torch.equal(spherical_kmeans(rows, 1, seeded()).centroids, first(rows, count=1))
 
 
 @pytest.mark.parametrize("count", [1, 64, 65])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_centroids_are_unit_rows_and_each_row_has_its_nearest(count: int, precision: Any) -> None:
+def test_centroids_are_unit_rows_and_each_row_has_its_nearest(count: int, rounded: bool) -> None:
     rows = clouds(700).float()
-    found = spherical_kmeans(rows, count, seeded(), precision=precision, iterations=4)
+    found = spherical_kmeans(rows, count, seeded(), iterations=4)
     torch.testing.assert_close(found.centroids.norm(dim=1), torch.ones(count))
     cosine = rows @ found.centroids.T
     own = cosine.gather(1, found.assignments[:, None])[:, 0]
@@ -108,25 +118,21 @@ def test_centroids_are_unit_rows_and_each_row_has_its_nearest(count: int, precis
     assert torch.equal(found.counts, torch.bincount(found.assignments, minlength=count))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_it_is_deterministic_from_its_seed(precision: Any) -> None:
+def test_it_is_deterministic_from_its_seed(rounded: bool) -> None:
     rows = clouds(2000).float()
-    a, b = (spherical_kmeans(rows, 50, seeded(), precision=precision) for _ in range(2))
+    a, b = (spherical_kmeans(rows, 50, seeded()) for _ in range(2))
     assert torch.equal(a.centroids, b.centroids)
     assert torch.equal(a.assignments, b.assignments)
-    assert not torch.equal(
-        a.centroids, spherical_kmeans(rows, 50, seeded(6), precision=precision).centroids
-    )
+    assert not torch.equal(a.centroids, spherical_kmeans(rows, 50, seeded(6)).centroids)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_rows_that_take_no_part_may_hold_anything(precision: Any) -> None:
+def test_rows_that_take_no_part_may_hold_anything(rounded: bool) -> None:
     """They get −100, and the others what they get alone."""
     rows = clouds().float()
     valid = torch.rand(len(rows)) < 0.7
     holes = torch.where(valid[:, None], rows, torch.nan)
-    found = spherical_kmeans(holes, K, seeded(), valid=valid, precision=precision)
-    alone = spherical_kmeans(rows[valid], K, seeded(), precision=precision)
+    found = spherical_kmeans(holes, K, seeded(), valid=valid)
+    alone = spherical_kmeans(rows[valid], K, seeded())
     assert (found.assignments[~valid] == -100).all()
     assert torch.equal(found.assignments[valid], alone.assignments)
     torch.testing.assert_close(found.centroids, alone.centroids)
@@ -135,22 +141,21 @@ def test_rows_that_take_no_part_may_hold_anything(precision: Any) -> None:
 
 
 @pytest.mark.parametrize("width", [1.0, 0.05])
-def test_rounding_to_bf16_costs_nothing(width: float) -> None:
+def test_rounding_to_bf16_costs_nothing(width: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor in a narrow cone, whose cosines all round to 1: there plain rounding loses a tenth and more of the spread."""
     rows = normalize(torch.tensor([1.0] + [0.0] * 31) + width * clouds(3000, 32).float())
-    exact, rounded = (spherical_kmeans(rows, 150, seeded(), precision=p) for p in ("fp32", "bf16"))
-    assert rounded.objective.dtype == torch.float32
-    assert (1 - rounded.objective) / (1 - exact.objective) == pytest.approx(1, abs=0.02)
+    exact, found = (found_with(monkeypatch, bf16, rows) for bf16 in (False, True))
+    assert found.objective.dtype == torch.float32
+    assert (1 - found.objective) / (1 - exact.objective) == pytest.approx(1, abs=0.02)
 
 
-def test_it_is_no_worse_than_faiss() -> None:
+def test_it_is_no_worse_than_faiss(rounded: bool) -> None:
     faiss = pytest.importorskip("faiss")
     rows = clouds(4000).float()
     theirs = faiss.Kmeans(16, 100, niter=10, nredo=1, spherical=True, max_points_per_centroid=10**6)
     theirs.train(rows.numpy(), init_centroids=first(rows, count=100).numpy())
     reached = (rows @ torch.from_numpy(theirs.centroids).T).max(1).values.mean()
-    for precision in ("fp32", "bf16"):
-        assert spherical_kmeans(rows, 100, seeded(), precision=precision).objective > reached - 5e-4
+    assert spherical_kmeans(rows, 100, seeded()).objective > reached - 5e-4
 
 
 def work() -> dict[str, Any]:

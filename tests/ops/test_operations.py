@@ -133,9 +133,9 @@ def test_a_shift_by_whole_pixels_moves_and_fills() -> None:
     left = randaugment.affine(images, shifted(0.25, 0))
     torch.testing.assert_close(left[..., :15], images[..., 5:], atol=1e-5, rtol=0)
     assert (left[..., 15:] == randaugment.FILL).all()
-    down = randaugment.affine(images, shifted(0, -0.25), fill=0.0)
+    down = randaugment.affine(images, shifted(0, -0.25))
     torch.testing.assert_close(down[:, :, 5:], images[:, :, :15], atol=1e-5, rtol=0)
-    assert (down[:, :, :5] == 0).all()
+    assert (down[:, :, :5] == randaugment.FILL).all()
 
 
 def test_who_gets_which_operation() -> None:

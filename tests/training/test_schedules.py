@@ -62,13 +62,12 @@ def test_warm_up_leads_into_a_cosine_per_epoch() -> None:
     assert found == pytest.approx([0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5])
 
 
-def test_milestones_ascend_and_a_warm_up_leaves_something() -> None:
+def test_milestones_are_positive_and_a_warm_up_leaves_something() -> None:
     ScheduleConfig(warmup_epochs=4).check(5)
     with pytest.raises(ConfigError, match=r"schedule\.warmup_epochs"):
         ScheduleConfig(warmup_epochs=5).check(5)
-    for milestones in ((160, 120), (0, 5), (5, 5)):
-        with pytest.raises(ValueError, match="ascending"):
-            ScheduleConfig(milestones=milestones)
+    with pytest.raises(ValueError, match="milestones"):
+        ScheduleConfig(milestones=(0, 5))
 
 
 def test_warmup_takes_at_most_its_share_of_a_short_run() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -17,14 +19,17 @@ def partners(count: int, stream: Stream) -> Tensor:
 
 def uniform_like(crop: Tensor, stream: Stream) -> Tensor:
     """Uniform numbers in [0, 1) for a crop [B, 3, S, S], drawn on its device (generators differ between devices)."""
-    generator = stream.child(processes.rank()).generator(crop.device)
-    return torch.rand(crop.shape, generator=generator, device=crop.device).to(crop.dtype)
+    return _drawn_like(torch.rand, crop, stream)
 
 
 def normal_like(crop: Tensor, stream: Stream) -> Tensor:
     """Standard normal numbers for a crop [B, 3, S, S], drawn on its device (generators differ between devices)."""
+    return _drawn_like(torch.randn, crop, stream)
+
+
+def _drawn_like(draw: Callable[..., Tensor], crop: Tensor, stream: Stream) -> Tensor:
     generator = stream.child(processes.rank()).generator(crop.device)
-    return torch.randn(crop.shape, generator=generator, device=crop.device).to(crop.dtype)
+    return draw(crop.shape, generator=generator, device=crop.device).to(crop.dtype)
 
 
 def integers(

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hexa.runtime import precision as precisions, processes
-from hexa.runtime.precision import Precision
+from hexa.runtime import processes
+from hexa.runtime.precision import at_least_fp32, has_native_bf16
 
 #: The assignment of a row that is left out; cross-entropy ignores it.
 UNASSIGNED = -100
 
-#: Bytes of a chunk and its similarities. On a CPU, each thread's chunk stays in the cache between product and maximum;
-#: on a GPU, products are large enough to fill it.
-_CHUNK_BYTES = {"cpu": 2 * 2**20, "cuda": 256 * 2**20}
+#: Rows whose similarities are in memory at a time; with 4096, they no longer fit a CPU's cache.
+_CHUNK = 512
 #: Columns that a vectorised maximum handles side by side; with 16 or 32 PyTorch falls back to a loop over scalars.
 _WIDTH = 64
 #: Most rows added one after another; longer sums are split, for accuracy and an even load.
@@ -47,8 +44,6 @@ def spherical_kmeans(
     *,
     iterations: int = 10,
     valid: Tensor | None = None,
-    precision: Precision = "auto",
-    chunk: int | None = None,
 ) -> Clusters:
     """Cluster unit rows by cosine similarity: `iterations` × (E, M), then one more E (F7).
 
@@ -57,10 +52,9 @@ def spherical_kmeans(
     A centroid without rows (or whose rows cancel) stays where it was. The first centroids are K distinct rows.
 
     rows: [n, D], unit length, of this process; other processes may have more, fewer or none. valid: bool [n], rows to
-    cluster; the others may hold anything. generator: in the same state on every process. precision: `bf16` rounds the
-    rows, centroids and similarities of all E-steps but the last, which is fp32; `auto` does so on CPUs that multiply
-    bf16 in hardware: the same objective in 6/10 of the time. fp64 rows are clustered in fp64 throughout. chunk: rows
-    whose similarities are in memory at a time per thread, by default as many as fit the cache (CPU) or 256 MiB (GPU).
+    cluster; the others may hold anything. generator: in the same state on every process. fp64 rows
+    are clustered in fp64, others in fp32; but on CPUs that multiply bf16 in hardware all E-steps but the last round
+    rows, centroids and similarities to it.
 
     The same arguments give the same bits on one machine, on CPU and CUDA: there are no atomic additions. The same rows
     spread over another number of processes start from the same centroids; their sums differ by rounding only.
@@ -68,21 +62,24 @@ def spherical_kmeans(
     Raises ValueError, on all processes, if they have fewer than K valid rows together.
     """
     with torch.autocast(rows.device.type, enabled=False):
-        rows = precisions.at_least_fp32(rows.detach()).contiguous()
+        rows = at_least_fp32(rows.detach()).contiguous()
         shard = _Shard(rows, valid)
         if num_clusters > shard.total:
             raise ValueError(
                 f"{num_clusters} clusters for {shard.total} rows; use at most {shard.total} clusters"
             )
         centroids = _first_centroids(shard, num_clusters, generator)
-        work = _working_dtype(precision, rows)
+        work = rows.dtype
+        # a GPU clusters all of ImageNet in a second in fp32, so rounding would gain nothing
+        if work == torch.float32 and rows.device.type == "cpu" and has_native_bf16(rows.device):
+            work = torch.bfloat16
         for _ in range(iterations):
-            nearest = _assign(rows, centroids, work, chunk)[0]
+            nearest = _assign(rows, centroids, work)[0]
             sums = processes.all_reduce_sum(_sums(shard, nearest, num_clusters))  # [K, D]
             # the normalised mean is the normalised sum, so counts need not be exchanged; 0 / 0 is discarded
             length = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
             centroids = torch.where(length > 0, sums / length, centroids)
-        nearest, cosine = _assign(rows, centroids, rows.dtype, chunk)
+        nearest, cosine = _assign(rows, centroids, rows.dtype)
         counts = processes.all_reduce_sum(_by_cluster(shard, nearest, num_clusters)[1].diff())
         if shard.valid is not None:
             nearest = nearest.where(shard.valid, UNASSIGNED)
@@ -141,104 +138,38 @@ def _first_centroids(
     return functional.normalize(processes.all_reduce_sum(centroids), dim=1)
 
 
-def _working_dtype(precision: Precision, rows: Tensor) -> torch.dtype:
-    """The type of the E-steps before the last."""
-    if rows.dtype == torch.float64:
-        return torch.float64
-    # a GPU clusters all of ImageNet in a second in fp32, so rounding would gain nothing
-    if precision == "auto" and rows.device.type != "cpu":
-        return torch.float32
-    return torch.bfloat16 if precisions.resolve(precision, rows.device) == "bf16" else torch.float32
-
-
-def _columns(num_clusters: int) -> int:
-    """K rounded up to whole vectors."""
-    return -(-num_clusters // _WIDTH) * _WIDTH
-
-
-def _chunk_rows(
-    device: str,
-    columns: int,
-    dim: int,
-    size: int,
-) -> int:
-    """Rows of a chunk, a multiple of 64; they are stored twice, in addition to their similarities."""
-    most = _CHUNK_BYTES.get(device, _CHUNK_BYTES["cuda"])
-    row = (columns + 2 * dim) * size
-    return 64 * max(1, most // (64 * row))
-
-
-def _assign(
-    rows: Tensor,
-    centroids: Tensor,
-    work: torch.dtype,
-    chunk: int | None,
-) -> tuple[Tensor, Tensor]:
+def _assign(rows: Tensor, centroids: Tensor, work: torch.dtype) -> tuple[Tensor, Tensor]:
     """E-step: the nearest of centroids [K, D] to each of rows [n, D], int64 [n], and its cosine [n].
 
     Features of a network often form a narrow cone, whose cosines bf16 cannot distinguish. So bf16 gets deviations from
     the mean m of the centroids:  e·c = (e − m)·(c − m) + m·c + a constant per row, which the returned cosine lacks.
     """
-    columns = _columns(len(centroids))
-    # padded with copies of the last centroid; a copy that wins counts as the last centroid
-    padding = centroids[-1:].expand(columns - len(centroids), -1)
-    filled = torch.cat([centroids, padding])  # [columns, D]
+    # copies of the last centroid fill the last vector; one that wins counts as the last centroid
+    last = len(centroids) - 1
+    width = -(-len(centroids) // _WIDTH) * _WIDTH
+    filled = centroids[torch.arange(width, device=rows.device).clamp(max=last)]
     mean = centroids.mean(0)
-    offset = filled @ mean  # [columns]
+    offset = filled @ mean
     offset = (offset - offset.mean()).to(work)
-    rounded = work != rows.dtype
-    matrix = (filled - mean).to(work).T if rounded else filled.T
-    size = chunk or _chunk_rows(rows.device.type, columns, rows.shape[1], work.itemsize)
-
-    def span(rows: Tensor) -> tuple[Tensor, Tensor]:
-        scores = rows.new_empty(min(size, len(rows)), columns, dtype=work)
-        nearest = rows.new_empty(len(rows), dtype=torch.int64)
-        cosine = torch.empty_like(rows[:, 0])
-        for start in range(0, len(rows), size):
-            part = rows[start : start + size]
-            score = scores[: len(part)]
-            if rounded:
-                torch.addmm(offset, (part - mean).to(work), matrix, out=score)
-            else:
-                torch.mm(part, matrix, out=score)
-            value, index = _row_maximum(score)
-            cosine[start : start + size] = value
-            nearest[start : start + size] = index.clamp_(max=len(centroids) - 1)
-        return nearest, cosine
-
-    return _by_threads(span, rows, size)
-
-
-def _by_threads(
-    span: Callable[[Tensor], tuple[Tensor, Tensor]],
-    rows: Tensor,
-    size: int,
-) -> tuple[Tensor, Tensor]:
-    """span(rows), on a CPU by one thread per core, each working on whole chunks of `size` rows.
-
-    PyTorch's own threads would synchronise after every small operation; on cores shared with other work (loading
-    images, another training) they spend most of their time waiting: ten times as long was measured.
-    """
-    threads = torch.get_num_threads() if rows.device.type == "cpu" else 1
-    pieces = torch.split(rows, size * max(1, -(-len(rows) // (size * threads * 4))))
-    if threads == 1 or len(pieces) == 1:
-        return span(rows)
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            nearest, cosine = zip(*pool.map(span, pieces), strict=True)
-    finally:
-        # the initializer also changed the default of threads yet to start
-        torch.set_num_threads(threads)
-    return torch.cat(nearest), torch.cat(cosine)
+    deviations = (filled - mean).to(work)
+    parts = []
+    for part in torch.split(rows, _CHUNK):
+        if work == rows.dtype:
+            score = part @ filled.T
+        else:
+            score = torch.addmm(offset, (part - mean).to(work), deviations.T)
+        parts.append(_row_maximum(score))
+    cosine, nearest = (torch.cat(found) for found in zip(*parts, strict=True))
+    return nearest.clamp_(max=last), cosine.to(rows.dtype)
 
 
 def _row_maximum(score: Tensor) -> tuple[Tensor, Tensor]:
     """The maximum and its column of each row, [R, columns] -> [R], [R].
 
-    PyTorch's `max` with indices is not vectorised on a CPU and costs a third of the product. Here the vectorised
-    `amax` finds the residue of the column number, and only the few columns with it are searched again: 6 × faster.
+    PyTorch's `max` with indices is not vectorised on a CPU. Here the vectorised `amax` finds the residue of the column
+    number, and only the few columns with it are searched again.
     """
-    blocks = score.view(len(score), -1, _WIDTH)  # [R, columns / width, width]
+    blocks = score.view(len(score), score.shape[1] // _WIDTH, _WIDTH)  # [R, columns / width, width]
     value, residue = blocks.amax(1).max(1)
     candidates = blocks.gather(2, residue[:, None, None].expand(-1, blocks.shape[1], 1)).squeeze(2)
     return value, candidates.argmax(1).mul_(_WIDTH).add_(residue)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torchvision.transforms.v2 import functional as colours
 
 from hexa.ops import photometric
 
@@ -32,36 +33,11 @@ FILL = 128 / 255
 _TOP = 255
 
 
-def invert(images: Tensor) -> Tensor:
-    """1 − x."""
-    return 1 - images
-
-
-def autocontrast(images: Tensor) -> Tensor:
-    """(x − low) / (high − low) in every channel; channels whose range is below half a level stay unchanged."""
-    low = images.amin((2, 3), keepdim=True)
-    span = images.amax((2, 3), keepdim=True) - low
-    flat = span < 0.5 / _TOP
-    return images.sub(low.masked_fill_(flat, 0)).div_(span.masked_fill_(flat, 1)).clamp_(0, 1)
-
-
 def equalize(images: Tensor) -> Tensor:
-    """Histogram equalisation per channel, as PIL's `equalize`.
-
-    With the counts h of the 256 levels and s = ⌊(pixels − count of the brightest level) / 255⌋, level i becomes
-    min(255, ⌊(⌊s/2⌋ + h_0 + … + h_{i−1}) / s⌋). A channel with s = 0 (one level, or very few pixels) stays unchanged.
-    """
-    levels = images.mul(_TOP).round_().long().flatten(2).flatten(0, 1)  # [3 B, H·W]
-    counts = torch.zeros((len(levels), _TOP + 1), dtype=torch.int64, device=images.device)
-    # bincount would read the largest level back to the host
-    counts.scatter_add_(1, levels, counts.new_ones(()).expand_as(levels))
-    brightest = counts.gather(1, levels.amax(1, keepdim=True))
-    step = (levels.shape[1] - brightest).div_(_TOP, rounding_mode="floor")  # [3 B, 1]
-    below = counts.cumsum(1).sub_(counts)
-    table = (step // 2 + below).div_(step.clamp(min=1), rounding_mode="floor").clamp_(max=_TOP)
-    made = table.gather(1, levels).div(_TOP).view_as(images)
-    changes = (step > 0).view(*images.shape[:2], 1, 1)
-    return torch.where(changes, made, images)
+    """Histogram equalisation of the nearest grey levels per channel, as PIL's `equalize`."""
+    levels = images.mul(_TOP).round_().to(torch.uint8)
+    made: Tensor = colours.equalize(levels)
+    return made.to(images.dtype).div_(_TOP)
 
 
 def posterize(
@@ -111,9 +87,8 @@ def sharpen(
 def affine(
     images: Tensor,
     matrix: Tensor,
-    fill: float = FILL,
 ) -> Tensor:
-    """Pixel q becomes the image's value at A (q, 1), interpolated linearly; `fill` outside of the image.
+    """Pixel q becomes the image's value at A (q, 1), interpolated linearly; FILL outside of the image.
 
     matrix: A per image, [B, 2, 3], in coordinates (x to the right, y down) in which the image is the square from −1
     to 1. As in PIL, pixels within half a pixel of the border are not mixed with what is outside.
@@ -128,7 +103,7 @@ def affine(
     made = functional.grid_sample(
         images, seen, mode="bilinear", padding_mode="border", align_corners=False
     )
-    return made.masked_fill_(~inside, fill)
+    return made.masked_fill_(~inside, FILL)
 
 
 def rotation(degrees: Tensor) -> tuple[Tensor | float, ...]:
@@ -177,9 +152,9 @@ def _moved(
 
 
 OPERATIONS: dict[str, Apply] = {
-    "autocontrast": _plain(autocontrast),
+    "autocontrast": _plain(colours.autocontrast),
     "equalize": _plain(equalize),
-    "invert": _plain(invert),
+    "invert": _plain(colours.invert),
     "posterize": _graded(posterize, 4),
     "solarize": _graded(solarize, 256),
     "solarize-add": _graded(solarize_add, 110),

@@ -14,14 +14,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from hexa.ops.geometry import separable
 
 #: Weights of red, green and blue in the luma.
 LUMA = (0.2989, 0.587, 0.114)
-#: The side of an image from which on a blur is a convolution on a CPU, which is faster where its kernel is small.
-_CONVOLVED = 96
 #: The orders of a colour jitter's four operations.
 ORDERS = tuple(itertools.permutations(range(4)))
 #: The place of each operation in each order, [24, 4].
@@ -205,8 +202,7 @@ def gaussian_blur(
     """Separable Gaussian blur with a standard deviation per image, `sigma` [B] in pixels, and reflected borders.
 
     w_k ∝ exp(−k² / 2σ²), |k| ≤ radius < min(H, W), normalised to sum 1: torchvision's `gaussian_blur` with kernel
-    2·radius + 1. On a GPU, and for small images, each axis is one product with a band matrix per image that includes
-    the reflection.
+    2·radius + 1. Each axis is one product with a band matrix per image that includes the reflection.
     """
     height, width = images.shape[2:]
     if radius >= min(height, width):
@@ -215,26 +211,8 @@ def gaussian_blur(
     offset = torch.arange(-radius, radius + 1, device=images.device, dtype=torch.float32)
     kernel = torch.exp(-0.5 * (offset / sigma[:, None]).square())  # [B, K]
     kernel /= kernel.sum(1, keepdim=True)
-    if min(height, width) >= max(_CONVOLVED, 4 * radius) and images.device.type == "cpu":
-        return _convolved(images, kernel, radius)
     rows = _band(kernel, radius, height)
     return separable(images, rows, rows if width == height else _band(kernel, radius, width))
-
-
-def _convolved(
-    images: Tensor,
-    kernel: Tensor,
-    radius: int,
-) -> Tensor:
-    """Images [B, C, H, W] with reflected borders, convolved along both axes with kernels [B, 2·radius + 1]."""
-    each = kernel.repeat_interleave(images.shape[1], 0)  # [B·C, K]
-    planes = functional.pad(images.float(), 4 * (radius,), mode="reflect").flatten(0, 1)[None]
-    if len(each) == 1:  # one plane has a kernel of its own, which rounds otherwise
-        each = each.repeat(2, 1)
-        planes = planes.repeat(1, 2, 1, 1)
-    tall = functional.conv2d(planes, each[:, None, :, None], groups=len(each))
-    wide = functional.conv2d(tall, each[:, None, None], groups=len(each))
-    return wide[:, : images.shape[:2].numel()].view(images.shape)
 
 
 def _band(

@@ -125,19 +125,11 @@ def newest_good(
     mapped: bool = False,
 ) -> tuple[Path, State] | None:
     """The newest intact checkpoint, or None; damaged ones are skipped with a warning. mapped: as for `load`."""
-    paths = checkpoints(folder)
-    for path in reversed(paths):
+    for path in reversed(checkpoints(folder)):
         try:
             return path, load(path, device, mapped=mapped)
         except BadCheckpoint as error:
-            warn(
-                f"{error}; "
-                + (
-                    "there is none before it"
-                    if path == paths[0]
-                    else "trying the checkpoint before it"
-                )
-            )
+            warn(f"{error}; trying the checkpoint before it, if there is one")
     return None
 
 

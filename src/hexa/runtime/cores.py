@@ -34,35 +34,18 @@ def share_cores() -> None:
         os.environ.setdefault("OMP_NUM_THREADS", str(usable_cores()))
 
 
-def control_groups(
-    controller: str,
-    groups: Path = Path("/sys/fs/cgroup"),
-    own: Path = Path("/proc/self/cgroup"),
-) -> Iterator[Path]:
-    """The folders of the control groups (version 1 or 2) that this process is in, innermost first."""
+def control_groups() -> Iterator[Path]:
+    """The folders of the control groups (version 2) that this process is in, innermost first."""
     with suppress(OSError):
-        for line in own.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers or controller in controllers.split(","):
-                home = groups / controller if controllers else groups
-                inside = home / path.lstrip("/")
-                yield from (
-                    folder for folder in (inside, *inside.parents) if folder.is_relative_to(home)
-                )
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::/"):
+                inside = Path("/sys/fs/cgroup", line.removeprefix("0::/"))
+                yield from (inside, *inside.parents)
 
 
-def _quotas(*where: Path) -> Iterator[float]:
+def _quotas() -> Iterator[float]:
     """CPU seconds per second that each enclosing control group may use."""
-    return map(_quota, control_groups("cpu", *where))
-
-
-def _quota(folder: Path) -> float:
-    with suppress(OSError, ValueError):
-        quota, period = (folder / "cpu.max").read_text().split()
-        return int(quota) / int(period)  # or "max"
-    with suppress(OSError, ValueError):
-        quota, period = (
-            (folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")
-        )
-        return int(quota) / int(period) if int(quota) > 0 else math.inf
-    return math.inf
+    for folder in control_groups():
+        with suppress(OSError, ValueError):  # no such file, or "max"
+            quota, period = (folder / "cpu.max").read_text().split()
+            yield int(quota) / int(period)

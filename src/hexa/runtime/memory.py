@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 from hexa.runtime.cores import control_groups
 
@@ -16,9 +15,8 @@ def usable_memory() -> int:
     return min([machine, *limits()])
 
 
-def limits(*where: Path) -> Iterator[int]:
-    """Bytes that each enclosing control group (version 1 or 2) may use. where: as for `control_groups`."""
-    for folder in control_groups("memory", *where):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            with suppress(OSError, ValueError):  # no such file, or "max"
-                yield int((folder / name).read_text())
+def limits() -> Iterator[int]:
+    """Bytes that each enclosing control group may use."""
+    for folder in control_groups():
+        with suppress(OSError, ValueError):  # no such file, or "max"
+            yield int((folder / "memory.max").read_text())

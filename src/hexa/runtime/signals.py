@@ -41,13 +41,8 @@ class Impatient(Exception):
     """A second signal came while the process waited for another one."""
 
 
-def _known(*names: str) -> set[int]:
-    """The numbers of these signals; Windows has fewer."""
-    return {getattr(signal, name) for name in names if hasattr(signal, name)}
-
-
 #: Sent by schedulers before the end of a job (submitit, Lightning).
-_OF_SCHEDULERS = _known("SIGUSR1", "SIGUSR2")
+_OF_SCHEDULERS = {signal.SIGUSR1, signal.SIGUSR2}
 
 
 def stops() -> set[int]:
@@ -55,7 +50,7 @@ def stops() -> set[int]:
 
     Of the last three, those are left out that the process ignores, as it does SIGHUP under nohup.
     """
-    others = _known("SIGHUP") | _OF_SCHEDULERS
+    others = {signal.SIGHUP} | _OF_SCHEDULERS
     ignored = {number for number in others if signal.getsignal(number) == signal.SIG_IGN}
     return {signal.SIGINT, signal.SIGTERM} | (others - ignored)
 

@@ -37,12 +37,12 @@ def check(path: Path | str, suffixes: Sequence[str] = (), option: str = "--out")
     return out
 
 
-def check_folder(path: Path | str, option: str = "--out") -> Path:
+def check_folder(path: Path | str) -> Path:
     """`check` for a folder in which files will be written."""
     out = Path(path)
     if out.exists() and not out.is_dir():
-        raise UserError(f"{option} {path}: is a file; give a folder")
-    check(out / "file", option=option)
+        raise UserError(f"--out {path}: is a file; give a folder")
+    check(out / "file")
     return out
 
 

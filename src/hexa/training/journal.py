@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import errno
 import json
 import math
 import os
@@ -105,8 +104,6 @@ class Journal:
     def _append(self, line: str) -> None:
         assert self.folder is not None
         try:
-            if os.fstat(self._file.fileno()).st_nlink == 0 and not (self.folder / METRICS).exists():
-                raise OSError(errno.ENOENT, "was removed while the run was going on")
             rest = line.encode()
             while rest:
                 rest = rest[self._file.write(rest) :]

@@ -26,15 +26,11 @@ class NonFiniteError(ArithmeticError):
     def __init__(self, step: int, term: str, learning_rate: float, checkpoint: Path | None) -> None:
         self.step = step
         self.term = term
-        self.learning_rate = learning_rate
         self.what = "the weights are" if term == "weights" else f"the loss of '{term}' is"
         kept = "no checkpoint was written yet"
         if checkpoint:
             kept = f"the last good checkpoint is {checkpoint}"
-        remedy = "lower optimizer.learning_rate (of muon other_rate, too)"
-        if step == 1 and term != "weights":
-            kept = "nothing was learned before it, so the learning rate is not the cause"
-            remedy = "look at the images with hexa visualize, or try --precision fp32,"
+        remedy = "lower optimizer.learning_rate (of muon other_rate, too), or look at the images with hexa visualize,"
         problem = f"{self.what} not finite at learning rate {learning_rate:g}"
         super().__init__(f"step {step}: {problem}; {kept}; {remedy} and start anew")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import pydantic
-from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from hexa.config import Config, ConfigError, PositiveShare
 
@@ -20,7 +19,7 @@ class ScheduleConfig(Config):
     """How often cosine moves: once an epoch (MoCo) or at every step (SwAV)."""
     final_share: NonNegativeFloat = 0.0
     """Where cosine ends, as a share of the learning rate (SwAV: 0.001)."""
-    milestones: tuple[int, ...] = (120, 160)
+    milestones: tuple[PositiveInt, ...] = (120, 160)
     """steps only: the epochs at which the rate falls (MoCo v1)."""
     gamma: PositiveFloat = 0.1
     """steps only: the factor of each fall."""
@@ -30,13 +29,6 @@ class ScheduleConfig(Config):
     """The largest share of the run that warm-up may take, so that a shortened run keeps room for the rest."""
     warmup_start_share: NonNegativeFloat = 0.0
     """Where the warm-up starts, as a share of the learning rate (SwAV: 0.3 / 4.8)."""
-
-    @pydantic.field_validator("milestones")
-    @classmethod
-    def _ascending(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if list(value) != sorted(set(value)) or any(milestone <= 0 for milestone in value):
-            raise ValueError("milestones are positive epochs in ascending order")
-        return value
 
     def warmup_length(self, epochs: int) -> float:
         """Epochs of warm-up in a run of `epochs`."""
