@@ -134,13 +134,13 @@ def figure(given: Given, extra: Fields) -> None:
     out = targets.check(given.out, (".png", ".svg"))
     import_networks()
     from hexa import named
-    from hexa_paper.figures.figure import OF_FEATURES, figure as run
+    from hexa_paper.figures.figure import CLUSTERS, figure as run
 
     target = given.target
     if Path(target).is_dir():
         target = Path(target)
         import_if_trusted(given)
-    elif given.kind in OF_FEATURES:
+    elif given.kind == CLUSTERS:
         target = named(target, given.seed)
     with progress_bar() as progress:
         path = run(

@@ -18,11 +18,9 @@ from hexa.comparison.labelled import NEAREST
 from hexa.comparison.verdict import Side
 from hexa.config import whole_characters
 from hexa.data.views.evaluation import EvaluationTransform
-from hexa.reporting.gallery import tiles_of
-from hexa.reporting.pictures import Gallery
-from hexa.reporting.plots.clusters import class_name, class_of
+from hexa.reporting.gallery import class_name, class_of, tiles_of
+from hexa.reporting.pictures import Gallery, shown
 from hexa.reporting.rendering import rendered
-from hexa.reporting.report import picture
 from hexa.reporting.tables import Table, text
 from hexa.runtime.files import write_text
 from hexa.runtime.random import Stream
@@ -95,7 +93,7 @@ def _closest(comparison: Comparison, sides: Sequence[Side], queries: Sequence[in
     heads = ["image", *map(str, range(1, len(tiles[0])))]
     if images.classes is None:
         captions = []
-    return picture(Gallery(np.stack(tiles), heads, captions, labels))
+    return shown(Gallery(np.stack(tiles), heads, captions, labels))
 
 
 def _classes(comparison: Comparison, pair: tuple[Side, Side]) -> Table:
