@@ -16,10 +16,8 @@ from hexa import recipes
 from hexa.cli import fields
 from hexa.cli.complaints import complaint
 from hexa.cli.declare import COMMANDS
-from hexa.measure.costs import Costs
-from hexa.recipes.experiment import Experiment, override
+from hexa.recipes.experiment import override
 from tests.conftest import Says
-from tests.evaluation.given import plain_images
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -173,57 +171,10 @@ def test_what_a_command_raises_decides_how_it_ends(
     assert re.search(said, says("doctor", status=status).err)
 
 
-@pytest.mark.parametrize(
-    ("files", "rest"),
-    [
-        ("cat/1.png dog/1.png", "evaluate knn RUN --data folder:DATA --holdout 0.2"),
-        ("train/cat/1.png train/dog/1.png test/cat/1.png", "evaluate knn RUN --data folder:DATA"),
-        ("1.png 2.png", "embed RUN --data folder:DATA --out features.npz"),
-    ],
-    ids=["no test split", "a test split", "no labels"],
-)
-def test_the_next_command_suits_the_images(
-    files: str, rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
-) -> None:
-    data = plain_images(tmp_path, dict.fromkeys(files.split(), (8, 8)))
-    monkeypatch.setattr("hexa.run.run.pretrain", lambda *_, **__: Path("RUN"))
-    out = says("pretrain", "digits-moco-v2", "--data", data).out
-    assert f"next: hexa {rest.replace('DATA', str(tmp_path))}\n" in out
-
-
 def test_a_value_printed_by_help_can_be_given_back() -> None:
     experiment = recipes.get("digits-hexa-moco")
     changes = {field.path: fields._shown(field.value) for field in fields.of_experiment(experiment)}
     assert override(experiment, changes) == experiment
-
-
-def test_a_time_chooses_the_length(
-    says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Epochs of 600 s in nine tenths of an hour, less the seconds of the start."""
-    costs = Costs(16, 0.0, {4: 600 / 1347}, 0.1)
-    trained = list[Experiment]()
-    monkeypatch.setattr("hexa.measure.costs.measure", lambda *_, **how: costs)
-    monkeypatch.setattr(
-        "hexa.run.run.pretrain",
-        lambda experiment, out, **_: trained.append(experiment) or Path(out),
-    )
-    begin = ("pretrain", "digits-moco-v2", "--out", tmp_path / "run")
-    out = says(*begin, "--time", "1h").out
-    (made,) = trained
-    assert made.epochs == 5
-    assert "5 epochs of 1,347 images" in out
-    assert 3000 < made.training.max_seconds < 3240
-    for words, said in (
-        (["--time", "9m"], "one epoch alone takes 10 min"),
-        (["--time", "1m", "--epochs", "3"], "--time chooses the length; leave out --epochs"),
-        (["--time", "1m", "--max_steps", "3"], "--time chooses the length"),
-        (["--time", "soon"], "--time: must be a number"),
-    ):
-        assert said in says(*begin, *words, status=2).err
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "under torchrun give --epochs" in says(*begin, "--time", "1m", status=2).err
-    assert len(trained) == 1
 
 
 def test_a_memory_limit_below_what_torch_needs_is_one_line() -> None:

@@ -19,7 +19,6 @@ from hexa.cli.declare import (
     command,
     import_networks,
     option,
-    positive,
     progress_bar,
     say,
     whole,
@@ -65,7 +64,7 @@ _OPTIONS = (
         "--rates X",
         "learning rates each arm chooses from on held-out training images; a single one is used without a search "
         "(default: half to four times the recipe's)",
-        type=positive,
+        type=float,
         nargs="+",
     ),
     option(

@@ -76,7 +76,6 @@ def quick(text: str) -> str:
         text,
         flags=re.DOTALL,
     )
-    text = re.sub(r"(hexa pretrain .*?)--time \w+", r"\1--epochs 1", text, flags=re.DOTALL)
     text = re.sub(r"(hexa compare .*?)--time \w+", r"\1--time 20s --size 32", text, flags=re.DOTALL)
     text = re.sub(r'time="\w+"', 'time="30m", epochs=1', text)
     text = re.sub(r"--epochs[ =]\d+", "--epochs 1", text)

@@ -17,7 +17,6 @@ from hexa.cli.declare import (
     command,
     duration,
     import_networks,
-    in_unit,
     option,
 )
 from hexa.cli.training import shorthand
@@ -61,13 +60,13 @@ def adapt(given: Given, extra: Fields) -> int:
     option(
         "--strength EPSILON",
         "radius of the attacks in grey levels (default: 4)",
-        type=in_unit("/255"),
+        type=float,
         default=4.0,
     ),
     option(
         "--price POINTS",
         "points of clean accuracy that may be lost (default: 2)",
-        type=in_unit("%"),
+        type=float,
         default=2.0,
     ),
     option("--out RUN", "the run folder (default: runs/harden)", default="runs/harden"),

@@ -174,11 +174,8 @@ def compare(given: Given, extra: Fields) -> None:
         print(json.dumps(found.record, indent=2))
         return
     console = Console()
-    drawn = verdict.table(found.sides, found.verdict, console.width)
-    console.print(drawn.terminal())
-    said = zip(drawn.header[1:], [side.name for side in found.sides], strict=False)
+    console.print(verdict.table(found.sides, found.verdict).terminal())
     say(
-        *(f"{short}: {name}" for short, name in said if short != name),
         *map(_remark, (given.backbone, *given.backbones)),
         *(f"note: {note}" for note in found.notes),
     )

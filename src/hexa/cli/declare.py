@@ -10,7 +10,6 @@ import atexit
 import gc
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -91,25 +90,6 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"must be from {least} to {most}, got {value}")
         return value
-
-    return number
-
-
-def positive(text: str) -> float:
-    """The type of an option: a finite number above 0."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
-    return value
-
-
-def in_unit(unit: str) -> Callable[[str], float]:
-    """The type of an option: a number, perhaps with its unit."""
-
-    def number(text: str) -> float:
-        with suppress(ValueError):
-            return float(text.removesuffix(unit))
-        raise argparse.ArgumentTypeError(f"must be a number, got {text}")
 
     return number
 

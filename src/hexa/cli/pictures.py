@@ -15,7 +15,6 @@ from hexa.cli.declare import (
     command,
     import_networks,
     option,
-    positive,
     progress_bar,
     say,
     whole,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     option("--out FILE.png", required=True),
     option("--num-images N", "rows of the picture; 8 if not given", type=whole(1, 256), default=8),
     TRUST_IMAGES,
-    option("--gain X", "how many times the perturbation is magnified", type=positive),
+    option("--gain X", "how many times the perturbation is magnified", type=float),
     SEED,
     open=True,
 )

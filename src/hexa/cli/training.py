@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shlex
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hexa.cli.declare import (
-    DOMAINS,
     EPOCHS,
     IMAGES,
     JSON,
@@ -21,7 +17,6 @@ from hexa.cli.declare import (
     Fields,
     Given,
     command,
-    duration,
     flag,
     import_networks,
     option,
@@ -85,12 +80,6 @@ def recipes(given: Given, extra: Fields) -> None:
     ),
     IMAGES,
     option("--epochs N", "passes over the data"),
-    option(
-        "--time TIME",
-        "instead: as many passes as fit this time here, such as 90s, 20m or 2h",
-        type=duration,
-    ),
-    option("--domain NAME", DOMAINS + "; fields given win"),
     *MACHINE,
     flag("--compile", "short for --training.compile true", action="store_const", const="true"),
     TRUST,
@@ -100,45 +89,10 @@ def recipes(given: Given, extra: Fields) -> None:
 )
 def pretrain(given: Given, extra: Fields) -> None:
     experiment = experiment_of(given, extra)
-    if given.time is not None:
-        experiment = _within(experiment, given, extra)
     from hexa.run.run import pretrain as train
     from hexa.runtime.console import Console
 
     _finished(train(experiment, given.out, console=Console()), experiment.data)
-
-
-def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
-    """The experiment with as many epochs as fit --time, by a few timed steps; from there its length follows the clock.
-
-    Raises UserError where there is no time for one epoch.
-    """
-    from hexa.config import UserError
-    from hexa.measure.costs import measure
-    from hexa.recipes.experiment import override
-    from hexa.reporting.tables import counted, format_duration
-    from hexa.run.build import open_images
-
-    if given.epochs is not None or {"epochs", "max_steps", "training.max_seconds"} & set(extra):
-        raise UserError(
-            "--time chooses the length; leave out --epochs, --max_steps and --training.max_seconds"
-        )
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise UserError("--time is for one process; under torchrun give --epochs")
-    source = open_images(experiment)
-    say("timing a few steps")
-    costs = measure(experiment, source, extra, partly=False)
-    epoch = len(source) * costs.train(experiment.views.size, max(costs.steps))
-    # a tenth is for what is written at the end
-    room = 0.9 * given.time - (time.perf_counter() - given.begun) - costs.setup
-    if room < epoch:
-        least = format_duration(given.time - room + 1.1 * epoch)
-        raise UserError(
-            f"--time: one epoch alone takes {format_duration(epoch)}; give {least} or more"
-        )
-    epochs = int(room / epoch)
-    say(f"{counted(epochs, 'epoch')} of {len(source):,} images, by the speed of these steps")
-    return override(experiment, {"epochs": epochs, "training.max_seconds": room})
 
 
 def describe_fields(given: Given, extra: Fields, everything: bool) -> int:
@@ -253,22 +207,12 @@ def _check_recipe(spec: str) -> None:
 
 
 def _finished(run: Path, data: str) -> None:
-    say(f"run: {run}", f"next: {_next(run, data)}")
-
-
-def _next(run: Path, data: str) -> str:
-    """A command that works with these images."""
-    from hexa.config import UserError
-    from hexa.data import open_source
     from hexa.run.names import ADAPTATION
 
+    command = ["hexa", "embed", str(run), "--data", data, "--out", "features.npz"]
+    following = (
+        f"hexa evaluate knn {shlex.quote(str(run))} --data LABELLED, or {shlex.join(command)}"
+    )
     if (run / ADAPTATION).is_file():
-        return "the same hexa adapt or harden command, which compares it with the start"
-    command = ["hexa", "evaluate", "knn", str(run), "--data", data]
-    with contextlib.suppress(UserError):
-        source = open_source(data, "train")
-        if source.labels is None:
-            command = ["hexa", "embed", str(run), "--data", data, "--out", "features.npz"]
-        elif "test" not in source.splits():
-            command += ["--holdout", "0.2"]
-    return shlex.join(command)
+        following = "the same hexa adapt or harden command, which compares it with the start"
+    say(f"run: {run}", f"next: {following}")

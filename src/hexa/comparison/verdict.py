@@ -14,7 +14,7 @@ from torch import Tensor
 from hexa.comparison import labelled, unlabelled
 from hexa.comparison.labelled import DECIDING, MEASURES, Difference, Scores
 from hexa.data import Source
-from hexa.reporting.tables import Table, counted, shortened
+from hexa.reporting.tables import Table, counted
 from hexa.weights.pretrained import Backbone
 
 
@@ -164,16 +164,12 @@ def constant_note(side: Side, images: Source) -> str:
     )
 
 
-def table(sides: Sequence[Side], verdict: Verdict, width: int | None = None) -> Table:
+def table(sides: Sequence[Side], verdict: Verdict) -> Table:
     """A row for each measure: its name with an arrow for which way is good, and every side.
 
     The difference of two sides is a further column; those of more sides are a row of their own below each measure.
-    width: of a terminal, for which names are shortened so that three sides fit into 80 columns; None to keep them.
     """
     names = [side.name for side in sides]
-    if width is not None:
-        room = (width - _LABELS) // len(sides) - 2
-        names = shortened(names, max(_LEAST, min(_MOST, room)))
     first, *others = names
     measured = _judged_rows if sides[0].scores is not None else _unlabelled_rows
     header = ["", *names]
@@ -193,12 +189,6 @@ def table(sides: Sequence[Side], verdict: Verdict, width: int | None = None) -> 
 
 #: A row: its label, the values of all sides, and the differences of all but the first to the first, if any.
 _Row = tuple[str, list[str], list[str]]
-#: Columns of a terminal for the labels of rows.
-_LABELS = 30
-#: Fewest columns of a name.
-_LEAST = 8
-#: Most columns of a name.
-_MOST = 14
 
 
 def _judged_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from hexa.reporting.runs import Record, Run, flatten, is_number
@@ -46,13 +45,6 @@ def device(run: Run) -> str:
         return ""
     several = is_number(processes) and processes > 1
     return f"{text(name)} × {processes}" if several else text(name)
-
-
-def command(run: Run) -> str:
-    """The command that repeats the run from its configuration; empty for an adaptation and without configuration."""
-    if not run.config or run.adaptation:
-        return ""
-    return shlex.join(["hexa", "pretrain", "--config", str(run.folder / "config.yaml")])
 
 
 def differences(runs: Sequence[Run], names: Sequence[str]) -> Table:

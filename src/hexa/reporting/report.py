@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,14 +74,6 @@ def render(runs: Sequence[Run]) -> str:
 
 def _page(run: Run, name: str, slot: int) -> Shown:
     """What the template shows of one run."""
-    folder = shlex.quote(str(run.folder))
-    commands = {}
-    if run.state == "interrupted":
-        commands["Resume it"] = f"hexa resume {folder}"
-    if not run.results:
-        commands["Evaluate the run"] = f"hexa evaluate knn {folder} --data SOURCE"
-    if again := comparison.command(run):
-        commands["Run it again"] = again
     return {
         "name": name,
         "slot": slot,
@@ -92,7 +83,6 @@ def _page(run: Run, name: str, slot: int) -> Shown:
         "good": run.state in ("finished", "evaluated"),
         "facts": comparison.facts(run),
         "headline": _headline(run),
-        "commands": list(commands.items()),
         "notes": [*map(_warning, run.warnings), *run.problems],
         "environment": [(path, text(value)) for path, value in flatten(run.environment).items()],
         "config": run.config_text,

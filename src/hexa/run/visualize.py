@@ -212,23 +212,14 @@ class Look:
 
 def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | None]:
     """The experiment, and the run folder that its weights come from."""
+    from hexa.recipes import plugins
+
     if isinstance(target, Experiment):
         return target, None
     folder = Path(target)
-    from hexa.recipes import plugins
-
-    if (folder / CONFIG).is_file():
-        return plugins.load(folder / CONFIG), folder
     if isinstance(target, Path) or folder.is_dir():
-        raise UserError(
-            f"{target}: not a run folder (config.yaml is missing); give a run or a recipe's name"
-        )
-    if len(folder.parts) > 1 and not plugins.is_plugin(target) and folder.suffix != ".py":
-        raise UserError(f"{target}: run folder not found")
-    try:
-        return plugins.experiment_of(target), None
-    except UserError as error:
-        raise UserError(f"'{target}' is neither a run folder nor a recipe: {error}") from None
+        return plugins.load(folder / CONFIG), folder
+    return plugins.experiment_of(target), None
 
 
 def is_known(data: str) -> bool:

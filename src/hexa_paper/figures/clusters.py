@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,7 +87,7 @@ def clusters(
     return Gallery(tiles, labels=[_described(embedded.source, members) for members in found])
 
 
-def _described(source: Source, members: Sequence[int]) -> str:
+def _described(source: Source, members: NDArray[np.int64]) -> str:
     """How many images a cluster has and, where there are labels, how pure it is; two lines."""
     names = [class_of(source, place) for place in members]
     if not any(names):
