@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hexa.cli.declare import (
+    COUNT,
     DATA_OF_RUN,
     DOMAINS,
     SEED,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     option("--out FILE.png", required=True),
     option("--num-images N", "rows of the picture; 8 if not given", type=whole(1, 256), default=8),
     TRUST_IMAGES,
-    option("--gain X", "how many times the perturbation is magnified", type=float),
+    option("--gain X", "how many times the perturbation is magnified", type=COUNT),
     SEED,
     open=True,
 )

@@ -170,12 +170,12 @@ def table(sides: Sequence[Side], verdict: Verdict) -> Table:
     The difference of two sides is a further column; those of more sides are a row of their own below each measure.
     """
     names = [side.name for side in sides]
-    first, *others = names
+    first = names[0]
     measured = _judged_rows if sides[0].scores is not None else _unlabelled_rows
     header = ["", *names]
     rows = [["image size, px", *(str(side.size) for side in sides)]]
     if len(sides) == 2:
-        header.append(f"{others[0]} − {first}")
+        header.append(f"− {first}")
         rows[0].append("")
     for label, values, differences in measured(sides, verdict):
         row = [label, *values]
