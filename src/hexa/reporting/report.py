@@ -10,7 +10,7 @@ from hexa.config import UserError, reason, whole_characters
 from hexa.reporting import comparison, curves, references, scores
 from hexa.reporting.rendering import data_uri, rendered
 from hexa.reporting.runs import Record, Run, flatten, is_number, read_run
-from hexa.reporting.tables import format_duration, format_passes, text
+from hexa.reporting.tables import format_passes, text
 from hexa.runtime import parsing
 from hexa.runtime.files import write_text
 
@@ -82,7 +82,6 @@ def _page(run: Run, name: str, slot: int) -> Shown:
         "adaptation": run.adaptation,
         "good": run.state in ("finished", "evaluated"),
         "facts": comparison.facts(run),
-        "headline": _headline(run),
         "notes": [*map(_warning, run.warnings), *run.problems],
         "environment": [(path, text(value)) for path, value in flatten(run.environment).items()],
         "config": run.config_text,
@@ -103,23 +102,6 @@ def _state(run: Run) -> str:
     if run.state == "finished" or not is_number(planned):
         return done
     return f"{done}; planned: {format_passes(planned, run.view_sets)}"
-
-
-def _headline(run: Run) -> list[tuple[str, str, str]]:
-    """The few numbers that one looks for first: (label, value, remark)."""
-    shown = []
-    if scored := [line["knn"] for line in run.monitor if is_number(line.get("knn"))]:
-        last = scored[-1]
-        best = f"best {max(scored):.1f} %" if max(scored) > last else ""
-        shown.append(("k-NN monitor", f"{last:.1f} %", best))
-    for result in scores.newest(run)[-2:]:
-        metric, value = next(iter(result["metrics"].items()), ("", None))
-        if is_number(value):
-            about = f"{metric} · {scores.data(result)}"
-            shown.append((scores.protocol(result), f"{value:.1f} %", about))
-    if run.seconds is not None:
-        shown.append(("Training time", format_duration(run.seconds), comparison.device(run)))
-    return shown
 
 
 def _pictures(runs: Sequence[Run], pages: Sequence[Shown]) -> Iterator[Shown]:
