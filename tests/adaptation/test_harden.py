@@ -178,7 +178,7 @@ def test_without_labels_it_says_how_far_features_move_and_labels_may_come_later(
             ["--strength", "0.03"],
             "--strength 0.03",
         ),
-        (["--strength", "65"], "--strength 65 is a radius"),
+        (["--strength", "65"], "--strength 65"),
         (["--price", "-1"], "--price -1"),
         (["--price", "x"], "--price"),
         (
