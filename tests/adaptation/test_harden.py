@@ -85,9 +85,9 @@ def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, says: Says) 
         "--epochs",
         "3",
         "--strength",
-        "64/255",
+        "64",
         "--price",
-        "100%",
+        "100",
     ]
     out = tmp_path / "run"
     said = says(*command(weights, out, *fixed)).out
