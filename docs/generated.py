@@ -25,10 +25,10 @@ from hexa.core import HardExample, MethodConfig
 from hexa.evaluation import protocols
 from hexa.evaluation.few_labels import half_width
 from hexa.recipes.modifiers import MODIFIERS
-from hexa.reporting.tables import Cell, counted, format_duration, markdown_table, mean_std
+from hexa.reporting.tables import counted, format_duration, mean_std
 from hexa_paper import published
 from hexa_paper.studies import EXPERIMENTS, KNN, METHODS, PROBE, TABLES, command_of, shown
-from hexa_paper.tables import EPOCHS, TIME, TOLERANCE
+from hexa_paper.tables import EPOCHS, TIME, TOLERANCE, Cell, markdown_table
 from tests.test_imports import FLOORS
 
 ROOT = Path(__file__).parent.parent

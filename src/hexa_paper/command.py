@@ -19,7 +19,6 @@ from hexa.cli.declare import (
     command,
     import_networks,
     option,
-    positive,
     progress_bar,
     say,
     whole,
@@ -66,7 +65,7 @@ _OPTIONS = (
         "--rates X",
         "learning rates each arm chooses from on held-out training images; a single one is used without a search "
         "(default: half to four times the recipe's)",
-        type=positive,
+        type=float,
         nargs="+",
     ),
     option(
@@ -145,13 +144,13 @@ def figure(given: Given, extra: Fields) -> None:
     out = targets.check(given.out, (".png", ".svg"))
     import_networks()
     from hexa import named
-    from hexa_paper.figures.figure import OF_FEATURES, figure as run
+    from hexa_paper.figures.figure import CLUSTERS, figure as run
 
     target = given.target
     if Path(target).is_dir():
         target = Path(target)
         import_if_trusted(given)
-    elif given.kind in OF_FEATURES:
+    elif given.kind == CLUSTERS:
         target = named(target, given.seed)
     with progress_bar() as progress:
         path = run(

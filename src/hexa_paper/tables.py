@@ -10,9 +10,8 @@ from typing import Any
 
 from hexa.reporting.tables import (
     NOTHING,
-    Cell,
+    best_of,
     counted,
-    markdown_table,
     mean_and_std,
     mean_std,
     text,
@@ -21,6 +20,7 @@ from hexa_paper import published, results
 from hexa_paper.plan import Job, Plan
 from hexa_paper.studies import TABLES, Arm, Measure, Study, command_of, shown
 
+Cell = str | Sequence[float] | None
 Row = dict[str, Any]
 """One arm at one length, as JSON.
 
@@ -209,6 +209,29 @@ def markdown(plan: Plan, rows: Sequence[Row], notes: Sequence[str]) -> str:
         parts.append(f"## Published: {compared.title}\n")
         parts.append(markdown_table(list(_published_rows(study.name))))
     return "\n".join([*parts, *(f"- {note}" for note in notes)]) + "\n"
+
+
+def markdown_table(rows: Sequence[Mapping[str, Cell]]) -> str:
+    """The rows as Markdown, the best mean of each column in bold; ends with a newline.
+
+    rows: mappings of column name to text, several numbers (shown as mean ± std) or None. Larger is better. Columns
+    appear in the order in which they are first named.
+    """
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    lines = [columns]
+    for row in rows:
+        cells = [row.get(name) for name in columns]
+        lines.append([cell if isinstance(cell, str) else mean_std(cell or []) for cell in cells])
+    for place, name in enumerate(columns):
+        values = [row.get(name) for row in rows]
+        for best in best_of([[] if isinstance(cell, str) else cell or [] for cell in values]):
+            lines[1 + best][place] = f"**{lines[1 + best][place]}**"
+    head, *body = (f"| {' | '.join(map(_escaped, cells))} |\n" for cells in lines)
+    return f"{head}|---|{'---:|' * (len(columns) - 1)}\n{''.join(body)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
 
 
 def _cells(row: Row, rows: Sequence[Row]) -> dict[str, Cell]:

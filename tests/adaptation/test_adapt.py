@@ -124,7 +124,7 @@ def test_from_a_folder_to_a_decision(
     # a folder in which nothing was trained takes any
     (out := tmp_path / "planned").mkdir()
     (out / "adapt.json").write_text(
-        json.dumps({k: kept[k] for k in ("request", "plan", "domain", "compared", "native")})
+        json.dumps({k: kept[k] for k in ("request", "plan", "domain", "compared")})
     )
     assert records.read(out, AdaptRequest(str(weights), "digits"), only_plan=False) is None
 

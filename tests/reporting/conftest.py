@@ -15,6 +15,7 @@ import yaml
 
 from hexa.reporting.pictures import Gallery
 from hexa.reporting.runs import Run, read_run
+from hexa.reporting.style import save
 
 MakeRun = Callable[..., Path]
 
@@ -114,7 +115,7 @@ def write_run(
             ),
         ]
         (folder / "results.json").write_text(json.dumps(results))
-    made_up_gallery().store(folder / "gallery.npz")
+    save(made_up_gallery().draw(), folder / "gallery.png")
     return folder
 
 

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-
 from hexa.reporting import comparison
 from hexa.reporting.runs import read_run
 from tests.reporting.conftest import MakeRun
-
-
-def test_the_command_runs_the_configuration(make_run: MakeRun) -> None:
-    folder = make_run("x; touch sang #")
-    words = shlex.split(comparison.command(read_run(folder)))
-    assert words == ["hexa", "pretrain", "--config", str(folder / "config.yaml")]
 
 
 def test_differences_name_fields_and_absent_parts(make_run: MakeRun) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hexa.reporting.report import report
-from tests.reporting.conftest import MakeRun, append, made_up_gallery
+from tests.reporting.conftest import MakeRun, append
 
 VOID = {"meta", "img", "br", "wbr", "hr", "input", "link", "base", "source", "path"}
 LOADS = {
@@ -94,9 +92,6 @@ def test_what_ran_is_said(make_run: MakeRun, tmp_path: Path) -> None:
         "0.06",
     ):
         assert text in page.text
-    assert any(
-        tag == "code" and text.startswith("hexa pretrain --config") for tag, text in page.texts
-    )
     assert "knn/k200-t0.07" in page.text
     assert any(
         "temperature: 0.2" in text for tag, text in page.texts if tag == "code"
@@ -130,10 +125,6 @@ def test_texts_of_files_are_escaped(make_run: MakeRun, tmp_path: Path) -> None:
     append(folder, {"event": "train", "step": 400, f"loss/{EVIL}": 1.0, EVIL: 2.0})
     result = {"protocol": EVIL, "preset": EVIL, "data": EVIL, "metrics": {EVIL: 12.0, "top1": EVIL}}
     (folder / "results.json").write_text(json.dumps([result]))
-    texts: dict[str, Any] = {"heads": (EVIL,), "captions": [(EVIL,)] * 5, "labels": (EVIL,) * 5}
-    replace(made_up_gallery(), tiles=made_up_gallery().tiles[:, :1], **texts).store(
-        folder / "gallery.npz"
-    )
     for folders in ([folder], [folder, make_run("b")]):
         page = page_of(folders, tmp_path)
         assert page.all("script") == []
@@ -144,7 +135,7 @@ def test_texts_of_files_are_escaped(make_run: MakeRun, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "missing", [("metrics.jsonl", "gallery.npz"), ("config.yaml", "results.json")]
+    "missing", [("metrics.jsonl", "gallery.png"), ("config.yaml", "results.json")]
 )
 def test_a_missing_file_costs_its_part_only(
     make_run: MakeRun, tmp_path: Path, missing: tuple[str, ...]
@@ -156,19 +147,17 @@ def test_a_missing_file_costs_its_part_only(
     for name in ("metrics.jsonl", "config.yaml", "environment.json"):
         assert (f"{name} is missing" in page.text) == (name in missing)
     assert bool(charts(page)) == ("metrics.jsonl" not in missing)
-    assert ("no pictures (gallery)" in page.text) == ("gallery.npz" in missing)
-    assert ("Evaluate the run" in page.text) == ("results.json" in missing)
+    assert ("no pictures" in page.text) == ("gallery.png" in missing)
     sections = [attributes["id"] for attributes in page.all("section")]
-    assert ("examples" in sections) == ("gallery.npz" not in missing)
+    assert ("examples" in sections) == ("gallery.png" not in missing)
     assert ("evaluation" in sections) == ("results.json" not in missing)
-    assert "clusters" not in sections
 
 
 def test_broken_files_are_told(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run(finished=False)
     for name in ("config.yaml", "environment.json", "results.json"):
         (folder / name).write_text("{: broken")
-    (folder / "gallery.npz").write_bytes(b"not a picture")
+    (folder / "gallery.png").write_bytes(b"not a picture")
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(
             '{"event": "warning", "step": 40, "message": "the loss is stuck at ln(1 + K)"}\n{"event": "tra'

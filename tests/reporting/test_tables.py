@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from hexa.reporting.tables import (
-    markdown_table,
-    mean_std,
-)
+from hexa.reporting.tables import best_of, mean_std
 
 
 def test_mean_and_sample_deviation() -> None:
@@ -18,5 +15,5 @@ def test_mean_and_sample_deviation() -> None:
 
 
 def test_nothing_is_best_among_equals_or_alone() -> None:
-    assert "**" not in markdown_table([{"a": "x", "b": 1.0}, {"a": "y", "b": 1.0}])
-    assert "**" not in markdown_table([{"a": "x", "b": 1.0}])
+    assert best_of([[1.0], [1.0]]) == best_of([[1.0], []]) == []
+    assert best_of([[1.0, 2.0], [], [1.4]]) == [0]

@@ -141,7 +141,7 @@ def test_resuming_a_finished_run_trains_nothing_and_keeps_what_began_it(
 ) -> None:
     (copied / "backbone.safetensors").unlink()
     resume(copied, console=(console := quiet()))
-    assert "nothing is left to train: step 21 of 21" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "continuing after step 21 of 21" in console.file.getvalue()  # type: ignore[attr-defined]
     assert load_backbone(copied).content_hash() == load_backbone(whole).content_hash()
     assert events(copied) == [*events(whole), "resume", "end"]
     before, after = (

@@ -143,8 +143,8 @@ CODE: dict[str, Spoil] = {
 }
 #: Is spoiled for a report.
 LOOKS: dict[str, Spoil] = {
-    "links out": link("{beside}/secret", *FILES, "gallery.npz"),
-    "pipes": made(os.mkfifo, *FILES, "gallery.npz"),
+    "links out": link("{beside}/secret", *FILES, "gallery.png"),
+    "pipes": made(os.mkfifo, *FILES, "gallery.png"),
     **{
         f"all {one[:8]!r}": text(one)
         for one in ("", "[1, 2]", "null", "[" * 100_000, "x: 1\n" * 20_000)

@@ -7,7 +7,6 @@ without a network, where they are installed.
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 import types
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hexa.run.run import pretrain, resume
+from hexa.run.run import pretrain
 from tests.end_to_end.endings import metric_lines
 from tests.run.test_run import quiet, tiny
 
@@ -61,7 +60,7 @@ def logged(folder: Path, event: str) -> dict[int, dict[str, float]]:
     return {line["step"]: line for line in metric_lines(folder, event)}
 
 
-def test_metrics_configuration_and_results_arrive(wandb: FakeWandb, tmp_path: Path) -> None:
+def test_metrics_and_configuration_arrive(wandb: FakeWandb, tmp_path: Path) -> None:
     folder = pretrain(
         tiny(training__tracker="wandb", monitor__knn_every=1), tmp_path / "my run", console=quiet()
     )
@@ -80,9 +79,3 @@ def test_metrics_configuration_and_results_arrive(wandb: FakeWandb, tmp_path: Pa
     assert told[monitor["step"]]["monitor/knn"] == pytest.approx(monitor["knn"], rel=1e-6)
     assert run["summary"]["state"] == "finished"
     assert run["exits"] == [0]
-    # an evaluation that was made since is sent by the next sitting, under the same id
-    result = {"protocol": "knn/k200", "data": "digits", "metrics": {"top1": 50.5}}
-    (folder / "results.json").write_text(json.dumps([result]))
-    resume(folder, console=quiet())
-    assert len(wandb.runs) == 1
-    assert run["summary"]["results/knn/k200/digits/top1"] == 50.5

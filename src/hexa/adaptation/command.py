@@ -146,7 +146,6 @@ def _planned(request: AdaptRequest, budget: Budget) -> Record:
         "request": request.record,
         "plan": [*made.lines, *dict.fromkeys([*source.notes(), *judging.notes()])],
         "compared": made.compared,
-        "native": made.native,
         "domain": seen.domain,
         "fingerprints": {"--data": source.fingerprint, "--labelled": judging.fingerprint},
     }
@@ -189,7 +188,6 @@ def _conclude(
         data=data,
         judging=_judging(request, data, experiment),
         how=how,
-        native=record["native"],
     )
     with ProgressBar(Console(stderr=True)) as progress:
         found = request.outcome(trained, progress)

@@ -29,8 +29,6 @@ from hexa.weights.pretrained import Backbone
 
 #: Image sizes below the start's own that are tried.
 SIZES = (448, 384, 320, 256, 224, 192, 160, 128, 96, 64)
-#: Share of the time that the start's features may take at its own size, if that is larger than the result's.
-NATIVE_SHARE = 0.1
 #: A proposed --time is this many times what is needed, since the load of the machine changes.
 _MARGIN = 1.3
 #: Share of the memory that training may take.
@@ -75,8 +73,6 @@ class Plan:
     """The plan as the user reads it."""
     compared: int = 0
     """Images that start and result will be compared on."""
-    native: bool = True
-    """Whether the start's features are taken at its own image size; else at the result's."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar
 
 from hexa.adaptation import harden_plan, harden_verdict
@@ -15,13 +14,8 @@ from hexa.runtime.progress import Progress
 
 def _check(name: str, value: object, meaning: str, low: float, high: float) -> None:
     """Raise UserError unless this is a number from `low` to `high`; Python callers may give anything."""
-    given = value
-    if isinstance(value, Real) and not isinstance(value, bool):
-        number = float(value)
-        if low <= number <= high:
-            return
-        given = f"{number:g}"
-    raise UserError(f"{name} {given} is {meaning}; give one from {low:g} to {high:g}")
+    if not isinstance(value, int | float) or not low <= value <= high:
+        raise UserError(f"{name} {value} is {meaning}; give one from {low:g} to {high:g}")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from hexa.adaptation import wording
 from hexa.adaptation.choice import SPARE
-from hexa.adaptation.given import NATIVE_SHARE, Given, Plan
+from hexa.adaptation.given import Given, Plan
 from hexa.measure.costs import Costs
 from hexa.recipes.experiment import Experiment, override
 from hexa.weights import start as starts
@@ -65,18 +65,11 @@ class _Times:
         affordable = int(np.clip(_JUDGING * seconds / each, *_JUDGED))
         return min(affordable, len(self.given.labelled or self.given.source))
 
-    def native(self, size: int, seconds: float) -> bool:
-        """Whether there is time for clean accuracy of the start at its own image size."""
-        features = self.judged(size, seconds) * self.costs.score(self.given.draft.views.size)
-        return features <= NATIVE_SHARE * seconds or not self.given.by_clock
-
     def others(self, size: int, seconds: float) -> float:
         """For all but training at this size."""
         costs = self.costs
         used = costs.score(self.given.used(size))
-        clean = (1 + _SCORED) * used + 3 * costs.read
-        if self.native(size, seconds):
-            clean += costs.score(self.given.draft.views.size)
+        clean = (1 + _SCORED) * used + 3 * costs.read + costs.score(self.given.draft.views.size)
         attacked = max(ATTACKING * seconds, ATTACKED[0] * FORWARDS * used)
         fixed = self.spent + 1.5 * costs.setup + _END
         return fixed + attacked + self.judged(size, seconds) * clean
@@ -112,7 +105,7 @@ def plan(given: Given, strength: float) -> Plan:
     experiment = _experiment(given, costs, times, size, passes, changes)
     judged = times.judged(size, seconds)
     lines = _lines(given, experiment, strength, passes, judged)
-    return Plan(experiment, lines, judged, times.native(size, seconds))
+    return Plan(experiment, lines, judged)
 
 
 def _attack(given: Given, strength: float, passes: float) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def outcome(trained: Trained, price: float, seconds: float, progress: Progress) 
     start = native.prepared(size=size)
     result = trained.result.prepared(size=size)
     networks = [start, result]
-    if trained.native and native.image_size != size:
+    if native.image_size != size:
         networks.append(native)
     images, notes = drawn(trained, progress)
     found = []

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hexa.adaptation import wording
 from hexa.adaptation.choice import COMPROMISES, SPARE, Choice, choose, six
-from hexa.adaptation.given import NATIVE_SHARE, Given, Plan, batch_of
+from hexa.adaptation.given import Given, Plan, batch_of
 from hexa.adaptation.looking import features_of
 from hexa.comparison import unlabelled
 from hexa.comparison.labelled import labels_of
@@ -88,18 +88,11 @@ class _Times:
     probes: float
     """Seconds to fit the probes."""
 
-    @property
-    def native(self) -> bool:
-        """Whether there is time for the start's features at its own image size."""
-        at = self.costs.score(self.given.draft.views.size)
-        affordable = self.compared * self.looks * at <= NATIVE_SHARE * self.given.budget.seconds
-        return affordable or not self.given.by_clock
-
     def others(self, size: int) -> float:
         """For all but training on views of this size."""
         costs = self.costs
         used = costs.score(self.given.used(size))
-        start = costs.score(self.given.draft.views.size) if self.native else used
+        start = costs.score(self.given.draft.views.size)
         scored = self.compared * (self.looks * (start + used) + 4 * costs.read)
         return scored + 1.5 * costs.setup + _END + self.probes
 
@@ -151,7 +144,7 @@ def plan(given: Given) -> Plan:
         wording.labels(given.labelled, given.source, times.compared),
         wording.length(experiment, passes, given.budget.seconds if given.by_clock else 0),
     )
-    return Plan(experiment, lines, times.compared, times.native)
+    return Plan(experiment, lines, times.compared)
 
 
 def _choice(given: Given, costs: Costs, times: _Times, keeps: _Kept, images: int) -> Choice:

@@ -22,7 +22,7 @@ _DECIDING = {"monitor.keep_best", "monitor.until"}
 #: Number of images by which a verdict is made again, at most.
 _MOST = 2000
 #: What a record holds, by type.
-_SHAPE = {"request": dict, "plan": list, "domain": str, "compared": int, "native": bool}
+_SHAPE = {"request": dict, "plan": list, "domain": str, "compared": int}
 #: What a record with a table holds besides.
 _ENDED = {"verdict": str, "kept": str, "winner": dict}
 #: What is known of the winner.
@@ -79,7 +79,7 @@ def _options(request: Record) -> Record:
 
 def _to_judge(record: Record, request: AdaptRequest, by_price: bool) -> Record:
     """The record of a trained run without its verdict. by_price: the images that judge are the same."""
-    names = ("plan", "domain", "experiment", "compared", "native")
+    names = ("plan", "domain", "experiment", "compared")
     kept = {name: record[name] for name in names if name in record}
     if not by_price:
         kept["plan"] = [line for line in record["plan"] if not str(line).startswith("labels:")]

@@ -32,8 +32,6 @@ class Trained:
     judging: Source
     """Labelled images, or `data` itself."""
     how: Extraction
-    native: bool = True
-    """Whether the start's features are taken at its own image size; else at the result's."""
 
 
 @dataclass(frozen=True)
@@ -108,17 +106,11 @@ class AdaptRequest:
         trials = max(1, chosen * sum("knn" in line for line in read_run(trained.out).monitor))
         start = trained.start
         result = trained.result
-        notes = []
-        if not trained.native:
-            start = start.prepared(size=result.image_size)
-            own = trained.start.image_size
-            notes.append(f"there was no time to compare the start at its own {own} px")
         sides = {"start": start, "result": result}
         found = of_backbones(sides, trained.data, trained.judging, trained.how, progress, trials)
         better = found.verdict.best == 1
         conclusion = "it helped" if better else "the start is kept"
         sentence = f"{conclusion} ({wording.sizes(start, result)}): {found.verdict.sentence}"
-        notes = [*found.notes, *notes]
-        winner = trained.result if better else trained.start
+        winner = result if better else start
         table = verdict.table(found.sides, found.verdict)
-        return Outcome(winner, sentence, table, notes, found.judge is not None, found.record)
+        return Outcome(winner, sentence, table, found.notes, found.judge is not None, found.record)

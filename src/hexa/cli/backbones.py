@@ -104,14 +104,9 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     from hexa.cli import fields
 
     print("\n" + textwrap.fill(protocols.summary(given.protocol), 100))
-    presets = protocols.get(given.protocol).presets
-    listed = {name: list(fields.of_experiment(options)) for name, options in presets.items()}
-    first = next(iter(listed))
-    print(f"\n{given.protocol}, preset {first}:\n\n{fields.describe(listed.pop(first))}")
-    for name, own in listed.items():
-        differing = [field for field in own if field not in fields.of_experiment(presets[first])]
-        print(f"\n{given.protocol}, preset {name}, where it differs from {first}:\n")
-        print(fields.describe(differing) or "nowhere")
+    for name, options in protocols.get(given.protocol).presets.items():
+        listed = fields.describe(fields.of_experiment(options))
+        print(f"\n{given.protocol}, preset {name}:\n\n{listed}")
     return 0
 
 
@@ -174,11 +169,8 @@ def compare(given: Given, extra: Fields) -> None:
         print(json.dumps(found.record, indent=2))
         return
     console = Console()
-    drawn = verdict.table(found.sides, found.verdict, console.width)
-    console.print(drawn.terminal())
-    said = zip(drawn.header[1:], [side.name for side in found.sides], strict=False)
+    console.print(verdict.table(found.sides, found.verdict).terminal())
     say(
-        *(f"{short}: {name}" for short, name in said if short != name),
         *map(_remark, (given.backbone, *given.backbones)),
         *(f"note: {note}" for note in found.notes),
     )

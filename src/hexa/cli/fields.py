@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 import textwrap
-import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import pydantic
 
@@ -35,17 +33,6 @@ COMMON = (
     "training.num_workers",
     "training.compile",
 )
-#: Words for types.
-_WORDS = {
-    int: "integer",
-    float: "number",
-    bool: "true|false",
-    str: "text",
-    Path: "path",
-    type(None): "none",
-    tuple: "list",
-    dict: "mapping",
-}
 #: References to the project's list of formulas and decisions, " (F4)" and "D9: ", which help leaves out.
 _REFERENCES = re.compile(r" \([FD]\d+(, [FD]\d+)*\)|\b[FD]\d+: ")
 
@@ -174,16 +161,10 @@ def _description(config: type[pydantic.BaseModel], name: str) -> str:
 
 
 def _kind(annotation: Any) -> str:
-    """What may be given: `auto|fp32|bf16`, `number or none`; empty if there is no choice or no short word."""
-    origin = get_origin(annotation)
-    arguments = get_args(annotation)
-    if origin is Literal:
-        return "|".join(map(str, arguments)) if len(arguments) > 1 else ""
-    if origin in (Union, types.UnionType):
-        return " or ".join(filter(None, map(_kind, arguments)))
-    if origin is Annotated:
-        return _kind(arguments[0])
-    return _WORDS.get(origin or annotation, "")
+    """The values to choose from, `auto|fp32|bf16`; empty if there is no choice."""
+    parts = (annotation, *get_args(annotation))
+    named = [value for part in parts if get_origin(part) is Literal for value in get_args(part)]
+    return "|".join(map(str, named)) if len(named) > 1 else ""
 
 
 def _shown(value: Any) -> str:

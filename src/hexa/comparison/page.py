@@ -17,11 +17,9 @@ from hexa.comparison.extraction import Extraction
 from hexa.comparison.verdict import Side
 from hexa.config import whole_characters
 from hexa.data.views.evaluation import EvaluationTransform
-from hexa.reporting.gallery import tiles_of
-from hexa.reporting.pictures import Gallery
-from hexa.reporting.plots.clusters import class_of
+from hexa.reporting.gallery import class_of, tiles_of
+from hexa.reporting.pictures import Gallery, shown
 from hexa.reporting.rendering import rendered
-from hexa.reporting.report import picture
 from hexa.reporting.tables import text
 from hexa.runtime.files import write_text
 from hexa.runtime.random import Stream
@@ -90,4 +88,4 @@ def _closest(comparison: Comparison, sides: Sequence[Side], queries: Sequence[in
     heads = ["image", *map(str, range(1, len(tiles[0])))]
     if images.classes is None:
         captions = []
-    return picture(Gallery(np.stack(tiles), heads, captions, labels))
+    return shown(Gallery(np.stack(tiles), heads, captions, labels))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hexa.comparison import labelled
 from hexa.comparison.labelled import DECIDING, MEASURES, Difference, Scores
-from hexa.reporting.tables import Table, shortened
+from hexa.reporting.tables import Table
 from hexa.weights.pretrained import Backbone
 
 
@@ -124,21 +124,17 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
     return Verdict(None if rivals else top, said, tuple(pairs))
 
 
-def table(sides: Sequence[Side], verdict: Verdict, width: int | None = None) -> Table:
+def table(sides: Sequence[Side], verdict: Verdict) -> Table:
     """A row for each measure: its name with an arrow for which way is good, and every side.
 
     The difference of two sides is a further column; those of more sides are a row of their own below each measure.
-    width: of a terminal, for which names are shortened so that three sides fit into 80 columns; None to keep them.
     """
     names = [side.name for side in sides]
-    if width is not None:
-        room = (width - _LABELS) // len(sides) - 2
-        names = shortened(names, max(_LEAST, min(_MOST, room)))
-    first, *others = names
+    first = names[0]
     header = ["", *names]
     rows = [["image size, px", *(str(side.size) for side in sides)]]
     if len(sides) == 2:
-        header.append(f"{others[0]} − {first}")
+        header.append(f"− {first}")
         rows[0].append("")
     for label, values, differences in _judged_rows(sides, verdict):
         row = [label, *values]
@@ -152,12 +148,6 @@ def table(sides: Sequence[Side], verdict: Verdict, width: int | None = None) -> 
 
 #: A row: its label, the values of all sides, and the differences of all but the first to the first, if any.
 _Row = tuple[str, list[str], list[str]]
-#: Columns of a terminal for the labels of rows.
-_LABELS = 30
-#: Fewest columns of a name.
-_LEAST = 8
-#: Most columns of a name.
-_MOST = 14
 
 
 def _judged_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from hexa.reporting.runs import Record, Run, flatten, is_number
-from hexa.reporting.tables import NOTHING, Table, format_number, text
+from hexa.reporting.tables import NOTHING, Table, format_duration, format_number, text
 
 #: The key facts of a configuration: label and dotted path.
 _FACTS = {
@@ -35,24 +34,9 @@ def facts(run: Run) -> list[tuple[str, str]]:
         shown["Hard examples"] = _hard_examples(hard if isinstance(hard, dict) else {})
     if "precision" in run.environment:
         shown["Precision"] = run.environment["precision"]
+    if run.seconds is not None:
+        shown["Training time"] = format_duration(run.seconds)
     return [(label, text(value)) for label, value in shown.items() if value is not None]
-
-
-def device(run: Run) -> str:
-    """The machine, if it is known."""
-    name = run.environment.get("device")
-    processes = run.environment.get("processes")
-    if not name:
-        return ""
-    several = is_number(processes) and processes > 1
-    return f"{text(name)} × {processes}" if several else text(name)
-
-
-def command(run: Run) -> str:
-    """The command that repeats the run from its configuration; empty for an adaptation and without configuration."""
-    if not run.config or run.adaptation:
-        return ""
-    return shlex.join(["hexa", "pretrain", "--config", str(run.folder / "config.yaml")])
 
 
 def differences(runs: Sequence[Run], names: Sequence[str]) -> Table:

@@ -124,6 +124,18 @@ def _column(title: str, example: Example, losses: list[float]) -> Column:
     return Column(title, _shown(example.crops[0]), captions)
 
 
+def class_of(source: Source, place: int) -> str:
+    """The name of the class of the image at this place; empty if it has none, or several."""
+    if source.classes is None or source.classes[place] < 0:
+        return ""
+    return class_name(source, source.classes[place])
+
+
+def class_name(source: Source, label: int) -> str:
+    """The name of a class; its number where classes have no names."""
+    return source.class_names[label] if source.class_names else str(label)
+
+
 def tiles_of(source: Source, places: Iterable[int], transform: EvaluationTransform) -> Pixels:
     """Images at these places as a transform of evaluation makes them, uint8 [K, S, S, 3]."""
     images = [unit(transform(source.decode(int(place)))) for place in places]

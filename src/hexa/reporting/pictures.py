@@ -1,26 +1,22 @@
-"""Galleries: rows of pictures with captions, drawn together, and stored as arrays for a report."""
+"""Galleries: rows of pictures with captions, drawn together or shown in a page."""
 
 from __future__ import annotations
 
+import io
 import textwrap
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from PIL import Image
 
+from hexa.reporting.rendering import data_uri
 from hexa.reporting.style import INK, MUTED, drawing
-from hexa.runtime.files import write_whole
 
 MID_GREY = 128
-#: The texts of a gallery, as they are stored.
-_TEXTS = ("heads", "captions", "labels")
-_MOST_BYTES = 64 * 1024**2
-_MOST_TILES = 4096
 
 Pixels = NDArray[np.uint8]
 
@@ -61,34 +57,22 @@ class Gallery:
                     ax.set_ylabel(self.labels[row], rotation=0, ha="right", va="center", fontsize=9)
         return figure
 
-    def store(self, path: Path) -> Path:
-        """Write tiles and texts as .npz, atomically."""
-        texts: dict[str, Any] = {
-            name: np.array(getattr(self, name), dtype=np.str_) for name in _TEXTS
-        }
-        return write_whole(path, lambda file: np.savez_compressed(file, tiles=self.tiles, **texts))
 
-    @classmethod
-    def load(cls, path: Path) -> Gallery:
-        """What `store` wrote. The file may be a stranger's: nothing in it is unpickled.
+def shown(gallery: Gallery) -> dict[str, Any]:
+    """What templates show of a gallery. A row: a label, and (data URI, caption, alternative) a picture."""
+    rows, columns, size = gallery.tiles.shape[:3]
+    captions = gallery.captions or [[""] * columns] * rows
+    labelled = []
+    for row, label in enumerate(gallery.labels):
+        cells = zip(gallery.tiles[row], gallery.heads, captions[row], strict=True)
+        pictures = [
+            (_encoded(tile), said, f"{head}, row {row + 1}: {said}") for tile, head, said in cells
+        ]
+        labelled.append((label, pictures))
+    return {"heads": ["", *gallery.heads], "rows": labelled, "size": size, "columns": columns}
 
-        Raises OSError, ValueError, and whatever a damaged archive leads zipfile and numpy to.
-        """
-        with zipfile.ZipFile(path) as archive:
-            if sum(part.file_size for part in archive.infolist()) > _MOST_BYTES:
-                raise ValueError(f"{path}: too large for a gallery")
-        with np.load(path, allow_pickle=False) as stored:
-            tiles, heads, captions, labels = (stored[name] for name in ("tiles", *_TEXTS))
-        rows, columns, height, width, channels = tiles.shape
-        fitting = (
-            tiles.dtype == np.uint8
-            and 0 < rows * columns <= _MOST_TILES
-            and height == width > 0
-            and channels == 3
-            and heads.shape in ((0,), (columns,))
-            and labels.shape in ((0,), (rows,))
-            and captions.shape in ((0,), (rows, columns))
-        )
-        if not fitting:
-            raise ValueError(f"{path}: not a gallery written by hexa")
-        return cls(tiles, *(texts.astype(np.str_).tolist() for texts in (heads, captions, labels)))
+
+def _encoded(tile: Pixels) -> str:
+    file = io.BytesIO()
+    Image.fromarray(tile).save(file, format="png", optimize=True)
+    return data_uri("image/png", file.getvalue())

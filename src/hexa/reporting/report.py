@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import io
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from hexa.config import UserError, reason, whole_characters
 from hexa.reporting import comparison, curves, references, scores
-from hexa.reporting.pictures import Gallery, Pixels
 from hexa.reporting.rendering import data_uri, rendered
 from hexa.reporting.runs import Record, Run, flatten, is_number, read_run
-from hexa.reporting.tables import format_duration, format_passes, text
+from hexa.reporting.tables import format_passes, text
 from hexa.runtime import parsing
 from hexa.runtime.files import write_text
 
 Shown = dict[str, Any]
 """What the template shows of one thing, by name."""
-_LARGEST_FILE = 64 * 1024**2
-_LARGEST_TILE = 128
-"""Pictures are carried at most this large, in pixels; larger ones are thinned."""
-#: The pictures of a run by the name of their file.
-PICTURES = ("gallery", "clusters")
+#: The picture of a run's hard examples in its folder.
+GALLERY = "gallery.png"
+#: Bytes of that file, at most.
+_LARGEST_FILE = 32 * 1024**2
 
 
 def report(runs: Sequence[Path | str], out: Path | str) -> Path:
@@ -58,13 +52,12 @@ def render(runs: Sequence[Run]) -> str:
     pages = [
         _page(run, name, slot) for slot, (run, name) in enumerate(zip(runs, names, strict=True))
     ]
-    pictures = {kind: list(_pictures(runs, pages, kind)) for kind in PICTURES}
+    pictures = list(_pictures(runs, pages))
     sections = {
         "helped": ("Did it help?", any(page["adaptation"] for page in pages)),
         "ran": ("What ran", True),
         "evaluation": ("Evaluation", tables["evaluation"].rows),
-        "examples": ("Hard examples", pictures["gallery"]),
-        "clusters": ("Clusters", pictures["clusters"]),
+        "examples": ("Hard examples", pictures),
         "curves": ("Curves", tables["charts"]),
         "published": ("Beside published results", tables["published"]),
         "details": ("Details", any(page["environment"] or page["config"] for page in pages)),
@@ -81,14 +74,6 @@ def render(runs: Sequence[Run]) -> str:
 
 def _page(run: Run, name: str, slot: int) -> Shown:
     """What the template shows of one run."""
-    folder = shlex.quote(str(run.folder))
-    commands = {}
-    if run.state == "interrupted":
-        commands["Resume it"] = f"hexa resume {folder}"
-    if not run.results:
-        commands["Evaluate the run"] = f"hexa evaluate knn {folder} --data SOURCE"
-    if again := comparison.command(run):
-        commands["Run it again"] = again
     return {
         "name": name,
         "slot": slot,
@@ -97,8 +82,6 @@ def _page(run: Run, name: str, slot: int) -> Shown:
         "adaptation": run.adaptation,
         "good": run.state in ("finished", "evaluated"),
         "facts": comparison.facts(run),
-        "headline": _headline(run),
-        "commands": list(commands.items()),
         "notes": [*map(_warning, run.warnings), *run.problems],
         "environment": [(path, text(value)) for path, value in flatten(run.environment).items()],
         "config": run.config_text,
@@ -121,64 +104,16 @@ def _state(run: Run) -> str:
     return f"{done}; planned: {format_passes(planned, run.view_sets)}"
 
 
-def _headline(run: Run) -> list[tuple[str, str, str]]:
-    """The few numbers that one looks for first: (label, value, remark)."""
-    shown = []
-    if scored := [line["knn"] for line in run.monitor if is_number(line.get("knn"))]:
-        last = scored[-1]
-        best = f"best {max(scored):.1f} %" if max(scored) > last else ""
-        shown.append(("k-NN monitor", f"{last:.1f} %", best))
-    for result in scores.newest(run)[-2:]:
-        metric, value = next(iter(result["metrics"].items()), ("", None))
-        if is_number(value):
-            about = f"{metric} · {scores.data(result)}"
-            shown.append((scores.protocol(result), f"{value:.1f} %", about))
-    if run.seconds is not None:
-        shown.append(("Training time", format_duration(run.seconds), comparison.device(run)))
-    return shown
-
-
-def _pictures(runs: Sequence[Run], pages: Sequence[Shown], kind: str) -> Iterator[Shown]:
-    """The pictures of the runs that have some. Whatever fails costs these pictures only, and is noted."""
+def _pictures(runs: Sequence[Run], pages: Sequence[Shown]) -> Iterator[Shown]:
+    """The pictures of the runs that have one. One that cannot be read is noted."""
     for run, page in zip(runs, pages, strict=True):
-        path = run.folder / f"{kind}.npz"
+        path = run.folder / GALLERY
         try:
             if path.exists():
                 parsing.check(path, _LARGEST_FILE, within=run.folder)
-                yield {"name": page["name"], "slot": page["slot"]} | picture(Gallery.load(path))
+                source = data_uri("image/png", path.read_bytes())
+                yield {"name": page["name"], "slot": page["slot"], "source": source}
             elif run.config:
-                page["notes"].append(
-                    f"no pictures ({kind}); hexa report … --data SOURCE makes them"
-                )
-        except Exception as error:  # whatever a stranger's file leads to
-            page["notes"].append(f"no pictures ({kind}): {reason(error)}")
-
-
-def picture(gallery: Gallery) -> Shown:
-    """What the template shows of a gallery. A row: a label, and (data URI, caption, alternative) a picture."""
-    step = max(1, round(gallery.tiles.shape[2] / _LARGEST_TILE))
-    tiles = gallery.tiles[:, :, ::step, ::step]
-    rows, columns, size = tiles.shape[:3]
-    labels = gallery.labels or [""] * rows
-    heads = gallery.heads or [""] * columns
-    captions = gallery.captions or [[""] * columns] * rows
-    labelled = []
-    for row, label in enumerate(labels):
-        cells = zip(tiles[row], heads, captions[row], strict=True)
-        shown = [
-            (_encoded(tile), said, f"{head or label}, row {row + 1}: {said}")
-            for tile, head, said in cells
-        ]
-        labelled.append((label, shown))
-    return {
-        "heads": [""] * any(labels) + list(heads),
-        "rows": labelled,
-        "size": size,
-        "columns": columns,
-    }
-
-
-def _encoded(tile: Pixels) -> str:
-    file = io.BytesIO()
-    Image.fromarray(tile.copy()).save(file, format="png", optimize=True)
-    return data_uri("image/png", file.getvalue())
+                page["notes"].append("no pictures; hexa report … --data SOURCE makes them")
+        except (OSError, UserError) as error:
+            page["notes"].append(f"no pictures: {reason(error)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,12 +14,8 @@ from hexa.runtime import parsing
 
 Record = dict[str, Any]
 
-#: Bytes of a journal, at most.
-_MOST_JOURNAL = 512 * 1024**2
-#: Bytes of a journal from which on lines of training are left out.
-_LONG_JOURNAL = 32 * 1024**2
-#: Lines from which on other lines are left out, too.
-_MOST_LINES = 50_000
+#: Bytes of a journal, at most: some hundred thousand lines.
+_MOST_JOURNAL = 64 * 1024**2
 #: Quantities of a run that are shown, at most.
 MOST_QUANTITIES = 100
 #: Warnings that are shown, at most.
@@ -63,11 +58,6 @@ class Run:
     """What `hexa adapt` measured, start and result side by side."""
     problems: list[str] = field(default_factory=list)
     """What was missing or broken, for the reader of the report."""
-
-    @property
-    def name(self) -> str:
-        """The last part of the path."""
-        return self.folder.resolve().name
 
     @property
     def state(self) -> str:
@@ -243,24 +233,17 @@ class _Reader:
         return value if isinstance(value, dict) else {}
 
     def journal(self) -> list[Record]:
-        """The lines that parse, of a very long journal some. The last line of a killed run is often cut short."""
+        """The lines that parse. The last line of a killed run is often cut short."""
         name = "metrics.jsonl"
         records = list[Record]()
         broken = list[int]()
-        every = 1
         with self.telling(name):
-            path = self.folder / name
-            every = max(1, math.ceil(path.stat().st_size / _LONG_JOURNAL))
-            lines = parsing.read_lines(path, _MOST_JOURNAL, self.within)
+            lines = parsing.read_lines(self.folder / name, _MOST_JOURNAL, self.within)
             for number, (_, fields) in enumerate(lines, start=1):
                 if fields is None:
                     broken.append(number)
-                    continue
-                spare = fields.get("event") == "train" or len(records) > _MOST_LINES
-                if number % every == 0 or not spare:
+                else:
                     records.append(fields)
-        if every > 1:
-            self.problems.append(f"{name} is long: one in {every} of its training lines is shown")
         if broken:
             lost = counted(len(broken), "broken line")
             self.problems.append(f"{name}: {lost} left out ({some(broken)})")

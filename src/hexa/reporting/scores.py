@@ -124,16 +124,6 @@ def newest(run: Run) -> list[Record]:
     return list(kept.values())
 
 
-def flat(run: Run) -> dict[str, float]:
-    """Every metric of the newest evaluations, as `results/PROTOCOL/DATA/METRIC`."""
-    return {
-        "/".join(["results", protocol(result), data(result), str(metric)]): value
-        for result in newest(run)
-        for metric, value in result["metrics"].items()
-        if is_number(value)
-    }
-
-
 def protocol(result: Record) -> str:
     """The protocol id, with the preset where it is not the only one."""
     preset = result.get("preset")

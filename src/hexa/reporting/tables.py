@@ -1,11 +1,11 @@
-"""Numbers as text, and the one kind of table, for the report, the terminal and Markdown."""
+"""Numbers as text, and the one kind of table, for the report and the terminal."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import rich.table
 
-
-Cell = str | float | Sequence[float] | None
-Rows = Sequence[Mapping[str, Cell]]
 
 NOTHING = "–"
 
@@ -50,65 +47,20 @@ def told_apart(paths: Sequence[Path | str]) -> list[str]:
     ]
 
 
-def shortened(names: Sequence[str], width: int) -> list[str]:
-    """Names of at most `width` columns of a terminal, all different if the names are.
-
-    A name that is too long keeps its end; if ends agree, what follows the names' common beginning; else its beginning
-    with its place.
-    """
-    from rich.cells import cell_len
-
-    if max(map(cell_len, names)) <= width:
-        return list(names)
-    agree = [len(set(letters)) == 1 for letters in zip(*names, strict=False)]
-    shared = [*agree, False].index(False)
-    tries = [
-        [_cut(name, width, from_end=True) for name in names],
-        [_cut(f"…{name[shared:]}" if shared else name, width) for name in names],
-    ]
-    for tried in tries:
-        if len(set(tried)) == len(set(names)):
-            return tried
-    ends = [f" ({place})" for place in range(1, len(names) + 1)]
-    return [_cut(name, width - len(end)) + end for name, end in zip(names, ends, strict=True)]
-
-
-def _cut(name: str, width: int, from_end: bool = False) -> str:
-    """The beginning of a name with … after it, or its end after …; the name itself if it has at most `width` columns."""
-    from rich.cells import cell_len
-
-    if cell_len(name) <= width:
-        return name
-    kept = name[::-1] if from_end else name
-    while cell_len(kept) >= width:
-        kept = kept[:-1]
-    return f"…{kept[::-1]}" if from_end else f"{kept}…"
-
-
 def counted(count: int, what: str) -> str:
     """1 epoch, 3 epochs."""
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def format_number(value: float, digits: int = 3) -> str:
-    """A number with `digits` significant digits, without superfluous zeros: 0.06, 3.41, 1,234, 1e-05.
+def format_number(value: float) -> str:
+    """A number with three significant digits, without superfluous zeros: 0.06, 3.41, 1,234, 1e-05.
 
     >>> "  ".join(format_number(v) for v in (0.06, 3.4142, 1234.5, 0.00001, 0))
     '0.06  3.41  1,234  1e-05  0'
     """
-    if not math.isfinite(value):
-        return str(value)
-    if value == 0:
-        return "0"
-    size = abs(value)
-    if size >= 1e7 or size < 1e-4:
-        return (
-            f"{value:.{digits - 1}e}".replace(".00e", "e")
-            .replace(".0e", "e")
-            .replace("e+0", "e")
-            .replace("e+", "e")
-        )
-    text = f"{value:,.{max(0, digits - 1 - math.floor(math.log10(size)))}f}"
+    if not 1e-4 <= abs(value) < 1e7:
+        return f"{value:.3g}"
+    text = f"{value:,.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -176,18 +128,6 @@ class Table:
     title: str = ""
     """What stands above the table."""
 
-    def markdown(self) -> str:
-        """Best places in bold, pipes escaped; ends with a newline. Empty without columns."""
-        if not self.header:
-            return ""
-        rows = [list(map(_escape, cells)) for cells in self.rows]
-        for row, column in self.best:
-            rows[row][column] = f"**{rows[row][column]}**"
-        head, *body = (
-            f"| {' | '.join(cells)} |\n" for cells in ([*map(_escape, self.header)], *rows)
-        )
-        return f"{head}|{'---|' * self.leading}{'---:|' * (len(self.header) - self.leading)}\n{''.join(body)}"
-
     def terminal(self, pad_edge: bool = True) -> rich.table.Table:
         """For rich, the rows that stand out in bold. pad_edge: with a blank at both ends of a line."""
         import rich.table
@@ -202,47 +142,8 @@ class Table:
         return drawn
 
 
-def markdown_table(rows: Rows) -> str:
-    """The rows as Markdown, the best mean of each column in bold; ends with a newline.
-
-    rows: mappings of column name to text, a number, several numbers (shown as mean ± std) or None. Larger is better.
-    Columns appear in the order in which they are first named.
-    """
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    best = {
-        (row, place)
-        for place, name in enumerate(columns)
-        for row in best_of([row.get(name) for row in rows])
-    }
-    cells = [
-        [
-            cell if isinstance(cell, str) else mean_std(_numbers(cell))
-            for cell in map(row.get, columns)
-        ]
-        for row in rows
-    ]
-    return Table(columns, cells, best=best).markdown()
-
-
-def best_of(cells: Sequence[Cell]) -> list[int]:
+def best_of(cells: Sequence[Sequence[float]]) -> list[int]:
     """The places of the largest mean as it is shown, of one decimal; none where all are equal, or only one is known."""
-    means = [
-        round(statistics.fmean(some), 1) if some else math.nan for some in map(_numbers, cells)
-    ]
+    means = [round(statistics.fmean(cell), 1) if cell else math.nan for cell in cells]
     known = {mean for mean in means if math.isfinite(mean)}
     return [place for place, mean in enumerate(means) if len(known) > 1 and mean == max(known)]
-
-
-def _numbers(cell: Cell) -> Sequence[float]:
-    """The numbers of a cell; none of text or nothing."""
-    return (
-        []
-        if cell is None or isinstance(cell, str)
-        else [cell]
-        if isinstance(cell, int | float)
-        else list(cell)
-    )
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")

@@ -17,8 +17,7 @@ from hexa.data import Source
 from hexa.data.loading.loaders import PretrainLoader
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment
-from hexa.reporting import scores
-from hexa.reporting.runs import flatten, read_run
+from hexa.reporting.runs import flatten
 from hexa.reporting.tables import format_passes
 from hexa.run.build import (
     Machine,
@@ -238,12 +237,7 @@ class _Session:
         try:
             journal.write("resume" if self.resumed else "start", step)
             if self.resumed:
-                at_ends = {
-                    0: "no checkpoint yet:",
-                    trainer.total_steps: "nothing is left to train:",
-                }
-                way = at_ends.get(min(step, trainer.total_steps), "continuing after")
-                journal.reporter.say(f"{way} step {step} of {trainer.total_steps}")
+                journal.reporter.say(f"continuing after step {step} of {trainer.total_steps}")
             trainer.warn(warnings)
             trainer.run()
             if processes.is_main():
@@ -290,8 +284,6 @@ class _Session:
         kept = best.keeps and best.value is not None  # a resume may have turned it off
         self._save(load_backbone(folder / BEST) if kept else self._backbone(trainer), BACKBONE)
         sets = {} if trainer.loader.sets is None else {"view_sets": trainer.loader.sets}
-        with trainer.journal.looking("collecting the results for the tracker", trainer.step):
-            trainer.journal.results = scores.flat(read_run(folder))
         trainer.journal.write("end", trainer.step, **sets)
         if self.experiment.training.report:
             with trainer.journal.looking(f"writing {REPORT}", trainer.step):

@@ -25,6 +25,7 @@ from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment
 from hexa.reporting.gallery import gallery
 from hexa.reporting.pictures import Gallery
+from hexa.reporting.report import GALLERY
 from hexa.reporting.style import SIDE, save
 from hexa.run.build import (
     Machine,
@@ -36,17 +37,15 @@ from hexa.run.build import (
     settled,
 )
 from hexa.run.folder import note_of
-from hexa.run.names import BACKBONE, CHECKPOINTS, CONFIG
+from hexa.run.names import CHECKPOINTS, CONFIG
 from hexa.runtime import checkpoints, paths, processes
 from hexa.runtime.progress import Progress, silent
 from hexa.runtime.random import Stream
 
 #: Images that are made together: enough for batch statistics like those of training, few enough to be quick.
 _BATCH_SIZE = 64
-#: Images whose clusters a report shows.
-_EMBEDDED = 500
-#: Clusters that a report shows.
-_CLUSTERS = 8
+#: Images that a report shows.
+_REPORTED = 4
 
 
 def visualize(
@@ -213,23 +212,14 @@ class Look:
 
 def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | None]:
     """The experiment, and the run folder that its weights come from."""
+    from hexa.recipes import plugins
+
     if isinstance(target, Experiment):
         return target, None
     folder = Path(target)
-    from hexa.recipes import plugins
-
-    if (folder / CONFIG).is_file():
-        return plugins.load(folder / CONFIG), folder
     if isinstance(target, Path) or folder.is_dir():
-        raise UserError(
-            f"{target}: not a run folder (config.yaml is missing); give a run or a recipe's name"
-        )
-    if len(folder.parts) > 1 and not plugins.is_plugin(target) and folder.suffix != ".py":
-        raise UserError(f"{target}: run folder not found")
-    try:
-        return plugins.experiment_of(target), None
-    except UserError as error:
-        raise UserError(f"'{target}' is neither a run folder nor a recipe: {error}") from None
+        return plugins.load(folder / CONFIG), folder
+    return plugins.experiment_of(target), None
 
 
 def is_known(data: str) -> bool:
@@ -276,41 +266,15 @@ def _load(method: Method, folder: Path, device: torch.device) -> int:
 
 
 def store_pictures(folder: Path, data: str) -> list[str]:
-    """Make the pictures of a run's report of these images: hard examples, and clusters of the features.
+    """Make the picture of a run's report of these images, GALLERY in the folder.
 
-    Each is stored in the folder as .npz for the report and as .png to look at. Returns a line on each that cannot be
-    made: a report of the rest is better than none.
+    Returns a line if it cannot be made: a report of the rest is better than none.
     """
     if processes.world_size() > 1:
         return ["pictures are made by a single process; hexa report RUN --data SOURCE adds them"]
-    problems = []
-    for name, make in (("gallery", _hard_examples), ("clusters", _clusters)):
-        try:
-            made = make(folder, data)
-            save(made.draw(side=SIDE), folder / f"{name}.png")
-            made.store(folder / f"{name}.npz")
-        except Exception as error:
-            problems.append(f"no pictures ({name}): {reason(error)}")
-    return problems
-
-
-def _hard_examples(folder: Path, data: str) -> Gallery:
-    return Look.at(folder, data, opens_own=False).gallery()
-
-
-def _clusters(folder: Path, data: str) -> Gallery:
-    """At most 500 images, drawn by the run's seed."""
-    from hexa.reporting.plots.clusters import EmbeddedImages, clusters
-    from hexa.weights.pretrained import load_backbone
-
-    if not (folder / BACKBONE).is_file():
-        raise UserError(
-            f"{folder}: has no {BACKBONE} yet; 'hexa resume {folder}' trains it to the end"
-        )
-    experiment = experiments.load(folder / CONFIG)
-    backbone = load_backbone(folder)
-    most = experiment.training.max_image_pixels
-    source = open_source(data, None, most, len(backbone.mean))
-    embedded = EmbeddedImages.of(backbone, source, limit=_EMBEDDED, seed=experiment.seed)
-    number = min(_CLUSTERS, len(embedded.features))
-    return clusters(embedded, num_clusters=number, k=8, seed=experiment.seed)
+    try:
+        made = Look.at(folder, data, opens_own=False).gallery(_REPORTED)
+        save(made.draw(side=SIDE), folder / GALLERY)
+    except Exception as error:
+        return [f"no pictures: {reason(error)}"]
+    return []

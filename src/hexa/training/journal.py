@@ -43,14 +43,13 @@ class Journal:
     """Appends events to metrics.jsonl, one JSON object a line, mirrors their numbers to trackers, and shows warnings.
 
     A journal without folder writes nothing: that of every process but the main one. `open` is called when the step is
-    known that the run starts at, or continues from. Trackers also hear how the session ended, and `results`, the final
-    numbers, if they are set. Raises OSError for a line that can't be written.
+    known that the run starts at, or continues from. Trackers also hear how the session ended. Raises OSError for a line
+    that can't be written.
     """
 
     def __init__(self, folder: Path | None = None, reporter: Reporter | None = None) -> None:
         self.folder = folder
         self.reporter = reporter or Reporter()
-        self.results: Mapping[str, object] = {}
         self.there: list[dict[str, Any]] = []
         self._trackers: list[Tracker] = []
         self._failures: set[str] = set()
@@ -124,7 +123,7 @@ class Journal:
     def close(self, step: int = 0) -> None:
         """Tell the trackers, whose failures are warnings of `step`, and close the file."""
         try:
-            self._tell(lambda tracker: tracker.finish(self._state, numbers(self.results)), step)
+            self._tell(lambda tracker: tracker.finish(self._state), step)
         finally:
             if self.folder is not None:
                 self._file.close()

@@ -37,8 +37,8 @@ class Tracker(Protocol):
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Metrics of one step."""
 
-    def finish(self, state: State, results: Mapping[str, float]) -> None:
-        """The end of this session, with the final results if it is that of the run."""
+    def finish(self, state: State) -> None:
+        """The end of this session."""
 
 
 def check(name: Name | None) -> None:
@@ -98,8 +98,8 @@ class Wandb:
     def log(self, values: Mapping[str, float], step: int) -> None:
         self._run.log(dict(values), step=step)
 
-    def finish(self, state: State, results: Mapping[str, float]) -> None:
-        self._run.summary.update({"state": state, **results})
+    def finish(self, state: State) -> None:
+        self._run.summary.update({"state": state})
         self._run.finish(exit_code=0 if state == "finished" else 1)
 
 
@@ -131,7 +131,7 @@ class TensorBoard:
         shown = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         self._write(step=step, summary=Summary(value=shown))
 
-    def finish(self, state: State, results: Mapping[str, float]) -> None:
+    def finish(self, state: State) -> None:
         if self._file is not None:
             self._file.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -10,26 +9,20 @@ from matplotlib.figure import Figure
 
 from hexa.config import UserError, nearest
 from hexa.data import open_source
-from hexa.reporting.pictures import Gallery
-from hexa.reporting.plots.clusters import EmbeddedImages, class_of, clusters
+from hexa.reporting.gallery import class_of
 from hexa.reporting.style import save
 from hexa.run.visualize import Look, is_known, own_images
 from hexa.runtime.progress import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
+from hexa_paper.figures.clusters import EmbeddedImages, clusters
 from hexa_paper.figures.view_space import embed_views, view_space
 
 Target = Path | str | Backbone
 
 #: The figure of views, which needs a method: a run, or a recipe with random weights.
 VIEW_SPACE = "view-space"
-#: Figures of features, which any backbone gives: the function that makes the gallery, and what to say under it.
-OF_FEATURES: dict[str, tuple[Callable[..., Gallery], str, str]] = {
-    "clusters": (
-        clusters,
-        "Spherical k-means on the features of {:,} images; the most typical first.",
-        "Percent: the share of the most frequent class, which the backbone never saw.",
-    ),
-}
+#: The figure of features, which any backbone gives.
+CLUSTERS = "clusters"
 
 
 def figure(
@@ -47,10 +40,10 @@ def figure(
     kind: view-space of a run's folder or a recipe's name; clusters of any backbone.
     data: a source; None for the run's own images. opens_own: see Look.at. progress: told of stages. Raises UserError.
     """
-    if kind in OF_FEATURES:
-        return save(_of_features(kind, target, data, opens_own, seed, progress), out)
+    if kind == CLUSTERS:
+        return save(_of_features(target, data, opens_own, seed, progress), out)
     if kind != VIEW_SPACE:
-        raise UserError(f"unknown figure '{kind}'; {nearest(kind, [VIEW_SPACE, *OF_FEATURES])}")
+        raise UserError(f"unknown figure '{kind}'; {nearest(kind, [VIEW_SPACE, CLUSTERS])}")
     if isinstance(target, Backbone):
         remedy = "give a run or a recipe, or take clusters"
         raise UserError(f"{kind} is a figure of a method; {remedy}")
@@ -63,7 +56,7 @@ def figure(
 
 
 def _of_features(
-    kind: str, target: Target, data: str | None, opens_own: bool, seed: int, progress: Progress
+    target: Target, data: str | None, opens_own: bool, seed: int, progress: Progress
 ) -> Figure:
     backbone = target if isinstance(target, Backbone) else load_backbone(target)
     own = str(backbone.info.get("data") or "")
@@ -78,13 +71,12 @@ def _of_features(
         backbone, source, seed=seed, progress=partial(progress, "extracting features")
     )
     name = backbone.info.get("spec", "a backbone") if isinstance(target, Backbone) else target
-    make, remark, of_classes = OF_FEATURES[kind]
-    remark = remark.format(len(embedded.features)) + (
-        f" {of_classes}" if class_of(embedded.source, 0) else ""
-    )
-    return make(embedded, seed=seed).draw(
-        f"{kind}: {Path(str(name)).name} on {short_name(source.name)}", remark
-    )
+    count = len(embedded.features)
+    remark = f"Spherical k-means on the features of {count:,} images; the most typical first."
+    if class_of(embedded.source, 0):
+        remark += " Percent: the share of the most frequent class, which the backbone never saw."
+    title = f"{CLUSTERS}: {Path(str(name)).name} on {short_name(source.name)}"
+    return clusters(embedded, seed=seed).draw(title, remark)
 
 
 def short_name(source: str) -> str:

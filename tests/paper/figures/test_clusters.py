@@ -8,12 +8,8 @@ import pytest
 from hexa import recipes
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.reporting.plots.clusters import (
-    EmbeddedImages,
-    clusters,
-    grouped,
-)
 from hexa.weights.pretrained import random_backbone
+from hexa_paper.figures.clusters import EmbeddedImages, clusters, grouped
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.features import extract
 from hexa.evaluation.split import draw_images
 from hexa.ops.kmeans import spherical_kmeans
-from hexa.reporting.gallery import tiles_of
+from hexa.reporting.gallery import class_of, tiles_of
 from hexa.reporting.pictures import MID_GREY, Gallery
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
@@ -50,27 +50,8 @@ class EmbeddedImages:
         features, _, positions = extract(
             backbone, some, device=precisions.pick_device("auto"), progress=progress
         )
-        return cls(
-            functional.normalize(features, dim=1).numpy(),
-            Subset(some, positions.numpy()),
-            backbone.image_size,
-        )
-
-    def tiles(self, places: Sequence[int]) -> NDArray[np.uint8]:
-        """Images as the backbone sees them, uint8 [K, S, S, 3]."""
-        return tiles_of(self.source, places, EvaluationTransform(self.size))
-
-
-def class_of(source: Source, place: int) -> str:
-    """The name of the class of the image at this place; empty if it has none, or several."""
-    if source.classes is None or source.classes[place] < 0:
-        return ""
-    return class_name(source, source.classes[place])
-
-
-def class_name(source: Source, label: int) -> str:
-    """The name of a class; its number where classes have no names."""
-    return source.class_names[label] if source.class_names else str(label)
+        unit = functional.normalize(features, dim=1).numpy()
+        return cls(unit, Subset(some, positions.numpy()), backbone.image_size)
 
 
 def grouped(embedded: EmbeddedImages, num_clusters: int, seed: int = 0) -> list[NDArray[np.int64]]:
@@ -100,14 +81,15 @@ def clusters(
     """
     found = grouped(embedded, num_clusters, seed)
     tiles = np.full((len(found), k, embedded.size, embedded.size, 3), MID_GREY, np.uint8)
+    transform = EvaluationTransform(embedded.size)
     for row, members in zip(tiles, found, strict=True):
-        row[: len(members)] = embedded.tiles(members[:k].tolist())
-    return Gallery(tiles, labels=[_described(embedded, members) for members in found])
+        row[: len(members)] = tiles_of(embedded.source, members[:k].tolist(), transform)
+    return Gallery(tiles, labels=[_described(embedded.source, members) for members in found])
 
 
-def _described(embedded: EmbeddedImages, members: NDArray[np.int64]) -> str:
+def _described(source: Source, members: NDArray[np.int64]) -> str:
     """How many images a cluster has and, where there are labels, how pure it is; two lines."""
-    names = [class_of(embedded.source, place) for place in members]
+    names = [class_of(source, place) for place in members]
     if not any(names):
         return f"{len(members):,} images"
     most = max(sorted(set(names)), key=names.count)
