@@ -40,7 +40,8 @@ def test_votes_are_those_of_the_other_folds_and_images_of_their_own_class_alone_
     judge = Judge(LABELS, splits=1)
     x = unit(FEATURES.numpy().astype(np.float64))
     assert judge.judged.tolist() == list(range(78))
-    assert sorted(np.concatenate(judge.parts)) == list(range(78))
+    found = sorted(np.concatenate(judge.parts))
+    assert found == list(range(78))
     expected = []
     for image in judge.judged:
         part = next(part for part in judge.parts if image in part)
@@ -80,7 +81,8 @@ def test_the_probe_is_fitted_to_the_other_folds() -> None:
 def test_few_labels_are_nearest_means_of_classes_that_have_more() -> None:
     judge = Judge(LABELS)
     assert set(judge.draws) == set(SHOTS)
-    assert [len(np.unique(LABELS[judge.draws[shots][0]])) for shots in SHOTS] == [4, 4, 3, 3, 3]
+    found = [len(np.unique(LABELS[judge.draws[shots][0]])) for shots in SHOTS]
+    assert found == [4, 4, 3, 3, 3]
     drawn = judge.draws[4][1]
     x = FEATURES.numpy().astype(np.float64) - FEATURES.numpy()[drawn].mean(0, dtype=np.float64)
     means = {
@@ -122,7 +124,8 @@ def test_intervals_of_images_hold_half_an_image_more_in_each_cell(
         (2 * (won - lost), WIDTH * 100 * reach * (variance / n) ** 0.5)
     )
     few = paired(np.zeros(19), np.full(19, 100.0), DECIDING)
-    assert (few.sign, str(few)) == (0, "+100.0, too few images or groups to tell")
+    assert few.sign == 0
+    assert str(few) == "+100.0, too few images or groups to tell"
 
 
 def reached(knn: float, probe: float) -> Scores:
@@ -144,7 +147,8 @@ def reached(knn: float, probe: float) -> Scores:
     ],
 )
 def test_the_probe_alone_decides(other: Scores, trials: int, better: int) -> None:
-    assert difference(reached(0.5, 0.5), other, DECIDING, trials).sign == better
+    found = difference(reached(0.5, 0.5), other, DECIDING, trials).sign
+    assert found == better
 
 
 def test_what_labels_can_show_grows_with_their_number_and_that_of_groups() -> None:
@@ -157,10 +161,10 @@ def test_what_labels_can_show_grows_with_their_number_and_that_of_groups() -> No
     assert points(100) > points(300) > points(1000)
     assert points(300, np.repeat(np.arange(10), 30)) > points(300, np.arange(300)) == points(300)
     assert points(300, None, 10) > points(300)
-    assert " in 10 groups " in showable(300, np.repeat(np.arange(10), 30))
-    assert showable(300, np.repeat([5, 7, 9], 100)) == (
-        "with 300 labelled images in 3 groups no difference can be shown"
-    )
+    expected = showable(300, np.repeat(np.arange(10), 30))
+    assert " in 10 groups " in expected
+    found = showable(300, np.repeat([5, 7, 9], 100))
+    assert found == "with 300 labelled images in 3 groups no difference can be shown"
     assert showable(12).endswith(" no difference can be shown")
 
 
@@ -183,11 +187,13 @@ def test_images_of_a_group_neither_judge_each_other_nor_count_as_many() -> None:
     for part, rest in zip(judge.parts, judge.rests, strict=True):
         assert not {*groups[part]} & {*groups[rest]}
         assert (np.bincount(LABELS[part])[:3] > 0).all()
-    assert [len(judge.draws[shots]) for shots in (1, 4)] == [5, 5]
+    found = [len(judge.draws[shots]) for shots in (1, 4)]
+    assert found == [5, 5]
     for drawn in (*judge.draws[1], *judge.draws[4]):
         assert not {*groups[judge.asked(drawn)]} & {*groups[drawn]}
         assert {*LABELS[drawn]} == {*LABELS[judge.asked(drawn)]} == {0, 1, 2}
-    before, after = (judge.scores(FEATURES[:, kept]) for kept in (slice(4), slice(8)))
+    before = judge.scores(FEATURES[:, :4])
+    after = judge.scores(FEATURES[:, :8])
     d = after.right[DECIDING] - before.right[DECIDING]
     squares = sum(
         sum(d[i] - d.mean() for i in range(75) if groups[i] == group) ** 2 for group in range(9)
@@ -208,8 +214,10 @@ def test_few_groups_decide_nothing_and_useless_ones_are_not_used() -> None:
     few = paired(none, 100.0 * (four == 0), DECIDING, groups=four)
     assert str(few) == "+25.0, too few images or groups to tell"
     enough = paired(none, 100.0 * (five == 0), DECIDING, groups=five)
-    assert enough.half == pytest.approx(GROUPED_WIDTH * 20 * stats.t.ppf(0.975, 4))
-    assert Judge(LABELS, groups=np.arange(79) % 2).scores(FEATURES).accuracy("linear probe") > 50
+    expected = GROUPED_WIDTH * 20 * stats.t.ppf(0.975, 4)
+    assert enough.half == pytest.approx(expected)
+    found = Judge(LABELS, groups=np.arange(79) % 2).scores(FEATURES).accuracy("linear probe")
+    assert found > 50
     useless = [Judge(LABELS, groups=groups) for groups in (np.zeros(79, np.int64), LABELS)]
     assert [(judge.groups, len(judge.judged)) for judge in useless] == [(None, 78)] * 2
 

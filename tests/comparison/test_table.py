@@ -58,7 +58,8 @@ def test_balanced_accuracies_are_means_over_classes() -> None:
         answers = np.where(right, wanted, -1)
         recall = [np.mean(answers[wanted == one] == one) for one in np.unique(wanted)]
         assert scores.balanced(measure) == pytest.approx(100 * np.mean(recall))
-    assert scores.majority == pytest.approx(100 * np.bincount(labels).max() / len(labels))
+    expected = 100 * np.bincount(labels).max() / len(labels)
+    assert scores.majority == pytest.approx(expected)
     assert scores.few_balanced.keys() == scores.few.keys()
     equal = labelled.Scores(scores.right, {}, labels={DECIDING: np.repeat([0, 1], 5)})
     assert equal.majority is None

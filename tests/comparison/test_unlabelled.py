@@ -26,7 +26,8 @@ def test_kept_neighbourhoods_are_those_of_a_loop() -> None:
         ]
         near.append([set([o for o in row if o != image][:10]) for image, row in enumerate(ranked)])
     shared = [len(one & other) / 10 for one, other in zip(*near, strict=True)]
-    assert unlabelled.kept(a, b).tolist() == pytest.approx(shared)
+    found = unlabelled.kept(a, b).tolist()
+    assert found == pytest.approx(shared)
     assert unlabelled.kept(a, b, rows=torch.tensor([7, 3])).tolist() == pytest.approx(
         [shared[7], shared[3]]
     )
@@ -39,7 +40,9 @@ def test_near_duplicates_survive_brightness_and_size_but_not_content(
     pictures = torch.rand(6, 16, 16, generator=DRAW)
     twin = 0.5 * pictures[2] + 0.2 + 0.002 * normal(16, 16)
     thumbs = leakage.standardised(torch.cat([pictures, twin[None]]).flatten(1))
-    assert leakage.duplicates(thumbs).tolist() == [-1] * 6 + [2]
+    found = leakage.duplicates(thumbs).tolist()
+    expected = [-1] * 6 + [2]
+    assert found == expected
     assert leakage.duplicates(thumbs[:3], thumbs[3:]).tolist() == [-1, -1, 3]
     assert leakage.duplicates(thumbs[:2], thumbs[:0]).tolist() == [-1, -1]
     monkeypatch.setattr(leakage, "_CHUNK", 2)

@@ -46,7 +46,8 @@ def test_vote_equals_the_loop(k: int, temperature: float) -> None:
         bank, bank_labels, queries, k, temperature, num_classes=5
     )  # one without training images
     expected = torch.tensor(by_hand(bank, bank_labels, queries, min(k, 40), temperature, 5))
-    torch.testing.assert_close(scores / scores.sum(1, keepdim=True), expected, atol=1e-5, rtol=1e-4)
+    found = scores / scores.sum(1, keepdim=True)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

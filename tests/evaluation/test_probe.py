@@ -39,15 +39,15 @@ def test_softmax_regression_equals_scikit_learn(weight_decay: float, dtype: type
     new, _ = draw(50, 7, 4, 1)
     scores = new @ weights[:-1] + weights[-1]
     scores = np.exp(scores - scores.max(1, keepdims=True))
-    np.testing.assert_allclose(
-        scores / scores.sum(1, keepdims=True), expected.predict_proba(new), atol=2e-3
-    )
+    found = scores / scores.sum(1, keepdims=True)
+    np.testing.assert_allclose(found, expected.predict_proba(new), atol=2e-3)
 
 
 @pytest.mark.parametrize(("count", "width"), [(200, 10), (30, 80)], ids=["tall", "wide"])
 def test_fast_probe_equals_scikit_learn_on_standardised_features(count: int, width: int) -> None:
     """Wide: the probe works in the span of the training features, scikit-learn doesn't."""
-    (x, y), (test_x, test_y) = draw(count, width, 5, 0, 3), draw(400, width, 5, 1, 3)
+    x, y = draw(count, width, 5, 0, 3)
+    test_x, test_y = draw(400, width, 5, 1, 3)
     found = fast_probe(*map(torch.from_numpy, (x, y, test_x, test_y)), weight_decays=[0.05])
     scaler = StandardScaler().fit(x)
     expected = 100 * reference(scaler.transform(x), y, 0.05).score(scaler.transform(test_x), test_y)
@@ -57,15 +57,18 @@ def test_fast_probe_equals_scikit_learn_on_standardised_features(count: int, wid
 
 
 def test_a_feature_that_is_constant_in_training_is_ignored() -> None:
-    (x, y), (test_x, test_y) = draw(100, 6, 4, 0), draw(100, 6, 4, 1)
+    x, y = draw(100, 6, 4, 0)
+    test_x, test_y = draw(100, 6, 4, 1)
     expected = fast_probe(*map(torch.from_numpy, (x, y, test_x, test_y)))
     x = np.insert(x, 2, 7.0, axis=1)
     test_x = np.insert(test_x, 2, 1e6 * np.arange(100), axis=1)
-    assert fast_probe(*map(torch.from_numpy, (x, y, test_x, test_y))) == expected
+    found = fast_probe(*map(torch.from_numpy, (x, y, test_x, test_y)))
+    assert found == expected
 
 
 def test_test_images_decide_nothing_about_the_weight_decay() -> None:
-    (x, y), (test_x, test_y) = draw(60, 20, 4, 0, 4), draw(100, 20, 4, 1, 4)
+    x, y = draw(60, 20, 4, 0, 4)
+    test_x, test_y = draw(100, 20, 4, 1, 4)
     found = fast_probe(*map(torch.from_numpy, (x, y, test_x, test_y)))
     other = fast_probe(*map(torch.from_numpy, (x, y, -test_x, (test_y + 1) % 4)))
     assert found["weight_decay"] == other["weight_decay"]
@@ -84,17 +87,18 @@ def test_chosen_weight_decay_is_that_of_scikit_learn() -> None:
             kept = np.setdiff1d(np.arange(len(y)), part)
             count += int((reference(x[kept], y[kept], decay).predict(x[part]) == y[part]).sum())
         right.append(count)
-    assert sorted(right)[-1] > sorted(right)[-2], "a case with one best candidate"
+    found = sorted(right)[-1]
+    assert found > sorted(right)[-2], "a case with one best candidate"
     assert choose_weight_decay(x, y, 4, candidates, parts) == candidates[int(np.argmax(right))]
 
 
 def test_one_label_a_class_has_nothing_to_hold_out() -> None:
     x, y = draw(4, 6, 4, 0)
-    assert fast_probe(*map(torch.from_numpy, (x, y, x, y)))["weight_decay"] == 1e-2
+    found = fast_probe(*map(torch.from_numpy, (x, y, x, y)))["weight_decay"]
+    assert found == 1e-2
 
 
 def test_classes_absent_from_the_draw_are_never_said() -> None:
     x, y = draw(40, 6, 2, 0)
-    assert (
-        fast_probe(*map(torch.from_numpy, (x, y, x, np.full(40, 4))), num_classes=5)["top1"] == 0.0
-    )
+    found = fast_probe(*map(torch.from_numpy, (x, y, x, np.full(40, 4))), num_classes=5)["top1"]
+    assert found == 0.0

@@ -28,18 +28,21 @@ def test_topk_equals_scikit_learn() -> None:
 
 
 def test_of_equal_scores_the_lower_class_is_first() -> None:
-    assert topk_accuracy(torch.zeros(4, 4), torch.arange(4), (1, 2, 3)) == {
+    found = topk_accuracy(torch.zeros(4, 4), torch.arange(4), (1, 2, 3))
+    expected = {
         "top1": 25.0,
         "top2": 50.0,
         "top3": 75.0,
     }
+    assert found == expected
 
 
 def test_scores_that_are_no_numbers_are_wrong_and_a_figure_that_is_100_by_construction_is_left_out() -> (
     None
 ):
     labels = torch.zeros(3, dtype=torch.int64)
-    assert topk_accuracy(torch.full((3, 8), float("nan")), labels) == {"top1": 0.0, "top5": 0.0}
+    found = topk_accuracy(torch.full((3, 8), float("nan")), labels)
+    assert found == {"top1": 0.0, "top5": 0.0}
     assert topk_accuracy(torch.rand(3, 5), labels).keys() == {"top1"}
     assert topk_accuracy(torch.zeros(3, 1), labels) == {"top1": 100.0}
 
@@ -61,15 +64,14 @@ def test_a_new_protocol_is_one_file(
     assert "own-way" in protocols.names()
     assert protocols.summary("own-way").startswith("My own")
     assert "My own k = 200" in says("evaluate", "own-way", "--help").out
-    assert (
-        evaluate("own-way", "pixels:8", "digits", device="cpu", k=1)["protocol"]
-        == "own-way/k1-t0.07"
-    )
+    found = evaluate("own-way", "pixels:8", "digits", device="cpu", k=1)["protocol"]
+    assert found == "own-way/k1-t0.07"
 
 
 def test_changes_are_recorded_beside_what_was_published() -> None:
     name, options = LINEAR.options("swav", {"epochs": "7"})
     assert name == "swav"
-    assert deviations(LINEAR.presets["swav"], options) == {"epochs": [100, 7]}
+    found = deviations(LINEAR.presets["swav"], options)
+    assert found == {"epochs": [100, 7]}
     assert options.model_dump() == {**LINEAR.presets["swav"].model_dump(), "epochs": 7}
     assert deviations(LINEAR.presets["swav"], LINEAR.options("swav", {"epochs": 100})[1]) == {}

@@ -119,7 +119,8 @@ def test_a_chain_is_not_a_group(tmp_path: Path) -> None:
     for group in found:
         rows = features[group.places]
         assert (rows @ rows.T).min() >= 0.98
-        assert group.lowest == pytest.approx((rows @ rows.T).min(), abs=1e-6)
+        expected = (rows @ rows.T).min()
+        assert group.lowest == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("dimensions", [8, 200])
@@ -136,10 +137,12 @@ def test_pairs_and_neighbours_in_tiles(dimensions: int, monkeypatch: pytest.Monk
         pairs, cosine = alike.pairs_above(rows, least, bank)
         wanted = {(i, j) for i in range(60) for j in range(i + 1, 60) if product[i, j] >= least}
         first, second = np.divmod(pairs, 60)
-        assert set(zip(first.tolist(), second.tolist(), strict=True)) == wanted
+        found = set(zip(first.tolist(), second.tolist(), strict=True))
+        assert found == wanted
         assert cosine == pytest.approx(product[first, second], abs=1e-6)
     products, places = alike.nearest(rows, others, 3)
-    assert products == pytest.approx(-np.sort(-product, 1)[:, :3], abs=1e-6)
+    expected = -np.sort(-product, 1)[:, :3]
+    assert products == pytest.approx(expected, abs=1e-6)
     assert products == pytest.approx(np.take_along_axis(product, places, 1), abs=1e-6)
 
 
@@ -182,7 +185,8 @@ def test_planted_outliers(tmp_path: Path) -> None:
     for name, image in junk.items():
         image.save(tmp_path / f"all/{name}.png")
     every = Features(embedded(tmp_path / "all", tmp_path / "x.npz"))
-    assert {one.paths[0] for one in every.outliers(8)} >= {f"{name}.png" for name in junk}
+    found = {one.paths[0] for one in every.outliers(8)}
+    assert found >= {f"{name}.png" for name in junk}
     for name in junk:
         kept = [p for p, path in enumerate(every.paths) if path[:2].isdecimal() or name in path]
         alone = feature_file.FeatureFile(

@@ -39,9 +39,8 @@ def images(count: int, seed: int) -> tuple[Tensor, Labels]:
 
 
 def task(*chosen: str, train: int = 90) -> Task:
-    fit, test = (
-        ArraySource(*images(n, s), list(NAMES), name=str(s)) for n, s in ((train, 1), (60, 2))
-    )
+    fit = ArraySource(*images(train, 1), list(NAMES), name=str(1))
+    test = ArraySource(*images(60, 2), list(NAMES), name=str(2))
     config = NetworkConfig(name="pixels", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     backbone = Backbone(nn.Flatten(), Preparation(config.mean, config.std, 8), config)
     return task_of(backbone, fit, test, NAMES, chosen=frozenset(chosen))

@@ -66,7 +66,8 @@ def test_a_query_is_compared_with_the_clean_batch_but_not_with_itself() -> None:
     query = unit(2, BATCH, 6, seed=1).requires_grad_()
     found = made.loss(query, labels_of(made, clean))
     every = list(range(BATCH))
-    torch.testing.assert_close(found, naive(query, clean, every, [{i} for i in every]))
+    expected = naive(query, clean, every, [{i} for i in every])
+    torch.testing.assert_close(found, expected)
 
 
 def test_views_mixed_twice_hide_all_that_they_show() -> None:
@@ -82,7 +83,9 @@ def test_views_mixed_twice_hide_all_that_they_show() -> None:
             {i, partner[i], again.tolist()[i], partner[again.tolist()[i]]} for i in range(BATCH)
         ]
         own = [i if position == 0 else partner[i] for i in range(BATCH)]
-        torch.testing.assert_close(made.loss(query, first), naive(query, clean, own, shown))
+        found = made.loss(query, first)
+        expected = naive(query, clean, own, shown)
+        torch.testing.assert_close(found, expected)
         other = [own[i] for i in again.tolist()]
         torch.testing.assert_close(made.loss(query, second), naive(query, clean, other, shown))
 
@@ -92,7 +95,9 @@ def test_the_large_view_alone_is_a_query_too() -> None:
     clean = unit(2, BATCH, 6)
     query = unit(2, BATCH, 6, seed=1)
     labels = labels_of(made, clean)
-    torch.testing.assert_close(made.loss(query[:1], labels), made.loss(query, labels)[:1])
+    found = made.loss(query[:1], labels)
+    expected = made.loss(query, labels)[:1]
+    torch.testing.assert_close(found, expected)
     torch.testing.assert_close(made.correct(query[:1], labels), made.correct(query, labels)[:1])
 
 

@@ -48,9 +48,9 @@ def test_prototypes_are_unit_before_every_step_and_frozen_at_first() -> None:
     made = method(freeze_prototypes_steps=1)
     for step in range(2):
         data = batch(*SIZES, step=step)
-        torch.testing.assert_close(
-            made.prototypes.weight.norm(dim=1), torch.ones(K, dtype=torch.float64)
-        )
+        found = made.prototypes.weight.norm(dim=1)
+        expected = torch.ones(K, dtype=torch.float64)
+        torch.testing.assert_close(found, expected)
         embedding = made.embed(data.crops, MAIN)
         labels = made.pseudo_labels(data, embedding.detach())
         made.loss(embedding, labels).mean().backward()
@@ -71,9 +71,8 @@ def test_the_queue_helps_once_it_is_full_and_holds_the_newest_clean_embeddings()
         rows = [embedding[:2], *kept[-2:]] if step >= 6 else [embedding[:2]]
         for crop in (0, 1):
             every = torch.cat([part[crop] for part in rows])
-            torch.testing.assert_close(
-                labels.codes[crop], published_codes(every @ made.prototypes.weight.T)[:BATCH]
-            )
+            expected = published_codes(every @ made.prototypes.weight.T)[:BATCH]
+            torch.testing.assert_close(labels.codes[crop], expected)
         made.commit(data, embedding, labels)
         if step >= 4:
             kept.append(embedding[:2])
@@ -87,6 +86,7 @@ def test_the_attack_on_large_crops_alone_is_two_crop_swav() -> None:
     labels = made.pseudo_labels(data, embedding)
     scores = embedding @ made.prototypes.weight.T
     swapped = [-(labels.codes[1 - v] * F.log_softmax(scores[v] / 0.1, 1)).sum(1) for v in (0, 1)]
-    torch.testing.assert_close(made.loss(embedding[:2], labels), torch.stack(swapped))
+    found = made.loss(embedding[:2], labels)
+    torch.testing.assert_close(found, torch.stack(swapped))
     alone = -(labels.codes[1] * F.log_softmax(scores[0] / 0.1, 1)).sum(1)
     torch.testing.assert_close(made.loss(embedding[:1], labels), alone[None])

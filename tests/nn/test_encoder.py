@@ -36,7 +36,8 @@ def test_one_backbone_pass_a_size_and_one_head_pass_in_crop_major_order() -> Non
     assert [tuple(shape) for shape in seen] == [(8, 3, 12, 12), (12, 3, 8, 8)]
     twin = encoder()
     rows = [twin.backbone(twin.normalize(torch.cat(part))) for part in (views[:2], views[2:])]
-    torch.testing.assert_close(found, twin.head(torch.cat(rows)).view(5, 4, 6))
+    expected = twin.head(torch.cat(rows)).view(5, 4, 6)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -55,9 +56,8 @@ def test_with_groups_every_run_of_images_is_a_world_of_its_own(batch: int, group
     torch.testing.assert_close(together, apart)
     for name, value in made.named_buffers():
         if "running" in name and "aux" not in name:
-            torch.testing.assert_close(
-                value, torch.stack([dict(one.named_buffers())[name] for one in alone]).mean(0)
-            )
+            expected = torch.stack([dict(one.named_buffers())[name] for one in alone]).mean(0)
+            torch.testing.assert_close(value, expected)
 
 
 def test_compiling_reaches_several_crops() -> None:
@@ -78,5 +78,6 @@ def test_compiling_reaches_several_crops() -> None:
 
 def test_embeddings_are_projections_of_length_one() -> None:
     made = Encoder(nn.Flatten(), nn.Linear(48, 5), Normalize((0.5,) * 3, (0.5,) * 3)).double()
-    projections, embedding = (of(crops(3, 4, 4), MAIN) for of in (made.project, made.embed))
+    projections = made.project(crops(3, 4, 4), MAIN)
+    embedding = made.embed(crops(3, 4, 4), MAIN)
     torch.testing.assert_close(embedding, projections / projections.norm(dim=-1, keepdim=True))

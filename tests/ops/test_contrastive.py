@@ -47,7 +47,9 @@ def test_extra_similarities_get_a_gradient_and_minus_infinity_is_absent() -> Non
     k = unit(1, 4, 6, seed=1)
     n = unit(9, 6, seed=2)
     extra = torch.full((1, 4, 1), -torch.inf, dtype=torch.float64)
-    torch.testing.assert_close(info_nce(q, k, n, 0.2, extra), info_nce(q, k, n, 0.2))
+    found = info_nce(q, k, n, 0.2, extra)
+    expected = info_nce(q, k, n, 0.2)
+    torch.testing.assert_close(found, expected)
     present = torch.zeros(1, 4, 1, dtype=torch.float64, requires_grad=True)
     info_nce(q, k, n, 0.2, present).sum().backward()
     assert bool((present.grad > 0).all())
@@ -60,7 +62,8 @@ def test_bf16_embeddings_are_scored_in_fp32() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = info_nce(q, k, n, 0.2)
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found, info_nce(q.float(), k, n, 0.2), atol=0, rtol=0)
+    expected = info_nce(q.float(), k, n, 0.2)
+    torch.testing.assert_close(found, expected, atol=0, rtol=0)
 
 
 def test_is_nearest_against_a_loop() -> None:
@@ -101,4 +104,6 @@ def test_nt_xent_against_a_loop_over_the_dictionary(views: int) -> None:
                 for positive in positives
             ]
             torch.testing.assert_close(losses[v, i], torch.stack(each).mean())
-            assert bool(nearest[v, i]) == (int(scores.argmax()) in positives)
+            found = bool(nearest[v, i])
+            expected = int(scores.argmax()) in positives
+            assert found == expected

@@ -63,9 +63,8 @@ def test_all_turns_of_a_view_are_those_of_torch() -> None:
         expected = reference.hflip(image) if flip[number] else image
         expected = reference.vflip(expected) if upside_down[number] else expected
         expected = torch.rot90(expected, int(quarters[number]), (1, 2))
-        torch.testing.assert_close(
-            made[number].transpose(1, 2) if turns.transposed[number] else made[number], expected
-        )
+        found = made[number].transpose(1, 2) if turns.transposed[number] else made[number]
+        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (60, 200), (375, 500)])
@@ -81,7 +80,8 @@ def test_boxes_are_distributed_as_torchvisions(height: int, width: int) -> None:
     bound = 2.2 * math.sqrt(2 / count)  # p ≈ 1e-4
     for column in range(4):
         assert _ks_distance(ours[:, column], theirs[:, column]) < bound
-    assert _ks_distance(ours[:, 2] * ours[:, 3], theirs[:, 2] * theirs[:, 3]) < bound
+    found = _ks_distance(ours[:, 2] * ours[:, 3], theirs[:, 2] * theirs[:, 3])
+    assert found < bound
     assert _ks_distance(ours[:, 3] / ours[:, 2], theirs[:, 3] / theirs[:, 2]) < bound
 
 

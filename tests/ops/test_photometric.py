@@ -59,9 +59,8 @@ def _assert_equal(
 ) -> None:
     assert made.shape == images.shape
     for number, image in enumerate(images):
-        torch.testing.assert_close(
-            made[number], single(image, float(values[number])), atol=atol, rtol=0
-        )
+        expected = single(image, float(values[number]))
+        torch.testing.assert_close(made[number], expected, atol=atol, rtol=0)
 
 
 def test_grayscale_and_solarize_equal_torchvision(images: Tensor) -> None:
@@ -123,7 +122,8 @@ def test_more_eosin_takes_what_eosin_takes() -> None:
     eosin = torch.tensor([0.07, 0.99, 0.11])
     section = torch.exp(-0.3 * eosin).view(1, 3, 1, 1).expand(1, 3, 4, 4)
     made = stain_jitter(section, torch.tensor([[1.0, 2.0, 1.0]]), torch.tensor([[0.0, 0.5, 0.0]]))
-    torch.testing.assert_close(made, torch.exp(-1.1 * eosin).view(1, 3, 1, 1).expand(1, 3, 4, 4))
+    expected = torch.exp(-1.1 * eosin).view(1, 3, 1, 1).expand(1, 3, 4, 4)
+    torch.testing.assert_close(made, expected)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 5])

@@ -29,7 +29,8 @@ def test_loss_is_the_written_one_and_zero_without_target() -> None:
             expected = (
                 0.0 if own is None else by_hand(query[view, image].detach(), prototypes, phi, own)
             )
-            assert float(loss[view, image]) == pytest.approx(expected, rel=1e-12)
+            found = float(loss[view, image])
+            assert found == pytest.approx(expected, rel=1e-12)
     assert torch.autograd.gradcheck(lambda q: proto_nce(q, prototypes, phi, targets), (query,))
 
 
@@ -65,7 +66,8 @@ def test_clusters_without_any_spread_have_a_temperature_too(members: int) -> Non
     found = concentrations(
         centroids.repeat(members, 1), centroids, torch.arange(4).repeat(members), 0.2
     )
-    torch.testing.assert_close(found, torch.full((4,), 0.2, dtype=torch.float64))
+    expected = torch.full((4,), 0.2, dtype=torch.float64)
+    torch.testing.assert_close(found, expected)
 
 
 def test_prototypes_of_the_batch_are_there_once_and_the_rest_is_random() -> None:
@@ -77,7 +79,9 @@ def test_prototypes_of_the_batch_are_there_once_and_the_rest_is_random() -> None
         assert len(compared) == len(set(compared.tolist())) == 14
         assert {3, 7, 12, 19, 40} <= set(compared.tolist())
         assert targets[1] == -100
-        assert compared[targets[own >= 0]].tolist() == own[own >= 0].tolist()
+        found = compared[targets[own >= 0]].tolist()
+        expected = own[own >= 0].tolist()
+        assert found == expected
         for place in targets[
             own >= 0
         ].tolist():  # so an image's positive is not among its negatives

@@ -26,9 +26,9 @@ def collected(name: str, out: Path, **options: Any) -> tuple[Plan, list[Row]]:
 
 def test_means_and_deviations(tmp_path: Path) -> None:
     plan, rows = collected("ablation", tmp_path, epochs=20, seeds=(0, 1, 5))
-    assert [(row["comparison"], row["arm"]) for row in rows] == [
-        (comparison, arm.name) for arm in plan.study.arms for comparison in (EPOCHS, TIME)
-    ]
+    found = [(row["comparison"], row["arm"]) for row in rows]
+    expected = [(comparison, arm.name) for arm in plan.study.arms for comparison in (EPOCHS, TIME)]
+    assert found == expected
     assert {row["epochs"] for row in rows if row["comparison"] == EPOCHS} == {20}
     parsed = list(csv.DictReader(io.StringIO((tmp_path / tables.CSV).read_text())))
     assert len(parsed) == 12 * 2
@@ -49,7 +49,8 @@ def test_means_and_deviations(tmp_path: Path) -> None:
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     _, rows = collected("ablation", tmp_path, epochs=2, seeds=(0,))
-    assert {row["std"] for row in csv.DictReader(io.StringIO(tables.csv_text(rows)))} == {""}
+    found = {row["std"] for row in csv.DictReader(io.StringIO(tables.csv_text(rows)))}
+    assert found == {""}
     assert "±" not in (tmp_path / tables.PAGE).read_text()
 
 
@@ -76,7 +77,8 @@ def test_unfinished_runs_are_counted(tmp_path: Path) -> None:
 def test_arms_that_miss_the_time(tmp_path: Path) -> None:
     plan, rows = collected("ablation", tmp_path, epochs=4)
     timed = {row["key"]: row for row in rows if row["comparison"] == TIME}
-    assert {key for key, row in timed.items() if not in_time(row)} == {"iv", "v", "vi"}
+    found = {key for key, row in timed.items() if not in_time(row)}
+    assert found == {"iv", "v", "vi"}
     best = max(
         (row for row in timed.values() if in_time(row)),
         key=lambda row: np.mean(row["scores"]["k-NN top-1"]["values"]),
@@ -92,10 +94,12 @@ def test_arms_that_miss_the_time(tmp_path: Path) -> None:
 
 def test_published_tables_beside_ours(tmp_path: Path) -> None:
     _, rows = collected("table1", tmp_path, epochs=4, seeds=(0,))
-    assert {row["arm"]: row["epochs"] for row in rows if row["comparison"] == EPOCHS} == {
+    found = {row["arm"]: row["epochs"] for row in rows if row["comparison"] == EPOCHS}
+    expected = {
         "MoCo-v2": 4,
         "HEXA-MoCo": 4,
         "random weights": 0,
     }
+    assert found == expected
     page = (tmp_path / tables.PAGE).read_text().partition("## Published")[2]
     assert "| HEXA-MoCo | 200 | 68.9 | 85.0 | 90.4 | 71.5 | `hexa pretrain imagenet-hexa" in page

@@ -75,10 +75,9 @@ def test_larc_follows_its_formula_and_leaves_zero_norms_unscaled() -> None:
 def test_muon_turns_convolutions_and_follows_sgd_elsewhere(shape: tuple[int, ...]) -> None:
     """Against singular vectors: singular values end near 1; a step has the given angle, and keeps the norm."""
     generator = torch.Generator().manual_seed(0)
-    kernel, weight, plain = (
-        nn.Parameter(torch.randn(size, generator=generator, dtype=torch.float64))
-        for size in (shape, (4, 3), (4, 3))
-    )
+    kernel = nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64))
+    weight = nn.Parameter(torch.randn((4, 3), generator=generator, dtype=torch.float64))
+    plain = nn.Parameter(torch.randn((4, 3), generator=generator, dtype=torch.float64))
     plain.data.copy_(weight)
     muon = OptimizerConfig(name="muon", learning_rate=0.05, other_rate=0.1, weight_decay=0.01)
     optimizer = build([kernel, weight], muon, 64)
@@ -122,10 +121,12 @@ def test_lars_and_adamw_leave_batch_norms_and_biases_alone(decay: float) -> None
     bias = nn.Parameter(torch.tensor([2.0]))
     config = OptimizerConfig(name="lars", learning_rate=0.5, momentum=0.0, weight_decay=decay)
     optimizer = build([weight, bias], config, 1)
-    assert [(one["decayed"], one["weight_decay"]) for one in optimizer.param_groups] == [
+    found = [(one["decayed"], one["weight_decay"]) for one in optimizer.param_groups]
+    expected = [
         (True, decay),
         (False, 0),
     ]
+    assert found == expected
     weight.grad = torch.tensor([[0.0, 2.0]])
     bias.grad = torch.tensor([1.0])
     optimizer.step()
@@ -142,9 +143,8 @@ def test_lars_and_adamw_leave_batch_norms_and_biases_alone(decay: float) -> None
 
 def test_weight_decay_goes_along_half_a_cosine() -> None:
     config = OptimizerConfig(weight_decay=0.04, final_weight_decay=0.4)
-    assert [config.weight_decay_at(share) for share in (0, 0.5, 1)] == pytest.approx(
-        [0.04, 0.22, 0.4]
-    )
+    found = [config.weight_decay_at(share) for share in (0, 0.5, 1)]
+    assert found == pytest.approx([0.04, 0.22, 0.4])
     assert OptimizerConfig(weight_decay=0.04).weight_decay_at(0.7) == 0.04
 
 
@@ -173,6 +173,7 @@ def test_other_rate_of_muon_scales_as_its_learning_rate_and_thaws_nothing() -> N
     rates = {
         len(group["params"][0].shape): group["lr"] for group in scheduled.optimizer.param_groups
     }
-    assert rates == {4: pytest.approx(0.01), 1: pytest.approx(0.04)}
+    expected = {4: pytest.approx(0.01), 1: pytest.approx(0.04)}
+    assert rates == expected
     with pytest.raises(ValueError, match="nesterov is for sgd, larc and lars"):
         OptimizerConfig(name="muon", nesterov=True)

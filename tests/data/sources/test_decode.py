@@ -83,7 +83,8 @@ def test_exif_orientation(kind: str, orientation: int) -> None:
     options: dict[str, Any] = {"quality": 98, "subsampling": 0} if kind == "JPEG" else {}
     data = saved(_gradient(), kind, exif=exif(orientation), **options)
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
-    assert upright.size == ((56, 40) if orientation < 5 else (40, 56))
+    expected = (56, 40) if orientation < 5 else (40, 56)
+    assert upright.size == expected
     _assert_near(decode(data), _tensor(upright), 0)
     assert torch.equal(decode_with_pil(data), _tensor(upright))
     if kind == "JPEG":

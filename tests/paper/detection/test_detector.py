@@ -48,9 +48,9 @@ def test_anchors_are_torchvisions_before_rounding() -> None:
     ours = Anchors([(32,), (64,)], [8, 16])(listed, maps)[0]
     torch.testing.assert_close(ours, theirs, atol=0.5, rtol=0)
     sides = ours[:, 2:] - ours[:, :2]
-    torch.testing.assert_close(
-        sides.prod(1).sqrt(), torch.tensor([32.0] * 144 + [64.0] * 36), atol=1e-4, rtol=0
-    )
+    found = sides.prod(1).sqrt()
+    expected = torch.tensor([32.0] * 144 + [64.0] * 36)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
 def test_regions_come_from_the_level_that_suits_them() -> None:
@@ -95,7 +95,8 @@ def test_an_image_is_found_in_alike_alone_and_beside_a_larger_one() -> None:
     assert batch.shape == (2, 3, 40, 56)
     assert (batch[0, :, 24:] == 0).all()
     assert (batch[0, :, :, 24:] == 0).all()
-    torch.testing.assert_close(batch[:1, :, :24, :24], made._batch([small]), rtol=0, atol=0)
+    expected = made._batch([small])
+    torch.testing.assert_close(batch[:1, :, :24, :24], expected, rtol=0, atol=0)
 
 
 def test_boxes_follow_the_pixels() -> None:

@@ -50,7 +50,9 @@ def test_curves_show_means_over_their_x() -> None:
         {"labelled images, k": {"MoCo-v2": curve}}, y_label="mAP (%)", doubling=True
     ).axes
     (drawn,) = error_bars(ax)
-    assert drawn.lines[0].get_xydata().tolist() == [[1, 11.0], [2, 21.0], [4, 31.5]]  # type: ignore[union-attr]
+    found = drawn.lines[0].get_xydata().tolist()
+    expected = [[1, 11.0], [2, 21.0], [4, 31.5]]
+    assert found == expected  # type: ignore[union-attr]
     assert ax.get_xscale() == "log"
     assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "4"]
     assert ax.get_xlabel() == "labelled images, k"
@@ -62,7 +64,8 @@ def test_figures_are_written_as_png_and_as_svg_with_text_and_equal_ones_are_equa
     for name in ("a.png", "b.png", "a.svg", "b.svg"):
         save(plots.bars({"": {"Std": [50.0, 51.0]}}, y_label="top-1 (%)"), tmp_path / name)
     for suffix in ("png", "svg"):
-        assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
+        found = (tmp_path / f"a.{suffix}").read_bytes()
+        assert found == (tmp_path / f"b.{suffix}").read_bytes()
     figure = plots.bars({"": {"Std": [50.0]}}, y_label="top-1 (%)", title="a title")
     assert save(figure, tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert "top-1 (%)</text>" in save(figure, tmp_path / "sub/a.svg").read_text()

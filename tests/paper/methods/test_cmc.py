@@ -30,7 +30,9 @@ def halves(made: CMC, data: Batch) -> tuple[Tensor, Tensor, Tensor]:
     lightness = embedding[0, :, :6]
     colour = embedding[0, :, 6:]
     for part in (lightness, colour):
-        torch.testing.assert_close(part.norm(dim=1), torch.ones(BATCH, dtype=torch.float64))
+        found = part.norm(dim=1)
+        expected = torch.ones(BATCH, dtype=torch.float64)
+        torch.testing.assert_close(found, expected)
     return embedding, lightness, colour
 
 
@@ -68,14 +70,14 @@ def test_softmax_is_over_all_images_of_the_other_stream() -> None:
 def test_both_memories_begin_apart_and_follow_their_own_stream() -> None:
     made = cmc(bank_momentum=0.3)
     data = batch(12)
-    assert (made.lightness.rows * made.colour.rows).sum(1).mean().abs() < 0.5
+    found = (made.lightness.rows * made.colour.rows).sum(1).mean().abs()
+    assert found < 0.5
     before = made.lightness.rows.clone(), made.colour.rows.clone()
     embedding, *streams = halves(made, data)
     made.commit(data, embedding.detach(), made.pseudo_labels(data, None))
     for bank, old, stream in zip((made.lightness, made.colour), before, streams, strict=True):
-        torch.testing.assert_close(
-            bank.rows[data.index], F.normalize(0.3 * old[data.index] + 0.7 * stream, dim=1)
-        )
+        expected = F.normalize(0.3 * old[data.index] + 0.7 * stream, dim=1)
+        torch.testing.assert_close(bank.rows[data.index], expected)
         others = [i for i in range(DATA) if i not in data.index.tolist()]
         assert torch.equal(bank.rows[others], old[others])
 

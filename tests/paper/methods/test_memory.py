@@ -49,9 +49,8 @@ def test_nce_is_the_published_estimate() -> None:
     found = made.loss(embedding, labels)
     for i in range(BATCH):
         own = made.bank.rows[data.index[i]]
-        torch.testing.assert_close(
-            found[0, i], naive_nce(embedding[0, i], own, labels.others, made.bank.partition)
-        )
+        expected = naive_nce(embedding[0, i], own, labels.others, made.bank.partition)
+        torch.testing.assert_close(found[0, i], expected)
 
 
 def test_softmax_is_over_all_images() -> None:
@@ -113,7 +112,8 @@ def test_puzzles_go_through_the_backbone_tile_by_tile() -> None:
         for i in range(BATCH):
             rows = [encoder.features(tile[None])[0] for tile in tiles.cut(puzzle[i : i + 1], 2)]
             each = torch.cat([made.puzzle_head.each(row) for row in rows])
-            torch.testing.assert_close(found[i], F.normalize(made.puzzle_head.joined(each), dim=0))
+            expected = F.normalize(made.puzzle_head.joined(each), dim=0)
+            torch.testing.assert_close(found[i], expected)
 
 
 def test_pirls_memory_follows_the_image_branch() -> None:

@@ -50,9 +50,8 @@ def test_lab_is_that_of_the_formulas() -> None:
         torch.rand(200, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 3
     )  # many are dark
     expected = torch.tensor([naive(*colour) for colour in colours.tolist()], dtype=torch.float64)
-    torch.testing.assert_close(
-        lab(colours[:, :, None, None])[..., 0, 0], expected, rtol=1e-9, atol=1e-9
-    )
+    found = lab(colours[:, :, None, None])[..., 0, 0]
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_the_gradient_is_finite_and_right_where_branches_meet() -> None:
@@ -72,13 +71,15 @@ def test_each_stream_sees_its_channels_of_the_pixels() -> None:
     network = build(SMALL).eval()
     images = torch.rand(3, 3, 16, 16)
     assert num_features(network) == 16
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (SMALL.mean, SMALL.std))
+    mean = torch.tensor(SMALL.mean).view(3, 1, 1)
+    std = torch.tensor(SMALL.std).view(3, 1, 1)
     middle = torch.tensor([50.0, 6.025, -6.6895])
     half = torch.tensor([50.0, 92.208, 101.1675])
     channels = (lab(images) - middle.view(3, 1, 1)) / half.view(3, 1, 1)
     assert channels.abs().max() <= 1
     expected = torch.cat([network.lightness(channels[:, :1]), network.colour(channels[:, 1:])], 1)
-    torch.testing.assert_close(network((images - mean) / std), expected, rtol=1e-4, atol=1e-5)
+    found = network((images - mean) / std)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     maps = last_maps(network, "two", (16, 16))
     torch.testing.assert_close(
         maps((images - mean) / std).mean((2, 3)), expected, rtol=1e-4, atol=1e-5
@@ -94,6 +95,8 @@ def test_a_file_of_two_streams_is_read_back_and_started_from(tmp_path: Path) -> 
     assert report["largest_difference"] == 0
     assert "two streams" in report["network"]
     made = start.begun(SMALL, StartConfig(weights=str(path)))
-    assert made.state_dict().keys() == backbone.network.state_dict().keys()
+    found = made.state_dict().keys()
+    expected = backbone.network.state_dict().keys()
+    assert found == expected
     with pytest.raises(UserError, match="the weights bring theirs"):
         start.begun(SMALL.model_copy(update={"streams": "one"}), StartConfig(weights=str(path)))

@@ -97,9 +97,8 @@ def check(gradients: dict[str, Tensor], learner: Learner, loss: Any) -> None:
     """The gradients of a step are those of this loss."""
     loss.backward()
     for name, gradient in gradients.items():
-        torch.testing.assert_close(
-            gradient, learner.encoder.get_parameter(name).grad, rtol=1e-5, atol=1e-7
-        )
+        expected = learner.encoder.get_parameter(name).grad
+        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-7)
 
 
 def of_unlabelled(name: str, learner: Learner, weak: Tensor, view: Tensor) -> Tensor:
@@ -201,9 +200,8 @@ def test_running_statistics_are_of_one_pass_of_the_labelled_images_as_in_usb(nam
     others = given.crops[0].clone()
     others[:LABELLED] = 0.5 * others[:LABELLED]
     still = replace(MAIN, update=False)
-    before, after = (
-        learner.embed((crops,), still)[0, LABELLED:] for crops in (given.crops[0], others)
-    )
+    before = learner.embed((given.crops[0],), still)[0, LABELLED:]
+    after = learner.embed((others,), still)[0, LABELLED:]
     assert torch.equal(before, after)
 
 
