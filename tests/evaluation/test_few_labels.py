@@ -22,9 +22,9 @@ from tests.evaluation.test_evaluate import pictures
 
 def digits(split: str) -> tuple[np.ndarray, np.ndarray]:
     source = open_source("digits", split)
-    return np.stack(
-        [source.decode(i).numpy().reshape(-1) / 255 for i in range(len(source))]
-    ), source.labels
+    images = [source.decode(place).numpy() for place in range(len(source))]
+    features = np.stack([image.reshape(-1) / 255 for image in images])
+    return features, source.labels
 
 
 def drawn(labels: np.ndarray, k: int, number: int) -> np.ndarray:
@@ -39,14 +39,14 @@ def test_knn_of_few_labels_is_that_of_scikit_learn() -> None:
     for k in (1, 4):
         chosen = [drawn(y, k, number) for number in range(3)]
         assert all(np.bincount(y[rows]).tolist() == [k] * 10 for rows in chosen)
-        machines = [
-            KNeighborsClassifier(1, metric="cosine").fit(x[rows], y[rows]) for rows in chosen
-        ]
-        expected = [100 * machine.score(test_x, test_y) for machine in machines]
-        found = result["details"][str(k)]["draws"]
-        assert found == pytest.approx(expected, abs=0.23)
-        assert result["metrics"][f"top1@{k}"] == pytest.approx(np.mean(expected), abs=0.23)
+        expected = []
+        for rows in chosen:
+            machine = KNeighborsClassifier(1, metric="cosine")
+            machine.fit(x[rows], y[rows])
+            expected.append(100 * machine.score(test_x, test_y))
         scores = result["details"][str(k)]["draws"]
+        assert scores == pytest.approx(expected, abs=0.23)
+        assert result["metrics"][f"top1@{k}"] == pytest.approx(np.mean(expected), abs=0.23)
         low, high = stats.t.interval(0.95, 2, np.mean(scores), stats.sem(scores))
         assert result["metrics"][f"top1@{k}_interval"] == pytest.approx((high - low) / 2)
         assert result["metrics"][f"top1@{k}_std"] == pytest.approx(np.std(scores, ddof=1))

@@ -23,9 +23,8 @@ def clouds(count: int = 300, dim: int = 16, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(20, dim, generator=generator, dtype=torch.float64)
     chosen = torch.randint(20, (count,), generator=generator)
-    return normalize(
-        centres[chosen] + 0.7 * torch.randn(count, dim, generator=generator, dtype=torch.float64)
-    )
+    noise = torch.randn(count, dim, generator=generator, dtype=torch.float64)
+    return normalize(centres[chosen] + 0.7 * noise)
 
 
 def seeded(seed: int = 5) -> torch.Generator:
@@ -34,7 +33,8 @@ def seeded(seed: int = 5) -> torch.Generator:
 
 def first(rows: Tensor, seed: int = 5, count: int = K) -> Tensor:
     """What the documentation says of the start: rank 0's random order of all rows."""
-    return rows[torch.randperm(len(rows), generator=seeded(seed))[:count]]
+    order = torch.randperm(len(rows), generator=seeded(seed))
+    return rows[order[:count]]
 
 
 def naive(rows: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor, list[int], float]:
@@ -42,7 +42,8 @@ def naive(rows: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor, lis
     centroids = [c.clone() for c in centroids]
 
     def nearest() -> list[int]:
-        return [max(range(len(centroids)), key=lambda k: float(row @ centroids[k])) for row in rows]
+        numbers = range(len(centroids))
+        return [max(numbers, key=lambda k: float(row @ centroids[k])) for row in rows]
 
     for _ in range(iterations):
         found = nearest()
@@ -52,24 +53,20 @@ def naive(rows: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor, lis
                 mean = torch.stack(members).mean(0)
                 centroids[k] = mean / mean.norm()
     found = nearest()
-    objective = sum(float(row @ centroids[a]) for row, a in zip(rows, found, strict=True)) / len(
-        rows
-    )
+    cosines = [float(row @ centroids[a]) for row, a in zip(rows, found, strict=True)]
+    objective = sum(cosines) / len(rows)
     return torch.stack(centroids), found, objective
 
 
 @pytest.mark.parametrize("iterations", [0, 3, None])
 def test_it_does_what_a_plain_loop_does(iterations: int | None) -> None:
     """From the same rows, after exactly that many updates, by default ten; more or fewer give other centroids."""
-    rows = normalize(
-        torch.randn(200, 8, dtype=torch.float64)
-    )  # without structure: still moving after ten
-    found = spherical_kmeans(
-        rows, K, seeded(), **{} if iterations is None else {"iterations": iterations}
-    )
-    centroids, assignments, objective = naive(
-        rows, first(rows), 10 if iterations is None else iterations
-    )
+    # without structure: still moving after ten
+    rows = normalize(torch.randn(200, 8, dtype=torch.float64))
+    options = {} if iterations is None else {"iterations": iterations}
+    found = spherical_kmeans(rows, K, seeded(), **options)
+    updates = 10 if iterations is None else iterations
+    centroids, assignments, objective = naive(rows, first(rows), updates)
     torch.testing.assert_close(found.centroids, centroids, atol=1e-12, rtol=0)
     assert found.assignments.tolist() == assignments
     assert found.counts.tolist() == [assignments.count(k) for k in range(K)]
@@ -78,21 +75,26 @@ def test_it_does_what_a_plain_loop_does(iterations: int | None) -> None:
 
 def test_an_empty_cluster_keeps_its_centroid() -> None:
     """Of two equal first centroids the lower number takes all rows; the other stays, and does not become NaN."""
-    rows = torch.tensor(
-        [[1.0, 0.0], [0.8, 0.6], [1.0, 0.0], [0.8, -0.6], [1.0, 0.0]], dtype=torch.float64
-    )
+    points = [
+        [1.0, 0.0],
+        [0.8, 0.6],
+        [1.0, 0.0],
+        [0.8, -0.6],
+        [1.0, 0.0],
+    ]
+    rows = torch.tensor(points, dtype=torch.float64)
     found = spherical_kmeans(rows, 5, seeded(), iterations=10)
     empty = found.counts == 0
     assert empty.sum() == 2
-    assert torch.equal(found.centroids[empty], torch.tensor([[1.0, 0.0]] * 2, dtype=torch.float64))
+    assert found.centroids[empty].tolist() == [[1.0, 0.0], [1.0, 0.0]]
     assert found.objective == 1
 
 
 def test_rows_that_cancel_leave_their_centroid_where_it_was() -> None:
     rows = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-    assert torch.equal(
-        spherical_kmeans(rows, 1, seeded(), precision="fp32").centroids, first(rows, count=1)
-    )
+    found = spherical_kmeans(rows, 1, seeded(), precision="fp32")
+    start = first(rows, count=1)
+    assert torch.equal(found.centroids, start)
 
 
 @pytest.mark.parametrize("count", [1, 64, 65])
@@ -105,18 +107,19 @@ def test_centroids_are_unit_rows_and_each_row_has_its_nearest(count: int, precis
     own = cosine.gather(1, found.assignments[:, None])[:, 0]
     torch.testing.assert_close(own, cosine.max(1).values)
     torch.testing.assert_close(found.objective, own.mean())
-    assert torch.equal(found.counts, torch.bincount(found.assignments, minlength=count))
+    counts = torch.bincount(found.assignments, minlength=count)
+    assert torch.equal(found.counts, counts)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_it_is_deterministic_from_its_seed(precision: Any) -> None:
     rows = clouds(2000).float()
-    a, b = (spherical_kmeans(rows, 50, seeded(), precision=precision) for _ in range(2))
-    assert torch.equal(a.centroids, b.centroids)
-    assert torch.equal(a.assignments, b.assignments)
-    assert not torch.equal(
-        a.centroids, spherical_kmeans(rows, 50, seeded(6), precision=precision).centroids
-    )
+    one = spherical_kmeans(rows, 50, seeded(), precision=precision)
+    again = spherical_kmeans(rows, 50, seeded(), precision=precision)
+    other = spherical_kmeans(rows, 50, seeded(6), precision=precision)
+    assert torch.equal(one.centroids, again.centroids)
+    assert torch.equal(one.assignments, again.assignments)
+    assert not torch.equal(one.centroids, other.centroids)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -137,19 +140,30 @@ def test_rows_that_take_no_part_may_hold_anything(precision: Any) -> None:
 @pytest.mark.parametrize("width", [1.0, 0.05])
 def test_rounding_to_bf16_costs_nothing(width: float) -> None:
     """Nor in a narrow cone, whose cosines all round to 1: there plain rounding loses a tenth and more of the spread."""
-    rows = normalize(torch.tensor([1.0] + [0.0] * 31) + width * clouds(3000, 32).float())
+    axis = torch.tensor([1.0] + [0.0] * 31)
+    rows = normalize(axis + width * clouds(3000, 32).float())
     exact = spherical_kmeans(rows, 150, seeded(), precision="fp32")
     rounded = spherical_kmeans(rows, 150, seeded(), precision="bf16")
     assert rounded.objective.dtype == torch.float32
-    assert (1 - rounded.objective) / (1 - exact.objective) == pytest.approx(1, abs=0.02)
+    ratio = (1 - rounded.objective) / (1 - exact.objective)
+    assert ratio == pytest.approx(1, abs=0.02)
 
 
 def test_it_is_no_worse_than_faiss() -> None:
     faiss = pytest.importorskip("faiss")
     rows = clouds(4000).float()
-    theirs = faiss.Kmeans(16, 100, niter=10, nredo=1, spherical=True, max_points_per_centroid=10**6)
-    theirs.train(rows.numpy(), init_centroids=first(rows, count=100).numpy())
-    reached = (rows @ torch.from_numpy(theirs.centroids).T).max(1).values.mean()
+    theirs = faiss.Kmeans(
+        16,
+        100,
+        niter=10,
+        nredo=1,
+        spherical=True,
+        max_points_per_centroid=10**6,
+    )
+    start = first(rows, count=100)
+    theirs.train(rows.numpy(), init_centroids=start.numpy())
+    cosines = rows @ torch.from_numpy(theirs.centroids).T
+    reached = cosines.max(1).values.mean()
     for precision in ("fp32", "bf16"):
         found = spherical_kmeans(rows, 100, seeded(), precision=precision).objective
         assert found > reached - 5e-4
