@@ -298,7 +298,7 @@ def test_maps_are_remembered_only_where_they_never_change(
     made = repeating(weights, **field)
     machine = Machine(torch.device("cpu"), "fp32")
     found = remembering(made, build_method(made, setting_of(made, 1347), machine), machine) is None
-    assert (found) == bool(field)
+    assert found == bool(field)
 
 
 NARROW = {"embed_dim": 48, "num_heads": 3}
