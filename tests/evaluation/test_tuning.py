@@ -56,7 +56,7 @@ def test_every_image_is_seen_once_an_epoch_the_last_few_too(smallest: int) -> No
     again = sorted(label for batch in second for label in batch)
     assert len(set(seen)) == len(seen)
     found = seen == again == list(range(48))
-    assert (found) == (smallest == 1)
+    assert found == (smallest == 1)
     assert first != second
     assert bool(given.notes) == (smallest == 3)
 
