@@ -87,11 +87,9 @@ def test_no_command_prints_help_and_ends_the_process_after_all_else() -> None:
     ours = "main = cli.main; cli.main = lambda: atexit.register(print, 'later') and main()"
     program = f"import atexit, os; from hexa import cli; {ours}; os._exit = lambda n: print('ended', n); cli.run()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stdout[:11], done.stdout[-14:]) == (
-        2,
-        "usage: hexa",
-        "later\nended 2\n",
-    )
+    assert done.returncode == 2
+    assert done.stdout[:11] == "usage: hexa"
+    assert done.stdout[-14:] == "later\nended 2\n"
 
 
 MISTAKES = {

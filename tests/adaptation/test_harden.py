@@ -92,7 +92,8 @@ def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, says: Says) 
     out = tmp_path / "run"
     said = says(*command(weights, out, *fixed)).out
     kept = json.loads((out / "adapt.json").read_text())
-    assert (kept["request"]["command"], kept["comparison"]["size"]) == ("harden", 8)
+    assert kept["request"]["command"] == "harden"
+    assert kept["comparison"]["size"] == 8
     assert said.splitlines()[-4] == kept["verdict"]
     assert [row[0] for row in kept["table"]["rows"]] == [
         f"{one}, % ↑" for one in ("k-NN", CLEAN, CORRUPTED, *ATTACKED)
@@ -154,7 +155,8 @@ def test_without_labels_it_says_how_far_features_move_and_labels_may_come_later(
             run(epochs=1, labelled="digits#test")
     assert "verdict" not in json.loads((tmp_path / "run" / "adapt.json").read_text())
     judged = run(epochs=1, labelled="digits#test", price=100.0)
-    assert (judged["table"]["rows"][0][0], judged["request"]["price"]) == ("k-NN, % ↑", 100)
+    assert judged["table"]["rows"][0][0] == "k-NN, % ↑"
+    assert judged["request"]["price"] == 100
     assert judged["comparison"]["images"] == 450  # of the 100 that were planned without labels
     assert judged["plan"] == run(epochs=1, labelled="digits#test", price=99.0)["plan"]
     assert [line.partition(":")[0] for line in judged["plan"]] == [
@@ -203,7 +205,8 @@ def test_what_cannot_be(
 def test_both_are_judged_at_the_result_s_size(
     readable: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, result = (random_backbone(NETWORK, size, seed=0) for size in (224, 112))
+    start = random_backbone(NETWORK, 224, seed=0)
+    result = random_backbone(NETWORK, 112, seed=0)
     images = open_source("digits#test")
     how = Extraction(seconds=math.inf, most=100, device="cpu", num_workers=0)
     trained = Trained(
@@ -218,16 +221,13 @@ def test_both_are_judged_at_the_result_s_size(
         trained, lambda *_: None
     )
     if not found.judged:
-        assert (readable, "--price could not be kept: too few" in " ".join(found.notes)) == (
-            2,
-            True,
-        )
+        assert readable == 2
+        assert "--price could not be kept: too few" in " ".join(found.notes)
         return
-    assert (found.table.header[2], found.winner.image_size) == ("result, 112 px", 224)
-    assert (
-        "the start at its own 224 px" in found.verdict,
-        "as independent" in str(found.notes),
-    ) == (True, True)
+    assert found.table.header[2] == "result, 112 px"
+    assert found.winner.image_size == 224
+    assert "the start at its own 224 px" in found.verdict
+    assert "as independent" in str(found.notes)
     assert found.record["attack"] == attack_of(Judge(labels_of(images))) | {
         "images": found.record["attacked"]
     }
@@ -273,7 +273,8 @@ def test_the_price_is_spent_where_its_square_says_or_before(
     cost = Mock(side_effect=lambda tried: 4 * tried**2 + (least < tried < 1))
     assert at_price(1.0, cost) == pytest.approx(share)
     assert len(dict.fromkeys(call.args for call in cost.call_args_list)) == looks
-    assert (at_price(4.0, cost), at_price(0.0, cost)) == (1.0, 1 / 16)
+    assert at_price(4.0, cost) == 1.0
+    assert at_price(0.0, cost) == 1 / 16
 
 
 def test_the_loss_is_reported_by_labels_that_did_not_choose() -> None:
@@ -376,10 +377,8 @@ def test_the_farthest_views_are_in_the_ball_and_move_features_more_than_noise() 
     assert (views - images).abs().max() <= 4 / 255 + 1e-6
     assert torch.equal(views, views.clamp(0, 1))
     with torch.no_grad():
-        far, noise = (
-            (network(x) - clean).norm(dim=1)
-            for x in (views, (images + 4 / 255 * start).clamp(0, 1))
-        )
+        far = (network(views) - clean).norm(dim=1)
+        noise = (network((images + 4 / 255 * start).clamp(0, 1)) - clean).norm(dim=1)
     assert (far > 1.5 * noise).all()
 
 

@@ -77,7 +77,9 @@ def test_what_is_trained_is_cut_in_order(
     passes: float | None,
 ) -> None:
     chosen = choose(COSTS, SIZES, 100, lambda _: seconds, lambda _: keeps, side)
-    assert (chosen.size, chosen.stages, chosen.images) == (size, stages, images)
+    assert chosen.size == size
+    assert chosen.stages == stages
+    assert chosen.images == images
     assert passes is None or chosen.passes == pytest.approx(passes)
 
 
@@ -100,11 +102,9 @@ def test_views_repeat_where_their_maps_can_be_remembered() -> None:
         chosen = choose(
             costs, (100,), n, lambda _, room=n * (2.5 * fit - 1.5): room, lambda _: False
         )
-        assert (chosen.images, chosen.sets, chosen.passes) == (
-            images,
-            sets,
-            pytest.approx(passes, rel=1e-3),
-        )
+        assert chosen.images == images
+        assert chosen.sets == sets
+        assert chosen.passes == pytest.approx(passes, rel=1e-3)
 
 
 @pytest.mark.parametrize("seconds", [10.0, 400.0, 3000.0])
@@ -144,7 +144,9 @@ def test_compromises_of_a_short_time(
     seconds: float, size: int, images: int, sets: int | None
 ) -> None:
     chosen = choose(SLOW, (100, 50, 30), 1000, lambda _: seconds, lambda _: False)
-    assert (chosen.size, chosen.stages, chosen.images) == (size, 1, images)
+    assert chosen.size == size
+    assert chosen.stages == 1
+    assert chosen.images == images
     assert (chosen.passes == 0) == (sets is None)
     assert chosen.sets is None or chosen.sets >= (sets or 0)
     if chosen.sets:
@@ -154,7 +156,8 @@ def test_compromises_of_a_short_time(
 
 def test_stages_that_do_not_fit_into_memory_do_not_learn() -> None:
     chosen = choose(COSTS, (100,), 100, lambda _: 10.0**6, lambda _: True, fits=lambda _, n: n < 6)
-    assert (chosen.stages, chosen.images) == (2, 100)
+    assert chosen.stages == 2
+    assert chosen.images == 100
 
 
 @pytest.mark.parametrize(

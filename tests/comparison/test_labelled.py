@@ -104,7 +104,8 @@ def test_intervals_of_images_hold_half_an_image_more_in_each_cell(
         (2 * (won - lost), WIDTH * 100 * reach * (variance / n) ** 0.5)
     )
     few = paired(np.zeros(19), np.full(19, 100.0), DECIDING)
-    assert (few.sign, str(few)) == (0, "+100.0, too few images or groups to tell")
+    assert few.sign == 0
+    assert str(few) == "+100.0, too few images or groups to tell"
 
 
 def reached(knn: float, probe: float) -> Scores:
@@ -166,7 +167,8 @@ def test_images_of_a_group_neither_judge_each_other_nor_count_as_many() -> None:
     for part, rest in zip(judge.parts, judge.rests, strict=True):
         assert not {*groups[part]} & {*groups[rest]}
         assert (np.bincount(LABELS[part])[:3] > 0).all()
-    before, after = (judge.scores(FEATURES[:, kept]) for kept in (slice(4), slice(8)))
+    before = (judge.scores(FEATURES[:, slice(4)]))
+    after = (judge.scores(FEATURES[:, slice(8)]))
     d = after.right[DECIDING] - before.right[DECIDING]
     squares = sum(
         sum(d[i] - d.mean() for i in range(75) if groups[i] == group) ** 2 for group in range(9)

@@ -21,15 +21,19 @@ def test_kept_neighbourhoods_are_those_of_a_loop() -> None:
     near = []
     for features in (a, b):
         x = (features - features.mean(0)).numpy()
-        ranked = [
-            np.argsort(-(x @ x[image]) / np.linalg.norm(x, axis=1)).tolist() for image in range(40)
-        ]
-        near.append([set([o for o in row if o != image][:10]) for image, row in enumerate(ranked)])
+        lengths = np.linalg.norm(x, axis=1)
+        neighbours = []
+        for image in range(40):
+            ranked = np.argsort(-(x @ x[image]) / lengths).tolist()
+            ranked.remove(image)
+            neighbours.append(set(ranked[:10]))
+        near.append(neighbours)
     shared = [len(one & other) / 10 for one, other in zip(*near, strict=True)]
-    assert unlabelled.kept(a, b).tolist() == pytest.approx(shared)
-    assert unlabelled.kept(a, b, rows=torch.tensor([7, 3])).tolist() == pytest.approx(
-        [shared[7], shared[3]]
-    )
+    found = unlabelled.kept(a, b).tolist()
+    assert found == pytest.approx(shared)
+    rows = torch.tensor([7, 3])
+    of_rows = unlabelled.kept(a, b, rows=rows).tolist()
+    assert of_rows == pytest.approx([shared[7], shared[3]])
     assert unlabelled.kept(a, 3 * a).eq(1).all()
 
 
@@ -39,9 +43,15 @@ def test_near_duplicates_survive_brightness_and_size_but_not_content(
     pictures = torch.rand(6, 16, 16, generator=DRAW)
     twin = 0.5 * pictures[2] + 0.2 + 0.002 * normal(16, 16)
     thumbs = leakage.standardised(torch.cat([pictures, twin[None]]).flatten(1))
-    assert leakage.duplicates(thumbs).tolist() == [-1] * 6 + [2]
-    assert leakage.duplicates(thumbs[:3], thumbs[3:]).tolist() == [-1, -1, 3]
-    assert leakage.duplicates(thumbs[:2], thumbs[:0]).tolist() == [-1, -1]
+    found = leakage.duplicates(thumbs).tolist()
+    expected = [-1] * 6 + [2]
+    assert found == expected
+    later = leakage.duplicates(thumbs[:3], thumbs[3:])
+    assert later.tolist() == [-1, -1, 3]
+    none = leakage.duplicates(thumbs[:2], thumbs[:0])
+    assert none.tolist() == [-1, -1]
     monkeypatch.setattr(leakage, "_CHUNK", 2)
-    assert leakage.duplicates(thumbs).tolist() == [-1] * 6 + [2]
-    assert leakage.duplicates(thumbs[5:], thumbs[:5]).tolist() == [-1, 2]
+    in_chunks = leakage.duplicates(thumbs)
+    assert in_chunks.tolist() == expected
+    earlier = leakage.duplicates(thumbs[5:], thumbs[:5])
+    assert earlier.tolist() == [-1, 2]

@@ -44,9 +44,9 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 def test_a_pass_over_views_is_like_an_epoch_and_comes_again(make: Any) -> None:
     passes: Passes = make().passes(3)
     batches = list(passes.views())
-    assert [[crop.shape for crop in batch.crops] for batch in batches] == [
-        [(8, 3, 16, 16)] * 2 + [(8, 3, 7, 7)] * 2
-    ] * 4
+    found = [[crop.shape for crop in batch.crops] for batch in batches]
+    expected = [[(8, 3, 16, 16)] * 2 + [(8, 3, 7, 7)] * 2] * 4
+    assert found == expected
     assert len(set(torch.cat([batch.index for batch in batches]).tolist())) == 32
     for again in (passes.views(), make().passes(3).views()):
         assert all(same(left, right) for left, right in zip(batches, again, strict=True))
@@ -62,7 +62,8 @@ def test_views_of_a_pass_are_none_that_another_pass_or_training_shows(make: Any)
         assert not torch.equal(left[0].index, right[0].index)
     streams = [batch.stream for batches in (*passes, *epochs) for batch in batches]
     numbers = torch.stack([loader.views.draw(stream, slice(0, BATCH)) for stream in streams])
-    assert len(numbers.flatten().unique()) > 0.99 * numbers.numel()
+    found = len(numbers.flatten().unique())
+    assert found > 0.99 * numbers.numel()
 
 
 @pytest.mark.parametrize("world", [1, 4])
@@ -82,7 +83,8 @@ def test_processes_see_every_image_once_as_evaluation_does(
             for crop, position in zip(crops, batch.index.tolist(), strict=True):
                 expected = transform(loader.source.decode(position)).float() / 255
                 torch.testing.assert_close(crop, expected, atol=1e-6, rtol=0)
-    assert [position for share in shares for position in share] == list(range(COUNT))
+    found = [position for share in shares for position in share]
+    assert found == list(range(COUNT))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 

@@ -58,7 +58,8 @@ def test_two_processes_adapt_as_one_does(weights: str, tmp_path: Path) -> None:
     ]
     for name, value in states[0].items():
         torch.testing.assert_close(value, states[1][name], rtol=1e-3, atol=1e-5)
-    one, two = (json.loads((tmp_path / name / "adapt.json").read_text()) for name in ("one", "two"))
+    one = json.loads((tmp_path / "one" / "adapt.json").read_text())
+    two = json.loads((tmp_path / "two" / "adapt.json").read_text())
     assert two["verdict"]
     assert two["kept"] == one["kept"]
     assert (tmp_path / "two" / "winner.safetensors").is_file()

@@ -109,10 +109,8 @@ def test_both_hold_the_same_weights_and_those_of_one_process_with_two_groups(
 def test_losses_are_averaged_over_processes(home: Path, tmp_path: Path) -> None:
     trainer(tmp_path / "alone").run()
 
-    both_losses, losses = (
-        [line["loss/std"] for line in metric_lines(run, "train")]
-        for run in (home / "whole", tmp_path / "alone")
-    )
+    both_losses = [line["loss/std"] for line in metric_lines(home / "whole", "train")]
+    losses = [line["loss/std"] for line in metric_lines(tmp_path / "alone", "train")]
     assert both_losses == pytest.approx(losses, rel=1e-5)
 
 

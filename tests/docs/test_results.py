@@ -78,7 +78,8 @@ def test_a_result_was_made_by_the_code_of_its_commit(
 def test_a_change_has_its_interval_and_a_mark_where_that_includes_0(values: list[float]) -> None:
     low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     said = f"{sum(values) / len(values):+.1f} ± {(high - low) / 2:.1f}{'†' * bool(low <= 0 <= high)} ({len(values)})"
-    assert _mean_changes([[value] for value in values]) == said.replace("-", "−")
+    found = _mean_changes([[value] for value in values])
+    assert found == said.replace("-", "−")
 
 
 def test_intervals_are_over_images_and_seeds() -> None:
@@ -93,7 +94,8 @@ def test_intervals_are_over_images_and_seeds() -> None:
     found = over_images_and_seeds([[level] * 400 for level in levels])
     assert found == pytest.approx((30.0, of_seeds))
     both = over_images_and_seeds([right + level for level in levels])
-    assert both == pytest.approx((55.0, math.hypot(of_seeds, 1.96 * error)))
+    expected = (55.0, math.hypot(of_seeds, 1.96 * error))
+    assert both == pytest.approx(expected)
 
 
 def test_one_seed_shows_nothing() -> None:

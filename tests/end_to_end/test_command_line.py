@@ -99,12 +99,10 @@ def test_embed_writes_features_labels_and_paths(finished: Path, tmp_path: Path) 
         features = arrays["features"]
         labels = arrays["labels"]
         paths = arrays["paths"]
-    assert (features.shape, features.dtype, labels.shape, len(set(paths))) == (
-        (450, 16),
-        np.float32,
-        (450,),
-        450,
-    )
+    assert features.shape == (450, 16)
+    assert features.dtype == np.float32
+    assert labels.shape == (450,)
+    assert len(set(paths)) == 450
     assert np.ptp(features, axis=0).max() > 0
 
 

@@ -52,7 +52,8 @@ def test_average_precision_is_that_of_a_loop(seed: int, ties: bool) -> None:
     positive[0] = True
     area, levels = by_hand(scores, positive)
     assert average_precision(scores, positive) == pytest.approx(area, abs=1e-12)
-    assert eleven_point(*precision_recall(scores, positive)) == pytest.approx(levels, abs=1e-12)
+    found = eleven_point(*precision_recall(scores, positive))
+    assert found == pytest.approx(levels, abs=1e-12)
     # without interpolation the area is scikit-learn's; the envelope only adds
     precision, recall = precision_recall(scores, positive)
     assert float((np.diff(recall, prepend=0.0) * precision).sum()) == pytest.approx(
@@ -63,12 +64,14 @@ def test_average_precision_is_that_of_a_loop(seed: int, ties: bool) -> None:
 
 def test_recall_counts_what_has_no_score() -> None:
     precision, recall = precision_recall(np.array([0.9, 0.5]), np.array([True, False]), 4)
-    assert (precision.tolist(), recall.tolist()) == ([1.0, 0.5], [0.25, 0.25])
+    assert precision.tolist() == [1.0, 0.5]
+    assert recall.tolist() == [0.25, 0.25]
     assert all(
         len(values) == 0 for values in precision_recall(np.empty(0), np.empty(0, dtype=bool), 4)
     )
 
 
 def test_recall_that_ends_early_counts_no_further() -> None:
-    assert interpolated_area(np.array([1.0, 0.5]), np.array([0.2, 0.2])) == pytest.approx(0.2)
+    found = interpolated_area(np.array([1.0, 0.5]), np.array([0.2, 0.2]))
+    assert found == pytest.approx(0.2)
     assert eleven_point(np.array([1.0, 0.5]), np.array([0.2, 0.2])) == pytest.approx(3 / 11)

@@ -61,13 +61,13 @@ def test_an_unreadable_image_is_left_out_of_all_arrays(
     assert [name.split(":")[0] for name in made.left_out] == [f"{number}.png" for number in broken]
     found = read(made.path)
     kept = [number for number in range(3) if number not in broken]
-    assert (made.num_images, made.shape) == (len(kept), (3 * 8 * 8,))
+    assert made.num_images == len(kept)
+    assert made.shape == (3 * 8 * 8,)
     of_images = {"features", "paths", "thumbnails", "statistics", "preview_ends"}
     assert found.keys() == of_images | {"previews", "origin"}
     assert {len(found[name]) for name in of_images} == {len(kept)}
-    np.testing.assert_allclose(
-        found["features"][:, 0], [20 * number / 255 for number in kept], atol=1e-6
-    )
+    expected = [20 * number / 255 for number in kept]
+    np.testing.assert_allclose(found["features"][:, 0], expected, atol=1e-6)
     assert found["paths"].tolist() == [f"{number}.png" for number in kept]
 
 

@@ -37,13 +37,12 @@ def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:
         "knn", str(tmp_path / "b.safetensors"), "digits", k=20, seed=3, out=out, **QUIET
     )
     assert json.loads(out.read_text()) == found
-    assert (found["protocol"], found["deviations"]) == ("knn/k20-t0.07", {"k": [200, 20]})
-    assert (found["preset"], found["seed"], found["data"], found["precision"]) == (
-        "default",
-        3,
-        "digits",
-        "fp32",
-    )
+    assert found["protocol"] == "knn/k20-t0.07"
+    assert found["deviations"] == {"k": [200, 20]}
+    assert found["preset"] == "default"
+    assert found["seed"] == 3
+    assert found["data"] == "digits"
+    assert found["precision"] == "fp32"
     assert found["backbone_facts"]["hash"] == backbone.content_hash()
     fit, test = found["data_facts"].values()
     assert [(one["split"], one["images"]) for one in (fit, test)] == [

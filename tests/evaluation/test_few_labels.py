@@ -22,9 +22,9 @@ from tests.evaluation.test_evaluate import pictures
 
 def digits(split: str) -> tuple[np.ndarray, np.ndarray]:
     source = open_source("digits", split)
-    return np.stack(
-        [source.decode(i).numpy().reshape(-1) / 255 for i in range(len(source))]
-    ), source.labels
+    images = [source.decode(place).numpy() for place in range(len(source))]
+    features = np.stack([image.reshape(-1) / 255 for image in images])
+    return features, source.labels
 
 
 def drawn(labels: np.ndarray, k: int, number: int) -> np.ndarray:
@@ -32,19 +32,21 @@ def drawn(labels: np.ndarray, k: int, number: int) -> np.ndarray:
 
 
 def test_knn_of_few_labels_is_that_of_scikit_learn() -> None:
-    (x, y), (test_x, test_y) = digits("train"), digits("test")
+    x, y = digits("train")
+    test_x, test_y = digits("test")
     result = evaluate("knn", "pixels:8", "digits", k=1, shots=(1, 4), draws=3, **QUIET)
     assert result["protocol"] == "knn/k1-t0.07-1,4-labels-3-draws"
     for k in (1, 4):
         chosen = [drawn(y, k, number) for number in range(3)]
         assert all(np.bincount(y[rows]).tolist() == [k] * 10 for rows in chosen)
-        machines = [
-            KNeighborsClassifier(1, metric="cosine").fit(x[rows], y[rows]) for rows in chosen
-        ]
-        expected = [100 * machine.score(test_x, test_y) for machine in machines]
-        assert result["details"][str(k)]["draws"] == pytest.approx(expected, abs=0.23)
-        assert result["metrics"][f"top1@{k}"] == pytest.approx(np.mean(expected), abs=0.23)
+        expected = []
+        for rows in chosen:
+            machine = KNeighborsClassifier(1, metric="cosine")
+            machine.fit(x[rows], y[rows])
+            expected.append(100 * machine.score(test_x, test_y))
         scores = result["details"][str(k)]["draws"]
+        assert scores == pytest.approx(expected, abs=0.23)
+        assert result["metrics"][f"top1@{k}"] == pytest.approx(np.mean(expected), abs=0.23)
         low, high = stats.t.interval(0.95, 2, np.mean(scores), stats.sem(scores))
         assert result["metrics"][f"top1@{k}_interval"] == pytest.approx((high - low) / 2)
         assert result["metrics"][f"top1@{k}_std"] == pytest.approx(np.std(scores, ddof=1))
@@ -52,7 +54,8 @@ def test_knn_of_few_labels_is_that_of_scikit_learn() -> None:
 
 def test_probe_of_few_labels_is_that_of_scikit_learn() -> None:
     """One label a class has nothing to hold out, so the weight decay is 0.01; test images decide nothing."""
-    (x, y), (test_x, test_y) = digits("train"), digits("test")
+    x, y = digits("train")
+    test_x, test_y = digits("test")
     result = evaluate("probe", "pixels:8", "digits", shots=(1,), draws=2, **QUIET)
     expected = []
     for number in range(2):
@@ -70,7 +73,8 @@ def test_probe_of_few_labels_is_that_of_scikit_learn() -> None:
 
 def test_draws_are_the_same_for_every_backbone_and_nested() -> None:
     labels = digits("train")[1]
-    few, more = (set(drawn(labels, k, 1).tolist()) for k in (2, 8))
+    few = set(drawn(labels, 2, 1).tolist())
+    more = set(drawn(labels, 8, 1).tolist())
     assert few < more
     assert few != set(drawn(labels, 2, 2).tolist())
 

@@ -15,8 +15,10 @@ from hexa.evaluation.protocols.knn import knn_classify
 def draw(count: int, seed: int, classes: int = 4, width: int = 6) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, classes, (count,), generator=generator)
-    centres = torch.randn(classes, width, generator=torch.Generator().manual_seed(99))
-    return centres[labels] + 1.5 * torch.randn(count, width, generator=generator), labels
+    fixed = torch.Generator().manual_seed(99)
+    centres = torch.randn(classes, width, generator=fixed)
+    noise = torch.randn(count, width, generator=generator)
+    return centres[labels] + 1.5 * noise, labels
 
 
 def by_hand(
@@ -27,12 +29,15 @@ def by_hand(
     for query in queries.double():
         cosines = []
         for feature, label in zip(bank.double(), bank_labels.tolist(), strict=True):
-            product = sum(a * b for a, b in zip(query.tolist(), feature.tolist(), strict=True))
-            cosines.append((product / float(query.norm() * feature.norm()), label))
+            pairs = zip(query.tolist(), feature.tolist(), strict=True)
+            product = sum(a * b for a, b in pairs)
+            lengths = float(query.norm() * feature.norm())
+            cosines.append((product / lengths, label))
         votes = [0.0] * classes
         for cosine, label in sorted(cosines, reverse=True)[:k]:
             votes[label] += math.exp(cosine / temperature)
-        shares.append([vote / sum(votes) for vote in votes])
+        total = sum(votes)
+        shares.append([vote / total for vote in votes])
     return shares
 
 
@@ -45,8 +50,10 @@ def test_vote_equals_the_loop(k: int, temperature: float) -> None:
     scores = knn_classify(
         bank, bank_labels, queries, k, temperature, num_classes=5
     )  # one without training images
-    expected = torch.tensor(by_hand(bank, bank_labels, queries, min(k, 40), temperature, 5))
-    torch.testing.assert_close(scores / scores.sum(1, keepdim=True), expected, atol=1e-5, rtol=1e-4)
+    shares = by_hand(bank, bank_labels, queries, min(k, 40), temperature, 5)
+    expected = torch.tensor(shares)
+    found = scores / scores.sum(1, keepdim=True)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,12 +61,14 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     queries, _ = draw(11, 1)
     whole = knn_classify(bank, bank_labels, queries, 5)
     monkeypatch.setattr(knn, "_SIMILARITIES", 3 * 40)
-    torch.testing.assert_close(knn_classify(bank, bank_labels, queries, 5), whole)
+    in_chunks = knn_classify(bank, bank_labels, queries, 5)
+    torch.testing.assert_close(in_chunks, whole)
 
 
 def test_a_cold_vote_is_the_nearest_neighbours() -> None:
     """exp(s / T) leaves the range of fp32 at both ends; the ranking must not."""
     bank, bank_labels = draw(40, 0)
     queries, _ = draw(30, 1)
-    cold = knn_classify(bank, bank_labels, queries, 10, temperature=1e-4).argmax(1)
-    assert torch.equal(cold, knn_classify(bank, bank_labels, queries, 1).argmax(1))
+    cold = knn_classify(bank, bank_labels, queries, 10, temperature=1e-4)
+    nearest = knn_classify(bank, bank_labels, queries, 1)
+    assert torch.equal(cold.argmax(1), nearest.argmax(1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -21,11 +23,28 @@ def draw(
     generator = np.random.default_rng(seed)
     y = np.arange(count) % classes
     x = centres[y] + noise * generator.normal(size=(count, width))
-    return x * np.linspace(0.1, 5, width) + np.linspace(-3, 3, width), y
+    scales = np.linspace(0.1, 5, width)
+    means = np.linspace(-3, 3, width)
+    return x * scales + means, y
 
 
 def reference(x: np.ndarray, y: np.ndarray, weight_decay: float) -> LogisticRegression:
-    return LogisticRegression(C=1 / (len(x) * weight_decay), tol=1e-8, max_iter=10_000).fit(x, y)
+    cost = 1 / (len(x) * weight_decay)
+    regression = LogisticRegression(C=cost, tol=1e-8, max_iter=10_000)
+    return regression.fit(x, y)
+
+
+def probed(
+    x: np.ndarray, y: np.ndarray, test_x: np.ndarray, test_y: np.ndarray, **options: Any
+) -> dict[str, float]:
+    """What the fast probe finds, given arrays."""
+    return fast_probe(
+        torch.from_numpy(x),
+        torch.from_numpy(y),
+        torch.from_numpy(test_x),
+        torch.from_numpy(test_y),
+        **options,
+    )
 
 
 @pytest.mark.parametrize("weight_decay", [1.0, 1e-2, 1e-4])
@@ -34,40 +53,47 @@ def test_softmax_regression_equals_scikit_learn(weight_decay: float, dtype: type
     x, y = draw(120, 7, 4, 0)
     weights = softmax_regression(x.astype(dtype), y, 4, weight_decay, tolerance=1e-6)
     expected = reference(x, y, weight_decay)
-    tolerance = (1e-3 if dtype is np.float64 else 1e-2) * np.abs(expected.coef_).max()
+    share = 1e-3 if dtype is np.float64 else 1e-2
+    tolerance = share * np.abs(expected.coef_).max()
     np.testing.assert_allclose(weights[:-1].T, expected.coef_, rtol=0, atol=tolerance)
     new, _ = draw(50, 7, 4, 1)
     scores = new @ weights[:-1] + weights[-1]
-    scores = np.exp(scores - scores.max(1, keepdims=True))
-    np.testing.assert_allclose(
-        scores / scores.sum(1, keepdims=True), expected.predict_proba(new), atol=2e-3
-    )
+    highest = scores.max(1, keepdims=True)
+    scores = np.exp(scores - highest)
+    found = scores / scores.sum(1, keepdims=True)
+    np.testing.assert_allclose(found, expected.predict_proba(new), atol=2e-3)
 
 
 @pytest.mark.parametrize(("count", "width"), [(200, 10), (30, 80)], ids=["tall", "wide"])
 def test_fast_probe_equals_scikit_learn_on_standardised_features(count: int, width: int) -> None:
     """Wide: the probe works in the span of the training features, scikit-learn doesn't."""
-    (x, y), (test_x, test_y) = draw(count, width, 5, 0, 3), draw(400, width, 5, 1, 3)
-    found = fast_probe(*map(torch.from_numpy, (x, y, test_x, test_y)), weight_decays=[0.05])
+    x, y = draw(count, width, 5, 0, 3)
+    test_x, test_y = draw(400, width, 5, 1, 3)
+    found = probed(x, y, test_x, test_y, weight_decays=[0.05])
     scaler = StandardScaler().fit(x)
-    expected = 100 * reference(scaler.transform(x), y, 0.05).score(scaler.transform(test_x), test_y)
+    regression = reference(scaler.transform(x), y, 0.05)
+    expected = 100 * regression.score(scaler.transform(test_x), test_y)
     assert 30 < expected < 95
     assert found["top1"] == pytest.approx(expected, abs=0.51)
     assert found["weight_decay"] == 0.05
 
 
 def test_a_feature_that_is_constant_in_training_is_ignored() -> None:
-    (x, y), (test_x, test_y) = draw(100, 6, 4, 0), draw(100, 6, 4, 1)
-    expected = fast_probe(*map(torch.from_numpy, (x, y, test_x, test_y)))
+    x, y = draw(100, 6, 4, 0)
+    test_x, test_y = draw(100, 6, 4, 1)
+    expected = probed(x, y, test_x, test_y)
     x = np.insert(x, 2, 7.0, axis=1)
-    test_x = np.insert(test_x, 2, 1e6 * np.arange(100), axis=1)
-    assert fast_probe(*map(torch.from_numpy, (x, y, test_x, test_y))) == expected
+    growing = 1e6 * np.arange(100)
+    test_x = np.insert(test_x, 2, growing, axis=1)
+    found = probed(x, y, test_x, test_y)
+    assert found == expected
 
 
 def test_test_images_decide_nothing_about_the_weight_decay() -> None:
-    (x, y), (test_x, test_y) = draw(60, 20, 4, 0, 4), draw(100, 20, 4, 1, 4)
-    found = fast_probe(*map(torch.from_numpy, (x, y, test_x, test_y)))
-    other = fast_probe(*map(torch.from_numpy, (x, y, -test_x, (test_y + 1) % 4)))
+    x, y = draw(60, 20, 4, 0, 4)
+    test_x, test_y = draw(100, 20, 4, 1, 4)
+    found = probed(x, y, test_x, test_y)
+    other = probed(x, y, -test_x, (test_y + 1) % 4)
     assert found["weight_decay"] == other["weight_decay"]
     assert found["top1"] != other["top1"]
 
@@ -82,19 +108,24 @@ def test_chosen_weight_decay_is_that_of_scikit_learn() -> None:
         count = 0
         for part in parts:
             kept = np.setdiff1d(np.arange(len(y)), part)
-            count += int((reference(x[kept], y[kept], decay).predict(x[part]) == y[part]).sum())
+            regression = reference(x[kept], y[kept], decay)
+            answers = regression.predict(x[part])
+            count += int((answers == y[part]).sum())
         right.append(count)
-    assert sorted(right)[-1] > sorted(right)[-2], "a case with one best candidate"
-    assert choose_weight_decay(x, y, 4, candidates, parts) == candidates[int(np.argmax(right))]
+    second, best = sorted(right)[-2:]
+    assert best > second, "a case with one best candidate"
+    expected = candidates[int(np.argmax(right))]
+    assert choose_weight_decay(x, y, 4, candidates, parts) == expected
 
 
 def test_one_label_a_class_has_nothing_to_hold_out() -> None:
     x, y = draw(4, 6, 4, 0)
-    assert fast_probe(*map(torch.from_numpy, (x, y, x, y)))["weight_decay"] == 1e-2
+    found = probed(x, y, x, y)
+    assert found["weight_decay"] == 1e-2
 
 
 def test_classes_absent_from_the_draw_are_never_said() -> None:
     x, y = draw(40, 6, 2, 0)
-    assert (
-        fast_probe(*map(torch.from_numpy, (x, y, x, np.full(40, 4))), num_classes=5)["top1"] == 0.0
-    )
+    absent = np.full(40, 4)
+    found = probed(x, y, x, absent, num_classes=5)
+    assert found["top1"] == 0.0

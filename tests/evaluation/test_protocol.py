@@ -16,30 +16,39 @@ from tests.conftest import Says
 
 
 def test_topk_equals_scikit_learn() -> None:
-    scores = torch.randn(200, 9, generator=torch.Generator().manual_seed(0))
-    labels = torch.randint(0, 9, (200,), generator=torch.Generator().manual_seed(1))
+    first = torch.Generator().manual_seed(0)
+    second = torch.Generator().manual_seed(1)
+    scores = torch.randn(200, 9, generator=first)
+    labels = torch.randint(0, 9, (200,), generator=second)
     found = topk_accuracy(scores, labels, (1, 3, 5))
     assert found.keys() == {"top1", "top3", "top5"}
     for k in (1, 3, 5):
-        expected = 100 * top_k_accuracy_score(
-            labels.numpy(), scores.numpy(), k=k, labels=np.arange(9)
+        expected = top_k_accuracy_score(
+            labels.numpy(),
+            scores.numpy(),
+            k=k,
+            labels=np.arange(9),
         )
-        assert found[f"top{k}"] == pytest.approx(expected)
+        assert found[f"top{k}"] == pytest.approx(100 * expected)
 
 
 def test_of_equal_scores_the_lower_class_is_first() -> None:
-    assert topk_accuracy(torch.zeros(4, 4), torch.arange(4), (1, 2, 3)) == {
+    found = topk_accuracy(torch.zeros(4, 4), torch.arange(4), (1, 2, 3))
+    expected = {
         "top1": 25.0,
         "top2": 50.0,
         "top3": 75.0,
     }
+    assert found == expected
 
 
 def test_scores_that_are_no_numbers_are_wrong_and_a_figure_that_is_100_by_construction_is_left_out() -> (
     None
 ):
     labels = torch.zeros(3, dtype=torch.int64)
-    assert topk_accuracy(torch.full((3, 8), float("nan")), labels) == {"top1": 0.0, "top5": 0.0}
+    no_numbers = torch.full((3, 8), float("nan"))
+    found = topk_accuracy(no_numbers, labels)
+    assert found == {"top1": 0.0, "top5": 0.0}
     assert topk_accuracy(torch.rand(3, 5), labels).keys() == {"top1"}
     assert topk_accuracy(torch.zeros(3, 1), labels) == {"top1": 100.0}
 
@@ -56,20 +65,21 @@ def test_a_new_protocol_is_one_file(
 ) -> None:
     """The command line, its help and the documentation's table find it there."""
     source = Path(protocols.get("knn").run.__code__.co_filename).read_text()
-    (tmp_path / "own_way.py").write_text(source.replace('"""The k = 200', '"""My own k = 200'))
+    own = source.replace('"""The k = 200', '"""My own k = 200')
+    (tmp_path / "own_way.py").write_text(own)
     monkeypatch.setattr(protocols, "__path__", [*protocols.__path__, str(tmp_path)])
     assert "own-way" in protocols.names()
     assert protocols.summary("own-way").startswith("My own")
     assert "My own k = 200" in says("evaluate", "own-way", "--help").out
-    assert (
-        evaluate("own-way", "pixels:8", "digits", device="cpu", k=1)["protocol"]
-        == "own-way/k1-t0.07"
-    )
+    found = evaluate("own-way", "pixels:8", "digits", device="cpu", k=1)["protocol"]
+    assert found == "own-way/k1-t0.07"
 
 
 def test_changes_are_recorded_beside_what_was_published() -> None:
     name, options = LINEAR.options("swav", {"epochs": "7"})
     assert name == "swav"
-    assert deviations(LINEAR.presets["swav"], options) == {"epochs": [100, 7]}
-    assert options.model_dump() == {**LINEAR.presets["swav"].model_dump(), "epochs": 7}
-    assert deviations(LINEAR.presets["swav"], LINEAR.options("swav", {"epochs": 100})[1]) == {}
+    published = LINEAR.presets["swav"]
+    assert deviations(published, options) == {"epochs": [100, 7]}
+    assert options.model_dump() == {**published.model_dump(), "epochs": 7}
+    _, same = LINEAR.options("swav", {"epochs": 100})
+    assert deviations(published, same) == {}

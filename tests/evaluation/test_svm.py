@@ -32,16 +32,14 @@ def images(count: int, seed: int) -> tuple[Tensor, Labels]:
     labels[:3] = 2 * np.eye(3, dtype=np.int64) - 1
     pixels = generator.integers(60, 256, (count, 3, 8, 8))
     for column, (top, left) in enumerate(((0, 0), (0, 4), (4, 0))):
-        pixels[:, :, top : top + 4, left : left + 4] -= (
-            40 * (labels[:, column] == 1)[:, None, None, None]
-        )
+        shown = (labels[:, column] == 1)[:, None, None, None]
+        pixels[:, :, top : top + 4, left : left + 4] -= 40 * shown
     return torch.from_numpy(pixels.clip(0, 255).astype(np.uint8)), labels
 
 
 def task(*chosen: str, train: int = 90) -> Task:
-    fit, test = (
-        ArraySource(*images(n, s), list(NAMES), name=str(s)) for n, s in ((train, 1), (60, 2))
-    )
+    fit = ArraySource(*images(train, 1), list(NAMES), name=str(1))
+    test = ArraySource(*images(60, 2), list(NAMES), name=str(2))
     config = NetworkConfig(name="pixels", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     backbone = Backbone(nn.Flatten(), Preparation(config.mean, config.std, 8), config)
     return task_of(backbone, fit, test, NAMES, chosen=frozenset(chosen))
@@ -50,16 +48,17 @@ def task(*chosen: str, train: int = 90) -> Task:
 def oracle_ap(labels: np.ndarray[Any, Any], scores: np.ndarray[Any, Any]) -> float:
     """Interpolated: scikit-learn's curve under its envelope."""
     precision, recall, _ = precision_recall_curve(labels, scores)
-    return float(-(np.diff(recall) * np.maximum.accumulate(precision)[:-1]).sum())
+    envelope = np.maximum.accumulate(precision)
+    area = -(np.diff(recall) * envelope[:-1]).sum()
+    return float(area)
 
 
 def prepared(made: Task) -> list[tuple[np.ndarray[Any, Any], Labels]]:
     found = []
     for source in (made.fit, made.test):
         features = source.images.flatten(1).double().numpy() / 255
-        found.append(
-            (features / (np.linalg.norm(features, axis=1, keepdims=True) + 1e-5), source.labels)
-        )
+        lengths = np.linalg.norm(features, axis=1, keepdims=True)
+        found.append((features / (lengths + 1e-5), source.labels))
     return found
 
 
@@ -80,21 +79,24 @@ def test_presets_are_a_grid_search_of_scikit_learn(
     expected = []
     for labels, test_labels in zip(y.T, test_y.T, strict=True):
         search = GridSearchCV(
-            machine(1.0), {"C": costs}, scoring="average_precision", cv=StratifiedKFold(3)
+            machine(1.0),
+            {"C": costs},
+            scoring="average_precision",
+            cv=StratifiedKFold(3),
         )
-        scores = search.fit(x, np.where(labels == 1, 1, -1)).decision_function(test_x)
+        search.fit(x, np.where(labels == 1, 1, -1))
+        scores = search.decision_function(test_x)
         kept = (test_labels != 0) | (preset == "pcl")
-        expected.append(100 * oracle_ap(test_labels[kept] == 1, scores[kept]))
-    found = svm.run(
-        made,
-        svm.SVMOptions.model_validate(svm.PROTOCOL.presets[preset].model_dump() | {"costs": costs}),
-    )
+        precision = oracle_ap(test_labels[kept] == 1, scores[kept])
+        expected.append(100 * precision)
+    published = svm.PROTOCOL.presets[preset].model_dump()
+    options = svm.SVMOptions.model_validate(published | {"costs": costs})
+    found = svm.run(made, options)
     assert found.metrics["mAP"] == pytest.approx(np.mean(expected), abs=0.1)
     assert list(found.details["average_precision"].values()) == pytest.approx(expected, abs=0.1)
     if preset == "goyal":
-        assert len(set(found.details["costs"].values())) > 1, (
-            "else the search is not seen to matter"
-        )
+        chosen = set(found.details["costs"].values())
+        assert len(chosen) > 1, "else the search is not seen to matter"
 
 
 def test_pcl_draws_k_images_of_every_class_and_keeps_all_their_labels() -> None:
@@ -114,9 +116,8 @@ def test_low_shot_is_a_script_over_draws(preset: str) -> None:
     published = low_shot.PROTOCOL.presets[preset]
     costs = (0.5,) if preset == "pcl" else (0.1, 10.0)
     changes = {"shots": (2, 5), "draws": 3, "costs": costs}
-    found = low_shot.run(
-        made, low_shot.LowShotOptions.model_validate(published.model_dump() | changes)
-    )
+    options = low_shot.LowShotOptions.model_validate(published.model_dump() | changes)
+    found = low_shot.run(made, options)
     for k in (2, 5):
         table = np.empty((len(costs), 3))
         for draw in range(3):
@@ -130,12 +131,11 @@ def test_low_shot_is_a_script_over_draws(preset: str) -> None:
                     else:
                         rows = low_shot.draw_apart(y[:, column], k, 2 * k, stream.child(column))
                         kept = test_y[:, column] != 0
-                    scores = (
-                        machine(cost)
-                        .fit(x[rows], np.where(y[rows, column] == 1, 1, -1))
-                        .decision_function(test_x)
-                    )
-                    precisions.append(oracle_ap(test_y[kept, column] == 1, scores[kept]))
+                    classifier = machine(cost)
+                    classifier.fit(x[rows], np.where(y[rows, column] == 1, 1, -1))
+                    scores = classifier.decision_function(test_x)
+                    positive = test_y[kept, column] == 1
+                    precisions.append(oracle_ap(positive, scores[kept]))
                 table[number, draw] = 100 * np.mean(precisions)
         best = table[table.mean(1).argmax()]
         assert found.metrics[f"mAP@{k}"] == pytest.approx(best.mean(), abs=0.1)

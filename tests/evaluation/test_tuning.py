@@ -50,9 +50,11 @@ def test_every_image_is_seen_once_an_epoch_the_last_few_too(smallest: int) -> No
     sizes = [23, 23, 2] if smallest == 1 else [23, 23]
     assert [len(batch) for batch in first] == [len(batch) for batch in second] == sizes
     assert given.steps == len(sizes)
-    seen, again = (sorted(label for batch in epoch for label in batch) for epoch in (first, second))
+    seen = sorted(label for batch in first for label in batch)
+    again = sorted(label for batch in second for label in batch)
     assert len(set(seen)) == len(seen)
-    assert (seen == again == list(range(48))) == (smallest == 1)
+    found = seen == again == list(range(48))
+    assert found == (smallest == 1)
     assert first != second
     assert bool(given.notes) == (smallest == 3)
 
@@ -100,9 +102,8 @@ def test_tuning_is_a_loop_with_torchs_schedule(plan: Plan, steps: list[int]) -> 
         with torch.no_grad():
             scores = head(backbone.eval()(test))
         expected.append(100 * float((scores.argmax(1).numpy() == given.test.labels).mean()))
-    assert [point["top1"] for point in curve] == pytest.approx(
-        expected, abs=3.4
-    )  # one image of thirty
+    found = [point["top1"] for point in curve]
+    assert found == pytest.approx(expected, abs=3.4)  # one image of thirty
     assert curve[-1]["top1"] > 60
 
 
@@ -117,7 +118,8 @@ def test_fine_tuning_chooses_its_rate_on_training_images(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(fine_tune, "tuned", fake)
     found = fine_tune.run(task(), FineTuneOptions(learning_rates=(0.001, 0.01, 0.1)))
-    assert scored == [("hues0", 0.001), ("hues0", 0.01), ("hues0", 0.1), ("hues1", 0.01)]
+    expected = [("hues0", 0.001), ("hues0", 0.01), ("hues0", 0.1), ("hues1", 0.01)]
+    assert scored == expected
     assert found.details["learning_rate"] == 0.01
     assert found.details["held_out"] == {"0.001": 10.0, "0.01": 90.0, "0.1": 10.0}
 
@@ -125,11 +127,9 @@ def test_fine_tuning_chooses_its_rate_on_training_images(monkeypatch: pytest.Mon
 def test_the_published_fields() -> None:
     """F26, F27."""
     options = FineTuneOptions()
-    assert (options.epochs, options.batch_size, options.learning_rates) == (
-        20,
-        256,
-        (0.0005, 0.001, 0.01),
-    )
+    assert options.epochs == 20
+    assert options.batch_size == 256
+    assert options.learning_rates == (0.0005, 0.001, 0.01)
     plan = fine_tune._plan(options, 0.001)
     factors = [decayed(plan.factor, plan.decay_at, epoch, plan.epochs) for epoch in (6, 7, 13, 14)]
     assert factors == pytest.approx([1, 0.1, 0.1, 0.01])

@@ -20,10 +20,13 @@ from tests.evaluation.given import QUIET
 @pytest.mark.parametrize("counts", [(40, 40, 40), (380, 19), (100, 7, 0, 1)])
 def test_balanced_accuracy_is_that_of_scikit_learn(counts: tuple[int, ...]) -> None:
     generator = np.random.default_rng(len(counts))
-    labels = generator.permutation(np.repeat(np.arange(len(counts)), counts))
-    answers = np.where(generator.random(len(labels)) < 0.6, labels, generator.integers(2, size=1))
-    scores = torch.nn.functional.one_hot(torch.from_numpy(answers), len(counts)).float()
-    found = accuracies(scores, torch.from_numpy(labels))
+    labels = np.repeat(np.arange(len(counts)), counts)
+    labels = generator.permutation(labels)
+    is_right = generator.random(len(labels)) < 0.6
+    wrong = generator.integers(2, size=1)
+    answers = np.where(is_right, labels, wrong)
+    scores = torch.nn.functional.one_hot(torch.from_numpy(answers), len(counts))
+    found = accuracies(scores.float(), torch.from_numpy(labels))
     assert found["top1"] == pytest.approx(100 * accuracy_score(labels, answers))
     expected = 100 * balanced_accuracy_score(labels, answers)
     assert found["balanced_accuracy"] == pytest.approx(expected)
@@ -64,7 +67,8 @@ def test_every_accuracy_has_its_company(
     lopsided: str, protocol: str, options: dict[str, Any], at: str
 ) -> None:
     backbone = "random:small-resnet-4-8" if protocol == "fine-tune" else "pixels:8"
-    metrics = hexa.evaluate(protocol, backbone, lopsided, **QUIET, **options)["metrics"]
+    result = hexa.evaluate(protocol, backbone, lopsided, **QUIET, **options)
+    metrics = result["metrics"]
     assert metrics["majority_class"] == pytest.approx(95.0)
     assert 0 <= metrics[f"balanced_accuracy{at}"] <= 100
     if metrics[f"top1{at}"] == pytest.approx(95.0):

@@ -16,77 +16,83 @@ def attack(
     data: Batch | None = None, **fields: object
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Clean view, adversarial view and ∂L/∂x of the clean view."""
-    objective = Case("moco", {}, {"adversarial": fields}).objective(
-        Case("moco", {}, {"adversarial": fields}).build()
-    )
+    case = Case("moco", {}, {"adversarial": fields})
+    objective = case.objective(case.build())
     made = objective.examples(data or batch())
+    clean = made[STD]
+    adversarial = made["adversarial"]
     generation = Branch.of(str(fields.get("generation", "main_train")))
-    return made[STD].crops[0], made["adversarial"].crops[0], made[STD].gradient(generation)[0]
+    gradient = clean.gradient(generation)[0]
+    return clean.crops[0], adversarial.crops[0], gradient
 
 
 def test_one_step_is_the_printed_formula() -> None:
     clean, adversarial, gradient = attack()
-    torch.testing.assert_close(
-        adversarial, (clean + gradient.sign() / 255).clamp(0, 1), atol=1e-15, rtol=0
-    )
+    expected = (clean + gradient.sign() / 255).clamp(0, 1)
+    torch.testing.assert_close(adversarial, expected, atol=1e-15, rtol=0)
 
 
 @pytest.mark.parametrize(("epsilon", "step"), [(1.0, 1.0), (3.0, 2.0), (2.0, 8.0)])
 def test_size_in_grey_levels(epsilon: float, step: float) -> None:
     clean, adversarial, gradient = attack(epsilon=epsilon, step_size=step)
-    size = 255 * (adversarial - clean).abs()[(gradient != 0) & (clean > 0.1) & (clean < 0.9)]
+    unclipped = (clean > 0.1) & (clean < 0.9)
+    moved = 255 * (adversarial - clean).abs()
+    size = moved[unclipped & (gradient != 0)]
     torch.testing.assert_close(size, torch.full_like(size, min(epsilon, step)))
 
 
 def test_from_a_random_start_the_first_step_climbs_there() -> None:
-    case = Case(
-        "moco", {}, {"adversarial": {"epsilon": 4.0, "step_size": 2.0, "random_start": True}}
-    )
-    still = Case(
-        "moco", {}, {"adversarial": {"epsilon": 4.0, "step_size": 0.0, "random_start": True}}
-    )
+    fields = {"epsilon": 4.0, "step_size": 2.0, "random_start": True}
+    case = Case("moco", {}, {"adversarial": fields})
+    still = Case("moco", {}, {"adversarial": {**fields, "step_size": 0.0}})
     objective = case.objective(case.build())
     made = objective.examples(batch())
     x = made[STD].crops[0]
     start = still.examples()["adversarial"].crops[0]
-    slope = objective.score.gradient(made[STD].at((start,)), MAIN)[0]
-    expected = (x + (start - x + 2 / 255 * slope.sign()).clamp(-4 / 255, 4 / 255)).clamp(0, 1)
-    torch.testing.assert_close(made["adversarial"].crops[0], expected, atol=1e-12, rtol=0)
-    assert bool((slope.sign() != made[STD].gradient(MAIN)[0].sign()).any())
+    at_start = made[STD].at((start,))
+    slope = objective.score.gradient(at_start, MAIN)[0]
+    delta = start - x + 2 / 255 * slope.sign()
+    radius = 4 / 255
+    expected = (x + delta.clamp(-radius, radius)).clamp(0, 1)
+    found = made["adversarial"].crops[0]
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    clean_slope = made[STD].gradient(MAIN)[0]
+    assert bool((slope.sign() != clean_slope.sign()).any())
 
 
 def test_n_fgsm_is_one_step_from_noise_that_is_not_projected() -> None:
     """x + n + ε·sign ∂L/∂x(x + n), n uniform in [−2ε, 2ε]; only pixels are clipped."""
-    noise, whole = (
-        {"epsilon": 4.0, "random_start": 2.0, "project": False, "step_size": step}
-        for step in (0.0, 4.0)
-    )
+    noise = {"epsilon": 4.0, "random_start": 2.0, "project": False, "step_size": 0.0}
+    whole = {"epsilon": 4.0, "random_start": 2.0, "project": False, "step_size": 4.0}
     case = Case("moco", {}, {"adversarial": whole})
     objective = case.objective(case.build())
     made = objective.examples(batch())
-    x, (_, start, _) = made[STD].crops[0], attack(**noise)
-    slope = objective.score.gradient(made[STD].at((start,)), MAIN)[0]
+    x = made[STD].crops[0]
+    _, start, _ = attack(**noise)
+    at_start = made[STD].at((start,))
+    slope = objective.score.gradient(at_start, MAIN)[0]
     view = made["adversarial"].crops[0]
-    torch.testing.assert_close(
-        view, (start + 4 / 255 * slope.sign()).clamp(0, 1), atol=1e-12, rtol=0
-    )
+    expected = (start + 4 / 255 * slope.sign()).clamp(0, 1)
+    torch.testing.assert_close(view, expected, atol=1e-12, rtol=0)
     moved = 255 * (start - x)[(x > 0.1) & (x < 0.9)]
     assert 7.9 < float(moved.abs().max()) <= 8 + 1e-9
-    assert abs(float(moved.abs().mean()) - 4) < 0.2  # uniform
-    assert 11.5 < 255 * float((view - x).abs().max()) <= 12 + 1e-9
+    found = abs(float(moved.abs().mean()) - 4)
+    assert found < 0.2  # uniform
+    reach = 255 * float((view - x).abs().max())
+    assert 11.5 < reach <= 12 + 1e-9
     assert 255 * float((attack(**{**whole, "project": True})[1] - x).abs().max()) <= 4 + 1e-9
 
 
 def test_l2_steps_along_the_gradient_of_each_image() -> None:
-    clean, adversarial, gradient = attack(
-        norm="l2", unit="pixel", epsilon=0.5, step_size=0.2, clip=False
-    )
+    fields = {"norm": "l2", "unit": "pixel", "step_size": 0.2, "clip": False}
+    clean, adversarial, gradient = attack(epsilon=0.5, **fields)
     for x, view, slope in zip(clean, adversarial, gradient, strict=True):
-        torch.testing.assert_close(view, x + 0.2 * slope / slope.norm())
-    _, projected, _ = attack(norm="l2", unit="pixel", epsilon=0.1, step_size=0.2, clip=False)
-    torch.testing.assert_close(
-        (projected - clean).flatten(1).norm(dim=1), torch.full((8,), 0.1, dtype=torch.float64)
-    )
+        direction = slope / slope.norm()
+        torch.testing.assert_close(view, x + 0.2 * direction)
+    _, projected, _ = attack(epsilon=0.1, **fields)
+    found = (projected - clean).flatten(1).norm(dim=1)
+    expected = torch.full((8,), 0.1, dtype=torch.float64)
+    torch.testing.assert_close(found, expected)
 
 
 def test_each_image_draws_its_radius_from_a_list() -> None:
@@ -98,9 +104,9 @@ def test_each_image_draws_its_radius_from_a_list() -> None:
         torch.testing.assert_close(of_image, of_image.amax().expand_as(of_image))
         drawn.append(round(float(of_image.amax()), 9))
     assert set(drawn) == {0.25, 1.0, 4.0}  # eight images of this seed
-    seen = Adversarial(epsilon=(0.25, 1.0, 4.0), step_size=4.0)._radii(
-        torch.zeros(312, 3, 1, 1), batch().stream
-    )
+    attacker = Adversarial(epsilon=(0.25, 1.0, 4.0), step_size=4.0)
+    many = torch.zeros(312, 3, 1, 1)
+    seen = attacker._radii(many, batch().stream)
     counts = [int((seen == radius).sum()) for radius in (0.25, 1.0, 4.0)]
     assert sum(counts) == 312
     assert all(70 < count < 138 for count in counts)  # 104 expected, 4 standard deviations
@@ -115,19 +121,21 @@ def test_a_list_of_radii_in_several_steps_against_a_loop() -> None:
     objective = case.objective(case.build())
     made = objective.examples(batch())
     clean = made[STD]
-    choice = draws.integers(
-        BATCH, 2, batch().stream.child("hard example", "adversarial", "epsilon")
-    )
+    stream = batch().stream.child("hard example", "adversarial", "epsilon")
+    choice = draws.integers(BATCH, 2, stream)
     x = clean.crops[0]
     radii = [(0.5, 3.0)[c] / 255 for c in choice.tolist()]
     delta = torch.zeros_like(x)
     for _ in range(2):
-        gradient = objective.score.gradient(clean.at((x + delta,)), MAIN)[0]
+        view = clean.at((x + delta,))
+        gradient = objective.score.gradient(view, MAIN)[0]
         for i, radius in enumerate(radii):
-            delta[i] = (delta[i] + 2 / 255 * gradient[i].sign()).clamp(-radius, radius)
+            moved = delta[i] + 2 / 255 * gradient[i].sign()
+            delta[i] = moved.clamp(-radius, radius)
         delta = (x + delta).clamp(0, 1) - x
     assert len(set(radii)) == 2
-    torch.testing.assert_close(made["adversarial"].crops[0], x + delta, atol=1e-12, rtol=0)
+    found = made["adversarial"].crops[0]
+    torch.testing.assert_close(found, x + delta, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("epsilon", [0.25, 2.0])
@@ -139,9 +147,9 @@ def test_root_mean_square_grey_levels_make_the_norms_comparable(epsilon: float) 
     for x, view, slope in zip(clean, adversarial, gradient, strict=True):
         size = epsilon / 255 * (3 * 12 * 12) ** 0.5
         torch.testing.assert_close(view, x + size * slope / slope.norm())
-        torch.testing.assert_close(
-            (255 * (view - x)).square().mean().sqrt(), torch.tensor(epsilon, dtype=view.dtype)
-        )
+        found = (255 * (view - x)).square().mean().sqrt()
+        expected = torch.tensor(epsilon, dtype=view.dtype)
+        torch.testing.assert_close(found, expected)
     pixels = attack(norm="l2", unit="pixel", epsilon=size, step_size=size, clip=False)[1]
     torch.testing.assert_close(pixels, adversarial, atol=1e-15, rtol=0)
 
@@ -152,14 +160,17 @@ def test_l2_survives_tiny_and_zero_gradients() -> None:
     gradient = torch.zeros_like(clean)
     gradient[0] = 1e-30
     gradient[1, 0, 0, 0] = float("nan")
-    moved = (attacker._step(clean, clean, gradient, 0.5) - clean).flatten(1).norm(dim=1)
-    torch.testing.assert_close(moved, torch.tensor([0.2, 0.0, 0.0]), atol=1e-6, rtol=1e-6)
+    view = attacker._step(clean, clean, gradient, 0.5)
+    moved = (view - clean).flatten(1).norm(dim=1)
+    expected = torch.tensor([0.2, 0.0, 0.0])
+    torch.testing.assert_close(moved, expected, atol=1e-6, rtol=1e-6)
 
 
 def test_random_start_differs_by_step_of_training_and_stays_in_the_ball() -> None:
     clean, first, _ = attack(random_start=True, epsilon=2.0, step_size=0.0)
     _, second, _ = attack(batch(1), random_start=True, epsilon=2.0, step_size=0.0)
-    assert float((first - clean).abs().max()) <= 2 / 255 + 1e-12
+    found = float((first - clean).abs().max())
+    assert found <= 2 / 255 + 1e-12
     assert float((first - clean).abs().mean()) > 0.5 / 255
     assert not torch.allclose(first - clean, second - batch(1).crops[0])
 

@@ -24,7 +24,8 @@ def test_nothing_to_do_is_the_source() -> None:
     source = clean()
     made = RandAugment(operations=0, cutout=0)(source, Stream(0))
     assert all(torch.equal(view, crop) for view, crop in zip(made.crops, source.crops, strict=True))
-    assert (made.mixture, made.branch) == (source.mixture, source.branch)
+    assert made.mixture == source.mixture
+    assert made.branch == source.branch
 
 
 def test_operations_are_those_of_views_at_a_uniform_magnitude(
@@ -59,7 +60,8 @@ def test_a_grey_square_of_half_the_side_at_any_place() -> None:
             filled = ((made - randaugment.FILL).abs() < 1e-6).all(0)
             rows = filled.any(1).nonzero()
             columns = filled.any(0).nonzero()
-            high, wide = (int(where.max() - where.min()) + 1 for where in (rows, columns))
+            high = int(rows.max() - rows.min()) + 1
+            wide = int(columns.max() - columns.min()) + 1
             assert size // 4 <= min(high, wide) <= max(high, wide) <= size // 2
             assert int(filled.sum()) == high * wide
             assert torch.equal(made[:, ~filled], before[:, ~filled])

@@ -34,26 +34,31 @@ def inside(source: Example) -> Example:
 def test_every_image_moves_by_the_same_length() -> None:
     source = inside(clean_example())
     made = VAT(epsilon=3.0)(source, Stream(0))
-    length = 255 * (made.crops[0] - source.crops[0]).square().mean((1, 2, 3)).sqrt()
+    delta = made.crops[0] - source.crops[0]
+    length = 255 * delta.square().mean((1, 2, 3)).sqrt()
     torch.testing.assert_close(length, torch.full_like(length, 3.0))
     assert made.branch.name == "aux"
 
 
 def test_it_turns_the_embedding_more_than_noise_does_and_iterations_more_still() -> None:
     source = inside(clean_example())
-    noise = torch.randn(source.crops[0].shape, generator=torch.Generator().manual_seed(0)).double()
-    noise = noise / noise.square().mean((1, 2, 3), keepdim=True).sqrt() / 255
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(source.crops[0].shape, generator=generator).double()
+    length = noise.square().mean((1, 2, 3), keepdim=True).sqrt()
+    noise = noise / length / 255
     by_chance = turned(source, (source.crops[0] + noise,))
-    once, often = (
-        turned(source, VAT(iterations=count)(source, Stream(0)).crops) for count in (1, 6)
-    )
+    first = VAT(iterations=1)(source, Stream(0))
+    sixth = VAT(iterations=6)(source, Stream(0))
+    once = turned(source, first.crops)
+    often = turned(source, sixth.crops)
     assert once > 3 * by_chance
     assert often > once
 
 
 def test_the_direction_is_the_top_eigenvector_of_a_network_without_bends() -> None:
     """Of 1 − cos around a point of a linear encoder: found here by the Hessian, image by image."""
-    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 12 * 12, 8))
+    linear = nn.Linear(3 * 12 * 12, 8)
+    network = nn.Sequential(nn.Flatten(), linear)
     network.num_features = 8  # type: ignore[assignment]
     source = inside(clean_example(network))
     made = VAT(iterations=60, probe=0.05, epsilon=0.1)(source, Stream(0))
@@ -63,20 +68,24 @@ def test_the_direction_is_the_top_eigenvector_of_a_network_without_bends() -> No
         still = method.embed((crop,), MAIN).detach()
 
         def distance(flat: Tensor, crop: Tensor = crop, still: Tensor = still) -> Tensor:
-            return -(method.embed((crop + flat.view_as(crop),), MAIN) * still).sum()
+            moved = crop + flat.view_as(crop)
+            embedding = method.embed((moved,), MAIN)
+            return -(embedding * still).sum()
 
-        hessian = torch.autograd.functional.hessian(
-            distance, torch.zeros(crop.numel(), dtype=torch.float64)
-        )
+        origin = torch.zeros(crop.numel(), dtype=torch.float64)
+        hessian = torch.autograd.functional.hessian(distance, origin)
         top = torch.linalg.eigh(hessian).eigenvectors[:, -1]
         delta = (made.crops[0][i] - crop[0]).flatten()
-        assert float((delta @ top).abs() / delta.norm()) > 0.99
+        cosine = (delta @ top).abs() / delta.norm()
+        assert float(cosine) > 0.99
 
 
 def test_pseudo_labels_do_not_matter() -> None:
     source = clean_example()
     labels, weight = source.mixture[0]
-    other = replace(source, mixture=((labels[torch.arange(len(source)).flip(0)], weight),))
-    first, second = (VAT()(example, Stream(0)) for example in (source, other))
+    reverse = torch.arange(len(source)).flip(0)
+    other = replace(source, mixture=((labels[reverse], weight),))
+    first = VAT()(source, Stream(0))
+    second = VAT()(other, Stream(0))
     assert torch.equal(first.crops[0], second.crops[0])
     assert second.mixture is other.mixture

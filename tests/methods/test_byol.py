@@ -70,7 +70,8 @@ def test_byols_target_follows_without_a_predictor_and_slower_to_the_end() -> Non
     for name, p in made.target.named_parameters():
         torch.testing.assert_close(p, 0.9 * before[name] + 0.1 * online[name])
     assert not any(name.startswith("head.1") for name in before)
-    assert len([name for name in online if name.startswith("head.1")]) == 6
+    found = len([name for name in online if name.startswith("head.1")])
+    assert found == 6
     assert made.total_steps == 20
     values = [cosine_momentum(0.9, k, 20) for k in (0, 10, 20)]
     assert values == pytest.approx([0.9, 0.95, 1.0])
@@ -115,7 +116,8 @@ def test_simsiams_predictor_keeps_its_rate() -> None:
     fixed = {
         id(p) for group in optimizer.param_groups if not group["scheduled"] for p in group["params"]
     }
-    assert fixed == {id(p) for p in made.encoder.head.predictor.parameters()}  # type: ignore[union-attr]
+    expected = {id(p) for p in made.encoder.head.predictor.parameters()}
+    assert fixed == expected  # type: ignore[union-attr]
     free = simsiam(constant_predictor_rate=False)
     groups = optimizers.build(
         free.parameters(), OptimizerConfig(), 4, free.unscheduled()
@@ -131,6 +133,6 @@ def test_the_large_view_alone_predicts_the_other() -> None:
         whole = made.loss(embedding, labels)
         alone = made.loss(embedding[:1], labels)
         torch.testing.assert_close(alone / alone.sum(), (whole[:1] / whole[:1].sum()).reshape(1, 4))
-        torch.testing.assert_close(
-            made.correct(embedding[:1], labels), made.correct(embedding, labels)[:1]
-        )
+        found = made.correct(embedding[:1], labels)
+        expected = made.correct(embedding, labels)[:1]
+        torch.testing.assert_close(found, expected)

@@ -39,9 +39,9 @@ def test_loss_is_lightlys() -> None:
     criterion = dino_loss(
         output_dim=K, teacher_temp=0.07, warmup_teacher_temp_epochs=0, student_temp=0.1
     ).double()
-    torch.testing.assert_close(
-        made.loss(embedding, labels).mean(), criterion(list(teacher), list(student), epoch=0)
-    )
+    found = made.loss(embedding, labels).mean()
+    expected = criterion(list(teacher), list(student), epoch=0)
+    torch.testing.assert_close(found, expected)
 
 
 def test_the_centre_follows_the_teachers_mean_score() -> None:
@@ -54,7 +54,8 @@ def test_the_centre_follows_the_teachers_mean_score() -> None:
     later = made.pseudo_labels(batch(*SIZES), None)
     with torch.no_grad():
         again = scores(made.teacher.embed(data.crops[:2], MAIN), made.teacher_prototypes.weight)
-    torch.testing.assert_close(later.classes, F.softmax((again - made.center) / 0.04, -1))
+    expected = F.softmax((again - made.center) / 0.04, -1)
+    torch.testing.assert_close(later.classes, expected)
 
 
 def test_the_teachers_temperature_rises_in_equal_steps() -> None:

@@ -77,7 +77,8 @@ def test_symmetric_loss_adds_the_swapped_roles_and_enqueues_both() -> None:
     parts = [one_way.loss(*given).mean() for given in both_ways]
     torch.testing.assert_close(both, parts[0] + parts[1])
     method.commit(data, embedding.detach(), labels)
-    torch.testing.assert_close(method.queue[: 2 * BATCH], labels.keys.reshape(2 * BATCH, -1))
+    expected = labels.keys.reshape(2 * BATCH, -1)
+    torch.testing.assert_close(method.queue[: 2 * BATCH], expected)
     assert int(method.queue_pointer) == 2 * BATCH
 
 
@@ -128,4 +129,5 @@ def test_mixed_positives_against_written_dictionaries(kind: str) -> None:
     query = method.embed(method.anchors(batch()), MAIN).detach()
     own, other = method.pseudo_labels(batch(), None).mixed(permutation)
     ours = 0.7 * method.loss(query, own) + 0.3 * method.loss(query, other)
-    torch.testing.assert_close(ours[0], by_hand(method, query[0], permutation, 0.7, kind))
+    expected = by_hand(method, query[0], permutation, 0.7, kind)
+    torch.testing.assert_close(ours[0], expected)

@@ -197,7 +197,8 @@ def test_images_without_cluster_leave_the_mean_to_the_others() -> None:
     made = method()
     made.start_epoch(0, Data(missing=(9, 17)))
     assert (made.clusters[:, [9, 17]] == -100).all()
-    assert int((made.clusters >= 0).sum()) == 2 * (DATA - 2)
+    found = int((made.clusters >= 0).sum())
+    assert found == 2 * (DATA - 2)
     data = batch()
     labels = made.pseudo_labels(data, None)
     embedding = made.embed(made.anchors(data), MAIN)
@@ -233,9 +234,8 @@ def test_mixing_mixes_both_kinds_of_pseudo_label() -> None:
             proto = 0.0 if position == 9 else by_hand(made, embedding[0, place], position, labels)
             expected += share * (float(part[0, place]) + proto * 4 / 3)
         assert float(mixed[0, place]) == pytest.approx(expected, rel=1e-12)
-    torch.testing.assert_close(
-        made.loss(embedding[:, order], labels[order]), made.loss(embedding, labels)[:, order]
-    )
+    found = made.loss(embedding[:, order], labels[order])
+    torch.testing.assert_close(found, made.loss(embedding, labels)[:, order])
 
 
 def clustered(world_size: int) -> dict[str, Tensor]:
@@ -260,7 +260,8 @@ def clustered(world_size: int) -> dict[str, Tensor]:
 
 def test_shares_of_different_lengths_give_what_one_process_finds() -> None:
     """23 images on two processes, one of them unreadable; the seen images of a batch are not spread evenly either."""
-    one, (first, second) = clustered(1), run_together(2, clustered, 2)
+    one = clustered(1)
+    first, second = run_together(2, clustered, 2)
     assert one.keys() == first.keys()
     for name, value in one.items():
         assert torch.equal(first[name], second[name]), name

@@ -17,7 +17,8 @@ TAU = 0.3
 
 
 def method(**fields: object) -> SimCLR:
-    return small(SimCLRConfig(dim=6, temperature=TAU, **fields), branches=("main", "aux"))  # type: ignore[arg-type]
+    config = SimCLRConfig(dim=6, temperature=TAU, **fields)  # type: ignore[arg-type]
+    return small(config, branches=("main", "aux"))
 
 
 def naive(query: Tensor, dictionary: Tensor, positive: list[int], hidden: list[set[int]]) -> Tensor:
@@ -31,7 +32,8 @@ def naive(query: Tensor, dictionary: Tensor, positive: list[int], hidden: list[s
                 for m in range(BATCH)
                 if not (other == view and m in hidden[i])
             ]
-            own = torch.exp(query[view, i] @ dictionary[1 - view, positive[i]] / TAU)
+            cosine = query[view, i] @ dictionary[1 - view, positive[i]]
+            own = torch.exp(cosine / TAU)
             losses[view, i] = -torch.log(own / sum(terms))
     return losses
 
@@ -66,7 +68,8 @@ def test_a_query_is_compared_with_the_clean_batch_but_not_with_itself() -> None:
     query = unit(2, BATCH, 6, seed=1).requires_grad_()
     found = made.loss(query, labels_of(made, clean))
     every = list(range(BATCH))
-    torch.testing.assert_close(found, naive(query, clean, every, [{i} for i in every]))
+    expected = naive(query, clean, every, [{i} for i in every])
+    torch.testing.assert_close(found, expected)
 
 
 def test_views_mixed_twice_hide_all_that_they_show() -> None:
@@ -75,16 +78,23 @@ def test_views_mixed_twice_hide_all_that_they_show() -> None:
     query = unit(2, BATCH, 6, seed=1)
     once = torch.tensor([1, 0, 2, 3])
     again = torch.tensor([2, 3, 0, 1])
-    partner = [once.tolist()[i] for i in range(BATCH)]
-    for position, mixed in enumerate(labels_of(made, clean).mixed(once)):
+    partner = once.tolist()
+    other_image = again.tolist()
+    labels = labels_of(made, clean)
+    for position, mixed in enumerate(labels.mixed(once)):
         first, second = mixed.mixed(again)
-        shown = [
-            {i, partner[i], again.tolist()[i], partner[again.tolist()[i]]} for i in range(BATCH)
-        ]
+        shown = []
+        for i in range(BATCH):
+            other = other_image[i]
+            shown.append({i, partner[i], other, partner[other]})
         own = [i if position == 0 else partner[i] for i in range(BATCH)]
-        torch.testing.assert_close(made.loss(query, first), naive(query, clean, own, shown))
-        other = [own[i] for i in again.tolist()]
-        torch.testing.assert_close(made.loss(query, second), naive(query, clean, other, shown))
+        found = made.loss(query, first)
+        expected = naive(query, clean, own, shown)
+        torch.testing.assert_close(found, expected)
+        others = [own[i] for i in other_image]
+        found = made.loss(query, second)
+        expected = naive(query, clean, others, shown)
+        torch.testing.assert_close(found, expected)
 
 
 def test_the_large_view_alone_is_a_query_too() -> None:
@@ -92,35 +102,44 @@ def test_the_large_view_alone_is_a_query_too() -> None:
     clean = unit(2, BATCH, 6)
     query = unit(2, BATCH, 6, seed=1)
     labels = labels_of(made, clean)
-    torch.testing.assert_close(made.loss(query[:1], labels), made.loss(query, labels)[:1])
-    torch.testing.assert_close(made.correct(query[:1], labels), made.correct(query, labels)[:1])
+    found = made.loss(query[:1], labels)
+    expected = made.loss(query, labels)[:1]
+    torch.testing.assert_close(found, expected)
+    alone = made.correct(query[:1], labels)
+    both = made.correct(query, labels)
+    torch.testing.assert_close(alone, both[:1])
 
 
 def test_joint_compares_adversarial_views_with_each_other() -> None:
     made = method(adversarial_terms="joint")
     query = unit(2, BATCH, 6, seed=1)
-    found = made.loss(query, labels_of(made, unit(2, BATCH, 6))).mean()
-    torch.testing.assert_close(found, nt_xent()(query[0], query[1]))
-    mixed, _ = labels_of(made, unit(2, BATCH, 6)).mixed(torch.arange(BATCH))
-    torch.testing.assert_close(
-        made.loss(query, mixed), method().loss(query, mixed)
-    )  # mixed views are queries
+    labels = labels_of(made, unit(2, BATCH, 6))
+    found = made.loss(query, labels).mean()
+    expected = nt_xent()(query[0], query[1])
+    torch.testing.assert_close(found, expected)
+    mixed, _ = labels.mixed(torch.arange(BATCH))
+    found = made.loss(query, mixed)
+    as_queries = method().loss(query, mixed)
+    torch.testing.assert_close(found, as_queries)
 
 
 def test_clae_term() -> None:
     made = method(adversarial_terms="clae")
     data = batch(12, 12)
-    labels = made.pseudo_labels(data, made.embed(data.crops, MAIN).detach())
+    clean = made.embed(data.crops, MAIN).detach()
+    labels = made.pseudo_labels(data, clean)
     before = {name: value.clone() for name, value in made.state_dict().items()}
     attacked = tuple((crop + 0.01).clamp(0, 1) for crop in data.crops)
     aux = Branch("aux", update=False)
-    made.loss(made.embed(attacked, aux), labels).mean().backward()
+    embedding = made.embed(attacked, aux)
+    made.loss(embedding, labels).mean().backward()
     found = {name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None}
     assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
     made.zero_grad()
     query = made.embed(attacked, aux)
     still = made.embed(data.crops, replace(MAIN, update=False))
-    (sum(nt_xent()(still[v], query[v]) for v in range(2)) / 2).backward()
+    losses = [nt_xent()(still[v], query[v]) for v in range(2)]
+    (sum(losses) / 2).backward()
     assert found.keys() == {name for name, p in made.named_parameters() if p.grad is not None}
     for name, p in made.named_parameters():
         if p.grad is not None:

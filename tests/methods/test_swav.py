@@ -15,7 +15,8 @@ K = 5
 
 
 def method(**fields: object) -> SwAV:
-    return small(SwAVConfig(dim=6, hidden=10, num_prototypes=K, **fields), 3)  # type: ignore[arg-type]
+    config = SwAVConfig(dim=6, hidden=10, num_prototypes=K, **fields)  # type: ignore[arg-type]
+    return small(config, 3)
 
 
 def published_codes(scores: Tensor) -> Tensor:
@@ -39,7 +40,10 @@ def test_loss_and_codes_are_the_published_ones() -> None:
         q = published_codes(scores[code].detach())
         torch.testing.assert_close(labels.codes[code], q)
         others = [view for view in range(3) if view != code]
-        losses = [-(q * F.log_softmax(scores[view] / 0.1, 1)).sum(1).mean() for view in others]
+        losses = []
+        for view in others:
+            likely = F.log_softmax(scores[view] / 0.1, 1)
+            losses.append(-(q * likely).sum(1).mean())
         total = total + sum(losses) / len(others) / 2
     torch.testing.assert_close(made.loss(embedding, labels).mean(), total)
 
@@ -48,9 +52,9 @@ def test_prototypes_are_unit_before_every_step_and_frozen_at_first() -> None:
     made = method(freeze_prototypes_steps=1)
     for step in range(2):
         data = batch(*SIZES, step=step)
-        torch.testing.assert_close(
-            made.prototypes.weight.norm(dim=1), torch.ones(K, dtype=torch.float64)
-        )
+        found = made.prototypes.weight.norm(dim=1)
+        expected = torch.ones(K, dtype=torch.float64)
+        torch.testing.assert_close(found, expected)
         embedding = made.embed(data.crops, MAIN)
         labels = made.pseudo_labels(data, embedding.detach())
         made.loss(embedding, labels).mean().backward()
@@ -61,19 +65,22 @@ def test_prototypes_are_unit_before_every_step_and_frozen_at_first() -> None:
 
 
 def test_the_queue_helps_once_it_is_full_and_holds_the_newest_clean_embeddings() -> None:
-    made = method(queue_size=2 * BATCH + 1, queue_start_epoch=1)  # from step 4 on, full at step 6
+    # from step 4 on, full at step 6
+    made = method(queue_size=2 * BATCH + 1, queue_start_epoch=1)
     kept: list[Tensor] = []
     for step in range(9):
         data = batch(*SIZES, step=step)
         with torch.no_grad():
             embedding = made.embed(data.crops, MAIN)
         labels = made.pseudo_labels(data, embedding)
-        rows = [embedding[:2], *kept[-2:]] if step >= 6 else [embedding[:2]]
+        rows = [embedding[:2]]
+        if step >= 6:
+            rows += kept[-2:]
         for crop in (0, 1):
             every = torch.cat([part[crop] for part in rows])
-            torch.testing.assert_close(
-                labels.codes[crop], published_codes(every @ made.prototypes.weight.T)[:BATCH]
-            )
+            scores = every @ made.prototypes.weight.T
+            expected = published_codes(scores)
+            torch.testing.assert_close(labels.codes[crop], expected[:BATCH])
         made.commit(data, embedding, labels)
         if step >= 4:
             kept.append(embedding[:2])
@@ -86,7 +93,10 @@ def test_the_attack_on_large_crops_alone_is_two_crop_swav() -> None:
     embedding = made.embed(data.crops, MAIN).detach()
     labels = made.pseudo_labels(data, embedding)
     scores = embedding @ made.prototypes.weight.T
-    swapped = [-(labels.codes[1 - v] * F.log_softmax(scores[v] / 0.1, 1)).sum(1) for v in (0, 1)]
-    torch.testing.assert_close(made.loss(embedding[:2], labels), torch.stack(swapped))
-    alone = -(labels.codes[1] * F.log_softmax(scores[0] / 0.1, 1)).sum(1)
-    torch.testing.assert_close(made.loss(embedding[:1], labels), alone[None])
+    likely = F.log_softmax(scores / 0.1, -1)
+    first = -(labels.codes[1] * likely[0]).sum(1)
+    second = -(labels.codes[0] * likely[1]).sum(1)
+    found = made.loss(embedding[:2], labels)
+    torch.testing.assert_close(found, torch.stack([first, second]))
+    alone = made.loss(embedding[:1], labels)
+    torch.testing.assert_close(alone, first[None])

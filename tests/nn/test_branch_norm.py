@@ -57,7 +57,9 @@ def test_one_branch_equals_a_plain_batch_norm_and_leaves_the_other_alone(branch:
     ours.eval()
     plain.eval()
     with use_branch(ours, Branch(branch)):
-        torch.testing.assert_close(ours(images(seed=1)), plain(images(seed=1)))
+        found = ours(images(seed=1))
+        expected = plain(images(seed=1))
+        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -80,12 +82,12 @@ def test_groups_equal_one_plain_batch_norm_a_group(count: int, groups: int, layo
     result = ours(x)
     torch.testing.assert_close(result, theirs)
     a = torch.autograd.grad((result * weights).sum(), [x, ours[0].weight, ours[0].bias])
-    torch.testing.assert_close(
-        a, torch.autograd.grad((theirs * weights).sum(), [x, plain.weight, plain.bias])
-    )
+    expected = torch.autograd.grad((theirs * weights).sum(), [x, plain.weight, plain.bias])
+    torch.testing.assert_close(a, expected)
     for name in ("running_mean", "running_var"):
+        found = getattr(ours[0], name)
         torch.testing.assert_close(
-            getattr(ours[0], name), torch.stack([getattr(norm, name) for norm in norms]).mean(0)
+            found, torch.stack([getattr(norm, name) for norm in norms]).mean(0)
         )
 
 
@@ -138,7 +140,9 @@ def test_surgery_on_timm_networks(name: str) -> None:
     ours = convert(copy.deepcopy(plain), groups=1)
     x = torch.rand(4, 3, 64, 64, dtype=torch.float64)
     for train in (True, False):
-        torch.testing.assert_close(ours.train(train)(x), plain.train(train)(x))
+        found = ours.train(train)(x)
+        expected = plain.train(train)(x)
+        torch.testing.assert_close(found, expected)
     assert not any(
         isinstance(m, nn.BatchNorm2d) and not n.endswith("aux") for n, m in ours.named_modules()
     )

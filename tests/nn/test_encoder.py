@@ -12,6 +12,8 @@ from hexa.nn.branch_norm import use_branch
 from hexa.nn.encoder import Encoder, normalized_head
 from hexa.nn.normalize import Normalize
 
+NORMALIZE = Normalize((0.5,) * 3, (0.5,) * 3)
+
 
 def encoder(groups: int = 1) -> Encoder:
     torch.manual_seed(0)
@@ -35,8 +37,12 @@ def test_one_backbone_pass_a_size_and_one_head_pass_in_crop_major_order() -> Non
     found = made.multi_crop(views)
     assert [tuple(shape) for shape in seen] == [(8, 3, 12, 12), (12, 3, 8, 8)]
     twin = encoder()
-    rows = [twin.backbone(twin.normalize(torch.cat(part))) for part in (views[:2], views[2:])]
-    torch.testing.assert_close(found, twin.head(torch.cat(rows)).view(5, 4, 6))
+    rows = []
+    for part in (views[:2], views[2:]):
+        pixels = twin.normalize(torch.cat(part))
+        rows.append(twin.backbone(pixels))
+    expected = twin.head(torch.cat(rows)).view(5, 4, 6)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -49,20 +55,24 @@ def test_with_groups_every_run_of_images_is_a_world_of_its_own(batch: int, group
     with use_branch(made, images=batch):
         together = made.multi_crop(views)
     runs = min(groups, batch)
-    parts = [tuple(view.tensor_split(runs)[part] for view in views) for part in range(runs)]
-    alone = [encoder() for _ in parts]
-    apart = torch.cat([one.multi_crop(part) for one, part in zip(alone, parts, strict=True)], 1)
-    torch.testing.assert_close(together, apart)
+    alone = []
+    apart = []
+    for run in range(runs):
+        part = tuple(view.tensor_split(runs)[run] for view in views)
+        one = encoder()
+        alone.append(dict(one.named_buffers()))
+        apart.append(one.multi_crop(part))
+    torch.testing.assert_close(together, torch.cat(apart, 1))
     for name, value in made.named_buffers():
         if "running" in name and "aux" not in name:
-            torch.testing.assert_close(
-                value, torch.stack([dict(one.named_buffers())[name] for one in alone]).mean(0)
-            )
+            each = torch.stack([buffers[name] for buffers in alone])
+            torch.testing.assert_close(value, each.mean(0))
 
 
 def test_compiling_reaches_several_crops() -> None:
     """Methods of several crops never call the encoder itself."""
-    made = Encoder(nn.Sequential(nn.Flatten()), nn.LazyLinear(4), Normalize((0.5,) * 3, (0.5,) * 3))
+    backbone = nn.Sequential(nn.Flatten())
+    made = Encoder(backbone, nn.LazyLinear(4), NORMALIZE)
     crops = (torch.rand(2, 3, 4, 4), torch.rand(2, 3, 4, 4))
     expected = made.multi_crop(crops)
     seen: list[int] = []
@@ -77,6 +87,7 @@ def test_compiling_reaches_several_crops() -> None:
 
 
 def test_embeddings_are_projections_of_length_one() -> None:
-    made = Encoder(nn.Flatten(), nn.Linear(48, 5), Normalize((0.5,) * 3, (0.5,) * 3)).double()
-    projections, embedding = (of(crops(3, 4, 4), MAIN) for of in (made.project, made.embed))
+    made = Encoder(nn.Flatten(), nn.Linear(48, 5), NORMALIZE).double()
+    projections = made.project(crops(3, 4, 4), MAIN)
+    embedding = made.embed(crops(3, 4, 4), MAIN)
     torch.testing.assert_close(embedding, projections / projections.norm(dim=-1, keepdim=True))

@@ -112,7 +112,8 @@ def test_parts_of_the_processes_equal_one_batch_norm_each(
             )
     for key in ("mean", "var", "count"):
         expected = torch.stack([theirs[key].double() for theirs in statistics]).mean(0)
-        torch.testing.assert_close(ours[0][key].double(), expected, rtol=1e-5, atol=1e-6)
+        found = ours[0][key].double()
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
         assert all(torch.equal(ours[0][key], other[key]) for other in ours)
 
 

@@ -19,14 +19,16 @@ def test_clipped_boxes_follow_the_original_rule() -> None:
     shares = torch.linspace(0, 1, 50, dtype=torch.float64)
     boxes = cut_boxes(shares, 32, False, generator())
     centres = torch.rand(50, 2, generator=generator(), dtype=torch.float64)
-    for share, (top, bottom, left, right), (y, x) in zip(
-        shares, boxes.tolist(), centres.tolist(), strict=True
-    ):
-        half = int(32 * math.sqrt(1 - float(share))) // 2
+    drawn = zip(shares.tolist(), boxes.tolist(), centres.tolist(), strict=True)
+    for share, (top, bottom, left, right), (y, x) in drawn:
+        cut = int(32 * math.sqrt(1 - share))
+        half = cut // 2
         cy = int(y * 32)
         cx = int(x * 32)
-        assert (top, bottom) == (max(cy - half, 0), min(cy + half, 32))
-        assert (left, right) == (max(cx - half, 0), min(cx + half, 32))
+        assert top == max(cy - half, 0)
+        assert bottom == min(cy + half, 32)
+        assert left == max(cx - half, 0)
+        assert right == min(cx + half, 32)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +37,9 @@ def test_clipped_boxes_follow_the_original_rule() -> None:
 def test_realised_share_of_clipped_boxes(size: int, mean: float, std: float | None) -> None:
     """The simulated moments of F15 for Beta(5, 3)."""
     draw = generator(1)
-    kept = kept_share(cut_boxes(draw_beta(5, 3, 60_000, draw), size, False, draw), size)
+    shares = draw_beta(5, 3, 60_000, draw)
+    boxes = cut_boxes(shares, size, False, draw)
+    kept = kept_share(boxes, size)
     assert float(kept.mean()) == pytest.approx(mean, abs=0.003)
     if std is not None:
         assert float(kept.std()) == pytest.approx(std, abs=0.003)
@@ -49,22 +53,27 @@ def test_inside_boxes_keep_the_drawn_share() -> None:
     assert int(boxes.max()) <= 224
     kept = kept_share(boxes, 224)
     assert float(kept.mean()) == pytest.approx(0.625, abs=0.006)
-    assert float((kept - shares).abs().max()) < 2 / 224
+    difference = (kept - shares).abs()
+    assert float(difference.max()) < 2 / 224
     # every corner is possible, the last included
     assert int(boxes[:, 1].max()) == 224
 
 
 @pytest.mark.parametrize("per_sample", [False, True])
 def test_paste_against_a_pixel_loop(per_sample: bool) -> None:
-    images = torch.rand(5, 3, 6, 6, generator=generator()).to(memory_format=torch.channels_last)
+    images = torch.rand(5, 3, 6, 6, generator=generator())
+    images = images.to(memory_format=torch.channels_last)
     permutation = torch.tensor([1, 2, 0, 4, 3])
-    boxes = cut_boxes(torch.full((5 if per_sample else 1,), 0.5), 6, False, generator(5))
+    count = 5 if per_sample else 1
+    shares = torch.full((count,), 0.5)
+    boxes = cut_boxes(shares, 6, False, generator(5))
     mixed = paste(images, permutation, boxes)
     for i in range(5):
         top, bottom, left, right = boxes[i if per_sample else 0].tolist()
         for y in range(6):
             for x in range(6):
-                source = permutation[i] if top <= y < bottom and left <= x < right else i
+                pasted = top <= y < bottom and left <= x < right
+                source = permutation[i] if pasted else i
                 assert torch.equal(mixed[i, :, y, x], images[source, :, y, x])
     assert mixed.is_contiguous(memory_format=torch.channels_last)
     assert not torch.equal(mixed, images)

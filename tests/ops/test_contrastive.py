@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
@@ -13,17 +15,18 @@ from hexa.ops.contrastive import finds_other_view, info_nce, is_nearest, nt_xent
 def unit(*shape: int, seed: int = 0) -> Tensor:
     """Unit rows in fp64."""
     generator = torch.Generator().manual_seed(seed)
-    return F.normalize(torch.randn(*shape, generator=generator, dtype=torch.float64), dim=-1)
+    rows = torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return F.normalize(rows, dim=-1)
 
 
 def naive(q: Tensor, k: Tensor, n: Tensor, temperature: float, extra: Tensor | None) -> Tensor:
-    logits = torch.cat(
-        [(q * k).sum(-1, keepdim=True), *([] if extra is None else [extra]), q @ n.T], -1
-    )
-    target = torch.zeros(q.shape[:-1], dtype=torch.long).flatten()
-    return F.cross_entropy((logits / temperature).flatten(0, 1), target, reduction="none").view(
-        q.shape[:-1]
-    )
+    positive = (q * k).sum(-1, keepdim=True)
+    between = [] if extra is None else [extra]
+    logits = torch.cat([positive, *between, q @ n.T], -1) / temperature
+    shape = q.shape[:-1]
+    target = torch.zeros(shape, dtype=torch.long)
+    loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
+    return loss.view(shape)
 
 
 def test_value_and_gradient_equal_cross_entropy() -> None:
@@ -36,10 +39,9 @@ def test_value_and_gradient_equal_cross_entropy() -> None:
             theirs = naive(q, k, n, temperature, extra)
             torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
             weight = torch.rand(2, 5, dtype=torch.float64)
-            gradients = [
-                torch.autograd.grad((weight * loss).sum(), q)[0] for loss in (ours, theirs)
-            ]
-            torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
+            (our_slope,) = torch.autograd.grad((weight * ours).sum(), q)
+            (their_slope,) = torch.autograd.grad((weight * theirs).sum(), q)
+            torch.testing.assert_close(our_slope, their_slope, atol=1e-12, rtol=0)
 
 
 def test_extra_similarities_get_a_gradient_and_minus_infinity_is_absent() -> None:
@@ -47,7 +49,9 @@ def test_extra_similarities_get_a_gradient_and_minus_infinity_is_absent() -> Non
     k = unit(1, 4, 6, seed=1)
     n = unit(9, 6, seed=2)
     extra = torch.full((1, 4, 1), -torch.inf, dtype=torch.float64)
-    torch.testing.assert_close(info_nce(q, k, n, 0.2, extra), info_nce(q, k, n, 0.2))
+    found = info_nce(q, k, n, 0.2, extra)
+    expected = info_nce(q, k, n, 0.2)
+    torch.testing.assert_close(found, expected)
     present = torch.zeros(1, 4, 1, dtype=torch.float64, requires_grad=True)
     info_nce(q, k, n, 0.2, present).sum().backward()
     assert bool((present.grad > 0).all())
@@ -60,7 +64,8 @@ def test_bf16_embeddings_are_scored_in_fp32() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = info_nce(q, k, n, 0.2)
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found, info_nce(q.float(), k, n, 0.2), atol=0, rtol=0)
+    expected = info_nce(q.float(), k, n, 0.2)
+    torch.testing.assert_close(found, expected, atol=0, rtol=0)
 
 
 def test_is_nearest_against_a_loop() -> None:
@@ -71,10 +76,11 @@ def test_is_nearest_against_a_loop() -> None:
         found = is_nearest(q, k, n, beside)
         for v in range(2):
             for b in range(20):
-                others = [float(q[v, b] @ row) for row in n] + (
-                    [] if beside is None else beside[v, b].tolist()
-                )
-                assert bool(found[v, b]) == (float(q[v, b] @ k[v, b]) > max(others))
+                others = [float(q[v, b] @ row) for row in n]
+                if beside is not None:
+                    others += beside[v, b].tolist()
+                positive = float(q[v, b] @ k[v, b])
+                assert bool(found[v, b]) == (positive > max(others))
         assert 0 < int(found.sum()) < 40
 
 
@@ -93,7 +99,8 @@ def test_nt_xent_against_a_loop_over_the_dictionary(views: int) -> None:
     for v in range(views):
         for i in range(batch):
             hidden = {(v, int(own[i])), *((v, int(image)) for image in shown[i])}
-            entries = [(w, m) for w in range(views) for m in range(size) if (w, m) not in hidden]
+            every = itertools.product(range(views), range(size))
+            entries = [entry for entry in every if entry not in hidden]
             scores = torch.stack([query[v, i] @ dictionary[entry] for entry in entries])
             positives = [entries.index((w, int(own[i]))) for w in range(views) if w != v]
             each = [
@@ -101,4 +108,6 @@ def test_nt_xent_against_a_loop_over_the_dictionary(views: int) -> None:
                 for positive in positives
             ]
             torch.testing.assert_close(losses[v, i], torch.stack(each).mean())
-            assert bool(nearest[v, i]) == (int(scores.argmax()) in positives)
+            found = bool(nearest[v, i])
+            expected = int(scores.argmax()) in positives
+            assert found == expected

@@ -14,7 +14,8 @@ from hexa.ops.geometry import UNIFORMS_PER_BOX, Boxes, crop_resize, quarter_turn
 
 
 def _boxes(count: int, height: int, width: int, seed: int = 0) -> Boxes:
-    uniforms = torch.rand(count, UNIFORMS_PER_BOX, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    uniforms = torch.rand(count, UNIFORMS_PER_BOX, generator=generator)
     return random_boxes(uniforms, height, width)
 
 
@@ -47,8 +48,10 @@ def test_crop_resize_equals_torchvision_per_image(height: int, width: int, size:
         torch.testing.assert_close(made[number], expected, atol=1e-5, rtol=0)
     grey = crop_resize(images[:, :1], boxes, size, flip)
     one = Boxes(*(value[4:5] for value in boxes))
-    assert torch.equal(grey[4:5], crop_resize(images[4:5, :1], one, size, flip[4:5]))
-    assert torch.equal(made[4:5], crop_resize(images[4:5], one, size, flip[4:5]))
+    grey_alone = crop_resize(images[4:5, :1], one, size, flip[4:5])
+    alone = crop_resize(images[4:5], one, size, flip[4:5])
+    assert torch.equal(grey[4:5], grey_alone)
+    assert torch.equal(made[4:5], alone)
 
 
 def test_all_turns_of_a_view_are_those_of_torch() -> None:
@@ -63,41 +66,45 @@ def test_all_turns_of_a_view_are_those_of_torch() -> None:
         expected = reference.hflip(image) if flip[number] else image
         expected = reference.vflip(expected) if upside_down[number] else expected
         expected = torch.rot90(expected, int(quarters[number]), (1, 2))
-        torch.testing.assert_close(
-            made[number].transpose(1, 2) if turns.transposed[number] else made[number], expected
-        )
+        found = made[number].transpose(1, 2) if turns.transposed[number] else made[number]
+        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (60, 200), (375, 500)])
 def test_boxes_are_distributed_as_torchvisions(height: int, width: int) -> None:
     """Two-sample Kolmogorov-Smirnov on every number of the box, at a level that a wrong distribution does not pass."""
     count = 2000
-    ours = torch.stack(_boxes(count, height, width, seed=3), 1).double().numpy()
+    boxes = _boxes(count, height, width, seed=3)
+    ours = torch.stack(boxes, 1).double().numpy()
     torch.manual_seed(0)
     blank = torch.empty(3, height, width)
-    theirs = np.array(
-        [RandomResizedCrop.get_params(blank, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(count)]
-    )
+    drawn = []
+    for _ in range(count):
+        box = RandomResizedCrop.get_params(blank, (0.08, 1.0), (3 / 4, 4 / 3))
+        drawn.append(box)
+    theirs = np.array(drawn)
     bound = 2.2 * math.sqrt(2 / count)  # p ≈ 1e-4
     for column in range(4):
         assert _ks_distance(ours[:, column], theirs[:, column]) < bound
-    assert _ks_distance(ours[:, 2] * ours[:, 3], theirs[:, 2] * theirs[:, 3]) < bound
-    assert _ks_distance(ours[:, 3] / ours[:, 2], theirs[:, 3] / theirs[:, 2]) < bound
+    our_area = ours[:, 2] * ours[:, 3]
+    their_area = theirs[:, 2] * theirs[:, 3]
+    assert _ks_distance(our_area, their_area) < bound
+    our_aspect = ours[:, 3] / ours[:, 2]
+    their_aspect = theirs[:, 3] / theirs[:, 2]
+    assert _ks_distance(our_aspect, their_aspect) < bound
 
 
 def _ks_distance(left: np.ndarray, right: np.ndarray) -> float:
     grid = np.union1d(left, right)
-    shares = [
-        np.searchsorted(np.sort(values), grid, side="right") / len(values)
-        for values in (left, right)
-    ]
-    return float(np.abs(shares[0] - shares[1]).max())
+    below_left = np.searchsorted(np.sort(left), grid, side="right") / len(left)
+    below_right = np.searchsorted(np.sort(right), grid, side="right") / len(right)
+    return float(np.abs(below_left - below_right).max())
 
 
 @pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (1, 1)])
 def test_an_image_that_no_try_fits_gets_torchvisions_fallback(height: int, width: int) -> None:
-    boxes = random_boxes(torch.full((1, UNIFORMS_PER_BOX), 0.999), height, width, scale=(0.9, 1.0))
-    expected = RandomResizedCrop.get_params(
-        torch.empty(3, height, width), (0.9, 1.0), (3 / 4, 4 / 3)
-    )
+    uniforms = torch.full((1, UNIFORMS_PER_BOX), 0.999)
+    boxes = random_boxes(uniforms, height, width, scale=(0.9, 1.0))
+    blank = torch.empty(3, height, width)
+    expected = RandomResizedCrop.get_params(blank, (0.9, 1.0), (3 / 4, 4 / 3))
     assert tuple(int(value) for value in boxes) == tuple(expected)

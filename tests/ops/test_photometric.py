@@ -59,9 +59,8 @@ def _assert_equal(
 ) -> None:
     assert made.shape == images.shape
     for number, image in enumerate(images):
-        torch.testing.assert_close(
-            made[number], single(image, float(values[number])), atol=atol, rtol=0
-        )
+        expected = single(image, float(values[number]))
+        torch.testing.assert_close(made[number], expected, atol=atol, rtol=0)
 
 
 def test_grayscale_and_solarize_equal_torchvision(images: Tensor) -> None:
@@ -107,7 +106,8 @@ def test_blur_equals_torchvision_per_image(height: int, width: int, radius: int)
     single: Single = lambda image, value: reference.gaussian_blur(image, kernel, [value, value])  # noqa: E731
     _assert_equal(gaussian_blur(images, sigma, radius), images, sigma, single)
     grey = gaussian_blur(images[:, :1], sigma, radius)
-    assert torch.equal(grey[4:5], gaussian_blur(images[4:5, :1], sigma[4:5], radius))
+    alone = gaussian_blur(images[4:5, :1], sigma[4:5], radius)
+    assert torch.equal(grey[4:5], alone)
 
 
 def test_blur_radius_covers_three_sigma_and_fits_the_image() -> None:
@@ -122,8 +122,11 @@ def test_more_eosin_takes_what_eosin_takes() -> None:
     """A section of pure eosin: e^(−s·M) becomes e^(−(2s + ½)·M) in its own stain and nothing else happens."""
     eosin = torch.tensor([0.07, 0.99, 0.11])
     section = torch.exp(-0.3 * eosin).view(1, 3, 1, 1).expand(1, 3, 4, 4)
-    made = stain_jitter(section, torch.tensor([[1.0, 2.0, 1.0]]), torch.tensor([[0.0, 0.5, 0.0]]))
-    torch.testing.assert_close(made, torch.exp(-1.1 * eosin).view(1, 3, 1, 1).expand(1, 3, 4, 4))
+    factor = torch.tensor([[1.0, 2.0, 1.0]])
+    shift = torch.tensor([[0.0, 0.5, 0.0]])
+    made = stain_jitter(section, factor, shift)
+    expected = torch.exp(-1.1 * eosin).view(1, 3, 1, 1).expand(1, 3, 4, 4)
+    torch.testing.assert_close(made, expected)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 5])
@@ -131,11 +134,13 @@ def test_images_without_colours_change_in_brightness_and_contrast(channels: int)
     """Contrast is around the mean of all channels; what is clipped in between depends on the order."""
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(COUNT, channels, 8, 8, generator=generator)
-    brightness, contrast = (0.4 + 1.4 * torch.rand(COUNT, generator=generator) for _ in range(2))
+    brightness = 0.4 + 1.4 * torch.rand(COUNT, generator=generator)
+    contrast = 0.4 + 1.4 * torch.rand(COUNT, generator=generator)
     orders = BY_HUE_TURN
-    made = color_jitter(
-        images, Jitter(brightness, contrast, torch.ones(COUNT), torch.zeros(COUNT), orders)
-    )
+    saturation = torch.ones(COUNT)
+    hue = torch.zeros(COUNT)
+    jitter = Jitter(brightness, contrast, saturation, hue, orders)
+    made = color_jitter(images, jitter)
     for number, image in enumerate(images):
         expected = image
         for operation in ORDERS[int(orders[number])]:
@@ -143,5 +148,6 @@ def test_images_without_colours_change_in_brightness_and_contrast(channels: int)
                 expected = (expected * brightness[number]).clamp(0, 1)
             elif operation == 1:
                 factor = contrast[number]
-                expected = (factor * expected + (1 - factor) * expected.mean()).clamp(0, 1)
+                mean = expected.mean()
+                expected = (factor * expected + (1 - factor) * mean).clamp(0, 1)
         torch.testing.assert_close(made[number], expected, atol=1e-5, rtol=0)

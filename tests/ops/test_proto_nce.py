@@ -14,7 +14,8 @@ from tests.ops.test_contrastive import unit
 
 
 def by_hand(query: Tensor, prototypes: Tensor, phi: Tensor, own: int) -> float:
-    scores = [math.exp(float(query @ c) / float(t)) for c, t in zip(prototypes, phi, strict=True)]
+    pairs = zip(prototypes, phi, strict=True)
+    scores = [math.exp(float(query @ centre) / float(t)) for centre, t in pairs]
     return -math.log(scores[own] / sum(scores))
 
 
@@ -26,9 +27,9 @@ def test_loss_is_the_written_one_and_zero_without_target() -> None:
     loss = proto_nce(query, prototypes, phi, targets).detach()
     for view in range(2):
         for image, own in enumerate((3, None, 0)):
-            expected = (
-                0.0 if own is None else by_hand(query[view, image].detach(), prototypes, phi, own)
-            )
+            expected = 0.0
+            if own is not None:
+                expected = by_hand(query[view, image].detach(), prototypes, phi, own)
             assert float(loss[view, image]) == pytest.approx(expected, rel=1e-12)
     assert torch.autograd.gradcheck(lambda q: proto_nce(q, prototypes, phi, targets), (query,))
 
@@ -37,21 +38,22 @@ def test_concentrations_are_the_written_ones() -> None:
     """13 clusters, one of them empty and one of a single row; percentiles are NumPy's."""
     data = unit(80, 4)
     centroids = unit(13, 4, seed=1)
-    assignments = torch.randint(2, 13, (80,), generator=torch.Generator().manual_seed(2))
+    generator = torch.Generator().manual_seed(2)
+    assignments = torch.randint(2, 13, (80,), generator=generator)
     assignments[7] = 1
     density = []
     for k in range(13):
         members = [data[i] for i in range(80) if int(assignments[i]) == k]
-        distances = [math.sqrt(sum(float(d) ** 2 for d in v - centroids[k])) for v in members]
-        density.append(
-            sum(distances) / len(members) / math.log(len(members) + 10)
-            if len(members) > 1
-            else None
-        )
+        distances = [float((member - centroids[k]).norm()) for member in members]
+        count = len(members)
+        mean = sum(distances) / max(count, 1)
+        density.append(mean / math.log(count + 10) if count > 1 else None)
     assert density.count(None) == 2
     largest = max(d for d in density if d is not None)
     filled = np.array([largest if d is None else d for d in density])
-    clipped = filled.clip(np.percentile(filled, 10), np.percentile(filled, 90))
+    low = np.percentile(filled, 10)
+    high = np.percentile(filled, 90)
+    clipped = filled.clip(low, high)
     expected = 0.2 * clipped / clipped.mean()
     found = concentrations(data, centroids, assignments, 0.2)
     torch.testing.assert_close(found, torch.from_numpy(expected), rtol=1e-12, atol=0)
@@ -62,10 +64,11 @@ def test_concentrations_are_the_written_ones() -> None:
 @pytest.mark.parametrize("members", [1, 3], ids=["one row each", "copies of one row"])
 def test_clusters_without_any_spread_have_a_temperature_too(members: int) -> None:
     centroids = unit(4, 4)
-    found = concentrations(
-        centroids.repeat(members, 1), centroids, torch.arange(4).repeat(members), 0.2
-    )
-    torch.testing.assert_close(found, torch.full((4,), 0.2, dtype=torch.float64))
+    rows = centroids.repeat(members, 1)
+    assignments = torch.arange(4).repeat(members)
+    found = concentrations(rows, centroids, assignments, 0.2)
+    expected = torch.full((4,), 0.2, dtype=torch.float64)
+    torch.testing.assert_close(found, expected)
 
 
 def test_prototypes_of_the_batch_are_there_once_and_the_rest_is_random() -> None:
@@ -73,23 +76,26 @@ def test_prototypes_of_the_batch_are_there_once_and_the_rest_is_random() -> None
     everyone = torch.cat([torch.tensor([3, 40, -100, 19]), own])
     counts = torch.zeros(50)
     for seed in range(300):
-        compared, targets = compare(own, everyone, 50, 14, torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        compared, targets = compare(own, everyone, 50, 14, generator)
         assert len(compared) == len(set(compared.tolist())) == 14
         assert {3, 7, 12, 19, 40} <= set(compared.tolist())
         assert targets[1] == -100
-        assert compared[targets[own >= 0]].tolist() == own[own >= 0].tolist()
-        for place in targets[
-            own >= 0
-        ].tolist():  # so an image's positive is not among its negatives
-            assert int(compared[place]) not in [
-                int(c) for at, c in enumerate(compared) if at != place
-            ]
+        places = targets[own >= 0]
+        found = compared[places].tolist()
+        expected = own[own >= 0].tolist()
+        assert found == expected
+        for place in places.tolist():
+            # an image's positive is not among its negatives
+            negatives = compared.tolist()
+            positive = negatives.pop(place)
+            assert positive not in negatives
         counts[compared] += 1
-    rest = counts[[k for k in range(50) if k not in (3, 7, 12, 19, 40)]]
+    others = [k for k in range(50) if k not in (3, 7, 12, 19, 40)]
+    rest = counts[others]
     assert float(rest.sum()) == 300 * 9
-    assert (
-        30 < float(rest.min()) <= float(rest.max()) < 95
-    )  # 60 expected of each, standard deviation 7
+    # 60 expected of each, standard deviation 7
+    assert 30 < float(rest.min()) <= float(rest.max()) < 95
 
 
 @pytest.mark.parametrize("count", [5, 14])

@@ -15,7 +15,8 @@ def scores(rows: int, prototypes: int, dtype: torch.dtype = torch.float64) -> to
 
 
 def test_rows_sum_to_one_and_columns_come_to_share_alike() -> None:
-    few, many = (sinkhorn(scores(30, 5), iterations=n) for n in (3, 200))
+    few = sinkhorn(scores(30, 5), iterations=3)
+    many = sinkhorn(scores(30, 5), iterations=200)
     for codes in (few, many):
         torch.testing.assert_close(codes.sum(1), torch.ones(30, dtype=torch.float64))
     torch.testing.assert_close(many.sum(0), torch.full((5,), 6.0, dtype=torch.float64))

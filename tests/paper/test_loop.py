@@ -81,7 +81,8 @@ def test_runs_are_shared(tmp_path: Path) -> None:
     """Two studies in one folder train an arm once, and further seeds join."""
     first = carry_out(tmp_path, "table2")
     again = carry_out(tmp_path, "ablation")
-    assert len(set(first["runs"]) & set(again["runs"])) == 2
+    found = len(set(first["runs"]) & set(again["runs"]))
+    assert found == 2
     assert len(list((tmp_path / "runs").iterdir())) == 6
     joined = carry_out(tmp_path, "table2", seeds=(1,))
     assert joined["seeds"] == [0, 1]
@@ -203,7 +204,8 @@ def test_all_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     request = Request("digits", out=tmp_path, fields=TINY, **SHORT)
     plans = begin("all", request, loop.Console())
     assert [plan.study.name for plan in plans] == ["ablation"]  # the others need VOC2007
-    assert [line.split(":")[0] for line in said] == [
+    found = [line.split(":")[0] for line in said]
+    assert found == [
         "table2 moco is left out",
         "table4 moco is left out",
     ]

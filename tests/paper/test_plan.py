@@ -24,7 +24,8 @@ def test_search_is_the_same_for_every_arm() -> None:
     }
     assert list(tried.values()) == [list(RATES)] * 6
     assert {job.experiment.epochs for job in jobs} == {5}
-    assert {measure.holdout for job in jobs for measure in job.measures} == {plan.HOLDOUT}
+    found = {measure.holdout for job in jobs for measure in job.measures}
+    assert found == {plan.HOLDOUT}
     assert {job.experiment.seed for job in jobs} == {plan.SEARCH_SEED}
     assert plan_of("ablation", epochs=20, rates=(0.03,)).search == []
     assert plan_of("ablation", epochs=3).search == []
@@ -50,7 +51,9 @@ def test_best_rates(
         finish(job, tmp_path, "not finite" if job.rate < diverged else "", top1=score)
     assert ablation.rates() == dict(zip(keys, wanted, strict=True))
     final = ablation.final()
-    assert {(job.arm.key, job.rate) for job in final} == set(ablation.rates().items())
+    found = {(job.arm.key, job.rate) for job in final}
+    expected = set(ablation.rates().items())
+    assert found == expected
     assert all(measure.holdout is None for job in final for measure in job.measures)
 
 
@@ -81,11 +84,13 @@ def test_costs_of_six_crops_and_shares() -> None:
     (small,) = views.extra_crops
     assert small.size is not None
     ratio = tables.cost(arms["i-6-crop"]) / tables.cost(arms["i"])
-    assert ratio == pytest.approx(1 + small.count * (small.size / views.size) ** 2 / 2)
+    expected = 1 + small.count * (small.size / views.size) ** 2 / 2
+    assert ratio == pytest.approx(expected)
     for field in ("fraction", "start"):
         fields = {f"hard_examples.adversarial.{field}": 0.5}
         half = plan_of("ablation", "dcluster", fields=fields)
-        assert half.cost(half.study.arms[1]) / half.cost(half.study.arms[0]) == 1.5
+        found = half.cost(half.study.arms[1]) / half.cost(half.study.arms[0])
+        assert found == 1.5
 
 
 def test_names_follow_from_what_decides_a_result() -> None:
@@ -107,7 +112,8 @@ def test_seeds_that_have_results_join(tmp_path: Path) -> None:
     for job in table.final():
         finish(job, tmp_path)
     later = plan_of("table1", epochs=8, rates=(0.03,), seeds=(1,), out=tmp_path)
-    assert list(dict.fromkeys(job.experiment.seed for job in later.final())) == [0, 7, 1]
+    found = list(dict.fromkeys(job.experiment.seed for job in later.final()))
+    assert found == [0, 7, 1]
     other = plan_of("table1", epochs=9, rates=(0.03,), seeds=(1,), out=tmp_path)
     assert {job.experiment.seed for job in other.final()} == {1}
 

@@ -18,19 +18,23 @@ def result(
 
 def test_a_result_stands_beside_what_was_published_for_it() -> None:
     found = published.beside(result("svm/goyal", {"mAP": 80.0}, "VOC07", 4952))
-    assert (found.columns, found.own, found.caution) == (("VOC07",), (80.0,), "")
+    assert found.columns == ("VOC07",)
+    assert found.own == (80.0,)
+    assert found.caution == ""
     assert ("HEXA-MoCo", 800, (87.0,)) in [
         (row.method, row.epochs, row.values) for row in found.rows
     ]
     assert all(row.values != (None,) for row in found.rows)
     found = published.beside(result("low-shot/pcl", {"mAP@1": 1.0, "mAP@4": 2.0}, "VOC07", 900))
-    assert (found.columns, found.own) == (("mAP@4",), (2.0,))
+    assert found.columns == ("mAP@4",)
+    assert found.own == (2.0,)
     assert found.caution == "published with 4,952 test images, here 900: not comparable"
     few = result(
         "semi-supervised/fixmatch", {"top1": 40.0, "top1_std": 1.0}, "CIFAR-10", 10_000, fit=50_000
     )
     found = published.beside(few | {"options": {"labels": 40, "percent": 10.0}})
-    assert (found.columns, found.own) == (("error@40",), (60.0,))
+    assert found.columns == ("error@40",)
+    assert found.own == (60.0,)
     assert found.rows[-1].values == (8.33,)
     assert "one network and one length" in found.caution
     assert published.beside(few | {"options": {"labels": 100, "percent": 10.0}}) is None
@@ -41,12 +45,14 @@ def test_a_result_stands_beside_what_was_published_for_it() -> None:
     found = published.beside(
         result("linear/moco", {"top1": 60.0, "top5": 80.0}, "CIFAR-100", 10_000)
     )
-    assert (found.columns, found.own) == (("CIFAR-100",), (60.0,))
+    assert found.columns == ("CIFAR-100",)
+    assert found.own == (60.0,)
     semi = result(
         "semi-supervised/hexa", {"top1": 60.0, "top5": 80.0, "top1_last": 1.0}, "ImageNet", 50_000
     )
     found = published.beside({**semi, "options": {"percent": 1.0}})
-    assert (found.columns, found.own) == (("1 % top1", "1 % top5"), (60.0, 80.0))
+    assert found.columns == ("1 % top1", "1 % top5")
+    assert found.own == (60.0, 80.0)
 
 
 @pytest.mark.parametrize(

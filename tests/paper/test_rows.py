@@ -26,30 +26,40 @@ def collected(name: str, out: Path, **options: Any) -> tuple[Plan, list[Row]]:
 
 def test_means_and_deviations(tmp_path: Path) -> None:
     plan, rows = collected("ablation", tmp_path, epochs=20, seeds=(0, 1, 5))
-    assert [(row["comparison"], row["arm"]) for row in rows] == [
-        (comparison, arm.name) for arm in plan.study.arms for comparison in (EPOCHS, TIME)
-    ]
-    assert {row["epochs"] for row in rows if row["comparison"] == EPOCHS} == {20}
-    parsed = list(csv.DictReader(io.StringIO((tmp_path / tables.CSV).read_text())))
+    found = [(row["comparison"], row["arm"]) for row in rows]
+    expected = [(comparison, arm.name) for arm in plan.study.arms for comparison in (EPOCHS, TIME)]
+    assert found == expected
+    lengths = {row["epochs"] for row in rows if row["comparison"] == EPOCHS}
+    assert lengths == {20}
+    text = (tmp_path / tables.CSV).read_text()
+    parsed = list(csv.DictReader(io.StringIO(text)))
     assert len(parsed) == 12 * 2
     for row in parsed:
         values = []
         for job in plan.final():
-            if (job.arm.name, str(job.experiment.epochs)) == (row["arm"], row["epochs"]):
-                measured = job.measured(tmp_path)
-                values += [r["metrics"]["top1"] for m, r in measured if m.title == row["metric"]]
+            same_arm = job.arm.name == row["arm"]
+            same_length = str(job.experiment.epochs) == row["epochs"]
+            if not (same_arm and same_length):
+                continue
+            for measure, result in job.measured(tmp_path):
+                if measure.title == row["metric"]:
+                    values.append(result["metrics"]["top1"])
         assert len(values) == 3
         assert float(row["mean"]) == pytest.approx(np.mean(values), abs=1e-4)
         assert float(row["std"]) == pytest.approx(np.std(values, ddof=1), abs=1e-4)
     page = (tmp_path / tables.PAGE).read_text()
     first = rows[0]["scores"]["k-NN top-1"]["values"]
-    assert f"{np.mean(first):.1f} ± {np.std(first, ddof=1):.1f}" in page
+    mean = np.mean(first)
+    deviation = np.std(first, ddof=1)
+    assert f"{mean:.1f} ± {deviation:.1f}" in page
     assert "the time of 20 epochs of Std" in page
 
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     _, rows = collected("ablation", tmp_path, epochs=2, seeds=(0,))
-    assert {row["std"] for row in csv.DictReader(io.StringIO(tables.csv_text(rows)))} == {""}
+    text = tables.csv_text(rows)
+    parsed = csv.DictReader(io.StringIO(text))
+    assert {row["std"] for row in parsed} == {""}
     assert "±" not in (tmp_path / tables.PAGE).read_text()
 
 
@@ -76,15 +86,18 @@ def test_unfinished_runs_are_counted(tmp_path: Path) -> None:
 def test_arms_that_miss_the_time(tmp_path: Path) -> None:
     plan, rows = collected("ablation", tmp_path, epochs=4)
     timed = {row["key"]: row for row in rows if row["comparison"] == TIME}
-    assert {key for key, row in timed.items() if not in_time(row)} == {"iv", "v", "vi"}
+    found = {key for key, row in timed.items() if not in_time(row)}
+    assert found == {"iv", "v", "vi"}
     best = max(
         (row for row in timed.values() if in_time(row)),
         key=lambda row: np.mean(row["scores"]["k-NN top-1"]["values"]),
     )
     page = (tmp_path / tables.PAGE).read_text().partition("## At equal time")[2]
-    (line,) = (line for line in page.splitlines() if line.startswith(f"| {best['arm']} |"))
+    lines = page.splitlines()
+    (line,) = (line for line in lines if line.startswith(f"| {best['arm']} |"))
     assert "**" in line
-    assert not any("**" in line for line in page.splitlines() if line.startswith("| Std+Adv+Cmx |"))
+    late = [line for line in lines if line.startswith("| Std+Adv+Cmx |")]
+    assert not any("**" in line for line in late)
     (drawn, _) = drawing.figures(plan, rows).values()
     texts = " ".join(text.get_text() for text in drawn.findobj(Text))
     assert "2 ep., 1.2×" in texts
@@ -92,10 +105,12 @@ def test_arms_that_miss_the_time(tmp_path: Path) -> None:
 
 def test_published_tables_beside_ours(tmp_path: Path) -> None:
     _, rows = collected("table1", tmp_path, epochs=4, seeds=(0,))
-    assert {row["arm"]: row["epochs"] for row in rows if row["comparison"] == EPOCHS} == {
+    found = {row["arm"]: row["epochs"] for row in rows if row["comparison"] == EPOCHS}
+    expected = {
         "MoCo-v2": 4,
         "HEXA-MoCo": 4,
         "random weights": 0,
     }
+    assert found == expected
     page = (tmp_path / tables.PAGE).read_text().partition("## Published")[2]
     assert "| HEXA-MoCo | 200 | 68.9 | 85.0 | 90.4 | 71.5 | `hexa pretrain imagenet-hexa" in page

@@ -24,11 +24,9 @@ def test_overrides_by_text_and_by_value() -> None:
     changed = override(
         plain, {"method.temperature": "1e-1", "epochs": 3, "training.precision": "fp32"}
     )
-    assert (changed.method.temperature, changed.epochs, changed.training.precision) == (
-        0.1,
-        3,
-        "fp32",
-    )
+    assert changed.method.temperature == 0.1
+    assert changed.epochs == 3
+    assert changed.training.precision == "fp32"
     assert changed.method.queue_size == plain.method.queue_size
     assert override(plain, {"data": "folder:a: b"}).data == "folder:a: b"
 

@@ -19,7 +19,8 @@ def test_one_run_gives_a_chart_a_group_with_a_curve_a_term(make_run: MakeRun) ->
     assert list(charts)[:3] == ["knn", "loss", "accuracy"]
     titles = [charts[key].title for key in ("loss", "total loss", "data_wait")]
     assert titles == ["Loss", "Objective", "Waiting for data"]
-    assert [name for name, _, _ in charts["loss"].legend] == ["std", "adversarial", "cutmix"]
+    found = [name for name, _, _ in charts["loss"].legend]
+    assert found == ["std", "adversarial", "cutmix"]
     assert {
         "total loss",
         "perturbation",
@@ -42,7 +43,8 @@ def test_several_runs_give_a_chart_a_key_with_a_curve_a_run(make_run: MakeRun) -
         read_run(make_run("b", seed=1, epochs=10, hard_examples={})),
     ]
     charts = {chart.key: chart for chart in curves.charts(runs)}
-    assert [name for name, _, _ in charts["loss/std"].legend] == ["a", "b"]
+    found = [name for name, _, _ in charts["loss/std"].legend]
+    assert found == ["a", "b"]
     assert charts["loss/std"].title == "Loss: std"
     assert [name for name, _, _ in charts["loss/cutmix"].legend] == ["a"]
     assert [name for name, _, _ in charts["knn over time"].legend] == ["a", "b"]

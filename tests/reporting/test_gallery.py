@@ -38,10 +38,9 @@ class Network(nn.Module):
 def objective(**hard_examples: HardExample) -> Objective:
     torch.manual_seed(0)
     setting = Setting(data_size=64, batch_size=16, branches=("main", "aux"))
-    return Objective(
-        MoCoConfig(dim=8, queue_size=32, bn_groups=1).build(Network(), setting).train(),
-        hard_examples,
-    )
+    config = MoCoConfig(dim=8, queue_size=32, bn_groups=1)
+    method = config.build(Network(), setting)
+    return Objective(method.train(), hard_examples)
 
 
 def a_batch(size: int = 16, count: int = 16) -> Batch:
@@ -55,16 +54,22 @@ def column(grid: Gallery, place: int) -> list[str]:
 
 
 def pixels(images: torch.Tensor) -> np.ndarray:
-    return np.rint(255 * images.double().permute(0, 2, 3, 1).numpy()).clip(0, 255).astype(np.uint8)
+    channels_last = images.double().permute(0, 2, 3, 1).numpy()
+    levels = np.rint(255 * channels_last)
+    return levels.clip(0, 255).astype(np.uint8)
 
 
 def test_columns_follow_from_the_objective() -> None:
-    grid = gallery(
-        objective(attack=Adversarial(), mix=CutMix(), late=CutMix(source="attack")),
-        a_batch(),
-        num_images=5,
+    late = CutMix(source="attack")
+    made = objective(attack=Adversarial(), mix=CutMix(), late=late)
+    grid = gallery(made, a_batch(), num_images=5)
+    assert grid.heads == (
+        "view",
+        "perturbation × 64",
+        "attack",
+        "mix",
+        "late of attack",
     )
-    assert grid.heads == ("view", "perturbation × 64", "attack", "mix", "late of attack")
     assert grid.tiles.shape == (5, 5, 16, 16, 3)
 
 
@@ -74,13 +79,14 @@ def test_the_perturbation_is_mid_grey_where_nothing_moved() -> None:
     saturated = (batch.crops[0] > 0.5).float()
     batch = replace(batch, crops=(saturated, batch.crops[1]))
     made = objective(attack=Adversarial())
-    delta = pixels(made.examples(batch)["attack"].crops[0]).astype(int) - pixels(saturated).astype(
-        int
-    )
+    attacked = made.examples(batch)["attack"].crops[0]
+    delta = pixels(attacked).astype(int) - pixels(saturated).astype(int)
     shown = gallery(made, batch, num_images=16, gain=50).tiles[:, 1]
     assert 0.2 < (delta == 0).mean() < 0.8
     assert (shown[delta == 0] == MID_GREY).all()
-    assert set(np.unique(shown)) == {MID_GREY - 50, MID_GREY, MID_GREY + 50}
+    found = set(np.unique(shown))
+    expected = {MID_GREY - 50, MID_GREY, MID_GREY + 50}
+    assert found == expected
     assert np.array_equal(shown.astype(int), MID_GREY + 50 * delta)
 
 
@@ -90,14 +96,16 @@ def test_the_mixed_column_holds_the_pasted_region() -> None:
     grid = gallery(objective(mix=mix), batch, num_images=16)
     stream = batch.stream.child("hard example", "mix")
     permutation = draws.partners(16, stream).numpy()
-    top, bottom, left, right = mix.boxes(16, 16, stream.child("box", 0))[0].tolist()
+    boxes = mix.boxes(16, 16, stream.child("box", 0))
+    top, bottom, left, right = boxes[0].tolist()
     clean = pixels(batch.crops[0])
     mixed = grid.tiles[:, -1]
     expected = clean.copy()
     expected[:, top:bottom, left:right] = clean[permutation][:, top:bottom, left:right]
-    assert (bottom - top) * (right - left) > 0
+    area = (bottom - top) * (right - left)
+    assert area > 0
     assert np.array_equal(mixed, expected)
-    share = 1 - (bottom - top) * (right - left) / 256
+    share = 1 - area / 256
     assert all(caption.startswith(f"λ {share:.2f} · loss ") for caption in column(grid, -1))
 
 
@@ -128,6 +136,8 @@ class Inverted(HardExample):
 
 def test_any_hard_example_gets_a_column() -> None:
     batch = a_batch()
-    grid = gallery(objective(inverted=Inverted(kind="inverted")), batch, num_images=3)
+    made = objective(inverted=Inverted(kind="inverted"))
+    grid = gallery(made, batch, num_images=3)
     assert grid.heads == ("view", "inverted")
-    assert np.array_equal(grid.tiles[:, 1], pixels(1 - batch.crops[0][:3]))
+    negative = pixels(1 - batch.crops[0][:3])
+    assert np.array_equal(grid.tiles[:, 1], negative)

@@ -144,9 +144,8 @@ def test_resuming_a_finished_run_trains_nothing_and_keeps_what_began_it(
     assert "continuing after step 21 of 21" in console.file.getvalue()  # type: ignore[attr-defined]
     assert load_backbone(copied).content_hash() == load_backbone(whole).content_hash()
     assert events(copied) == [*events(whole), "resume", "end"]
-    before, after = (
-        json.loads((folder / "environment.json").read_text()) for folder in (whole, copied)
-    )
+    before = json.loads((whole / "environment.json").read_text())
+    after = json.loads((copied / "environment.json").read_text())
     assert after["time"] == before["time"]
     assert len(after["resumed"]) == 1
 

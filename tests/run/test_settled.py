@@ -36,7 +36,8 @@ def test_numbers_take_the_place_of_auto() -> None:
     assert made.network.std == pytest.approx(pixels.std((0, 2, 3), correction=0).tolist(), rel=1e-3)
     assert [note.partition(":")[0] for note in notes] == ["network.mean", "network.std"]
     one, _ = settled(_experiment(network__mean="auto"), open_source("digits"))
-    assert (one.network.mean, one.network.std) == (made.network.mean, _experiment().network.std)
+    assert one.network.mean == made.network.mean
+    assert one.network.std == _experiment().network.std
 
 
 def test_a_run_keeps_the_numbers(tmp_path: Path, says: Says) -> None:

@@ -27,13 +27,15 @@ def test_resuming_drops_later_and_broken_lines(tmp_path: Path) -> None:
     with closing(Journal(tmp_path).open(20)) as journal:
         journal.write("resume", 20)
         journal.write("train", 30, loss=31.0)
-    assert [(line["event"], line["step"], line.get("loss")) for line in lines(tmp_path)] == [
+    found = [(line["event"], line["step"], line.get("loss")) for line in lines(tmp_path)]
+    expected = [
         ("train", 10, 10.0),
         ("train", 20, 20.0),
         ("checkpoint", 20, None),
         ("resume", 20, None),
         ("train", 30, 31.0),
     ]
+    assert found == expected
 
 
 def test_tensorboard_holds_the_same_numbers_once(tmp_path: Path) -> None:
@@ -47,7 +49,9 @@ def test_tensorboard_holds_the_same_numbers_once(tmp_path: Path) -> None:
         journal.write("monitor", 3, knn=50.0)
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 0.5), (2, 1.0), (3, 9.0)]
+    found = [(e.step, e.value) for e in events.Scalars("loss")]
+    expected = [(1, 0.5), (2, 1.0), (3, 9.0)]
+    assert found == expected
     assert [(e.step, e.value) for e in events.Scalars("monitor/knn")] == [(3, 50.0)]
 
 
@@ -58,7 +62,8 @@ def test_what_comes_before_an_epoch_is_dropped_where_the_run_goes_on(tmp_path: P
         "".join(json.dumps({"event": event, "step": step}) + "\n" for event, step in lines)
     )
     journals.truncate(path, 5)
-    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == [
+    found = [json.loads(line)["event"] for line in path.read_text().splitlines()]
+    assert found == [
         "epoch",
         "train",
         "train",

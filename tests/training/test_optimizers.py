@@ -27,14 +27,20 @@ def test_sgd_follows_its_formula(nesterov: bool) -> None:
         optimizer.step()
         decayed = gradient + 0.01 * theta
         velocity = 0.9 * velocity + decayed
-        theta = theta - 0.1 * (decayed + 0.9 * velocity if nesterov else velocity)
+        ahead = decayed + 0.9 * velocity
+        theta = theta - 0.1 * (ahead if nesterov else velocity)
     torch.testing.assert_close(parameter.detach(), theta, rtol=1e-12, atol=1e-12)
     # a parameter without gradient is left alone, not decayed
     assert torch.equal(untouched, torch.ones(2, dtype=torch.float64))
 
 
 def test_the_rate_scales_with_the_batch() -> None:
-    for base, batch, rate in ((None, 512, 0.03), (256, 512, 0.06), (256, 128, 0.015)):
+    cases = (
+        (None, 512, 0.03),
+        (256, 512, 0.06),
+        (256, 128, 0.015),
+    )
+    for base, batch, rate in cases:
         config = OptimizerConfig(learning_rate=0.03, base_batch_size=base)
         optimizer = build([nn.Parameter(torch.zeros(1))], config, batch)
         assert optimizer.defaults["lr"] == optimizer.param_groups[0]["lr"] == pytest.approx(rate)
@@ -61,9 +67,8 @@ def test_larc_follows_its_formula_and_leaves_zero_norms_unscaled() -> None:
             size = theta[p].norm()
             slope = gradient.norm()
             if size > 0 and slope > 0:
-                gradient = (
-                    (gradient + 1e-2 * theta[p]) * 0.001 * size / (slope + 1e-2 * size + 1e-8)
-                )
+                local_rate = 0.001 * size / (slope + 1e-2 * size + 1e-8)
+                gradient = local_rate * (gradient + 1e-2 * theta[p])
             velocity[p] = 0.9 * velocity[p] + gradient
             theta[p] = theta[p] - 0.5 * velocity[p]
         optimizer.step()
@@ -75,10 +80,9 @@ def test_larc_follows_its_formula_and_leaves_zero_norms_unscaled() -> None:
 def test_muon_turns_convolutions_and_follows_sgd_elsewhere(shape: tuple[int, ...]) -> None:
     """Against singular vectors: singular values end near 1; a step has the given angle, and keeps the norm."""
     generator = torch.Generator().manual_seed(0)
-    kernel, weight, plain = (
-        nn.Parameter(torch.randn(size, generator=generator, dtype=torch.float64))
-        for size in (shape, (4, 3), (4, 3))
-    )
+    kernel = nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64))
+    weight = nn.Parameter(torch.randn((4, 3), generator=generator, dtype=torch.float64))
+    plain = nn.Parameter(torch.randn((4, 3), generator=generator, dtype=torch.float64))
     plain.data.copy_(weight)
     muon = OptimizerConfig(name="muon", learning_rate=0.05, other_rate=0.1, weight_decay=0.01)
     optimizer = build([kernel, weight], muon, 64)
@@ -87,18 +91,17 @@ def test_muon_turns_convolutions_and_follows_sgd_elsewhere(shape: tuple[int, ...
     velocity = torch.zeros(shape, dtype=torch.float64)
     for _ in range(3):
         before = kernel.detach().clone()
-        kernel.grad, weight.grad = (
-            torch.randn(p.shape, generator=generator, dtype=torch.float64) for p in (kernel, weight)
-        )
+        for p in (kernel, weight):
+            p.grad = torch.randn(p.shape, generator=generator, dtype=torch.float64)
         plain.grad = weight.grad.clone()
         for group in optimizer.param_groups:
             group["lr"] = 0.05 * group.get("rate", 1.0)  # as the schedule sets it
         velocity = 0.9 * velocity + kernel.grad
         ahead = (kernel.grad + 0.9 * velocity).flatten(1)
         left, _, right = torch.linalg.svd(ahead, full_matrices=False)
-        made, alone = (
-            orthogonalised([ahead[:, 1:], ahead.mT, ahead], together=t)[-1] for t in (True, False)
-        )
+        shapes = [ahead[:, 1:], ahead.mT, ahead]
+        made = orthogonalised(shapes, together=True)[-1]
+        alone = orthogonalised(shapes, together=False)[-1]
         torch.testing.assert_close(made, alone, rtol=1e-12, atol=1e-12)
         found = torch.linalg.svd(made)
         assert 0.3 < float(found.S.min()) <= float(found.S.max()) < 1.3
@@ -108,10 +111,10 @@ def test_muon_turns_convolutions_and_follows_sgd_elsewhere(shape: tuple[int, ...
         optimizer.step()
         sgd.step()
         torch.testing.assert_close(weight, plain, rtol=1e-12, atol=1e-12)
-        expected = before - 0.05 * before.norm() * (made / made.norm()).view(shape)
-        torch.testing.assert_close(
-            kernel.detach(), expected * before.norm() / expected.norm(), rtol=1e-9, atol=1e-12
-        )
+        direction = (made / made.norm()).view(shape)
+        moved = before - 0.05 * before.norm() * direction
+        expected = moved * before.norm() / moved.norm()
+        torch.testing.assert_close(kernel.detach(), expected, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(kernel.norm(), before.norm(), rtol=1e-9, atol=0)
 
 
@@ -122,29 +125,30 @@ def test_lars_and_adamw_leave_batch_norms_and_biases_alone(decay: float) -> None
     bias = nn.Parameter(torch.tensor([2.0]))
     config = OptimizerConfig(name="lars", learning_rate=0.5, momentum=0.0, weight_decay=decay)
     optimizer = build([weight, bias], config, 1)
-    assert [(one["decayed"], one["weight_decay"]) for one in optimizer.param_groups] == [
+    found = [(one["decayed"], one["weight_decay"]) for one in optimizer.param_groups]
+    expected = [
         (True, decay),
         (False, 0),
     ]
+    assert found == expected
     weight.grad = torch.tensor([[0.0, 2.0]])
     bias.grad = torch.tensor([1.0])
     optimizer.step()
     rate = 0.5 * 0.001 * 5 / (2 + decay * 5 + 1e-8)
-    torch.testing.assert_close(
-        weight.detach(), torch.tensor([[3 - rate * decay * 3, 4 - rate * (2 + decay * 4)]])
-    )
+    first = 3 - rate * decay * 3
+    second = 4 - rate * (2 + decay * 4)
+    torch.testing.assert_close(weight.detach(), torch.tensor([[first, second]]))
     torch.testing.assert_close(bias.detach(), torch.tensor([1.5]))
-    spared = build(
-        [weight, bias], OptimizerConfig(name="adamw", weight_decay=decay), 1
-    ).param_groups
-    assert sorted(group["weight_decay"] for group in spared) == [0.0, decay]
+    adamw = OptimizerConfig(name="adamw", weight_decay=decay)
+    groups = build([weight, bias], adamw, 1).param_groups
+    decays = sorted(group["weight_decay"] for group in groups)
+    assert decays == [0.0, decay]
 
 
 def test_weight_decay_goes_along_half_a_cosine() -> None:
     config = OptimizerConfig(weight_decay=0.04, final_weight_decay=0.4)
-    assert [config.weight_decay_at(share) for share in (0, 0.5, 1)] == pytest.approx(
-        [0.04, 0.22, 0.4]
-    )
+    found = [config.weight_decay_at(share) for share in (0, 0.5, 1)]
+    assert found == pytest.approx([0.04, 0.22, 0.4])
     assert OptimizerConfig(weight_decay=0.04).weight_decay_at(0.7) == 0.04
 
 
@@ -162,9 +166,9 @@ def test_other_rate_of_muon_scales_as_its_learning_rate_and_thaws_nothing() -> N
     kernel = nn.Parameter(torch.ones(2, 2, 3, 3))
     weight = nn.Parameter(torch.ones(2))
     config = OptimizerConfig(name="muon", learning_rate=0.02, other_rate=0.08, base_batch_size=256)
-    scheduled = ScheduledOptimizer(
-        build([kernel, weight], config, 128), config, ScheduleConfig(kind="constant"), 2, 3
-    )
+    optimizer = build([kernel, weight], config, 128)
+    constant = ScheduleConfig(kind="constant")
+    scheduled = ScheduledOptimizer(optimizer, config, constant, 2, 3)
     weight.requires_grad_(False)
     scheduled.thaw(0)
     assert not weight.requires_grad
@@ -173,6 +177,7 @@ def test_other_rate_of_muon_scales_as_its_learning_rate_and_thaws_nothing() -> N
     rates = {
         len(group["params"][0].shape): group["lr"] for group in scheduled.optimizer.param_groups
     }
-    assert rates == {4: pytest.approx(0.01), 1: pytest.approx(0.04)}
+    expected = {4: pytest.approx(0.01), 1: pytest.approx(0.04)}
+    assert rates == expected
     with pytest.raises(ValueError, match="nesterov is for sgd, larc and lars"):
         OptimizerConfig(name="muon", nesterov=True)

@@ -147,7 +147,9 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_change(
     with pytest.raises(NonFiniteError) as caught:
         made.run()
     error = caught.value
-    assert (error.step, error.term, error.exit_code) == (7, term, 1)
+    assert error.step == 7
+    assert error.term == term
+    assert error.exit_code == 1
     for words in ("step 7", term, "0.0375", "step-00000006.pt"):
         assert words in str(error)
     assert "\n" not in str(error)
@@ -262,7 +264,8 @@ def test_the_best_weights_are_kept_and_a_run_that_has_passed_them_ends(tmp_path:
         lambda: kept.append(made.step),
     )
     made.run()
-    assert (kept, made.step) == ([STEPS], 2 * STEPS)
+    assert kept == [STEPS]
+    assert made.step == 2 * STEPS
     (ended,) = metrics(tmp_path, "ended")
     assert "k-NN has not risen since epoch 1" in ended["message"]
 
@@ -406,4 +409,5 @@ def test_the_length_is_fitted_to_the_time(
     )
     again = trainer(tmp_path, epochs=epochs, hard={}, max_seconds=seconds)
     restore(again, newest(tmp_path))
-    assert (again.total_steps, again.loader.sets) == (made.step, made.loader.sets)
+    assert again.total_steps == made.step
+    assert again.loader.sets == made.loader.sets

@@ -46,7 +46,8 @@ def trained(config: NetworkConfig, size: int = 32) -> Backbone:
 
 
 def by_hand(backbone: Backbone, images: Tensor) -> Tensor:
-    mean, std = (torch.tensor(value).view(3, 1, 1) for value in (backbone.mean, backbone.std))
+    mean = torch.tensor(backbone.mean).view(3, 1, 1)
+    std = torch.tensor(backbone.std).view(3, 1, 1)
     return (images - mean) / std
 
 
@@ -65,7 +66,8 @@ def test_the_line_that_is_printed_loads_the_file_without_hexa(
     assert report["largest_difference"] < 1e-5
     assert report["bytes"] == out.stat().st_size
     assert ("3×3" in report["network"]) == config.small_stem
-    assert [path.name for path in out.parent.iterdir()] == [out.name]
+    found = [path.name for path in out.parent.iterdir()]
+    assert found == [out.name]
     assert "hexa" not in report["load"].replace(str(tmp_path), "")
     names: dict[str, Any] = {}
     exec(report["load"], names)
@@ -99,7 +101,8 @@ def test_pixels_go_into_a_graph_and_features_come_out(
     assert said["input"] == "images [N, 3, 32, 32], float32 in [0, 1], RGB"
     assert NetworkConfig.model_validate(json.loads(said["hexa"])["network"]) == config
     (wanted,) = names["session"].get_inputs()
-    assert (wanted.name, wanted.type) == ("images", "tensor(float)")
+    assert wanted.name == "images"
+    assert wanted.type == "tensor(float)"
     assert wanted.shape[1:] == [3, 32, 32]
     assert isinstance(wanted.shape[0], str)  # any number of images
     for count in (1, 3):
@@ -132,9 +135,11 @@ def test_a_transformer_at_another_size_is_loaded_by_timm_and_as_a_graph(
     exec(export(backbone, "timm", tmp_path / "out.safetensors", size=size)["load"], names)
     with torch.no_grad():
         assert_same(names["network"].eval()(by_hand(backbone, images)), expected)
-    assert timm.data.resolve_model_data_config(names["network"])["input_size"] == (3, size, size)
+    found = timm.data.resolve_model_data_config(names["network"])["input_size"]
+    assert found == (3, size, size)
     again = load_backbone(tmp_path / "out.safetensors")
-    assert (again.image_size, again.network_config) == (size, here.network_config)
+    assert again.image_size == size
+    assert again.network_config == here.network_config
     assert export(again, "onnx", tmp_path / "out.onnx")["largest_difference"] < 1e-5
     with torch.no_grad():
         assert_same(onnx_file.features(tmp_path / "out.onnx", images), expected)
@@ -177,8 +182,7 @@ def test_law_8_a_trained_method_and_its_export_give_the_same_features(tmp_path: 
     plain.load_state_dict(safetensors.torch.load_file(out), strict=True)
     normalised = by_hand(load_backbone(out), torch.rand(5, 3, 12, 12))
     with torch.no_grad(), use_branch(method.query):
-        torch.testing.assert_close(
-            plain.eval()(normalised), method.backbone(normalised), rtol=1e-5, atol=1e-5
-        )
+        found = plain.eval()(normalised)
+        torch.testing.assert_close(found, method.backbone(normalised), rtol=1e-5, atol=1e-5)
     with torch.no_grad(), use_branch(method.query, Branch("aux")):
         assert not torch.allclose(plain(normalised), method.backbone(normalised), rtol=1e-3)

@@ -57,7 +57,9 @@ def file(tmp_path: Path) -> Path:
 
 def test_maps_are_averaged_and_normalised_as_the_network_declares(file: Path) -> None:
     backbone = load_backbone(f"python:{file}:maps")
-    assert (backbone.image_size, backbone.num_features, backbone.std) == (8, 5, (0.5, 0.5, 0.5))
+    assert backbone.image_size == 8
+    assert backbone.num_features == 5
+    assert backbone.std == (0.5, 0.5, 0.5)
     images = torch.rand(4, 3, 8, 8)
     normalised = (images - torch.tensor([0.1, 0.2, 0.3]).view(3, 1, 1)) / 0.5
     conv = backbone.network.get_submodule("network.conv")

@@ -123,7 +123,8 @@ def vissl(network: nn.Module, other: nn.Module) -> State:
 
 
 def of_lightly(network: nn.Module, other: nn.Module) -> State:
-    numbered, twin = (nn.Sequential(*list(one.children())[:-1]) for one in (network, other))
+    numbered = nn.Sequential(*list(network.children())[:-1])
+    twin = nn.Sequential(*list(other.children())[:-1])
     made = (
         under("backbone.", numbered)
         | heads("projection_head.layers.")
@@ -166,18 +167,14 @@ def test_layouts_of_others(
     network = resnet18()
     torch.save(layout(network, resnet18(7)), tmp_path / "model.pth.tar")
     found = load_backbone(tmp_path / "model.pth.tar")
-    assert (found.network_config.name, found.num_features, found.image_size) == (
-        "resnet18",
-        512,
-        224,
-    )
+    assert found.network_config.name == "resnet18"
+    assert found.num_features == 512
+    assert found.image_size == 224
     how = found.preparation
-    assert (how.mean, how.std, how.crop, how.interpolation) == (
-        IMAGENET_MEAN,
-        std,
-        224 / 256,
-        "bilinear",
-    )
+    assert how.mean == IMAGENET_MEAN
+    assert how.std == std
+    assert how.crop == 224 / 256
+    assert how.interpolation == "bilinear"
     assert how.origins == dict.fromkeys(NAMES, origin)
     assert ("--mean" in str(how.said())) == (origin == "assumed")
     images = torch.rand(2, 3, 40, 40)
@@ -213,7 +210,8 @@ def test_networks_of_a_family_are_told_apart(monkeypatch: pytest.MonkeyPatch) ->
         layout = LAYOUTS["efficientnet_pytorch" if "lite" in name else "plain"]
         state = {theirs: own[plain] for plain, theirs in names(layout, own).items()}
         found = foreign_state(Weights("here", state))
-        assert (found.config.name, found.state.keys()) == (name, own.keys())
+        assert found.config.name == name
+        assert found.state.keys() == own.keys()
 
 
 @pytest.mark.parametrize(

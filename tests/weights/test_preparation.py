@@ -32,7 +32,8 @@ def saved(path: Path, state: dict[str, Tensor], prefix: str = "") -> Path:
 
 def test_an_efficientnet_is_fed_as_timm_says(tmp_path: Path) -> None:
     found = load_backbone(saved(tmp_path / "lite.pth", efficientnet_lite0()))
-    assert (found.network_config.name, found.network_config.mean) == ("tf_efficientnet_lite0", HALF)
+    assert found.network_config.name == "tf_efficientnet_lite0"
+    assert found.network_config.mean == HALF
     origins = dict.fromkeys(NAMES, "timm's configuration of tf_efficientnet_lite0.in1k")
     assert found.preparation == Preparation(HALF, HALF, 224, 0.875, "bicubic", origins)
     assert found.normalize(torch.full((1, 3, 1, 1), 0.5)).abs().max() < 1e-6
@@ -42,12 +43,12 @@ def test_an_efficientnet_is_fed_as_timm_says(tmp_path: Path) -> None:
 def test_what_a_user_sets_is_used_and_remembered(given: object) -> None:
     backbone = random_backbone(SMALL, 16)
     found = backbone.prepared(mean=given, size="8")
-    assert (found.mean, found.std, found.image_size) == (HALF, IMAGENET_STD, 8)
+    assert found.mean == HALF
+    assert found.std == IMAGENET_STD
+    assert found.image_size == 8
     assert found.deviations == {"mean": [list(IMAGENET_MEAN), [0.5] * 3], "size": [16, 8]}
-    assert (found.preparation.origins["mean"], found.preparation.origins["std"]) == (
-        "given",
-        "its own file or run",
-    )
+    assert found.preparation.origins["mean"] == "given"
+    assert found.preparation.origins["std"] == "its own file or run"
     assert found.preparation.said() == (
         "images are prepared with mean 0.5, size 8 (given); std 0.229,0.224,0.225, crop 0.875, interpolation bilinear "
         "(its own file or run); square images of at most 8 px are taken whole"
@@ -55,5 +56,6 @@ def test_what_a_user_sets_is_used_and_remembered(given: object) -> None:
     images = torch.rand(2, 3, 8, 8)
     expected = backbone.network((images - 0.5) / torch.tensor(IMAGENET_STD).view(3, 1, 1))
     torch.testing.assert_close(found(images), expected)
-    assert (backbone.deviations, backbone.mean) == ({}, IMAGENET_MEAN)
+    assert backbone.deviations == {}
+    assert backbone.mean == IMAGENET_MEAN
     assert backbone.to("meta").prepared(crop=0.5).normalize.scale.is_meta  # it stays on its device

@@ -80,11 +80,9 @@ def test_what_is_saved_comes_back_with_all_it_carries(tmp_path: Path) -> None:
     loaded = load_backbone(path)
     images = torch.rand(3, 3, 16, 16)
     assert torch.equal(loaded(images), saved(images))
-    assert (loaded.preparation, loaded.info, loaded.network_config) == (
-        saved.preparation,
-        info,
-        SMALL,
-    )
+    assert loaded.preparation == saved.preparation
+    assert loaded.info == info
+    assert loaded.network_config == SMALL
     assert (loaded.num_features, loaded.training) == (8, False)
     assert [path.name for path in tmp_path.iterdir()] == ["b.safetensors"]
     (tmp_path / "other").touch()
@@ -178,8 +176,11 @@ def test_a_run_without_checkpoint_or_with_a_foreign_one_says_so(tmp_path: Path) 
 def test_random_weights_follow_the_seed_and_leave_the_generator_alone(tmp_path: Path) -> None:
     torch.manual_seed(1)
     state = torch.get_rng_state()
-    first, again, other = (load_backbone("random:small-resnet-4-8", seed) for seed in (0, 0, 1))
+    first = load_backbone("random:small-resnet-4-8", 0)
+    again = load_backbone("random:small-resnet-4-8", 0)
+    other = load_backbone("random:small-resnet-4-8", 1)
     assert torch.equal(torch.get_rng_state(), state)
     assert first.content_hash() == again.content_hash() != other.content_hash()
     of_run = load_backbone(f"random:{run_folder(tmp_path / 'run')}")
-    assert (of_run.network_config, of_run.image_size) == (SMALL, 16)
+    assert of_run.network_config == SMALL
+    assert of_run.image_size == 16

@@ -17,9 +17,9 @@ from hexa.data.loading import statistics
 def _folder(root: Path, count: int = 7) -> Path:
     root.mkdir()
     for number in range(count):
-        pixels = np.random.default_rng(number).integers(
-            0, 40 * (number + 1) % 256, (9, 12 + number, 3)
-        )
+        generator = np.random.default_rng(number)
+        brightest = 40 * (number + 1) % 256
+        pixels = generator.integers(0, brightest, (9, 12 + number, 3))
         Image.fromarray(pixels.astype(np.uint8)).save(root / f"{number}.png")
     return root
 
@@ -28,8 +28,10 @@ def test_every_image_counts_alike_whatever_its_size(tmp_path: Path) -> None:
     root = _folder(tmp_path / "images")
     pixels = [np.asarray(Image.open(path)) / 255 for path in sorted(root.iterdir())]
     mean = np.mean([image.mean((0, 1)) for image in pixels], 0)
-    std = np.sqrt(np.mean([(image**2).mean((0, 1)) for image in pixels], 0) - mean**2)
-    found = statistics.measured(open_source(f"folder:{root}"))
+    square = np.mean([(image**2).mean((0, 1)) for image in pixels], 0)
+    std = np.sqrt(square - mean**2)
+    source = open_source(f"folder:{root}")
+    found = statistics.measured(source)
     np.testing.assert_allclose(found, (mean, std), rtol=6e-4)
     assert all(value == float(f"{value:.4g}") for value in (*found[0], *found[1]))
 
@@ -38,7 +40,8 @@ def test_of_any_number_of_channels_and_of_many_images_some(monkeypatch: pytest.M
     images = torch.randint(0, 256, (300, 5, 4, 4), dtype=torch.uint8)
     monkeypatch.setattr(statistics, "_IMAGES", 10)
     mean, std = statistics.measured(ArraySource(images))
-    chosen = images[::30].double().transpose(0, 1).flatten(1) / 255
+    chosen = images[::30].double() / 255
+    chosen = chosen.transpose(0, 1).flatten(1)
     np.testing.assert_allclose(mean, chosen.mean(1), rtol=1e-3)
     np.testing.assert_allclose(std, chosen.std(1, correction=0), rtol=1e-3)
 

@@ -66,9 +66,9 @@ def test_one_channel_is_grey_of_all_its_bits() -> None:
         np.testing.assert_array_equal(
             decode(saved(Image.fromarray(wide), kind), channels=1)[0].numpy(), wide
         )
-    np.testing.assert_array_equal(
-        decode(saved(colour, "png"), channels=1)[0].numpy(), np.asarray(colour.convert("L"))
-    )
+    found = decode(saved(colour, "png"), channels=1)[0].numpy()
+    expected = np.asarray(colour.convert("L"))
+    np.testing.assert_array_equal(found, expected)
     fractions = _values((9, 8), "float32")
     np.testing.assert_array_equal(
         decode(saved(Image.fromarray(fractions), "tiff"), channels=1)[0], fractions
@@ -211,9 +211,8 @@ def test_a_tiff_without_some_of_its_strips_is_truncated(layout: str, channels: i
     data = bytearray(
         _tiff(stored.squeeze(), photometric="rgb" if channels == 3 else "minisblack", **options)
     )
-    np.testing.assert_array_equal(
-        decode(bytes(data), channels=channels).permute(1, 2, 0).numpy(), values
-    )
+    found = decode(bytes(data), channels=channels).permute(1, 2, 0).numpy()
+    np.testing.assert_array_equal(found, values)
     (at,) = struct.unpack_from(
         "<I", data, 4
     )  # the directory: each entry is tag, type, count, value
@@ -266,4 +265,5 @@ def test_twelve_bits_stored_in_sixteen_are_scaled(
     if bands_of == 1:
         grey = open_source(f"{remedy}#train", channels=1).decode(1)
         assert grey.dtype == torch.uint16
-        assert np.abs(grey[0].numpy() / 65535 - values / 4095).max() < 1e-5
+        found = np.abs(grey[0].numpy() / 65535 - values / 4095).max()
+        assert found < 1e-5

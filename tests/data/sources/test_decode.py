@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,9 @@ def _gradient(height: int = 40, width: int = 56) -> Image.Image:
     y, x = np.mgrid[0:height, 0:width]
     red = 255 * y / (height - 1)
     green = 255 * x / (width - 1)
-    return Image.fromarray(np.stack((red, green, 255 - (red + green) / 2), 2).astype(np.uint8))
+    blue = 255 - (red + green) / 2
+    pixels = np.stack((red, green, blue), 2)
+    return Image.fromarray(pixels.astype(np.uint8))
 
 
 def _tensor(image: Image.Image) -> Tensor:
@@ -67,13 +70,16 @@ def test_files_keep_their_colours(
 ) -> None:
     source = _gradient().quantize(256) if mode == "P" else _gradient().convert(mode)
     expected = _gradient() if mode == "CMYK" else source.convert("RGB")
-    _assert_near(decode(saved(source, kind, **options)), _tensor(expected), levels)
+    data = saved(source, kind, **options)
+    _assert_near(decode(data), _tensor(expected), levels)
 
 
 def test_sixteen_bits_of_a_tiff_are_scaled_not_cut_off() -> None:
-    values = np.linspace(0, 65535, 30 * 20).astype(np.uint16).reshape(30, 20)
-    made = decode(saved(Image.fromarray(values), "TIFF"))
-    _assert_near(made, torch.from_numpy((values / 257).round()).expand(3, -1, -1), 1)
+    values = np.linspace(0, 65535, 30 * 20).astype(np.uint16)
+    picture = Image.fromarray(values.reshape(30, 20))
+    made = decode(saved(picture, "TIFF"))
+    levels = torch.from_numpy((values / 257).round()).view(30, 20)
+    _assert_near(made, levels.expand(3, -1, -1), 1)
     assert made.max() == 255
 
 
@@ -82,8 +88,10 @@ def test_sixteen_bits_of_a_tiff_are_scaled_not_cut_off() -> None:
 def test_exif_orientation(kind: str, orientation: int) -> None:
     options: dict[str, Any] = {"quality": 98, "subsampling": 0} if kind == "JPEG" else {}
     data = saved(_gradient(), kind, exif=exif(orientation), **options)
-    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
-    assert upright.size == ((56, 40) if orientation < 5 else (40, 56))
+    stored = Image.open(io.BytesIO(data))
+    upright = ImageOps.exif_transpose(stored).convert("RGB")
+    expected = (56, 40) if orientation < 5 else (40, 56)
+    assert upright.size == expected
     _assert_near(decode(data), _tensor(upright), 0)
     assert torch.equal(decode_with_pil(data), _tensor(upright))
     if kind == "JPEG":
@@ -93,11 +101,13 @@ def test_exif_orientation(kind: str, orientation: int) -> None:
 @pytest.mark.parametrize("shrink", [2, 4, 8])
 def test_a_shrunken_jpeg_is_the_image_at_that_share_of_its_size(shrink: int) -> None:
     picture = _gradient(401, 563)
-    made = decode(saved(picture, "JPEG", quality=95), shrink=shrink)
-    assert made.shape[1:] == (-(-401 // shrink), -(-563 // shrink))
-    _assert_near(
-        made, _tensor(picture.resize((made.shape[2], made.shape[1]), Image.Resampling.BOX)), 8
-    )
+    data = saved(picture, "JPEG", quality=95)
+    made = decode(data, shrink=shrink)
+    height = math.ceil(401 / shrink)
+    width = math.ceil(563 / shrink)
+    assert made.shape[1:] == (height, width)
+    smaller = picture.resize((width, height), Image.Resampling.BOX)
+    _assert_near(made, _tensor(smaller), 8)
 
 
 @pytest.mark.parametrize("interlaced", [False, True], ids=["rows", "interlaced"])
@@ -110,12 +120,14 @@ def test_every_kind_of_png_keeps_its_pixels(colour: int, depth: int, interlaced:
     if colour == 3:
         expected = colours[values[..., 0]]
     elif colour == 0:
-        expected = np.round(values / (2**depth - 1) * 255).astype(np.uint8).repeat(3, 2)
+        levels = np.round(values / (2**depth - 1) * 255)
+        expected = levels.astype(np.uint8).repeat(3, 2)
     else:
-        picture = Image.fromarray((values >> max(0, depth - 8)).astype(np.uint8)).convert("RGBA")
-        expected = np.array(
-            Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
-        )
+        eight_bits = values >> max(0, depth - 8)
+        picture = Image.fromarray(eight_bits.astype(np.uint8)).convert("RGBA")
+        white = Image.new("RGBA", picture.size, "white")
+        composite = Image.alpha_composite(white, picture)
+        expected = np.array(composite.convert("RGB"))
     assert torch.equal(made, torch.from_numpy(expected).permute(2, 0, 1))
 
 
@@ -140,9 +152,10 @@ def test_more_pixels_than_the_limit_are_refused(name: str) -> None:
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 def test_garbage_instead_of_exif_does_no_harm(kind: str, exif_bytes: bytes) -> None:
     data = saved(photograph(), kind, exif=exif_bytes)
+    plain = saved(photograph(), kind)
     with quiet():
-        assert torch.equal(decode(data), decode(saved(photograph(), kind)))
-        assert torch.equal(decode_with_pil(data), decode_with_pil(saved(photograph(), kind)))
+        assert torch.equal(decode(data), decode(plain))
+        assert torch.equal(decode_with_pil(data), decode_with_pil(plain))
 
 
 def test_other_formats_than_the_known_ones_are_not_tried() -> None:

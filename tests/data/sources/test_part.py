@@ -44,7 +44,9 @@ def test_a_smaller_part_is_within_a_larger_one_and_seeds_differ() -> None:
     source = source_of([80, 17, 3])
     parts = [set(rows_of(draw_part(source, count, 0))) for count in (5, 20, 21, 70)]
     assert all(small < large for small, large in itertools.pairwise(parts))
-    assert rows_of(draw_part(source, 20, 0)) == rows_of(draw_part(source, 20, 0))
+    found = rows_of(draw_part(source, 20, 0))
+    expected = rows_of(draw_part(source, 20, 0))
+    assert found == expected
     assert rows_of(draw_part(source, 20, 0)) != rows_of(draw_part(source, 20, 1))
 
 
@@ -68,14 +70,16 @@ def test_an_image_of_a_part_is_that_of_the_source(tmp_path: Path) -> None:
         place = source.paths.index(path)
         assert torch.equal(part.decode(row), source.decode(place))
         assert part.encoded(row) == source.encoded(place)
-    assert [Path(file).relative_to(tmp_path).as_posix() for file in part.files()] == part.paths
-    assert part.facts == {
+    found = [Path(file).relative_to(tmp_path).as_posix() for file in part.files()]
+    assert found == part.paths
+    expected = {
         "source": source.name,
         "split": "train",
         "images": 7,
         "fingerprint": part.fingerprint,
         "drawn": {"images": 7, "of": 20, "seed": 0},
     }
+    assert part.facts == expected
     assert part.fingerprint != draw_part(source, 7, 1).fingerprint
     assert "7 of the 20 images" in part.notes()[0]
     assert "evenly from its classes (seed 0)" in part.notes()[0]

@@ -74,9 +74,9 @@ EVERY = pytest.mark.parametrize("made", [in_folder, in_tar, in_voc, in_set, in_p
 def test_other_contents_under_the_same_names_and_sizes_are_other_images(
     tmp_path: Path, made: Callable[[Path, int], str]
 ) -> None:
-    one, same, other = (
-        open_source(made(tmp_path / name, value)) for name, value in (("1", 7), ("2", 7), ("3", 8))
-    )
+    one = open_source(made(tmp_path / "1", 7))
+    same = open_source(made(tmp_path / "2", 7))
+    other = open_source(made(tmp_path / "3", 8))
     assert one.fingerprint == same.fingerprint
     assert one.fingerprint != other.fingerprint
 
@@ -123,8 +123,6 @@ IMAGES = torch.zeros(4, 3, 2, 2, dtype=torch.uint8)
 @pytest.mark.parametrize(("labels", "unlabelled"), [([0, -1, 2, -5], 2), ([-1, -1, -1, -1], 0)])
 def test_negative_labels_are_hidden_ones(labels: list[int], unlabelled: int) -> None:
     source = ArraySource(IMAGES, np.array(labels), ["a", "b", "c"])
-    assert (source.labels, source.unlabelled, source.class_names) == (
-        None,
-        unlabelled,
-        ["a", "b", "c"],
-    )
+    assert source.labels is None
+    assert source.unlabelled == unlabelled
+    assert source.class_names == ["a", "b", "c"]

@@ -146,7 +146,8 @@ def _agree(views: Views, made: Tensor, expected: Tensor, atol: float = 1e-6) -> 
     """Equal but, with RandAugment, for the few values between two grey levels, where its operations jump."""
     if views.config.randaugment_ops:
         assert made.shape == expected.shape
-        assert float(((made - expected).abs() < 5e-5).float().mean()) > 0.99
+        found = float(((made - expected).abs() < 5e-5).float().mean())
+        assert found > 0.99
     else:
         torch.testing.assert_close(made, expected, atol=atol, rtol=0)
 
@@ -174,7 +175,8 @@ def test_every_view_equals_the_published_pipeline_of_its_image(fields: dict[str,
     groups = [group for group in views.config.groups for _ in range(group.count)]
     assert len(crops) == len(numbers) == views.config.total_views
     for crop, number, group in zip(crops, numbers, groups, strict=True):
-        assert (crop.dtype, crop.shape) == (torch.float32, (16, 3, group.size, group.size))
+        assert crop.dtype == torch.float32
+        assert crop.shape == (16, 3, group.size, group.size)
         assert crop.min() >= 0
         assert crop.max() <= 1
         expected = [_one_view(images[row], number[row], views.config, group) for row in range(16)]
@@ -190,9 +192,8 @@ def test_views_depend_on_the_stream_and_the_row_alone(fields: dict[str, Any]) ->
     numbers = views.draw(Stream(5), slice(0, 48))
     assert all(map(torch.equal, views(images, Stream(5)), whole))
     assert not any(map(torch.equal, views(images, Stream(6)), whole))
-    assert (
-        len(numbers.flatten().unique()) > 0.99 * numbers.numel()
-    )  # no two views share their numbers
+    found = len(numbers.flatten().unique())
+    assert found > 0.99 * numbers.numel()  # no two views share their numbers
     for rows in (slice(0, 16), slice(16, 48), slice(47, 48)):
         assert torch.equal(views.draw(Stream(5), rows), numbers[:, rows])
         for left, right in zip(views(images[rows], Stream(5), rows), whole, strict=True):
@@ -256,7 +257,8 @@ def test_photographs_are_resized_as_by_pil(
     """Published codes resize with PIL; through floats, one in seven values would differ."""
     image = _images(1, height, width)[0]
     short = round(size / crop)
-    high, wide = (int(short * side / min(height, width)) for side in (height, width))
+    high = int(short * height / min(height, width))
+    wide = int(short * width / min(height, width))
     picture = Image.fromarray(image.permute(1, 2, 0).numpy()).resize(
         (wide, high), Image.Resampling[mode.upper()]
     )

@@ -255,7 +255,8 @@ def test_batch_norms_take_the_means_over_further_batches(
     monkeypatch.setattr(Training, "_recalibrate", watched)
     evaluate("detect", NETWORK, squares(tmp_path), **{**SHORT, "iterations": 2, "precise_bn": 3})
     first = next(m for m in kept[0].detector.modules() if isinstance(m, torch.nn.BatchNorm2d))
-    assert (len(kept), len(inputs)) == (3, 3)
+    assert len(kept) == 3
+    assert len(inputs) == 3
     assert first.momentum == 0.1
     torch.testing.assert_close(
         first.running_mean, torch.stack([x.mean((0, 2, 3)) for x in inputs]).mean(0)

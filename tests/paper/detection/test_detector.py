@@ -44,30 +44,42 @@ def images(count: int = 2) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
 def test_anchors_are_torchvisions_before_rounding() -> None:
     maps = [torch.zeros(1, 2, 6, 8), torch.zeros(1, 2, 3, 4)]
     listed = ImageList(torch.zeros(1, 3, 48, 64), [(48, 64)])
-    theirs = AnchorGenerator(((32,), (64,)), ((0.5, 1.0, 2.0),) * 2)(listed, maps)[0]
-    ours = Anchors([(32,), (64,)], [8, 16])(listed, maps)[0]
+    sizes = ((32,), (64,))
+    ratios = ((0.5, 1.0, 2.0),) * 2
+    generator = AnchorGenerator(sizes, ratios)
+    theirs = generator(listed, maps)[0]
+    anchors = Anchors([(32,), (64,)], [8, 16])
+    ours = anchors(listed, maps)[0]
     torch.testing.assert_close(ours, theirs, atol=0.5, rtol=0)
     sides = ours[:, 2:] - ours[:, :2]
-    torch.testing.assert_close(
-        sides.prod(1).sqrt(), torch.tensor([32.0] * 144 + [64.0] * 36), atol=1e-4, rtol=0
-    )
+    found = sides.prod(1).sqrt()
+    expected = torch.tensor([32.0] * 144 + [64.0] * 36)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
 def test_regions_come_from_the_level_that_suits_them() -> None:
-    maps = OrderedDict(
-        (str(n), torch.rand(2, 3, 256 // 2**n, 256 // 2**n)) for n in range(3)
-    )  # strides 4, 8, 16
+    maps = OrderedDict()
+    for number, side in enumerate((256, 128, 64)):  # strides 4, 8, 16
+        maps[str(number)] = torch.rand(2, 3, side, side)
     boxes = [
         torch.tensor([[0.0, 0, 50, 50], [10, 20, 122, 132], [5, 5, 1000, 900]]),
         torch.tensor([[8.0, 8, 130, 99]]),
     ]
-    found = AlignedRegions([4, 8, 16], 7)(maps, boxes, [(1024, 1024)] * 2)
+    regions = AlignedRegions([4, 8, 16], 7)
+    found = regions(maps, boxes, [(1024, 1024)] * 2)
     # √area: 50 -> ⌊4 + log₂(50 / 224)⌋ = 1, below the finest; 112 -> 3; 944 -> 6, above the coarsest; 105 -> 2
-    for row, (image, place, level) in enumerate([(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 0)]):
-        box = torch.cat((torch.tensor([[float(image)]]), boxes[image][place][None]), 1)
-        expected = roi_align(
-            list(maps.values())[level], box, 7, 1 / (4 * 2**level), 0, aligned=True
-        )
+    cases = [
+        (0, 0, 0),
+        (0, 1, 1),
+        (0, 2, 2),
+        (1, 0, 0),
+    ]
+    for row, (image, place, level) in enumerate(cases):
+        number = torch.tensor([[float(image)]])
+        corners = boxes[image][place][None]
+        box = torch.cat((number, corners), 1)
+        stride = 4 * 2**level
+        expected = roi_align(maps[str(level)], box, 7, 1 / stride, 0, aligned=True)
         torch.testing.assert_close(found[row : row + 1], expected)
 
 
@@ -75,15 +87,25 @@ def test_regions_come_from_the_level_that_suits_them() -> None:
 def test_every_part_learns_and_small_images_are_found_in(kind: str) -> None:
     made = detector(kind).train()
     losses = made(*images())
-    assert set(losses) == {"loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg"}
-    torch.stack(list(losses.values())).sum().backward()
-    assert not [name for name, p in made.named_parameters() if p.grad is None or not p.grad.any()]
+    assert set(losses) == {
+        "loss_objectness",
+        "loss_rpn_box_reg",
+        "loss_classifier",
+        "loss_box_reg",
+    }
+    total = torch.stack(list(losses.values())).sum()
+    total.backward()
+    for name, parameter in made.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.any(), name
     with torch.no_grad():
         found = made.eval()(images()[0])
     assert len(found) == 2
-    assert all(
-        (one["boxes"][:, 2] <= 56).all() and (one["boxes"][:, 3] <= 40).all() for one in found
-    )
+    for one in found:
+        right = one["boxes"][:, 2]
+        bottom = one["boxes"][:, 3]
+        assert (right <= 56).all()
+        assert (bottom <= 40).all()
 
 
 def test_an_image_is_found_in_alike_alone_and_beside_a_larger_one() -> None:
@@ -95,7 +117,8 @@ def test_an_image_is_found_in_alike_alone_and_beside_a_larger_one() -> None:
     assert batch.shape == (2, 3, 40, 56)
     assert (batch[0, :, 24:] == 0).all()
     assert (batch[0, :, :, 24:] == 0).all()
-    torch.testing.assert_close(batch[:1, :, :24, :24], made._batch([small]), rtol=0, atol=0)
+    expected = made._batch([small])
+    torch.testing.assert_close(batch[:1, :, :24, :24], expected, rtol=0, atol=0)
 
 
 def test_boxes_follow_the_pixels() -> None:
@@ -103,12 +126,12 @@ def test_boxes_follow_the_pixels() -> None:
     pixels = torch.zeros(1, 3, 40, 80, dtype=torch.uint8)
     pixels[0, :, 8:24, 16:32] = 255
     source = ArraySource(pixels, None, name="rectangle")
-    boxes = [
-        Boxes(torch.tensor([[16.0, 8, 32, 24]]), torch.tensor([0]), torch.tensor([False]), (40, 80))
-    ]
-    data = TrainingBatches(
-        source, boxes, torch.zeros(12, 1, dtype=torch.int64), (20, 40, 80), 1000, Stream(0)
-    )
+    corners = torch.tensor([[16.0, 8, 32, 24]])
+    label = torch.tensor([0])
+    difficult = torch.tensor([False])
+    boxes = [Boxes(corners, label, difficult, (40, 80))]
+    order = torch.zeros(12, 1, dtype=torch.int64)
+    data = TrainingBatches(source, boxes, order, (20, 40, 80), 1000, Stream(0))
     seen = set()
     for number in range(12):
         (view,), (objects,), _ = data[number]
@@ -122,6 +145,5 @@ def test_boxes_follow_the_pixels() -> None:
         assert torch.equal(data[number][0][0], view)
     assert {size for size, _ in seen} == {20, 40, 80}
     assert {left for _, left in seen} == {True, False}, "flipped and not"
-    assert torch.equal(
-        scaled(boxes[0].boxes, (40, 80), (20, 160)), torch.tensor([[32.0, 4, 64, 12]])
-    )
+    resized = scaled(corners, (40, 80), (20, 160))
+    assert resized.tolist() == [[32.0, 4, 64, 12]]

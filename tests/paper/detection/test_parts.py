@@ -71,10 +71,12 @@ class Wrapped(nn.Module):
 
 def test_a_network_of_anybody() -> None:
     network = External(Wrapped(), "python:x").eval()
-    assert [(part.stride, part.channels, len(part.module)) for part in parts(network, "it")] == [
+    found = [(part.stride, part.channels, len(part.module)) for part in parts(network, "it")]
+    expected = [
         (2, 4, 4),
         (4, 6, 2),
     ]
+    assert found == expected
     images = torch.rand(2, 3, 32, 48)
     with torch.no_grad():
         torch.testing.assert_close(maps_of(network, images)[-1].mean((2, 3)), network(images))

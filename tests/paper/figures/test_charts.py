@@ -27,16 +27,19 @@ def error_bars(ax: Axes) -> list[ErrorbarContainer]:
 
 
 def test_bars_are_as_high_as_the_means_and_whiskers_as_long_as_the_deviations() -> None:
-    figure = plots.bars({"20 epochs each": VALUES, "equal time": VALUES}, y_label="top-1 (%)")
-    assert [ax.get_title(loc="left") for ax in figure.axes] == ["20 epochs each", "equal time"]
+    panels = {"20 epochs each": VALUES, "equal time": VALUES}
+    figure = plots.bars(panels, y_label="top-1 (%)")
+    titles = [ax.get_title(loc="left") for ax in figure.axes]
+    assert titles == ["20 epochs each", "equal time"]
     for ax in figure.axes:
         (drawn,) = [found for found in ax.containers if isinstance(found, BarContainer)]
-        assert [patch.get_height() for patch in drawn] == pytest.approx(
-            [np.mean(v) for v in VALUES.values()]
-        )
+        heights = [patch.get_height() for patch in drawn]
+        means = [np.mean(values) for values in VALUES.values()]
+        assert heights == pytest.approx(means)
         spreads = [np.std(values, ddof=1) for values in VALUES.values() if len(values) > 1]
         lengths = [bar.lines[2][0].get_segments()[0][:, 1] for bar in error_bars(ax)]
-        assert [(ends[1] - ends[0]) / 2 for ends in lengths] == pytest.approx(spreads)
+        halves = [(ends[1] - ends[0]) / 2 for ends in lengths]
+        assert halves == pytest.approx(spreads)
         low, high = ax.get_ylim()
         assert low < 50.0
         assert high > 55.0
@@ -46,13 +49,15 @@ def test_bars_are_as_high_as_the_means_and_whiskers_as_long_as_the_deviations() 
 
 def test_curves_show_means_over_their_x() -> None:
     curve = {1: [10.0, 12.0], 2: [20.0, 22.0], 4: [30.0, 33.0]}
-    (ax,) = plots.curves(
-        {"labelled images, k": {"MoCo-v2": curve}}, y_label="mAP (%)", doubling=True
-    ).axes
+    panels = {"labelled images, k": {"MoCo-v2": curve}}
+    figure = plots.curves(panels, y_label="mAP (%)", doubling=True)
+    (ax,) = figure.axes
     (drawn,) = error_bars(ax)
-    assert drawn.lines[0].get_xydata().tolist() == [[1, 11.0], [2, 21.0], [4, 31.5]]  # type: ignore[union-attr]
+    points = drawn.lines[0].get_xydata()
+    assert points.tolist() == [[1, 11.0], [2, 21.0], [4, 31.5]]  # type: ignore[union-attr]
     assert ax.get_xscale() == "log"
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "4"]
+    ticks = [label.get_text() for label in ax.get_xticklabels()]
+    assert ticks == ["1", "2", "4"]
     assert ax.get_xlabel() == "labelled images, k"
 
 
@@ -60,12 +65,16 @@ def test_figures_are_written_as_png_and_as_svg_with_text_and_equal_ones_are_equa
     tmp_path: Path,
 ) -> None:
     for name in ("a.png", "b.png", "a.svg", "b.svg"):
-        save(plots.bars({"": {"Std": [50.0, 51.0]}}, y_label="top-1 (%)"), tmp_path / name)
+        figure = plots.bars({"": {"Std": [50.0, 51.0]}}, y_label="top-1 (%)")
+        save(figure, tmp_path / name)
     for suffix in ("png", "svg"):
-        assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
+        found = (tmp_path / f"a.{suffix}").read_bytes()
+        assert found == (tmp_path / f"b.{suffix}").read_bytes()
     figure = plots.bars({"": {"Std": [50.0]}}, y_label="top-1 (%)", title="a title")
-    assert save(figure, tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert "top-1 (%)</text>" in save(figure, tmp_path / "sub/a.svg").read_text()
+    png = save(figure, tmp_path / "a.png")
+    assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    svg = save(figure, tmp_path / "sub/a.svg")
+    assert "top-1 (%)</text>" in svg.read_text()
     with pytest.raises(UserError, match=r"must end in .png or .svg"):
         save(figure, tmp_path / "a.jpg")
     assert not (tmp_path / "a.jpg").exists()

@@ -20,7 +20,8 @@ from tests.paper.methods.test_memory import TAU, naive_nce
 
 
 def cmc(branches: tuple[str, ...] = ("main",), **fields: object) -> CMC:
-    config = CMCConfig.model_validate({"dim": 6, "temperature": TAU, "num_negatives": 5, **fields})
+    known = {"dim": 6, "temperature": TAU, "num_negatives": 5}
+    config = CMCConfig.model_validate({**known, **fields})
     return small(config, 1, streams="lab", branches=branches)
 
 
@@ -30,7 +31,9 @@ def halves(made: CMC, data: Batch) -> tuple[Tensor, Tensor, Tensor]:
     lightness = embedding[0, :, :6]
     colour = embedding[0, :, 6:]
     for part in (lightness, colour):
-        torch.testing.assert_close(part.norm(dim=1), torch.ones(BATCH, dtype=torch.float64))
+        found = part.norm(dim=1)
+        expected = torch.ones(BATCH, dtype=torch.float64)
+        torch.testing.assert_close(found, expected)
     return embedding, lightness, colour
 
 
@@ -42,12 +45,12 @@ def test_nce_is_between_a_stream_and_the_memory_of_the_other() -> None:
     found = made.loss(embedding, labels)
 
     for i, image in enumerate(data.index):
-        light = naive_nce(
-            lightness[i], made.colour.rows[image], labels.lightness.others, made.colour.partition
-        )
-        tone = naive_nce(
-            colour[i], made.lightness.rows[image], labels.colour.others, made.lightness.partition
-        )
+        own_colour = made.colour.rows[image]
+        other_colours = labels.lightness.others
+        light = naive_nce(lightness[i], own_colour, other_colours, made.colour.partition)
+        own_lightness = made.lightness.rows[image]
+        other_lightness = labels.colour.others
+        tone = naive_nce(colour[i], own_lightness, other_lightness, made.lightness.partition)
         torch.testing.assert_close(found[0, i], light + tone)
     assert found.shape == (1, BATCH)
 
@@ -57,25 +60,31 @@ def test_softmax_is_over_all_images_of_the_other_stream() -> None:
     data = batch(12)
     embedding, lightness, colour = halves(made, data)
     labels = made.pseudo_labels(data, None)
-    scores = (lightness @ made.colour.rows.T / TAU, colour @ made.lightness.rows.T / TAU)
-    expected = sum(F.cross_entropy(score, data.index, reduction="none") for score in scores)
-    torch.testing.assert_close(made.loss(embedding, labels)[0], expected)
+    of_colour = lightness @ made.colour.rows.T / TAU
+    of_lightness = colour @ made.lightness.rows.T / TAU
+    first = F.cross_entropy(of_colour, data.index, reduction="none")
+    second = F.cross_entropy(of_lightness, data.index, reduction="none")
+    loss = made.loss(embedding, labels)
+    torch.testing.assert_close(loss[0], first + second)
     assert made.chance_loss == pytest.approx(2 * math.log(DATA))
-    hits = (scores[0].argmax(1) == data.index) & (scores[1].argmax(1) == data.index)
-    assert torch.equal(made.correct(embedding, labels)[0], hits)
+    first_hits = of_colour.argmax(1) == data.index
+    second_hits = of_lightness.argmax(1) == data.index
+    correct = made.correct(embedding, labels)
+    assert torch.equal(correct[0], first_hits & second_hits)
 
 
 def test_both_memories_begin_apart_and_follow_their_own_stream() -> None:
     made = cmc(bank_momentum=0.3)
     data = batch(12)
-    assert (made.lightness.rows * made.colour.rows).sum(1).mean().abs() < 0.5
+    cosines = (made.lightness.rows * made.colour.rows).sum(1)
+    assert cosines.mean().abs() < 0.5
     before = made.lightness.rows.clone(), made.colour.rows.clone()
     embedding, *streams = halves(made, data)
     made.commit(data, embedding.detach(), made.pseudo_labels(data, None))
     for bank, old, stream in zip((made.lightness, made.colour), before, streams, strict=True):
-        torch.testing.assert_close(
-            bank.rows[data.index], F.normalize(0.3 * old[data.index] + 0.7 * stream, dim=1)
-        )
+        mean = 0.3 * old[data.index] + 0.7 * stream
+        expected = F.normalize(mean, dim=1)
+        torch.testing.assert_close(bank.rows[data.index], expected)
         others = [i for i in range(DATA) if i not in data.index.tolist()]
         assert torch.equal(bank.rows[others], old[others])
 
@@ -85,8 +94,10 @@ def test_black_and_white_images_are_attacked_like_others(level: float) -> None:
     """Where RGB → Lab has its corners, the gradient is finite, and every channel of a pixel counts."""
     made = cmc(("main", "aux"))
     data = batch(12)
-    plain = replace(data, crops=(torch.full_like(data.crops[0], level),))
-    parts = backward(Objective(made, {"adversarial": Adversarial()}), plain)
+    crop = torch.full_like(data.crops[0], level)
+    plain = replace(data, crops=(crop,))
+    objective = Objective(made, {"adversarial": Adversarial()})
+    parts = backward(objective, plain)
     assert all(part.loss.isfinite() for part in parts.values())
     view = parts["adversarial"].example.crops[0]
     moved = (view - level).abs()

@@ -86,9 +86,9 @@ def test_a_prediction_sees_no_row_below_its_own(row: int) -> None:
     head = PatchHead(8, CPCConfig(ahead=(1, 2), dim=5, hidden=7, layers=4)).double()
     features = torch.randn(2, 8, GRID, GRID, dtype=torch.float64, requires_grad=True)
     head(features)[:, 1:, :, row].square().sum().backward()
-    assert (features.grad.abs().sum((0, 1, 3)) > 0).tolist() == [
-        other <= row for other in range(GRID)
-    ]
+    found = (features.grad.abs().sum((0, 1, 3)) > 0).tolist()
+    expected = [other <= row for other in range(GRID)]
+    assert found == expected
 
 
 def test_the_loss_of_an_image_is_the_mean_over_its_grid() -> None:
@@ -140,6 +140,5 @@ def test_a_patch_is_never_its_own_negative_nor_that_of_what_it_is_mixed_with() -
     losses = made.loss(embedding, twice)
     for i in range(BATCH):
         shown = {int(permutation[i]), int(again[i]), int(permutation[again[i]])} - {i}
-        torch.testing.assert_close(
-            losses[0, i], naive(predictions, patches, (1, 3), i, i, shown).mean()
-        )
+        expected = naive(predictions, patches, (1, 3), i, i, shown).mean()
+        torch.testing.assert_close(losses[0, i], expected)

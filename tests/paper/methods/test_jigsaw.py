@@ -13,12 +13,9 @@ from tests.methods.setting import BATCH, batch, small
 
 
 def jigsaw(**fields: object) -> Jigsaw:
-    return small(
-        JigsawConfig.model_validate(
-            {"puzzle": {"grid": 2}, "num_permutations": 24, "hidden": 5, **fields}
-        ),
-        1,
-    )
+    known = {"puzzle": {"grid": 2}, "num_permutations": 24, "hidden": 5}
+    config = JigsawConfig.model_validate({**known, **fields})
+    return small(config, 1)
 
 
 def test_a_puzzle_shows_the_tiles_in_the_order_of_its_number() -> None:
@@ -28,26 +25,31 @@ def test_a_puzzle_shows_the_tiles_in_the_order_of_its_number() -> None:
     numbers = made.pseudo_labels(data, None).classes[0]
     for i in range(BATCH):
         order = made.permutations[numbers[i]].tolist()
+        image = data.crops[0][i]
         cells = [
-            data.crops[0][i][:, 6 * r : 6 * r + 6, 6 * c : 6 * c + 6]
-            for r in range(2)
-            for c in range(2)
+            image[:, :6, :6],
+            image[:, :6, 6:],
+            image[:, 6:, :6],
+            image[:, 6:, 6:],
         ]
-        rows = [torch.cat([cells[order[2 * r]], cells[order[2 * r + 1]]], 2) for r in range(2)]
-        assert torch.equal(puzzle[i], torch.cat(rows, 1))
+        shown = [cells[place] for place in order]
+        above = torch.cat(shown[:2], 2)
+        below = torch.cat(shown[2:], 2)
+        assert torch.equal(puzzle[i], torch.cat([above, below], 1))
 
 
 def test_permutations_differ_and_lie_far_apart() -> None:
     found = tiles.permutations(9, 50, torch.Generator().manual_seed(0))
     assert len({tuple(row) for row in found.tolist()}) == 50
     assert all(sorted(row) == list(range(9)) for row in found.tolist())
-    distances = (found[:, None] != found).sum(-1) + 99 * torch.eye(50, dtype=torch.long)
-    drawn = torch.rand(50, 9, generator=torch.Generator().manual_seed(0)).argsort(1)
-    assert (
-        distances.min()
-        > ((drawn[:, None] != drawn).sum(-1) + 99 * torch.eye(50, dtype=torch.long)).min()
-    )
-    assert len({tuple(row) for row in tiles.permutations(4, 24, torch.Generator()).tolist()}) == 24
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.rand(50, 9, generator=generator).argsort(1)
+    itself = 99 * torch.eye(50, dtype=torch.long)
+    distances = (found[:, None] != found).sum(-1) + itself
+    by_chance = (drawn[:, None] != drawn).sum(-1) + itself
+    assert distances.min() > by_chance.min()
+    every = tiles.permutations(4, 24, torch.Generator())
+    assert len({tuple(row) for row in every.tolist()}) == 24
     with pytest.raises(ValueError, match="24 permutations, got count 25"):
         tiles.permutations(4, 25, torch.Generator())
 
@@ -61,10 +63,11 @@ def test_jigsaws_loss_is_cross_entropy_over_permutations_of_features_tile_by_til
     embedding = made.embed((puzzle,), MAIN)
     head = made.encoder.head
     for i in range(BATCH):
-        each = [
-            head.each(made.encoder.features(tile[None]))[0]
-            for tile in tiles.cut(puzzle[i : i + 1], 2)
-        ]  # type: ignore[union-attr,operator]
-        torch.testing.assert_close(embedding[0, i], head.joined(torch.cat(each)))  # type: ignore[union-attr,operator]
+        each = []
+        for tile in tiles.cut(puzzle[i : i + 1], 2):
+            features = made.encoder.features(tile[None])
+            each.append(head.each(features)[0])  # type: ignore[union-attr,operator]
+        joined = head.joined(torch.cat(each))  # type: ignore[union-attr,operator]
+        torch.testing.assert_close(embedding[0, i], joined)
     expected = F.cross_entropy(embedding[0], labels.classes[0], reduction="none")
     torch.testing.assert_close(made.loss(embedding, labels)[0], expected)

@@ -21,7 +21,8 @@ TAU = 0.2
 
 
 def instdisc(**fields: object) -> InstDisc:
-    return small(InstDiscConfig(dim=6, temperature=TAU, num_negatives=5, **fields), 1)  # type: ignore[arg-type]
+    config = InstDiscConfig(dim=6, temperature=TAU, num_negatives=5, **fields)  # type: ignore[arg-type]
+    return small(config, 1)
 
 
 def pirl(**fields: object) -> PIRL:
@@ -37,7 +38,8 @@ def naive_nce(query: Tensor, own: Tensor, others: Tensor, z: float) -> Tensor:
         p = torch.exp(memory @ query / TAU) / z
         return p / (p + noise)
 
-    return -torch.log(posterior(own)) - sum(torch.log(1 - posterior(other)) for other in others)
+    wrong = sum(torch.log(1 - posterior(other)) for other in others)
+    return -torch.log(posterior(own)) - wrong
 
 
 def test_nce_is_the_published_estimate() -> None:
@@ -49,21 +51,23 @@ def test_nce_is_the_published_estimate() -> None:
     found = made.loss(embedding, labels)
     for i in range(BATCH):
         own = made.bank.rows[data.index[i]]
-        torch.testing.assert_close(
-            found[0, i], naive_nce(embedding[0, i], own, labels.others, made.bank.partition)
-        )
+        expected = naive_nce(embedding[0, i], own, labels.others, made.bank.partition)
+        torch.testing.assert_close(found[0, i], expected)
 
 
 def test_softmax_is_over_all_images() -> None:
     made = instdisc(objective="softmax")
     data = batch(12)
     embedding = made.embed(made.anchors(data), MAIN)
-    found = made.loss(embedding, made.pseudo_labels(data, None))
-    expected = F.cross_entropy(embedding[0] @ made.bank.rows.T / TAU, data.index, reduction="none")
+    labels = made.pseudo_labels(data, None)
+    found = made.loss(embedding, labels)
+    scores = embedding[0] @ made.bank.rows.T
+    expected = F.cross_entropy(scores / TAU, data.index, reduction="none")
     torch.testing.assert_close(found[0], expected)
     assert made.chance_loss == pytest.approx(math.log(DATA))
-    hits = (embedding[0] @ made.bank.rows.T).argmax(1) == data.index
-    assert torch.equal(made.correct(embedding, made.pseudo_labels(data, None))[0], hits)
+    hits = scores.argmax(1) == data.index
+    correct = made.correct(embedding, labels)
+    assert torch.equal(correct[0], hits)
 
 
 def test_the_memory_follows_clean_embeddings_by_momentum() -> None:
@@ -73,7 +77,8 @@ def test_the_memory_follows_clean_embeddings_by_momentum() -> None:
     embedding = made.embed(made.anchors(data), MAIN).detach()
     made.commit(data, embedding, made.pseudo_labels(data, None))
     for i, image in enumerate(data.index):
-        expected = F.normalize(0.3 * before[image] + 0.7 * embedding[0, i], dim=0)
+        mean = 0.3 * before[image] + 0.7 * embedding[0, i]
+        expected = F.normalize(mean, dim=0)
         torch.testing.assert_close(made.bank.rows[image], expected)
     others = [i for i in range(DATA) if i not in data.index.tolist()]
     assert torch.equal(made.bank.rows[others], before[others])
@@ -81,10 +86,11 @@ def test_the_memory_follows_clean_embeddings_by_momentum() -> None:
 
 def test_z_is_the_mean_over_random_directions() -> None:
     memory = Memory(InstDiscConfig(dim=64), 4096, seed=3, drawn=True)
-    queries = F.normalize(
-        torch.randn(200, 64, generator=Stream(1).generator(), dtype=torch.float64)
-    )
-    sampled = 4096 * torch.exp(queries @ memory.rows.double().T / 0.07).mean()
+    generator = Stream(1).generator()
+    directions = torch.randn(200, 64, generator=generator, dtype=torch.float64)
+    queries = F.normalize(directions)
+    cosines = queries @ memory.rows.double().T
+    sampled = 4096 * torch.exp(cosines / 0.07).mean()
     assert memory.partition == pytest.approx(float(sampled), rel=0.02)
 
 
@@ -99,21 +105,29 @@ def test_pirls_two_terms_are_an_image_and_a_puzzle_of_the_other_view() -> None:
     losses = made.loss(embedding, labels)
     for v, share in enumerate((0.8, 0.2)):
         for i in range(BATCH):
-            expected = naive_nce(
-                embedding[v, i], made.bank.rows[data.index[i]], labels.others, made.bank.partition
-            )
+            own = made.bank.rows[data.index[i]]
+            expected = naive_nce(embedding[v, i], own, labels.others, made.bank.partition)
             torch.testing.assert_close(losses[v, i], 2 * share * expected)
 
 
 def test_puzzles_go_through_the_backbone_tile_by_tile() -> None:
-    for made, data in ((pirl().eval(), batch(16, 16)), (infomin().eval(), batch(16, 16, 16))):
+    cases = (
+        (pirl().eval(), batch(16, 16)),
+        (infomin().eval(), batch(16, 16, 16)),
+    )
+    for made, data in cases:
         encoder = made.encoder if isinstance(made, PIRL) else made.contrast.query
-        puzzle = made.anchors(data)[1]
-        found = made.embed(made.anchors(data), MAIN)[1]
+        head = made.puzzle_head
+        anchors = made.anchors(data)
+        puzzle = anchors[1]
+        found = made.embed(anchors, MAIN)[1]
         for i in range(BATCH):
-            rows = [encoder.features(tile[None])[0] for tile in tiles.cut(puzzle[i : i + 1], 2)]
-            each = torch.cat([made.puzzle_head.each(row) for row in rows])
-            torch.testing.assert_close(found[i], F.normalize(made.puzzle_head.joined(each), dim=0))
+            each = []
+            for tile in tiles.cut(puzzle[i : i + 1], 2):
+                features = encoder.features(tile[None])[0]
+                each.append(head.each(features))
+            expected = F.normalize(head.joined(torch.cat(each)), dim=0)
+            torch.testing.assert_close(found[i], expected)
 
 
 def test_pirls_memory_follows_the_image_branch() -> None:

@@ -32,12 +32,16 @@ def naive(red: float, green: float, blue: float) -> tuple[float, float, float]:
     r = linear(red)
     g = linear(green)
     b = linear(blue)
-    x = f((0.412453 * r + 0.357580 * g + 0.180423 * b) / 0.95047)
-    y = f(0.212671 * r + 0.715160 * g + 0.072169 * b)
+    x = 0.412453 * r + 0.357580 * g + 0.180423 * b
+    y = 0.212671 * r + 0.715160 * g + 0.072169 * b
+    z = 0.019334 * r + 0.119193 * g + 0.950227 * b
+    x = f(x / 0.95047)
+    y = f(y)
+    z = f(z / 1.08883)
     return (
         116 * y - 16,
         500 * (x - y),
-        200 * (y - f((0.019334 * r + 0.119193 * g + 0.950227 * b) / 1.08883)),
+        200 * (y - z),
     )
 
 
@@ -46,25 +50,26 @@ def pixels(*colours: tuple[float, float, float]) -> Tensor:
 
 
 def test_lab_is_that_of_the_formulas() -> None:
-    colours = (
-        torch.rand(200, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 3
-    )  # many are dark
-    expected = torch.tensor([naive(*colour) for colour in colours.tolist()], dtype=torch.float64)
-    torch.testing.assert_close(
-        lab(colours[:, :, None, None])[..., 0, 0], expected, rtol=1e-9, atol=1e-9
-    )
+    generator = torch.Generator().manual_seed(0)
+    colours = torch.rand(200, 3, generator=generator, dtype=torch.float64)
+    colours = colours**3  # many are dark
+    each = [naive(*colour) for colour in colours.tolist()]
+    expected = torch.tensor(each, dtype=torch.float64)
+    found = lab(colours[:, :, None, None])[..., 0, 0]
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_the_gradient_is_finite_and_right_where_branches_meet() -> None:
     """Black, both sides of the two thresholds, white, and a rounding error outside of the pixels."""
     levels = [0.0, 1e-12, -1e-9, 0.04044, 0.04046, 0.0920, 0.0925, 1.0, 1 + 1e-7]
-    given = pixels(
-        *[(a, b, c) for a in levels for b in levels for c in (0.0, a, 1.0)]
-    ).requires_grad_()
+    colours = [(a, b, c) for a in levels for b in levels for c in (0.0, a, 1.0)]
+    given = pixels(*colours).requires_grad_()
     lab(given).abs().sum().backward()
     assert given.grad.isfinite().all()
-    assert (lab(pixels((0.0,) * 3)) == 0).all()
-    smooth = pixels(*[(level + 1e-4,) * 3 for level in levels if level >= 0]).requires_grad_()
+    black = pixels((0.0, 0.0, 0.0))
+    assert (lab(black) == 0).all()
+    greys = [(level + 1e-4,) * 3 for level in levels if level >= 0]
+    smooth = pixels(*greys).requires_grad_()
     assert torch.autograd.gradcheck(lab, (smooth,), eps=1e-7, atol=1e-3)
 
 
@@ -72,17 +77,21 @@ def test_each_stream_sees_its_channels_of_the_pixels() -> None:
     network = build(SMALL).eval()
     images = torch.rand(3, 3, 16, 16)
     assert num_features(network) == 16
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (SMALL.mean, SMALL.std))
-    middle = torch.tensor([50.0, 6.025, -6.6895])
-    half = torch.tensor([50.0, 92.208, 101.1675])
-    channels = (lab(images) - middle.view(3, 1, 1)) / half.view(3, 1, 1)
+    mean = torch.tensor(SMALL.mean).view(3, 1, 1)
+    std = torch.tensor(SMALL.std).view(3, 1, 1)
+    middle = torch.tensor([50.0, 6.025, -6.6895]).view(3, 1, 1)
+    half = torch.tensor([50.0, 92.208, 101.1675]).view(3, 1, 1)
+    channels = (lab(images) - middle) / half
     assert channels.abs().max() <= 1
-    expected = torch.cat([network.lightness(channels[:, :1]), network.colour(channels[:, 1:])], 1)
-    torch.testing.assert_close(network((images - mean) / std), expected, rtol=1e-4, atol=1e-5)
+    lightness = network.lightness(channels[:, :1])
+    colour = network.colour(channels[:, 1:])
+    expected = torch.cat([lightness, colour], 1)
+    normalised = (images - mean) / std
+    found = network(normalised)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     maps = last_maps(network, "two", (16, 16))
-    torch.testing.assert_close(
-        maps((images - mean) / std).mean((2, 3)), expected, rtol=1e-4, atol=1e-5
-    )
+    pooled = maps(normalised).mean((2, 3))
+    torch.testing.assert_close(pooled, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_file_of_two_streams_is_read_back_and_started_from(tmp_path: Path) -> None:
@@ -94,6 +103,9 @@ def test_a_file_of_two_streams_is_read_back_and_started_from(tmp_path: Path) -> 
     assert report["largest_difference"] == 0
     assert "two streams" in report["network"]
     made = start.begun(SMALL, StartConfig(weights=str(path)))
-    assert made.state_dict().keys() == backbone.network.state_dict().keys()
+    found = made.state_dict().keys()
+    expected = backbone.network.state_dict().keys()
+    assert found == expected
+    one = SMALL.model_copy(update={"streams": "one"})
     with pytest.raises(UserError, match="the weights bring theirs"):
-        start.begun(SMALL.model_copy(update={"streams": "one"}), StartConfig(weights=str(path)))
+        start.begun(one, StartConfig(weights=str(path)))

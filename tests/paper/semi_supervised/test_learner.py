@@ -53,31 +53,33 @@ class Normed(Plain):
 
 def objective(name: str, network: nn.Module | None = None, **fields: Any) -> Objective:
     """Of a learner around the small network, in fp64; at a threshold that some of the images reach."""
-    options = SemiSupervisedOptions.from_fields(
-        {"learner": name, "ratio": RATIO, "unlabelled_weight": WEIGHT, "steps": 10, **fields}
-    )
+    known = {"learner": name, "ratio": RATIO, "unlabelled_weight": WEIGHT, "steps": 10}
+    options = SemiSupervisedOptions.from_fields({**known, **fields})
     torch.manual_seed(0)
     rotates = name == "s4l"
     head = nn.Linear(10, CLASSES + 4 * rotates)
     classes = torch.tensor([-1, KNOWN[1], -1, -1, KNOWN[0], -1])
     setting = Setting(6, COUNT, num_crops=1, mean=MEAN, std=STD_DEV)
     given = (options.rule, network or Plain(), head, classes, setting, options.ema)
-    return LearnersObjective(
-        (RotationLearner(*given, weight=WEIGHT) if rotates else Learner(*given)).double(), options
-    )
+    learner = RotationLearner(*given, weight=WEIGHT) if rotates else Learner(*given)
+    return LearnersObjective(learner.double(), options)
 
 
 def batch(step: int = 9) -> Batch:
-    crops = torch.rand(
-        COUNT, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64
-    )
-    return Batch((crops,), torch.tensor([4, 1, 0, 1, 2, 3]), Stream(0).child("step", step), step)
+    generator = torch.Generator().manual_seed(1)
+    crops = torch.rand(COUNT, 3, SIZE, SIZE, generator=generator, dtype=torch.float64)
+    index = torch.tensor([4, 1, 0, 1, 2, 3])
+    stream = Stream(0).child("step", step)
+    return Batch((crops,), index, stream, step)
 
 
 def scores(learner: Learner, image: Tensor) -> Tensor:
     """Of one image, normalised by hand."""
-    pixels = (image - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD_DEV)[:, None, None]
-    return learner.encoder.head(learner.encoder.backbone(pixels[None].double()))[0]
+    mean = torch.tensor(MEAN)[:, None, None]
+    std = torch.tensor(STD_DEV)[:, None, None]
+    pixels = ((image - mean) / std).double()
+    features = learner.encoder.backbone(pixels[None])
+    return learner.encoder.head(features)[0]
 
 
 def trained(
@@ -97,9 +99,8 @@ def check(gradients: dict[str, Tensor], learner: Learner, loss: Any) -> None:
     """The gradients of a step are those of this loss."""
     loss.backward()
     for name, gradient in gradients.items():
-        torch.testing.assert_close(
-            gradient, learner.encoder.get_parameter(name).grad, rtol=1e-5, atol=1e-7
-        )
+        expected = learner.encoder.get_parameter(name).grad
+        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-7)
 
 
 def of_unlabelled(name: str, learner: Learner, weak: Tensor, view: Tensor) -> Tensor:
@@ -112,11 +113,9 @@ def of_unlabelled(name: str, learner: Learner, weak: Tensor, view: Tensor) -> Te
     if name in ("fixmatch", "pseudo-label"):
         return F.cross_entropy(hard, likely.argmax()) if likely.max() >= 0.5 else zero
     if name == "uda":
-        return (
-            -(F.softmax(clean / 0.4, 0) * F.log_softmax(hard, 0)).sum()
-            if likely.max() >= 0.5
-            else zero
-        )
+        sharpened = F.softmax(clean / 0.4, 0)
+        loss = -(sharpened * F.log_softmax(hard, 0)).sum()
+        return loss if likely.max() >= 0.5 else zero
     return F.kl_div(F.log_softmax(hard, 0), likely, reduction="sum")
 
 
@@ -125,23 +124,27 @@ def of_unlabelled(name: str, learner: Learner, weak: Tensor, view: Tensor) -> Te
     [("fixmatch", "strong"), ("uda", "strong"), ("pseudo-label", "strong"), ("vat", "vat")],
 )
 def test_a_step_is_the_published_loss(name: str, term: str) -> None:
-    made = objective(name, **({} if name == "vat" else {"threshold": 0.5}))
+    fields = {} if name == "vat" else {"threshold": 0.5}
+    made = objective(name, **fields)
     given = batch()
     learner = made.method
     gradients, views = trained(made, given)
     weak = given.crops[0]
     hard = views[term][0]
     assert torch.equal(weak, hard) == (name == "pseudo-label")
-    labelled = [
-        F.cross_entropy(scores(learner, weak[i]), torch.tensor(KNOWN[i])) for i in range(LABELLED)
-    ]
+    labelled = []
+    for i in range(LABELLED):
+        own = torch.tensor(KNOWN[i])
+        labelled.append(F.cross_entropy(scores(learner, weak[i]), own))
     rest = [of_unlabelled(name, learner, weak[i], hard[i]) for i in range(LABELLED, COUNT)]
     if name != "vat":
-        assert 0 < sum(value.item() == 0 for value in rest) < len(rest), "the threshold decides"
+        below = sum(value.item() == 0 for value in rest)
+        assert 0 < below < len(rest), "the threshold decides"
     loss = sum(labelled) / LABELLED + WEIGHT * sum(rest) / (RATIO * LABELLED)
     if name == "vat":  # entropy minimisation
         likely = [F.softmax(scores(learner, weak[i]), 0) for i in range(LABELLED, COUNT)]
-        loss = loss + 0.06 * sum(-(p * p.log()).sum() for p in likely) / (RATIO * LABELLED)
+        entropy = sum(-(p * p.log()).sum() for p in likely)
+        loss = loss + 0.06 * entropy / (RATIO * LABELLED)
     check(gradients, learner, loss)
 
 
@@ -155,13 +158,11 @@ def test_s4l_is_classes_and_rotations_of_four_turned_images() -> None:
     for i, image in enumerate(given.crops[0]):
         for turns in range(4):
             found = scores(learner, image.rot90(turns, (1, 2)))
-            loss = loss + WEIGHT * F.cross_entropy(found[CLASSES:], torch.tensor(turns)) / (
-                4 * COUNT
-            )
+            rotation = F.cross_entropy(found[CLASSES:], torch.tensor(turns))
+            loss = loss + WEIGHT * rotation / (4 * COUNT)
             if i < LABELLED:
-                loss = loss + F.cross_entropy(found[:CLASSES], torch.tensor(KNOWN[i])) / (
-                    4 * LABELLED
-                )
+                own = F.cross_entropy(found[:CLASSES], torch.tensor(KNOWN[i]))
+                loss = loss + own / (4 * LABELLED)
     check(gradients, learner, loss)
 
 
@@ -176,12 +177,16 @@ def test_the_virtual_direction_is_that_of_a_written_power_iteration() -> None:
     first = torch.randn(weak.shape, generator=generator).double()
     for i in range(LABELLED, COUNT):
         # a root mean square of one grey level
-        step = (first[i] / first[i].norm() * SIZE * 3**0.5 / 255).requires_grad_()
+        length = SIZE * 3**0.5 / 255
+        step = (first[i] / first[i].norm() * length).requires_grad_()
         clean = F.softmax(scores(learner, weak[i]), 0).detach()
-        away = F.kl_div(F.log_softmax(scores(learner, weak[i] + step), 0), clean, reduction="sum")
+        moved = F.log_softmax(scores(learner, weak[i] + step), 0)
+        away = F.kl_div(moved, clean, reduction="sum")
         (direction,) = torch.autograd.grad(away, step)
-        expected = 6.24 / 255 * direction / direction.square().mean().sqrt()
-        torch.testing.assert_close(views["vat"][0][i] - weak[i], expected, rtol=1e-6, atol=1e-9)
+        root_mean_square = direction.square().mean().sqrt()
+        expected = 6.24 / 255 * direction / root_mean_square
+        delta = views["vat"][0][i] - weak[i]
+        torch.testing.assert_close(delta, expected, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["vat", "pseudo-label"])
@@ -201,9 +206,8 @@ def test_running_statistics_are_of_one_pass_of_the_labelled_images_as_in_usb(nam
     others = given.crops[0].clone()
     others[:LABELLED] = 0.5 * others[:LABELLED]
     still = replace(MAIN, update=False)
-    before, after = (
-        learner.embed((crops,), still)[0, LABELLED:] for crops in (given.crops[0], others)
-    )
+    before = learner.embed((given.crops[0],), still)[0, LABELLED:]
+    after = learner.embed((others,), still)[0, LABELLED:]
     assert torch.equal(before, after)
 
 

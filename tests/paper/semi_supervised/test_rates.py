@@ -47,13 +47,16 @@ def test_rates_are_those_of_the_share_of_labels(
         decayed(plan.factor, plan.decay_at, epoch, plan.epochs) for epoch in (11, 12, 15, 16)
     ]
     assert factors == pytest.approx([1, 0.2, 0.2, 0.04])
-    assert found.effective == {"trunk_rate": rates[0], "head_rate": rates[1], "batch_size": 256}
+    expected = {"trunk_rate": rates[0], "head_rate": rates[1], "batch_size": 256}
+    assert found.effective == expected
 
 
 def test_every_class_keeps_its_share() -> None:
     labels = np.arange(90) % 3
     drawn = [semi_supervised.draw_share(labels, 0.1, Stream(seed)) for seed in range(2)]
-    assert [np.bincount(labels[rows]).tolist() for rows in drawn] == [[3, 3, 3]] * 2
+    found = [np.bincount(labels[rows]).tolist() for rows in drawn]
+    expected = [[3, 3, 3]] * 2
+    assert found == expected
     assert (drawn[0] != drawn[1]).any()
     assert len(semi_supervised.draw_share(labels, 0.001, Stream(0))) == 3
 
@@ -61,7 +64,8 @@ def test_every_class_keeps_its_share() -> None:
 def test_a_list_names_the_labelled_images(tmp_path: Path) -> None:
     source = images(20, 0)
     (tmp_path / "list.txt").write_text("000003\n000011\n\n")
-    assert semi_supervised.rows_of(source, tmp_path / "list.txt").tolist() == [3, 11]
+    found = semi_supervised.rows_of(source, tmp_path / "list.txt").tolist()
+    assert found == [3, 11]
     (tmp_path / "other.txt").write_text("000003\nx.jpg\n")
     with pytest.raises(UserError, match=r"1 of its 2 names are not in .*: x\.jpg"):
         semi_supervised.rows_of(source, tmp_path / "other.txt")
